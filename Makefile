@@ -1,0 +1,98 @@
+# Tidemark's commands. `make help` lists them; each installs what it needs first.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# The first Python that is new enough; `make PYTHON=/path/to/python …` overrules.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input
+
+# Stamps: an environment is installed again when its lock is newer.
+VENV := .venv/bin/python
+LOCAL := .venv/.installed-local
+DEV := .venv/.installed-dev
+SAM := .venv-sam/.installed
+NODE := node_modules/.installed
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: install
+install: $(DEV) npm-if-possible ## make .venv and node_modules from the locks (every target does what it needs by itself)
+
+# `exec`: signals reach the server itself, and its exit code is make's.
+.PHONY: run
+run: $(LOCAL) npm-if-possible ## the whole system on this machine (PORT HOST DATA_DIR LONG_POLL_SECONDS VIA=asgi|lambda)
+	@exec $(VENV) -m tidemark.local
+
+.PHONY: test
+test: $(DEV) npm-if-possible ## the tests (ARGS="…" goes to pytest)
+	@$(VENV) -m pytest $(ARGS)
+
+.PHONY: conformance
+conformance: $(DEV) $(NODE) ## the official conformance suite, both ways (VIA=asgi|lambda for one)
+	@$(VENV) -m tests.conformance.run
+
+.PHONY: bench
+bench: $(DEV) npm-if-possible ## benchmarks beside the Node reference server
+	@$(VENV) -m benchmarks
+
+.PHONY: pipeline
+pipeline: ## the Spark pipeline (not built yet)
+	@echo "The Spark pipeline is not built yet: there is nothing to run." >&2; exit 1
+
+.PHONY: lint
+lint: $(DEV) ## format, lint, types, import directions, template
+	@$(VENV) -m ruff format --check .
+	@$(VENV) -m ruff check .
+	@$(VENV) -m mypy
+	@.venv/bin/lint-imports --no-logo
+	@.venv/bin/cfn-lint template.yaml
+
+# No Docker and no AWS account: the layer's wheels are fetched for Lambda's platform (shared/Makefile).
+.PHONY: build
+build: export PATH := $(CURDIR)/.venv-sam/bin:$(PATH)
+build: export SAM_CLI_TELEMETRY := 0
+build: export AWS_DEFAULT_REGION ?= us-east-1
+build: $(SAM) ## what AWS SAM deploys, into .aws-sam
+	@sam build
+	@sam validate --lint
+
+$(VENV):
+	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is missing (python3: $$(python3 --version 2>/dev/null || echo none))." >&2; exit 1; fi
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) cannot make a virtual environment: install python3-venv." >&2; exit 1; }
+
+$(LOCAL): requirements-local.txt pyproject.toml | $(VENV)
+	@echo "Installing the packages of requirements-local.txt into .venv"
+	@$(VENV) $(PIP_INSTALL) -r requirements-local.txt
+	@$(VENV) $(PIP_INSTALL) --no-deps -e .
+	@touch $@
+
+$(DEV): requirements-dev.txt $(LOCAL)
+	@echo "Installing the packages of requirements-dev.txt into .venv"
+	@$(VENV) $(PIP_INSTALL) -r requirements-dev.txt
+	@touch $@
+
+$(SAM): requirements-sam.txt | $(VENV)
+	@echo "Installing the packages of requirements-sam.txt into .venv-sam"
+	@$(VENV) -m venv .venv-sam
+	@.venv-sam/bin/python $(PIP_INSTALL) -r requirements-sam.txt
+	@touch $@
+
+# Install scripts stay off: every package used here carries its binary already built.
+$(NODE): package.json package-lock.json
+	@command -v npm >/dev/null || { echo "Node 20 with npm is missing." >&2; exit 1; }
+	@echo "Installing the packages of package-lock.json into node_modules"
+	@npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# For what runs without npm as well: say what that costs and go on.
+WITHOUT_NPM := Going on without: no durable engine (the fallback forgets on exit), no conformance suite.
+.PHONY: npm-if-possible
+npm-if-possible:
+	@$(MAKE) -sq $(NODE) || if command -v npm >/dev/null; then $(MAKE) -s $(NODE) || echo "$(WITHOUT_NPM)" >&2; \
+		else echo "Node 20 with npm is missing. $(WITHOUT_NPM)" >&2; fi

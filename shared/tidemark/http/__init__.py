@@ -1,0 +1,1 @@
+"""The protocol over HTTP: the only place that knows the web framework."""

@@ -1,0 +1,140 @@
+"""Writing an answer: from what the rules decided to status, headers and body."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidemark.http.requests import ReadRequest, header
+from tidemark.log.records import StreamRecord
+from tidemark.log.tails import Known
+from tidemark.protocol.append import Kind, Outcome
+from tidemark.protocol.caching import EVENT_STREAM, NO_STORE, decide_cache_control
+from tidemark.protocol.cursor import decide_cursor
+from tidemark.protocol.etag import etag_matches, render_etag
+from tidemark.protocol.messages import render_body
+from tidemark.protocol.offset import NOW, render_offset
+from tidemark.service.append import AppendRequest
+from tidemark.service.create import Created
+from tidemark.service.read import Reading
+
+
+def created(request: Request, made: Created) -> Response:
+    """201 for a new stream, 200 for one that is there as asked for (§5.1)."""
+    known = made.known
+    headers = {
+        "Content-Type": known.record.content_type.served,
+        "Stream-Next-Offset": render_offset(known.tail.offset),
+        **_closed_if(closed=known.tail.closed),
+    }
+    if made.is_new:
+        headers["Location"] = _absolute_url(request)
+    return Response(status_code=201 if made.is_new else 200, headers=headers)
+
+
+def _absolute_url(request: Request) -> str:
+    """The stream's URL as the client wrote it, seen through whatever proxy is in front."""
+    scheme = header(request, "X-Forwarded-Proto") or request.url.scheme
+    host = header(request, "Host") or request.url.netloc
+    return f"{scheme}://{host}{request.url.path}"
+
+
+def appended(asked: AppendRequest, outcome: Outcome) -> Response:
+    """204, or 200 for a producer's new data (§5.2.1)."""
+    headers = {
+        "Stream-Next-Offset": render_offset(outcome.next_offset),
+        **_closed_if(closed=outcome.closed),
+    }
+    if asked.content_type is not None:
+        # A 204 without a type leaves an HTTP API as application/json.
+        headers["Content-Type"] = asked.content_type.value
+    if asked.claim is not None and outcome.producer is not None:
+        headers["Producer-Epoch"] = str(outcome.producer.epoch)
+        headers["Producer-Seq"] = str(outcome.producer.seq)
+    is_new_data = outcome.kind is Kind.APPENDED and asked.claim is not None and asked.body
+    return Response(status_code=200 if is_new_data else 204, headers=headers)
+
+
+def metadata(known: Known) -> Response:
+    """§5.5. `Stream-TTL` is the window, not what is left of it."""
+    expiry = known.record.expiry
+    headers = {
+        "Content-Type": known.record.content_type.served,
+        "Stream-Next-Offset": render_offset(known.tail.offset),
+        "Cache-Control": NO_STORE,
+        **_closed_if(closed=known.tail.closed),
+    }
+    if expiry.ttl_seconds is not None:
+        headers["Stream-TTL"] = str(expiry.ttl_seconds)
+    if expiry.expires_at is not None:
+        headers["Stream-Expires-At"] = expiry.expires_at
+    return _without_length(Response(headers=headers))
+
+
+def caught_up(asked: ReadRequest, reading: Reading) -> Response:
+    """A catch-up read (§5.6): the page, or 304 where the client has it already."""
+    page = reading.page
+    from_now = asked.read_from == NOW
+    headers = _reading_headers(reading) | {
+        "Cache-Control": decide_cache_control(has_data=page.has_data, closed=page.closed, from_now=from_now)
+    }
+    if not from_now:
+        headers["ETag"] = _etag(reading)
+        if etag_matches(asked.if_none_match, headers["ETag"]):
+            return Response(status_code=304, headers=headers)
+    return Response(_body(reading), headers=headers)
+
+
+def polled(asked: ReadRequest, reading: Reading, now_ms: int) -> Response:
+    """A long-poll's answer (§5.7): 200 with data, 204 without."""
+    page = reading.page
+    headers = _reading_headers(reading)
+    if not page.closed:
+        headers["Stream-Cursor"] = str(decide_cursor(asked.cursor, now_ms))
+    if not page.has_data:
+        return Response(status_code=204, headers=headers | {"Cache-Control": NO_STORE})
+    headers["Cache-Control"] = decide_cache_control(has_data=True, closed=page.closed, from_now=False)
+    headers["ETag"] = _etag(reading)
+    return Response(_body(reading), headers=headers)
+
+
+def _reading_headers(reading: Reading) -> dict[str, str]:
+    page = reading.page
+    headers = {
+        "Content-Type": reading.record.content_type.served,
+        "Stream-Next-Offset": render_offset(page.end),
+        **_closed_if(closed=page.closed),
+    }
+    if page.up_to_date:
+        headers["Stream-Up-To-Date"] = "true"
+    return headers
+
+
+def _body(reading: Reading) -> bytes:
+    return render_body(reading.record.content_type, reading.data)
+
+
+def _etag(reading: Reading) -> str:
+    page = reading.page
+    return render_etag(reading.record.incarnation, page.start, page.end, closed=page.closed)
+
+
+def event_stream_headers(record: StreamRecord) -> dict[str, str]:
+    headers = {"Content-Type": "text/event-stream", "Cache-Control": EVENT_STREAM}
+    if not record.content_type.is_text:
+        headers["Stream-SSE-Data-Encoding"] = "base64"
+    return headers
+
+
+def deleted() -> Response:
+    return Response(status_code=204, headers={"Content-Type": "application/json"})
+
+
+def _closed_if(*, closed: bool) -> dict[str, str]:
+    return {"Stream-Closed": "true"} if closed else {}
+
+
+def _without_length(response: Response) -> Response:
+    """A HEAD answer has no body, and says nothing of how long one would be."""
+    del response.headers["Content-Length"]
+    return response

@@ -1,0 +1,55 @@
+"""What went wrong, as an answer: a status, `{"error": …}`, and never a stack trace."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from tidemark.http.headers import METHODS, PREFLIGHT
+from tidemark.http.requests import STREAM_ROOT
+from tidemark.protocol.errors import Refused
+
+_log = logging.getLogger("tidemark")
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(HTTPException, _not_routed)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _answer(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    """A fault says something about this moment: it is never cached."""
+    headers = {"Cache-Control": "no-store"} | (headers or {})
+    if request.method == "HEAD":
+        return Response(status_code=status, headers=headers, media_type="application/json")
+    return JSONResponse({"error": message}, status, headers)
+
+
+async def _refused(request: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, Refused)
+    return _answer(request, refusal.status, refusal.message, refusal.headers)
+
+
+async def _not_routed(request: Request, fault: Exception) -> Response:
+    """No such path, no such method, or a browser that asks before it sends."""
+    if request.method == "OPTIONS":
+        return Response(status_code=204, headers=PREFLIGHT | {"Content-Type": "text/plain"})
+    assert isinstance(fault, HTTPException)
+    if fault.status_code == 405:
+        allow = ", ".join(METHODS if request.url.path.startswith(STREAM_ROOT) else METHODS[:1])
+        return _answer(
+            request, 405, f"{request.method} is not allowed here; allowed: {allow}", {"Allow": allow}
+        )
+    if fault.status_code == 404:
+        return _answer(request, 404, f"Nothing is here; streams live under {STREAM_ROOT}")
+    return _answer(request, fault.status_code, str(fault.detail))
+
+
+async def _unexpected(request: Request, fault: Exception) -> Response:
+    _log.error("unexpected fault in %s", request.method, exc_info=fault)
+    return _answer(request, 500, "Internal error; the request may be tried again")

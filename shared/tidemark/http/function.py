@@ -1,0 +1,13 @@
+"""The application as a Lambda function serves it: one request at a time."""
+
+from __future__ import annotations
+
+from tidemark.http.app import create_app
+from tidemark.http.backend import one_at_a_time
+from tidemark.http.headers import EveryAnswer
+from tidemark.service.stores import connect
+from tidemark.settings import Settings
+
+
+def create_function_app(settings: Settings) -> EveryAnswer:
+    return create_app(one_at_a_time(connect(settings), settings))

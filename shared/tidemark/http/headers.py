@@ -1,0 +1,69 @@
+"""Headers that every answer carries, errors included: browsers' security (§12.7) and CORS."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
+
+_REQUEST_HEADERS: Final = (
+    "Authorization",
+    "Content-Type",
+    "If-None-Match",
+    "Producer-Epoch",
+    "Producer-Id",
+    "Producer-Seq",
+    "Stream-Closed",
+    "Stream-Expires-At",
+    "Stream-Fork-Offset",
+    "Stream-Fork-Sub-Offset",
+    "Stream-Forked-From",
+    "Stream-Seq",
+    "Stream-TTL",
+)
+_ANSWER_HEADERS: Final = (
+    "ETag",
+    "Location",
+    "Producer-Epoch",
+    "Producer-Expected-Seq",
+    "Producer-Received-Seq",
+    "Producer-Seq",
+    "Retry-After",
+    "Stream-Closed",
+    "Stream-Cursor",
+    "Stream-Expires-At",
+    "Stream-Next-Offset",
+    "Stream-SSE-Data-Encoding",
+    "Stream-TTL",
+    "Stream-Up-To-Date",
+)
+_ALWAYS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "cross-origin",
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Expose-Headers": ", ".join(_ANSWER_HEADERS),
+}
+#: Browsers keep a preflight's answer for at most a day.
+PREFLIGHT: Final = {
+    "Access-Control-Allow-Methods": ", ".join(METHODS),
+    "Access-Control-Allow-Headers": ", ".join(_REQUEST_HEADERS),
+    "Access-Control-Max-Age": "86400",
+}
+_RAW: Final = [(name.lower().encode(), value.encode()) for name, value in _ALWAYS.items()]
+
+
+class EveryAnswer:
+    """ASGI middleware, around the whole application so that nothing leaves without."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_RAW]
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)

@@ -1,0 +1,13 @@
+"""The application as one process that serves many requests at once (`VIA=asgi`)."""
+
+from __future__ import annotations
+
+from tidemark.http.app import create_app
+from tidemark.http.backend import many_at_once
+from tidemark.http.headers import EveryAnswer
+from tidemark.service.stores import connect
+from tidemark.settings import Settings
+
+
+def create_local_app(settings: Settings) -> EveryAnswer:
+    return create_app(many_at_once(connect(settings), settings))

@@ -1,0 +1,159 @@
+"""Reading a request: from headers, query and path to what the rules speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from tidemark.protocol import content_type, cursor, offset
+from tidemark.protocol.content_type import ContentType, parse_content_type
+from tidemark.protocol.errors import Malformed, PayloadTooLarge
+from tidemark.protocol.expiry import parse_expiry
+from tidemark.protocol.offset import ReadFrom
+from tidemark.protocol.producer import parse_claim
+from tidemark.protocol.sequence import parse_stream_seq
+from tidemark.protocol.stream_key import StreamKey, parse_plain_path
+from tidemark.service.append import AppendRequest
+from tidemark.service.create import CreateRequest
+
+STREAM_ROOT: Final = "/v1/stream/"
+
+#: One size everywhere: in base64 inside its event it must fit a Lambda request of 6 MB.
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+#: A body that is too large is read to its end, so that the answer can be, up to here.
+_DRAIN_BYTES: Final = 32 * 1024 * 1024
+
+_FORK_HEADERS: Final = ("Stream-Forked-From", "Stream-Fork-Offset", "Stream-Fork-Sub-Offset")
+
+
+class Live(Enum):
+    LONG_POLL = "long-poll"
+    SSE = "sse"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """`live` None is a catch-up read."""
+
+    read_from: ReadFrom
+    live: Live | None
+    cursor: int | None
+    if_none_match: str | None
+
+
+def header(request: Request, name: str) -> str | None:
+    """A header's value; one that was sent twice is joined, as gateways do, and so becomes
+    malformed where a single value is asked for."""
+    values = request.headers.getlist(name)
+    return ", ".join(values) if values else None
+
+
+def parse_stream(request: Request) -> StreamKey:
+    path, encoded = _path(request.scope)
+    return parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=encoded)
+
+
+def _path(scope: Mapping[str, Any]) -> tuple[str, bool]:
+    """The request's path, and whether percent-encoding is still in it.
+
+    A function URL hands on the path as it was sent. An HTTP API decodes it first; decoding
+    it again, as the ASGI scope does, would make `%2525` and `%25` the same stream.
+    """
+    event = scope.get("aws.event")
+    if event is None:
+        raw: bytes = scope["raw_path"]
+        return raw.partition(b"?")[0].decode("ascii", "replace"), True
+    domain = str(event["requestContext"].get("domainName", ""))
+    return str(event["rawPath"]), ".lambda-url." in domain
+
+
+def is_closing(request: Request) -> bool:
+    """§4.1: only `true`, in any case; any other value counts as absent."""
+    value = header(request, "Stream-Closed")
+    return value is not None and value.lower() == "true"
+
+
+def parse_body_type(request: Request) -> ContentType | None:
+    value = header(request, "Content-Type")
+    return parse_content_type(value) if value else None
+
+
+async def read_body(request: Request) -> bytes:
+    """Raises PayloadTooLarge before anything is written."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size <= MAX_BODY_BYTES:
+            chunks.append(chunk)
+        elif size > _DRAIN_BYTES:
+            break
+    if size > MAX_BODY_BYTES:
+        raise PayloadTooLarge(MAX_BODY_BYTES)
+    return b"".join(chunks)
+
+
+async def parse_create(request: Request) -> CreateRequest:
+    for name in _FORK_HEADERS:
+        if header(request, name) is not None:
+            raise Malformed(f"{name}: forks are not supported by this server yet")
+    return CreateRequest(
+        content_type=parse_body_type(request) or parse_content_type(content_type.DEFAULT),
+        expiry=parse_expiry(header(request, "Stream-TTL"), header(request, "Stream-Expires-At")),
+        closed=is_closing(request),
+        body=await read_body(request),
+    )
+
+
+async def parse_append(request: Request) -> AppendRequest:
+    claim = parse_claim(
+        header(request, "Producer-Id"),
+        header(request, "Producer-Epoch"),
+        header(request, "Producer-Seq"),
+    )
+    stream_seq = parse_stream_seq(header(request, "Stream-Seq"))
+    body = await read_body(request)
+    close = is_closing(request)
+    if not body and not close:
+        raise Malformed("Empty body: send data, or Stream-Closed: true to close the stream")
+    # A close without a body ignores whatever type a client attaches by habit (§5.2).
+    body_type = parse_body_type(request) if body else None
+    if body and body_type is None:
+        raise Malformed("Content-Type is missing: it must be the stream's own")
+    return AppendRequest(body_type, body, close, stream_seq, claim)
+
+
+def parse_read(request: Request) -> ReadRequest:
+    live = _parse_live(_single(request, "live"))
+    token = _single(request, "offset")
+    if live is not None and token is None:
+        raise Malformed(f"live={live.value} needs an offset: -1, now, or a Stream-Next-Offset")
+    read_from = offset.parse_read_from(token)
+    if read_from is None:
+        raise Malformed("offset must be -1, now, or a Stream-Next-Offset that this server gave")
+    return ReadRequest(
+        read_from=read_from,
+        live=live,
+        cursor=cursor.parse_cursor(_single(request, "cursor")) if live else None,
+        if_none_match=header(request, "If-None-Match"),
+    )
+
+
+def _single(request: Request, name: str) -> str | None:
+    values = request.query_params.getlist(name)
+    if len(values) > 1:
+        raise Malformed(f"{name} must be given once")
+    return values[0] if values else None
+
+
+def _parse_live(value: str | None) -> Live | None:
+    if value is None:
+        return None
+    try:
+        return Live(value)
+    except ValueError:
+        raise Malformed("live must be long-poll or sse") from None

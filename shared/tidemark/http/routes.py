@@ -1,0 +1,98 @@
+"""The plain surface: `/v1/stream/{path}`, one function for each operation of §5."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from tidemark.http import answers
+from tidemark.http.backend import Backend
+from tidemark.http.live import EventStream, event_stream, read_or_wait
+from tidemark.http.requests import (
+    Live,
+    ReadRequest,
+    parse_append,
+    parse_create,
+    parse_read,
+    parse_stream,
+)
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.create import create
+from tidemark.service.delete import delete
+from tidemark.service.load import load_known
+from tidemark.service.read import read
+
+router = APIRouter()
+
+
+def _backend(request: Request) -> Backend:
+    backend: Backend = request.app.state.backend
+    return backend
+
+
+@router.get("/v1/health", summary="Is the server up?")
+async def health() -> JSONResponse:
+    return JSONResponse({"status": "ok"}, headers={"Cache-Control": "no-store"})
+
+
+@router.put("/v1/stream/{path:path}", summary="Create a stream (§5.1)")
+async def create_stream(request: Request) -> Response:
+    backend, key = _backend(request), parse_stream(request)
+    asked = await parse_create(request)
+    made = await backend.run(lambda: create(backend.stores, key, asked))
+    return answers.created(request, made)
+
+
+@router.post("/v1/stream/{path:path}", summary="Append to a stream, or close it (§5.2, §5.3)")
+async def append_to_stream(request: Request) -> Response:
+    backend, key = _backend(request), parse_stream(request)
+    asked = await parse_append(request)
+    return answers.appended(asked, await backend.append(key, asked))
+
+
+@router.delete("/v1/stream/{path:path}", summary="Delete a stream (§5.4)")
+async def delete_stream(request: Request) -> Response:
+    backend, key = _backend(request), parse_stream(request)
+    await backend.run(lambda: delete(backend.stores, key))
+    backend.hub.ring(key)
+    return answers.deleted()
+
+
+@router.head("/v1/stream/{path:path}", summary="A stream's metadata (§5.5)")
+async def stream_metadata(request: Request) -> Response:
+    backend, key = _backend(request), parse_stream(request)
+    return answers.metadata(await backend.run(lambda: load_known(backend.stores, key)))
+
+
+@router.get("/v1/stream/{path:path}", summary="Read a stream (§5.6, §5.7, §5.8)")
+async def read_stream(request: Request) -> Response:
+    backend, key = _backend(request), parse_stream(request)
+    asked = parse_read(request)
+    if asked.live is Live.LONG_POLL:
+        return await _long_poll(backend, key, asked)
+    if asked.live is Live.SSE:
+        return await _server_sent_events(request, backend, key, asked)
+    return answers.caught_up(asked, await backend.run(lambda: read(backend.stores, key, asked.read_from)))
+
+
+async def _long_poll(backend: Backend, key: StreamKey, asked: ReadRequest) -> Response:
+    reading = await read_or_wait(backend, key, asked, backend.settings.long_poll_seconds)
+    return answers.polled(asked, reading, backend.stores.clock_ms())
+
+
+async def _server_sent_events(
+    request: Request, backend: Backend, key: StreamKey, asked: ReadRequest
+) -> Response:
+    if "aws.event" in request.scope:
+        return await _buffered_events(backend, key, asked)
+    reading = await backend.run(lambda: read(backend.stores, key, asked.read_from))
+    headers = answers.event_stream_headers(reading.record)
+    return StreamingResponse(event_stream(backend, key, asked, reading), headers=headers)
+
+
+async def _buffered_events(backend: Backend, key: StreamKey, asked: ReadRequest) -> Response:
+    """An HTTP API hands on an answer only once it is complete: data, control, end. It waits
+    a moment at the tail, and the client comes again."""
+    reading = await read_or_wait(backend, key, asked, backend.settings.sse_buffered_seconds)
+    events = EventStream(asked.cursor).render(reading, backend.stores.clock_ms())
+    return Response(events, headers=answers.event_stream_headers(reading.record))

@@ -1,0 +1,58 @@
+"""Writing to the log: one conditional write takes the place at the tail."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.schema import decode_batch, encode_batch, encode_producer, log_pk
+from tidemark.log.table import IF_ABSENT, ConditionFailed, Table, TransactionRefused, Write
+from tidemark.log.tails import RECLAIM_AFTER_MS
+from tidemark.protocol.producer import ProducerState
+
+
+class TailMoved(Exception):
+    """Somebody else's batch took the place; `winner` carries the state to decide on next."""
+
+    def __init__(self, winner: Batch) -> None:
+        super().__init__(f"the tail has moved to {winner.end}")
+        self.winner = winner
+
+
+def put_batch(
+    table: Table, record: StreamRecord, batch: Batch, pushed_out: Collection[ProducerState] = ()
+) -> None:
+    """Write `batch` at its start, if nothing is there yet. Raises TailMoved.
+
+    Producers that the batch no longer carries go to their own items in the same
+    transaction, so that their state is always in exactly one place.
+
+    A write whose reply was lost is sent again and then meets itself: it is recognised by
+    the append id, and has landed.
+    """
+    item = batch_item(record, batch)
+    try:
+        if pushed_out:
+            states = (Write(encode_producer(record.incarnation, state)) for state in pushed_out)
+            table.transact([Write(item, condition=IF_ABSENT), *states])
+        else:
+            table.put(item, IF_ABSENT)
+    except ConditionFailed as refused:
+        check_landed(batch, refused.existing)
+    except TransactionRefused as refused:
+        check_landed(batch, refused.existing[0])
+
+
+def check_landed(batch: Batch, existing: dict[str, object] | None) -> None:
+    """Raises TailMoved unless the item that is in the way is the batch itself."""
+    assert existing is not None, "a refused write names the item that is there"
+    winner = decode_batch(existing)
+    if winner.append_id != batch.append_id:
+        raise TailMoved(winner)
+
+
+def batch_item(record: StreamRecord, batch: Batch) -> dict[str, object]:
+    """The batch as an item. With a fixed expiry, DynamoDB itself removes it for nothing."""
+    expires_at_ms = record.expiry.expires_at_ms
+    ttl_seconds = None if expires_at_ms is None else (expires_at_ms + RECLAIM_AFTER_MS) // 1000
+    return encode_batch(log_pk(record.key, record.incarnation), batch, ttl_seconds=ttl_seconds)

@@ -1,0 +1,114 @@
+"""Creating and ending streams: the writes that touch a stream's item and its log together."""
+
+from __future__ import annotations
+
+from tidemark.log.append import TailMoved, batch_item, check_landed
+from tidemark.log.records import Batch, Due, DueKind, StreamRecord
+from tidemark.log.schema import (
+    decode_stream,
+    encode_due,
+    encode_stream,
+    stream_key,
+)
+from tidemark.log.table import (
+    IF_ABSENT,
+    ConditionFailed,
+    Table,
+    TransactionRefused,
+    Write,
+    if_incarnation,
+)
+from tidemark.log.tails import RECLAIM_AFTER_MS
+from tidemark.protocol.expiry import deadline_ms
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.tail import Tail
+
+
+class StreamExists(Exception):
+    """A stream is there already, and it is not the one being created."""
+
+    def __init__(self, existing: StreamRecord) -> None:
+        super().__init__("stream exists")
+        self.existing = existing
+
+
+class StreamChanged(Exception):
+    """The stream was deleted or re-created in the meantime: look again."""
+
+
+def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
+    item = table.get(stream_key(key))
+    return decode_stream(item) if item else None
+
+
+def create_stream(table: Table, record: StreamRecord, first: Batch | None) -> None:
+    """Make the stream and its first batch, together. Raises StreamExists.
+
+    A stream without content or expiry is one conditional write.
+    """
+    extra = _creation_extras(record, first)
+    try:
+        if extra:
+            table.transact([Write(encode_stream(record), condition=IF_ABSENT), *extra])
+        else:
+            table.put(encode_stream(record), IF_ABSENT)
+    except ConditionFailed as refused:
+        _check_created(record, refused.existing)
+    except TransactionRefused as refused:
+        _check_created(record, refused.existing[0])
+
+
+def _creation_extras(record: StreamRecord, first: Batch | None) -> list[Write]:
+    extras = [] if first is None else [Write(batch_item(record, first))]
+    deadline = deadline_ms(record.expiry, record.created_ms)
+    if deadline is not None:
+        due = Due(DueKind.EXPIRE, record.key, record.incarnation, deadline)
+        extras.append(Write(encode_due(due)))
+    return extras
+
+
+def _check_created(record: StreamRecord, existing: dict[str, object] | None) -> None:
+    """The reply to our own creation may have been lost: then we meet ourselves."""
+    assert existing is not None, "a refused creation names the stream that is there"
+    found = decode_stream(existing)
+    if found.incarnation != record.incarnation:
+        raise StreamExists(found)
+
+
+def tombstone(tail: Tail, append_id: str, now_ms: int) -> Batch:
+    """Takes the next writer's place, so that no append follows a deletion."""
+    after = Tail(offset=tail.offset, closed=True)
+    return Batch(tail.offset, after, append_id, now_ms, tombstone=True, behind_closing=tail.closed)
+
+
+def end_stream(table: Table, record: StreamRecord, last: Batch) -> None:
+    """Delete or expire: tombstone the log, remove the item, ask for the space back.
+
+    Raises TailMoved when an append came first, StreamChanged when another end did.
+    """
+    gone = Write(delete=stream_key(record.key), condition=if_incarnation(record.incarnation))
+    _end(table, record, last, [gone])
+
+
+def replace_stream(
+    table: Table, expired: StreamRecord, last: Batch, record: StreamRecord, first: Batch | None
+) -> None:
+    """Create a stream where an expired one still has its item. Raises as `end_stream`."""
+    fresh = Write(encode_stream(record), condition=if_incarnation(expired.incarnation))
+    _end(table, expired, last, [fresh, *_creation_extras(record, first)])
+
+
+def _end(table: Table, record: StreamRecord, last: Batch, stream_writes: list[Write]) -> None:
+    reclaim = Due(DueKind.RECLAIM, record.key, record.incarnation, last.time_ms + RECLAIM_AFTER_MS)
+    final = Write(batch_item(record, last), condition=IF_ABSENT)
+    try:
+        table.transact([final, Write(encode_due(reclaim)), *stream_writes])
+    except TransactionRefused as refused:
+        if not refused.failed[0]:
+            raise StreamChanged from refused
+        try:
+            check_landed(last, refused.existing[0])
+        except TailMoved as moved:
+            if moved.winner.tombstone:
+                raise StreamChanged from moved
+            raise

@@ -1,0 +1,289 @@
+"""The table's schema: every kind of key and value, written and read side by side.
+
+| item     | pk                                       | sk                               |
+| -------- | ---------------------------------------- | -------------------------------- |
+| stream   | `bucket/<bucket>`                        | `stream/<stream id>`             |
+| batch    | `log/<bucket>/<stream id>#<incarnation>` | start offset, 16 digits, or with |
+|          |                                          | `.`: a closed stream's tombstone |
+| producer | `producer/<incarnation>`                 | producer id                      |
+| due      | `due/<shard>`                            | `<due ms>/<incarnation>`         |
+
+Attribute names are short because DynamoDB bills a write by the kilobyte of the whole item.
+An attribute that says nothing (not closed, no producers) is left out.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import Any, Final
+
+import orjson
+
+from tidemark.log.records import Batch, Due, DueKind, StreamRecord
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.offset import WIDTH, render_offset
+from tidemark.protocol.producer import Claim, ProducerState
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.tail import Tail
+
+Item = dict[str, Any]
+"""An item as DynamoDB writes it: `{"pk": {"S": "…"}, …}`."""
+
+Key = dict[str, Any]
+
+#: Sorts after an offset and before the next one.
+_BEHIND: Final = "."
+#: The janitor's queue is spread over this many partitions.
+DUE_SHARDS: Final = 8
+#: What a read for the tail needs of a batch: all but the bytes.
+STATE_ATTRIBUTES: Final = ("sk", "e", "c", "x", "q", "p", "o", "k", "i", "t")
+
+
+def table_definition(table_name: str) -> dict[str, Any]:
+    """Keyword arguments for boto3's `create_table`, as `template.yaml` declares it."""
+    return {
+        "TableName": table_name,
+        "BillingMode": "PAY_PER_REQUEST",
+        "AttributeDefinitions": [
+            {"AttributeName": "pk", "AttributeType": "S"},
+            {"AttributeName": "sk", "AttributeType": "S"},
+        ],
+        "KeySchema": [
+            {"AttributeName": "pk", "KeyType": "HASH"},
+            {"AttributeName": "sk", "KeyType": "RANGE"},
+        ],
+        "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"},
+    }
+
+
+def _key(pk: str, sk: str) -> Key:
+    return {"pk": {"S": pk}, "sk": {"S": sk}}
+
+
+# --- stream -------------------------------------------------------------------------
+
+
+def stream_key(key: StreamKey) -> Key:
+    return _key(f"bucket/{key.bucket}", f"stream/{key.stream_id}")
+
+
+def encode_stream(record: StreamRecord) -> Item:
+    """`inc` incarnation, `ct` content type, `cr` created, `to` touched, `tt` ttl seconds,
+    `xa` expires-at as written, `xm` the same in milliseconds."""
+    item = stream_key(record.key) | {
+        "inc": {"S": record.incarnation},
+        "ct": {"S": record.content_type.value},
+        "cr": {"N": str(record.created_ms)},
+        "to": {"N": str(record.touched_ms)},
+    }
+    if record.expiry.ttl_seconds is not None:
+        item["tt"] = {"N": str(record.expiry.ttl_seconds)}
+    if record.expiry.expires_at is not None:
+        item["xa"] = {"S": record.expiry.expires_at}
+        item["xm"] = {"N": str(record.expiry.expires_at_ms)}
+    return item
+
+
+def decode_stream(item: Item) -> StreamRecord:
+    return StreamRecord(
+        key=StreamKey(item["pk"]["S"].removeprefix("bucket/"), item["sk"]["S"].removeprefix("stream/")),
+        incarnation=item["inc"]["S"],
+        content_type=parse_content_type(item["ct"]["S"]),
+        expiry=Expiry(
+            ttl_seconds=_number(item, "tt"),
+            expires_at=item["xa"]["S"] if "xa" in item else None,
+            expires_at_ms=_number(item, "xm"),
+        ),
+        created_ms=int(item["cr"]["N"]),
+        touched_ms=int(item["to"]["N"]),
+    )
+
+
+def _number(item: Item, name: str) -> int | None:
+    return int(item[name]["N"]) if name in item else None
+
+
+# --- batch --------------------------------------------------------------------------
+
+
+def log_pk(key: StreamKey, incarnation: str) -> str:
+    """Names its stream, so that a change of the log says whose readers to wake."""
+    return f"log/{key.bucket}/{key.stream_id}#{incarnation}"
+
+
+def batch_sk(batch: Batch) -> str:
+    return render_offset(batch.start) + (_BEHIND if batch.behind_closing else "")
+
+
+def just_behind(batch: Batch) -> str:
+    """The lowest sort key after the batch's own."""
+    return render_offset(batch.start) + _BEHIND
+
+
+def encode_batch(pk: str, batch: Batch, *, ttl_seconds: int | None = None) -> Item:
+    """`e` end, `i` append id, `t` time, `b` bytes or `s` blob, `m` message lengths where
+    there are several, `c` closed, `k` closed by, `x` tombstone, `q` Stream-Seq, `p` recent
+    producers, `o` overflowed, `ttl` when DynamoDB may delete the item (Unix seconds)."""
+    after = batch.after
+    item = _key(pk, batch_sk(batch)) | {
+        "e": {"N": str(batch.end)},
+        "i": {"S": batch.append_id},
+        "t": {"N": str(batch.time_ms)},
+    }
+    if batch.data:
+        item["b"] = {"B": batch.data}
+    if batch.blob is not None:
+        item["s"] = {"S": batch.blob}
+    if len(batch.lengths) > 1:
+        item["m"] = {"B": encode_lengths(batch.lengths)}
+    if batch.tombstone:
+        item["x"] = {"BOOL": True}
+    if ttl_seconds is not None:
+        item["ttl"] = {"N": str(ttl_seconds)}
+    return item | _encode_tail(after)
+
+
+def _encode_tail(tail: Tail) -> Item:
+    item: Item = {}
+    if tail.closed:
+        item["c"] = {"BOOL": True}
+    if tail.stream_seq is not None:
+        item["q"] = {"S": tail.stream_seq}
+    if tail.producers:
+        item["p"] = {"S": _encode_producers(tail.producers)}
+    if tail.overflowed:
+        item["o"] = {"BOOL": True}
+    if tail.closed_by is not None:
+        claim = tail.closed_by
+        item["k"] = {"S": orjson.dumps([claim.producer_id, claim.epoch, claim.seq]).decode()}
+    return item
+
+
+def decode_batch(item: Item) -> Batch:
+    """Also of an item read with STATE_ATTRIBUTES alone: `data` is then of no meaning."""
+    sk: str = item["sk"]["S"]
+    start, end = int(sk[:WIDTH]), int(item["e"]["N"])
+    blob = item["s"]["S"] if "s" in item else None
+    return Batch(
+        start=start,
+        after=_decode_tail(item, end),
+        append_id=item["i"]["S"],
+        time_ms=int(item["t"]["N"]),
+        data=bytes(item["b"]["B"]) if "b" in item else (b"" if blob is None else None),
+        blob=blob,
+        lengths=_decode_batch_lengths(item, end - start),
+        tombstone="x" in item,
+        behind_closing=sk.endswith(_BEHIND),
+    )
+
+
+def _decode_tail(item: Item, offset: int) -> Tail:
+    return Tail(
+        offset=offset,
+        closed="c" in item,
+        stream_seq=item["q"]["S"] if "q" in item else None,
+        producers=_decode_producers(item["p"]["S"]) if "p" in item else (),
+        overflowed="o" in item,
+        closed_by=Claim(*orjson.loads(item["k"]["S"])) if "k" in item else None,
+    )
+
+
+def _decode_batch_lengths(item: Item, size: int) -> tuple[int, ...]:
+    if "m" in item:
+        return decode_lengths(bytes(item["m"]["B"]))
+    return (size,) if size else ()
+
+
+def _encode_producers(producers: Iterable[ProducerState]) -> str:
+    rows = [[state.producer_id, state.epoch, state.seq, state.end] for state in producers]
+    return orjson.dumps(rows).decode()
+
+
+def _decode_producers(text: str) -> tuple[ProducerState, ...]:
+    return tuple(ProducerState(*row) for row in orjson.loads(text))
+
+
+def encode_lengths(lengths: Iterable[int]) -> bytes:
+    """Message lengths as LEB128: a byte each for messages under 128 bytes."""
+    encoded = bytearray()
+    for length in lengths:
+        left = length
+        while left > 0x7F:
+            encoded.append(left & 0x7F | 0x80)
+            left >>= 7
+        encoded.append(left)
+    return bytes(encoded)
+
+
+def decode_lengths(encoded: bytes) -> tuple[int, ...]:
+    lengths, length, shift = [], 0, 0
+    for byte in encoded:
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            lengths.append(length)
+            length, shift = 0, 0
+    return tuple(lengths)
+
+
+# --- producer -----------------------------------------------------------------------
+
+
+def producer_key(incarnation: str, producer_id: str) -> Key:
+    return _key(f"producer/{incarnation}", producer_id)
+
+
+def encode_producer(incarnation: str, state: ProducerState) -> Item:
+    """A producer pushed out of the batch: `ep` epoch, `sq` sequence, `e` end."""
+    return producer_key(incarnation, state.producer_id) | {
+        "ep": {"N": str(state.epoch)},
+        "sq": {"N": str(state.seq)},
+        "e": {"N": str(state.end)},
+    }
+
+
+def decode_producer(item: Item) -> ProducerState:
+    return ProducerState(
+        producer_id=item["sk"]["S"],
+        epoch=int(item["ep"]["N"]),
+        seq=int(item["sq"]["N"]),
+        end=int(item["e"]["N"]),
+    )
+
+
+# --- due ----------------------------------------------------------------------------
+
+
+def due_pk(shard: int) -> str:
+    return f"due/{shard}"
+
+
+def due_key(due: Due) -> Key:
+    shard = zlib.crc32(due.incarnation.encode()) % DUE_SHARDS
+    return _key(due_pk(shard), f"{render_offset(due.due_ms)}/{due.incarnation}")
+
+
+def encode_due(due: Due) -> Item:
+    """`kd` what to do, `bk` and `st` the stream it is to be done to."""
+    return due_key(due) | {
+        "kd": {"S": due.kind.value},
+        "bk": {"S": due.key.bucket},
+        "st": {"S": due.key.stream_id},
+    }
+
+
+def decode_due(item: Item) -> Due:
+    due_ms, incarnation = item["sk"]["S"].split("/", 1)
+    return Due(
+        kind=DueKind(item["kd"]["S"]),
+        key=StreamKey(item["bk"]["S"], item["st"]["S"]),
+        incarnation=incarnation,
+        due_ms=int(due_ms),
+    )
+
+
+def due_before(now_ms: int) -> str:
+    """Sort keys below this one have fallen due."""
+    return render_offset(now_ms + 1)

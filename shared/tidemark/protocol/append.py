@@ -1,0 +1,163 @@
+"""Deciding about appends (§5.2, §5.2.1, §5.3): one, or a group that shares one write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from tidemark.protocol.errors import ProducerFenced, Refused, StreamClosed
+from tidemark.protocol.messages import NOTHING, Messages
+from tidemark.protocol.producer import Claim, ProducerState, is_duplicate
+from tidemark.protocol.sequence import check_stream_seq
+from tidemark.protocol.tail import Tail, remember
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """One append as a writer asked for it.
+
+    `fault` is what is wrong with the body, found before the stream's state was known: the
+    closed state takes precedence over it (§5.2, error precedence).
+    """
+
+    messages: Messages = NOTHING
+    close: bool = False
+    stream_seq: str | None = None
+    claim: Claim | None = None
+    fault: Refused | None = None
+
+
+class Kind(Enum):
+    APPENDED = "appended"
+    DUPLICATE = "duplicate"
+    ALREADY_CLOSED = "already closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an append: the offset after it, and the producer's latest (epoch, seq)."""
+
+    kind: Kind
+    next_offset: int
+    closed: bool
+    producer: ProducerState | None = None
+
+
+@dataclass(slots=True)
+class Plan:
+    """A group decided in order: an answer for each, and the one batch that commits it.
+
+    The answers hold only if nothing came between: that is, once the batch is written
+    right after `before`, or, where there is nothing to write, if `before` was read afresh.
+    """
+
+    before: Tail
+    after: Tail
+    answers: list[Outcome | Refused] = field(default_factory=list)
+    accepted: list[Messages] = field(default_factory=list)
+    pushed_out: dict[str, ProducerState] = field(default_factory=dict)
+    writes: bool = False
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(messages.data for messages in self.accepted)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(length for messages in self.accepted for length in messages.lengths)
+
+
+def unknown_producers(tail: Tail, appends: Sequence[Append]) -> set[str]:
+    """Producers whose state must be looked up before `plan_appends` can decide."""
+    if not tail.overflowed:
+        return set()
+    ids = {append.claim.producer_id for append in appends if append.claim}
+    return {producer_id for producer_id in ids if tail.producer(producer_id) is None}
+
+
+def plan_appends(
+    tail: Tail, appends: Sequence[Append], looked_up: Mapping[str, ProducerState | None]
+) -> Plan:
+    """Decide each append in order, as if each were alone.
+
+    `looked_up` holds the states of `unknown_producers`.
+    """
+    plan = Plan(before=tail, after=tail)
+    for append in appends:
+        try:
+            outcome = _decide_append(plan, append, looked_up)
+        except Refused as refusal:
+            plan.answers.append(refusal)
+        else:
+            plan.answers.append(outcome)
+    return plan
+
+
+def _decide_append(plan: Plan, append: Append, looked_up: Mapping[str, ProducerState | None]) -> Outcome:
+    tail = plan.after
+    state = _state_of(plan, append.claim, looked_up)
+    if tail.closed:
+        return _decide_on_closed(tail, append, state)
+    if append.fault is not None:
+        raise append.fault
+    if append.claim is not None and is_duplicate(state, append.claim):
+        return _duplicate(tail, append.claim, state)
+    check_stream_seq(tail.stream_seq, append.stream_seq)
+    return _accept(plan, append)
+
+
+def _state_of(
+    plan: Plan, claim: Claim | None, looked_up: Mapping[str, ProducerState | None]
+) -> ProducerState | None:
+    if claim is None:
+        return None
+    recent = plan.after.producer(claim.producer_id)
+    return recent or plan.pushed_out.get(claim.producer_id) or looked_up.get(claim.producer_id)
+
+
+def _decide_on_closed(tail: Tail, append: Append, state: ProducerState | None) -> Outcome:
+    """§5.2.1: the request that closed the stream may be repeated, no other append is taken."""
+    claim = append.claim
+    if claim is None:
+        if append.close and not append.messages.data and append.fault is None:
+            return Outcome(Kind.ALREADY_CLOSED, tail.offset, closed=True)
+        raise StreamClosed(tail.offset)
+    if claim == tail.closed_by:
+        return _duplicate(tail, claim, state)
+    if state is not None and claim.epoch < state.epoch:
+        raise ProducerFenced(state.epoch)
+    raise StreamClosed(tail.offset)
+
+
+def _duplicate(tail: Tail, claim: Claim, state: ProducerState | None) -> Outcome:
+    """The original's offset where it is still known: the producer's latest append."""
+    known = state is not None and state.seq == claim.seq
+    next_offset = state.end if state is not None and known else tail.offset
+    return Outcome(Kind.DUPLICATE, next_offset, tail.closed, state)
+
+
+def _accept(plan: Plan, append: Append) -> Outcome:
+    tail, claim = plan.after, append.claim
+    end = tail.offset + len(append.messages.data)
+    producer = ProducerState(claim.producer_id, claim.epoch, claim.seq, end) if claim else None
+    if producer is not None:
+        tail = _with_producer(plan, tail, producer)
+    plan.after = replace(
+        tail,
+        offset=end,
+        closed=append.close,
+        stream_seq=append.stream_seq if append.stream_seq is not None else tail.stream_seq,
+        closed_by=claim if append.close else None,
+    )
+    plan.accepted.append(append.messages)
+    plan.writes = True
+    return Outcome(Kind.APPENDED, end, append.close, producer)
+
+
+def _with_producer(plan: Plan, tail: Tail, producer: ProducerState) -> Tail:
+    producers, pushed_out = remember(tail.producers, producer)
+    plan.pushed_out.pop(producer.producer_id, None)
+    plan.pushed_out.update((state.producer_id, state) for state in pushed_out)
+    overflowed = tail.overflowed or bool(pushed_out)
+    return replace(tail, producers=producers, overflowed=overflowed)

@@ -1,0 +1,22 @@
+"""Cache-Control (§10): what a cache between us and the reader may keep.
+
+Data at an offset never changes, so an answer with data may be kept: at worst it ends
+earlier than the tail does by now, and the reader goes on from its end. An answer without
+data says "nothing yet", which an append makes untrue: it is never kept, except that the
+end of a closed stream is final.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NO_STORE: Final = "no-store"
+SHARED: Final = "public, max-age=60, stale-while-revalidate=300"
+#: An event stream is consumed as it arrives; proxies must not hold it back (§5.8).
+EVENT_STREAM: Final = "no-cache, no-store, no-transform"
+
+
+def decide_cache_control(*, has_data: bool, closed: bool, from_now: bool) -> str:
+    if from_now:
+        return NO_STORE
+    return SHARED if has_data or closed else NO_STORE

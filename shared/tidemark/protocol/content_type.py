@@ -1,0 +1,47 @@
+"""Content types (§9): matched by type and subtype alone, in any case, without parameters."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.protocol.errors import Malformed
+
+DEFAULT: Final = "application/octet-stream"
+JSON: Final = "application/json"
+MAX_LENGTH: Final = 255
+
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_MEDIA_TYPE = re.compile(rf"({_TOKEN}/{_TOKEN})[ \t]*(;[\x20-\x7e\t]*)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ContentType:
+    """A media type as it was sent, and the essence by which two of them match."""
+
+    value: str
+    essence: str
+
+    @property
+    def is_json(self) -> bool:
+        return self.essence == JSON
+
+    @property
+    def is_text(self) -> bool:
+        """Whether SSE carries it as text; everything else travels as base64 (§5.8)."""
+        return self.is_json or self.essence.startswith("text/")
+
+    @property
+    def served(self) -> str:
+        """What a read answers with: JSON mode is exactly `application/json` (§9.1.5)."""
+        return JSON if self.is_json else self.value
+
+
+def parse_content_type(header: str) -> ContentType:
+    """Raises Malformed where the header is not `type/subtype[; parameters]`."""
+    value = header.strip()
+    match = _MEDIA_TYPE.fullmatch(value)
+    if match is None or len(value) > MAX_LENGTH:
+        raise Malformed(f"Content-Type must look like type/subtype, got {value[:80]!r}")
+    return ContentType(value, match[1].lower())

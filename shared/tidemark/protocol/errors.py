@@ -1,0 +1,130 @@
+"""Every way the protocol says no.
+
+Each error states a fact about the request or the stream. It carries the status the
+protocol names for that fact and the headers that go with it; the HTTP layer decides how
+to write it down.
+
+    Refused
+    ├── Malformed             400  the request itself is wrong
+    ├── ProducerFenced        403  a newer epoch of this producer exists (§5.2.1)
+    ├── StreamNotFound        404
+    ├── Conflict              409
+    │   ├── StreamClosed           no append after closing (§4.1)
+    │   ├── ContentTypeMismatch    (§5.2)
+    │   ├── SequenceRegression     Stream-Seq did not increase (§5.2)
+    │   └── SequenceGap            Producer-Seq skipped ahead (§5.2.1)
+    ├── PayloadTooLarge       413
+    ├── Busy                  429  storage asks us to slow down
+    └── Unavailable           503  storage does not answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidemark.protocol.offset import render_offset
+
+
+class Refused(Exception):
+    """A request that cannot be carried out; nothing has changed."""
+
+    status = 400
+
+    def __init__(self, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.headers = dict(headers or {})
+
+
+class Malformed(Refused):
+    """The request breaks a format rule, whatever the state of the stream."""
+
+
+class StreamNotFound(Refused):
+    """There is no such stream: never created, deleted, or expired."""
+
+    status = 404
+
+    def __init__(self, message: str = "Stream does not exist; create it with PUT") -> None:
+        super().__init__(message)
+
+
+class Conflict(Refused):
+    """The request is well formed but contradicts the state of the stream."""
+
+    status = 409
+
+
+class StreamClosed(Conflict):
+    """The final offset travels along, so that a client knows where the end is (§5.2)."""
+
+    def __init__(self, tail: int) -> None:
+        super().__init__(
+            "Stream is closed and takes no more appends",
+            {"Stream-Closed": "true", "Stream-Next-Offset": render_offset(tail)},
+        )
+
+
+class ContentTypeMismatch(Conflict):
+    def __init__(self, expected: str, received: str) -> None:
+        super().__init__(f"Content type mismatch: expected {expected}, got {received}")
+
+
+class SequenceRegression(Conflict):
+    def __init__(self, last: str, received: str) -> None:
+        super().__init__(f"Stream-Seq must be greater than {last!r} (bytewise), got {received!r}")
+
+
+class SequenceGap(Conflict):
+    def __init__(self, expected: int, received: int) -> None:
+        super().__init__(
+            f"Producer-Seq {received} leaves a gap: {expected} is next",
+            {"Producer-Expected-Seq": str(expected), "Producer-Received-Seq": str(received)},
+        )
+
+
+class ProducerFenced(Refused):
+    """Zombie fencing; the current epoch lets the client claim the next one (§5.2.1)."""
+
+    status = 403
+
+    def __init__(self, current_epoch: int) -> None:
+        super().__init__(
+            f"Producer-Epoch is stale: the current epoch is {current_epoch}",
+            {"Producer-Epoch": str(current_epoch)},
+        )
+
+
+class PayloadTooLarge(Refused):
+    status = 413
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"Body is too large: at most {limit_bytes} bytes in one request")
+
+
+class Busy(Refused):
+    """Storage throttles, or too many writers race for one stream: try again later."""
+
+    status = 429
+
+    def __init__(self, retry_after_seconds: int = 1) -> None:
+        super().__init__(
+            "Too many requests for this stream right now; try again",
+            {"Retry-After": str(retry_after_seconds)},
+        )
+
+
+class Unavailable(Refused):
+    """Storage did not answer, even when asked again: a write may or may not have landed.
+
+    Repeated with the same producer headers it lands once (§5.2.1).
+    """
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Storage did not answer, so the outcome is unknown; repeat the request, "
+            "with producer headers if it must land exactly once",
+            {"Retry-After": "1"},
+        )

@@ -1,0 +1,84 @@
+"""Expiry (§5.1): a sliding time-to-live, or a fixed instant.
+
+A sliding window is renewed by reads and writes. A write renews it for free, because every
+batch carries its time. A read costs a small write, so it is recorded at most once per
+`1/20` of the window; a stream lives that much longer than its window, so that a read whose
+renewal was not recorded is never cut short.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from tidemark.protocol.errors import Malformed
+from tidemark.protocol.integer import parse_integer
+
+#: One recorded renewal per this share of the window.
+RENEWALS_PER_WINDOW: Final = 20
+
+_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """When a stream ends by itself; both None means never.
+
+    `expires_at` is kept as it was written, `expires_at_ms` is the instant it names.
+    """
+
+    ttl_seconds: int | None = None
+    expires_at: str | None = None
+    expires_at_ms: int | None = None
+
+    def matches(self, other: Expiry) -> bool:
+        """Two instants match however they are written (§5.1, idempotent create)."""
+        return self.ttl_seconds == other.ttl_seconds and self.expires_at_ms == other.expires_at_ms
+
+
+NEVER: Final = Expiry()
+
+
+def parse_expiry(ttl: str | None, expires_at: str | None) -> Expiry:
+    """Raises Malformed for both at once, or for either in the wrong form."""
+    if ttl is not None and expires_at is not None:
+        raise Malformed("Send Stream-TTL or Stream-Expires-At, not both")
+    if ttl is not None:
+        return Expiry(ttl_seconds=parse_integer("Stream-TTL", ttl))
+    if expires_at is not None:
+        return Expiry(expires_at=expires_at, expires_at_ms=_parse_instant_ms(expires_at))
+    return NEVER
+
+
+def _parse_instant_ms(value: str) -> int:
+    try:
+        if not _RFC3339.fullmatch(value):
+            raise ValueError(value)
+        instant = datetime.fromisoformat(value.upper())
+        return int(instant.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        form = "an RFC 3339 timestamp such as 2030-01-15T12:00:00Z"
+        raise Malformed(f"Stream-Expires-At must be {form}, got {value[:40]!r}") from None
+
+
+def deadline_ms(expiry: Expiry, touched_ms: int) -> int | None:
+    """The first millisecond at which the stream no longer exists; None is never."""
+    if expiry.ttl_seconds is not None:
+        return touched_ms + expiry.ttl_seconds * 1000 + _renewal_interval_ms(expiry.ttl_seconds)
+    return expiry.expires_at_ms
+
+
+def is_expired(expiry: Expiry, touched_ms: int, now_ms: int) -> bool:
+    deadline = deadline_ms(expiry, touched_ms)
+    return deadline is not None and now_ms >= deadline
+
+
+def needs_renewal(expiry: Expiry, touched_ms: int, now_ms: int) -> bool:
+    """Whether a read at `now_ms` must record that it renewed the window."""
+    return expiry.ttl_seconds is not None and now_ms - touched_ms >= _renewal_interval_ms(expiry.ttl_seconds)
+
+
+def _renewal_interval_ms(ttl_seconds: int) -> int:
+    return ttl_seconds * 1000 // RENEWALS_PER_WINDOW

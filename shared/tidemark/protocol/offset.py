@@ -1,0 +1,36 @@
+"""Offsets (§8): a byte position, written as 16 digits so that strings sort as numbers do."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+WIDTH: Final = 16
+MAX_OFFSET: Final = 10**WIDTH - 1
+NOW: Final = "now"
+
+#: Where a read begins: a byte position, or the tail at the time of reading.
+ReadFrom = int | Literal["now"]
+
+_TOKEN = re.compile(r"[0-9]{16}", re.ASCII)
+
+
+def render_offset(position: int) -> str:
+    return f"{position:0{WIDTH}d}"
+
+
+def parse_token(token: str) -> int | None:
+    """The position an offset token names, or None where it is not one of ours."""
+    return int(token) if _TOKEN.fullmatch(token) else None
+
+
+def parse_read_from(value: str | None) -> ReadFrom | None:
+    """Where to read from, or None where the value is malformed.
+
+    Absent and `-1` both mean the beginning, `now` the tail (§8, sentinel values).
+    """
+    if value is None or value == "-1":
+        return 0
+    if value == NOW:
+        return NOW
+    return parse_token(value)

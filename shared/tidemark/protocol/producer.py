@@ -1,0 +1,66 @@
+"""Idempotent producers (§5.2.1): what makes a retried append land once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.protocol.errors import Malformed, ProducerFenced, SequenceGap
+from tidemark.protocol.integer import parse_integer
+
+MAX_ID_LENGTH: Final = 256
+
+_PRINTABLE = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The three producer headers of one append."""
+
+    producer_id: str
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """The last append accepted from one producer, and the offset after it."""
+
+    producer_id: str
+    epoch: int
+    seq: int
+    end: int
+
+
+def parse_claim(producer_id: str | None, epoch: str | None, seq: str | None) -> Claim | None:
+    """All three headers or none. Raises Malformed."""
+    if producer_id is None and epoch is None and seq is None:
+        return None
+    if producer_id is None or epoch is None or seq is None:
+        raise Malformed("Producer-Id, Producer-Epoch and Producer-Seq must be sent together or not at all")
+    if len(producer_id) > MAX_ID_LENGTH or not _PRINTABLE.fullmatch(producer_id):
+        raise Malformed(f"Producer-Id must be 1 to {MAX_ID_LENGTH} printable ASCII characters")
+    return Claim(producer_id, parse_integer("Producer-Epoch", epoch), parse_integer("Producer-Seq", seq))
+
+
+def is_duplicate(state: ProducerState | None, claim: Claim) -> bool:
+    """Whether this append was already accepted: True answers 204, False means write it.
+
+    Raises ProducerFenced (403), SequenceGap (409) or Malformed (400), in the order of the
+    validation logic of §5.2.1. A producer never seen before starts at any epoch, with
+    sequence 0.
+    """
+    if state is None:
+        if claim.seq != 0:
+            raise SequenceGap(expected=0, received=claim.seq)
+        return False
+    if claim.epoch < state.epoch:
+        raise ProducerFenced(state.epoch)
+    if claim.epoch > state.epoch:
+        if claim.seq != 0:
+            raise Malformed(f"A new Producer-Epoch starts with Producer-Seq 0, got {claim.seq}")
+        return False
+    if claim.seq > state.seq + 1:
+        raise SequenceGap(expected=state.seq + 1, received=claim.seq)
+    return claim.seq <= state.seq

@@ -1,0 +1,69 @@
+"""Server-sent events (§5.8): a data event, then a control event, for every batch of data."""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Final
+
+import orjson
+
+from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.messages import render_body
+from tidemark.protocol.offset import render_offset
+
+#: A comment: keeps proxies from dropping a silent connection, and no client sees it.
+HEARTBEAT: Final = b": heartbeat\n\n"
+
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+
+
+def render_data_event(content_type: ContentType, stored: bytes) -> bytes:
+    """One `data` event. Text goes line by line; anything else as base64.
+
+    A payload cannot end the event or begin another: each of its lines, however it ends,
+    becomes a `data:` line. A leading space is doubled, because a client strips one.
+    """
+    if not content_type.is_text:
+        return b"event: data\ndata:" + base64.b64encode(stored) + b"\n\n"
+    lines = _LINE_END.split(render_body(content_type, stored))
+    return b"event: data\n" + b"".join(map(_data_line, lines)) + b"\n"
+
+
+def _data_line(line: bytes) -> bytes:
+    return (b"data: " if line.startswith(b" ") else b"data:") + line + b"\n"
+
+
+def render_control_event(next_offset: int, cursor: int, *, up_to_date: bool, closed: bool) -> bytes:
+    """The control event after data, or alone. A closed stream needs no cursor."""
+    fields: dict[str, str | bool] = {"streamNextOffset": render_offset(next_offset)}
+    if not closed:
+        fields["streamCursor"] = str(cursor)
+    if up_to_date:
+        fields["upToDate"] = True
+    if closed:
+        fields["streamClosed"] = True
+    return b"event: control\ndata:" + orjson.dumps(fields) + b"\n\n"
+
+
+def text_end(data: bytes) -> int:
+    """Where the last whole UTF-8 character in `data` ends.
+
+    A writer may cut a character in two appends. The event ends before it, and the next
+    one begins with it, so that no reader is shown half a character.
+    """
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0b1100_0000 == 0b1000_0000:
+            continue
+        return len(data) - back if _width(byte) > back else len(data)
+    return len(data)
+
+
+def _width(lead: int) -> int:
+    """How many bytes the character that starts with `lead` has; 1 where it starts none."""
+    if 0b1100_0000 <= lead < 0b1110_0000:
+        return 2
+    if 0b1110_0000 <= lead < 0b1111_0000:
+        return 3
+    return 4 if 0b1111_0000 <= lead < 0b1111_1000 else 1

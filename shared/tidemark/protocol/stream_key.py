@@ -1,0 +1,58 @@
+"""Names of streams: the path under a surface's root, decoded once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from tidemark.protocol.errors import Malformed, StreamNotFound
+
+#: The plain surface `/v1/stream/{path}`; three characters can never be a bucket id.
+PLAIN_BUCKET: Final = "v1"
+#: DynamoDB allows a sort key of 1,024 bytes; the rest is our prefix.
+MAX_STREAM_ID_BYTES: Final = 1000
+#: First segment of the protocol's control paths (§6).
+RESERVED_SEGMENT: Final = "__ds"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamKey:
+    """Which stream: a bucket, and a name in it."""
+
+    bucket: str
+    stream_id: str
+
+
+def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
+    """The stream at `path`, the part after `/v1/stream/`.
+
+    `encoded` says whether percent-encoding is still in it; some front doors have decoded
+    it before we see it. Raises Malformed for a name that could be taken for another one,
+    StreamNotFound for the reserved control paths.
+    """
+    segments = [_decode(segment) if encoded else segment for segment in path.split("/")]
+    for segment in segments:
+        _check_segment(segment)
+    stream_id = "/".join(segments)
+    if len(stream_id.encode()) > MAX_STREAM_ID_BYTES:
+        raise Malformed(f"Stream name is too long: at most {MAX_STREAM_ID_BYTES} bytes in UTF-8")
+    if segments[0] == RESERVED_SEGMENT:
+        raise StreamNotFound(f"Paths under {RESERVED_SEGMENT} are reserved and hold no streams")
+    return StreamKey(PLAIN_BUCKET, stream_id)
+
+
+def _decode(segment: str) -> str:
+    try:
+        return unquote_to_bytes(segment).decode()
+    except UnicodeDecodeError:
+        raise Malformed("Stream name must be percent-encoded UTF-8") from None
+
+
+def _check_segment(segment: str) -> None:
+    if segment in {"", ".", ".."}:
+        raise Malformed("Stream name must not have empty, '.' or '..' segments")
+    if "/" in segment or "\0" in segment:
+        raise Malformed("Stream name must not contain an encoded '/' or NUL")
+    if any(character < " " or character == "\x7f" for character in segment):
+        raise Malformed("Stream name must not contain control characters")

@@ -1,0 +1,169 @@
+"""Append (§5.2), idempotent producers (§5.2.1) and closing (§5.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tidemark.blobs.store import batch_blob_key
+from tidemark.log.append import TailMoved, put_batch
+from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.schema import decode_producer, producer_key
+from tidemark.log.tails import Known
+from tidemark.protocol.append import Append, Outcome, Plan, plan_appends, unknown_producers
+from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, Refused
+from tidemark.protocol.messages import NOTHING, parse_messages
+from tidemark.protocol.producer import Claim, ProducerState
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.load import known_from, load_known, reload_tail
+from tidemark.service.stores import Stores
+
+#: Bytes up to this size travel in the table's item, larger ones go to S3 first.
+INLINE_BYTES: Final = 64 * 1024
+#: Losing this often means that the stream is beyond what one partition takes.
+_MAX_LOSSES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest:
+    """An append as it arrived; what the body means depends on the stream it goes to."""
+
+    content_type: ContentType | None
+    body: bytes
+    close: bool = False
+    stream_seq: str | None = None
+    claim: Claim | None = None
+
+
+def append(stores: Stores, key: StreamKey, requests: Sequence[AppendRequest]) -> list[Outcome | Refused]:
+    """Decide the requests in order and commit those accepted with one conditional write.
+
+    Answers each on its own. Raises StreamNotFound, Busy or Unavailable for all of them.
+
+    Warm, nothing is read first. A refusal decided on remembered state counts only once a
+    write or a fresh read has shown that the state was the latest.
+    """
+    return _Attempt(stores, key, requests).run()
+
+
+class _Attempt:
+    """The state of one group while it races with other writers for the tail."""
+
+    def __init__(self, stores: Stores, key: StreamKey, requests: Sequence[AppendRequest]) -> None:
+        self._stores = stores
+        self._key = key
+        self._requests = requests
+        self._append_id = stores.new_id()
+        self._spilled: tuple[str, bytes] | None = None
+        self._losses = 0
+
+    def run(self) -> list[Outcome | Refused]:
+        known, fresh = self._start()
+        appends = _interpret(known.record, self._requests)
+        while True:
+            plan = self._plan(known, appends)
+            if not plan.writes:
+                if fresh:
+                    return plan.answers
+                latest, fresh = load_known(self._stores, self._key), True
+            else:
+                try:
+                    self._commit(known, plan)
+                except TailMoved as moved:
+                    latest, fresh = self._adopt(known, moved.winner)
+                else:
+                    return plan.answers
+            if latest.record.incarnation != known.record.incarnation:
+                appends = _interpret(latest.record, self._requests)
+            known = latest
+
+    def _start(self) -> tuple[Known, bool]:
+        """What is known, and whether it was read just now."""
+        now_ms = self._stores.clock_ms()
+        known = self._stores.tails.get(self._key, now_ms)
+        if known is None or known.is_expired(now_ms):
+            return load_known(self._stores, self._key), True
+        return known, False
+
+    def _plan(self, known: Known, appends: Sequence[Append]) -> Plan:
+        """Producers' own items are read after the tail is known, never before: a producer
+        could have appended and been pushed out again in between."""
+        looked_up: dict[str, ProducerState | None] = {}
+        for producer_id in unknown_producers(known.tail, appends):
+            item = self._stores.table.get(producer_key(known.record.incarnation, producer_id))
+            looked_up[producer_id] = decode_producer(item) if item else None
+        return plan_appends(known.tail, appends, looked_up)
+
+    def _commit(self, known: Known, plan: Plan) -> None:
+        now_ms = self._stores.clock_ms()
+        batch = self._spill(
+            known.record,
+            Batch(
+                start=plan.before.offset,
+                after=plan.after,
+                append_id=self._append_id,
+                time_ms=now_ms,
+                data=plan.data,
+                lengths=plan.lengths,
+            ),
+        )
+        put_batch(self._stores.table, known.record, batch, plan.pushed_out.values())
+        self._stores.tails.learn(known_from(known.record, batch, now_ms))
+
+    def _spill(self, record: StreamRecord, batch: Batch) -> Batch:
+        """Put large bytes into S3, once, however often the tail moves."""
+        data = batch.data or b""
+        if len(data) <= INLINE_BYTES:
+            return batch
+        if self._spilled is None or self._spilled[1] != data:
+            name = batch_blob_key(record.incarnation, self._stores.new_id())
+            self._stores.blobs.put(name, data)
+            self._spilled = (name, data)
+        return replace(batch, data=None, blob=self._spilled[0])
+
+    def _adopt(self, known: Known, winner: Batch) -> tuple[Known, bool]:
+        """Go on from the batch that took our place, or, once others followed it, from the
+        tail. A tombstone says that the stream is gone; it may be back under the same name."""
+        self._losses += 1
+        if winner.tombstone:
+            self._stores.tails.forget(self._key)
+            return load_known(self._stores, self._key), True
+        if self._losses == 1:
+            adopted = known_from(known.record, winner, known.learned_ms)
+            self._stores.tails.learn(adopted)
+            return adopted, False
+        if self._losses > _MAX_LOSSES:
+            raise Busy
+        self._stores.pause(self._losses)
+        return reload_tail(self._stores, known.record), True
+
+
+def _interpret(record: StreamRecord, requests: Sequence[AppendRequest]) -> list[Append]:
+    return [_interpret_one(record.content_type, request) for request in requests]
+
+
+def _interpret_one(content_type: ContentType, request: AppendRequest) -> Append:
+    """Read the body as the stream's content type says; what is wrong with it is kept for
+    the decision, which looks at the closed state first (§5.2, error precedence)."""
+    messages, fault = NOTHING, None
+    try:
+        if request.body or not request.close:
+            messages = parse_messages(content_type, _check_body(content_type, request))
+            if not messages.data:
+                raise Malformed("Empty JSON array: there is nothing to append")
+    except Refused as refusal:
+        fault = refusal
+    return Append(messages, request.close, request.stream_seq, request.claim, fault)
+
+
+def _check_body(content_type: ContentType, request: AppendRequest) -> bytes:
+    """A body needs the stream's content type; closing alone needs neither (§5.2)."""
+    if not request.body:
+        raise Malformed("Empty body: send data, or Stream-Closed: true to close the stream")
+    if request.content_type is None:
+        raise Malformed("Content-Type is missing")
+    if request.content_type.essence != content_type.essence:
+        raise ContentTypeMismatch(content_type.essence, request.content_type.essence)
+    return request.body

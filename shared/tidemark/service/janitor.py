@@ -1,0 +1,76 @@
+"""The janitor: ends streams whose time has come, and gives their space back.
+
+It works through the queue of due entries. Every step may be repeated, and a run may stop
+anywhere: what is left is still due the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemark.blobs.store import log_prefix
+from tidemark.log.append import TailMoved
+from tidemark.log.lifecycle import StreamChanged, load_stream
+from tidemark.log.read import load_last
+from tidemark.log.reclaim import due_entries, remove_log, schedule, settle
+from tidemark.log.records import Due, DueKind
+from tidemark.log.schema import log_pk
+from tidemark.protocol.expiry import deadline_ms
+from tidemark.service.delete import end
+from tidemark.service.load import known_from
+from tidemark.service.stores import Stores
+
+
+@dataclass(slots=True)
+class Swept:
+    """What one run did."""
+
+    expired: int = 0
+    postponed: int = 0
+    reclaimed: int = 0
+
+
+def sweep(stores: Stores, may_go_on: Callable[[], bool] = lambda: True) -> Swept:
+    """One run over all that is due, until `may_go_on` says that time is short."""
+    swept = Swept()
+    for due in due_entries(stores.table, stores.clock_ms()):
+        if not may_go_on():
+            break
+        if due.kind is DueKind.RECLAIM:
+            _reclaim(stores, due)
+            swept.reclaimed += 1
+        else:
+            _expire(stores, due, swept)
+    return swept
+
+
+def _reclaim(stores: Stores, due: Due) -> None:
+    remove_log(stores.table, due)
+    stores.blobs.delete_prefix(log_prefix(due.incarnation))
+    settle(stores.table, due)
+
+
+def _expire(stores: Stores, due: Due, swept: Swept) -> None:
+    """End the stream, or look again when its window, renewed meanwhile, is over."""
+    now_ms = stores.clock_ms()
+    record = load_stream(stores.table, due.key)
+    if record is not None and record.incarnation == due.incarnation:
+        last = load_last(stores.table, log_pk(record.key, record.incarnation))
+        known = known_from(record, last, now_ms)
+        if not known.is_expired(now_ms):
+            _postpone(stores, due, deadline_ms(record.expiry, known.touched_ms))
+            swept.postponed += 1
+            return
+        try:
+            end(stores, known, stores.new_id())
+        except (TailMoved, StreamChanged):
+            return  # Something came first; the entry is still due.
+        swept.expired += 1
+    settle(stores.table, due)
+
+
+def _postpone(stores: Stores, due: Due, deadline: int | None) -> None:
+    assert deadline is not None, "only a stream that can expire is due"
+    schedule(stores.table, Due(due.kind, due.key, due.incarnation, deadline))
+    settle(stores.table, due)

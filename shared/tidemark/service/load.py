@@ -1,0 +1,64 @@
+"""Finding a stream and its tail."""
+
+from __future__ import annotations
+
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import load_last
+from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.schema import log_pk
+from tidemark.log.tails import Known
+from tidemark.protocol.errors import StreamNotFound
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.tail import EMPTY
+from tidemark.service.stores import Stores
+
+
+def known_from(record: StreamRecord, last: Batch | None, learned_ms: int) -> Known:
+    if last is None:
+        return Known(record, EMPTY, record.created_ms, learned_ms)
+    return Known(record, last.after, last.time_ms, learned_ms)
+
+
+def load_known(stores: Stores, key: StreamKey) -> Known:
+    """The stream and its tail as they are now: two small reads, at once where possible.
+
+    Raises StreamNotFound; an expired stream is not there any more (§5.1).
+    """
+    now_ms = stores.clock_ms()
+    record, last = _load(stores, key, now_ms)
+    if record is None or (last is not None and last.tombstone):
+        stores.tails.forget(key)
+        raise StreamNotFound
+    known = known_from(record, last, now_ms)
+    if known.is_expired(now_ms):
+        raise StreamNotFound
+    stores.tails.learn(known)
+    return known
+
+
+def _load(stores: Stores, key: StreamKey, now_ms: int) -> tuple[StreamRecord | None, Batch | None]:
+    """The incarnation names the log, so the two reads are at once only where it is known."""
+    guess = stores.tails.get(key, now_ms)
+    if guess is None:
+        record, last = load_stream(stores.table, key), None
+        expected = None
+    else:
+        expected = guess.record.incarnation
+        guessed_pk = log_pk(key, expected)
+        record, last = stores.together(
+            lambda: load_stream(stores.table, key), lambda: load_last(stores.table, guessed_pk)
+        )
+    if record is not None and record.incarnation != expected:
+        last = load_last(stores.table, log_pk(key, record.incarnation))
+    return record, last
+
+
+def reload_tail(stores: Stores, record: StreamRecord) -> Known:
+    """The tail alone, of a stream whose item needs no second look. Raises StreamNotFound."""
+    now_ms = stores.clock_ms()
+    last = load_last(stores.table, log_pk(record.key, record.incarnation))
+    if last is not None and last.tombstone:
+        return load_known(stores, record.key)
+    known = known_from(record, last, now_ms)
+    stores.tails.learn(known)
+    return known

@@ -1,0 +1,126 @@
+"""Read (§5.6): one page from an offset, or where the tail is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import Page, batch_bytes, load_last, read_page
+from tidemark.log.records import StreamRecord
+from tidemark.log.schema import log_pk, stream_key
+from tidemark.log.table import ConditionFailed, if_incarnation
+from tidemark.log.tails import Known
+from tidemark.protocol.errors import StreamNotFound
+from tidemark.protocol.expiry import is_expired, needs_renewal
+from tidemark.protocol.offset import NOW, ReadFrom
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.tail import Tail
+from tidemark.service.load import known_from, load_known
+from tidemark.service.stores import Stores
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A page of a stream, with its bytes batch by batch."""
+
+    record: StreamRecord
+    page: Page
+    pieces: tuple[bytes, ...] = ()
+
+    @property
+    def data(self) -> bytes:
+        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+
+
+def read(stores: Stores, key: StreamKey, read_from: ReadFrom) -> Reading:
+    """One page. Raises StreamNotFound, or Malformed for an offset not in the stream.
+
+    A read renews a sliding expiry (§5.1), whether it finds data or not.
+    """
+    now_ms = stores.clock_ms()
+    if read_from == NOW:
+        known = load_known(stores, key)
+        record = _renew(stores, known.record, known.touched_ms, now_ms)
+        tail = known.tail
+        return Reading(record, Page(tail.offset, (), up_to_date=True, closed=tail.closed))
+    record, page = _load_page(stores, key, read_from, now_ms)
+    record = _keep_alive(stores, record, page, now_ms)
+    return _reading(stores, record, page, now_ms)
+
+
+def read_on(stores: Stores, reading: Reading) -> Reading:
+    """What has come after a page that reached the tail: one query and no look at the
+    stream's item, because a deletion shows in the log. Raises StreamNotFound."""
+    record, start = reading.record, reading.page.end
+    now_ms = stores.clock_ms()
+    page = read_page(stores.table, log_pk(record.key, record.incarnation), start, known_tail=Tail(start))
+    return _reading(stores, record, page, now_ms)
+
+
+def _reading(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Reading:
+    if page.deleted:
+        stores.tails.forget(record.key)
+        raise StreamNotFound
+    if page.up_to_date and page.last is not None:
+        stores.tails.learn(known_from(record, page.last, now_ms))
+    return Reading(record, page, tuple(batch_bytes(page, stores.fetch)))
+
+
+def _load_page(stores: Stores, key: StreamKey, start: int, now_ms: int) -> tuple[StreamRecord, Page]:
+    """The stream and the page at once where the incarnation is known, else in turn."""
+    known = stores.tails.get(key, now_ms)
+    if known is None:
+        record = _existing(load_stream(stores.table, key))
+        return record, _query_page(stores, record, start, None)
+    guess = known
+    found, page = stores.together(
+        lambda: load_stream(stores.table, key),
+        lambda: _query_page(stores, guess.record, start, guess),
+    )
+    record = _existing(found)
+    if record.incarnation != known.record.incarnation:
+        stores.tails.forget(key)
+        page = _query_page(stores, record, start, None)
+    return record, page
+
+
+def _existing(record: StreamRecord | None) -> StreamRecord:
+    if record is None:
+        raise StreamNotFound
+    return record
+
+
+def _query_page(stores: Stores, record: StreamRecord, start: int, known: Known | None) -> Page:
+    return read_page(
+        stores.table,
+        log_pk(record.key, record.incarnation),
+        start,
+        known_tail=known.tail if known else None,
+        by_message=record.content_type.is_json,
+    )
+
+
+def _keep_alive(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> StreamRecord:
+    """Judge the expiry, and renew a sliding one. Raises StreamNotFound.
+
+    Writes renew by their batches alone, so a stream that nobody reads looks idle in its
+    item; only then is its tail asked.
+    """
+    touched_ms = max(record.touched_ms, page.last.time_ms if page.last else 0)
+    if is_expired(record.expiry, touched_ms, now_ms):
+        last = load_last(stores.table, log_pk(record.key, record.incarnation))
+        touched_ms = max(touched_ms, last.time_ms if last else 0)
+        if is_expired(record.expiry, touched_ms, now_ms):
+            raise StreamNotFound
+    return _renew(stores, record, touched_ms, now_ms)
+
+
+def _renew(stores: Stores, record: StreamRecord, touched_ms: int, now_ms: int) -> StreamRecord:
+    """Record that a read took place. Raises StreamNotFound where the stream just ended."""
+    if not needs_renewal(record.expiry, touched_ms, now_ms):
+        return record
+    try:
+        stores.table.set_number(stream_key(record.key), "to", now_ms, if_incarnation(record.incarnation))
+    except ConditionFailed:
+        raise StreamNotFound from None
+    return replace(record, touched_ms=now_ms)

@@ -1,0 +1,59 @@
+"""Settings: every environment variable the application reads, in one place.
+
+A plain dataclass rather than a settings library: it is imported by every cold start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class InvalidSetting(ValueError):
+    """An environment variable has a value that cannot be used; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Units are in the names. The defaults suit AWS: an HTTP API ends a request at 30 s."""
+
+    table_name: str = "tidemark"
+    bucket_name: str = "tidemark-blobs"
+    long_poll_seconds: float = 25.0
+    #: How long a streamed SSE answer lasts (§5.8: about 60 s).
+    sse_seconds: float = 55.0
+    #: How long an SSE answer waits for data where the platform sends it only once complete.
+    sse_buffered_seconds: float = 1.0
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
+        """Raises InvalidSetting."""
+        default = cls()
+        return cls(
+            table_name=environment.get("TABLE_NAME") or default.table_name,
+            bucket_name=environment.get("BUCKET_NAME") or default.bucket_name,
+            long_poll_seconds=_seconds(environment, "LONG_POLL_SECONDS", default.long_poll_seconds),
+            sse_seconds=_seconds(environment, "SSE_SECONDS", default.sse_seconds),
+            sse_buffered_seconds=_seconds(environment, "SSE_BUFFERED_SECONDS", default.sse_buffered_seconds),
+        )
+
+
+#: What `Settings` reads; the template may set these and no others.
+VARIABLES = (
+    "TABLE_NAME",
+    "BUCKET_NAME",
+    "LONG_POLL_SECONDS",
+    "SSE_SECONDS",
+    "SSE_BUFFERED_SECONDS",
+)
+
+
+def _seconds(environment: Mapping[str, str], name: str, default: float) -> float:
+    value = environment.get(name) or str(default)
+    try:
+        seconds = float(value)
+    except ValueError:
+        raise InvalidSetting(f"{name} must be a number of seconds, got {value!r}") from None
+    if not 0 <= seconds <= 900:
+        raise InvalidSetting(f"{name} must be between 0 and 900 seconds, got {value!r}")
+    return seconds

@@ -1,0 +1,1 @@
+"""Waking readers that wait at the tail."""
