@@ -17,6 +17,9 @@ from tidemark.protocol.tail import Tail
 
 #: A page ends at a batch end, before this size: base64 must fit a Lambda answer of 6 MB.
 PAGE_BYTES: Final = 4 * 1024 * 1024
+#: A query returns 1 MB of items. Of tiny batches that is little data in many items, and a
+#: page must not take longer to gather than its reader is willing to wait.
+PAGE_QUERIES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +100,11 @@ def _batch_before(table: Table, pk: str, start: int) -> Batch | None:
 def _read_forward(table: Table, pk: str, start: int, limit_bytes: int) -> Page:
     batches: list[Batch] = []
     more = True
-    while more and (not batches or batches[-1].end - start < limit_bytes):
+    for _ in range(PAGE_QUERIES):
         items, more = table.query(pk, at_least=_after(batches, start))
         batches.extend(map(decode_batch, items))
+        if not more or batches[-1].end - start >= limit_bytes:
+            break
     return _page(start, tuple(batches), limit_bytes, reached_tail=not more)
 
 

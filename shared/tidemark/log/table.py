@@ -25,7 +25,8 @@ CLIENT_CONFIG: Final = Config(
     read_timeout=5,
     max_pool_connections=64,
     parameter_validation=False,
-    retries={"mode": "standard", "total_max_attempts": 5},
+    # "legacy" waits 50 ms before it asks DynamoDB again, "standard" up to a second.
+    retries={"mode": "legacy", "max_attempts": 5},
     user_agent="tidemark",
 )
 

@@ -1,0 +1,67 @@
+"""How the local stack is to run, from the environment."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class InvalidConfiguration(ValueError):
+    """An environment variable has a value that cannot be used; the message names it."""
+
+
+class Via(enum.Enum):
+    """The way in."""
+
+    ASGI = "asgi"
+    LAMBDA = "lambda"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    host: str = "127.0.0.1"
+    #: 0 takes any free port.
+    port: int = 4437
+    data_dir: Path = Path(".data")
+    via: Via = Via.ASGI
+    #: 0 leaves the janitor out.
+    janitor_seconds: float = 300.0
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Configuration:
+        """Raises InvalidConfiguration."""
+        return cls(
+            host=environment.get("HOST") or cls.host,
+            port=_port(environment.get("PORT") or str(cls.port)),
+            data_dir=Path(environment.get("DATA_DIR") or cls.data_dir),
+            via=_via(environment.get("VIA") or cls.via.value),
+            janitor_seconds=_seconds(
+                "JANITOR_SECONDS", environment.get("JANITOR_SECONDS"), cls.janitor_seconds
+            ),
+        )
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > 65535:
+        raise InvalidConfiguration(f"PORT must be a number from 0 to 65535, got {text!r}")
+    return int(text)
+
+
+def _via(text: str) -> Via:
+    try:
+        return Via(text)
+    except ValueError:
+        choices = " or ".join(via.value for via in Via)
+        raise InvalidConfiguration(f"VIA must be {choices}, got {text!r}") from None
+
+
+def _seconds(name: str, text: str | None, default: float) -> float:
+    try:
+        seconds = float(text or default)
+    except ValueError:
+        raise InvalidConfiguration(f"{name} must be a number of seconds, got {text!r}") from None
+    if not 0 <= seconds <= 86_400:
+        raise InvalidConfiguration(f"{name} must be between 0 and 86400 seconds, got {text!r}")
+    return seconds

@@ -1,0 +1,68 @@
+"""Which services are the user's own, and the environment that leads boto3 to the local ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+#: Service name here → the variable boto3 reads.
+VARIABLES: Final = {
+    "dynamodb": "AWS_ENDPOINT_URL_DYNAMODB",
+    "streams": "AWS_ENDPOINT_URL_DYNAMODB_STREAMS",
+    "s3": "AWS_ENDPOINT_URL_S3",
+    "sqs": "AWS_ENDPOINT_URL_SQS",
+}
+#: Any of these says that there are credentials, whatever kind.
+CREDENTIALS: Final = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+)
+DUMMY_CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": "tidemark", "AWS_SECRET_ACCESS_KEY": "tidemark"}
+DEFAULT_REGION: Final = "us-east-1"
+
+
+def has_own_endpoint(service: str, environment: Mapping[str, str]) -> bool:
+    """A stream belongs to its table: where the table is the user's, so are its stream records."""
+    if service == "streams" and has_own_endpoint("dynamodb", environment):
+        return True
+    return bool(environment.get(VARIABLES[service]) or environment.get("AWS_ENDPOINT_URL"))
+
+
+def environment_for(endpoints: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """What to add to `environment` so that boto3 finds `endpoints` (service → URL)."""
+    added = {VARIABLES[service]: url for service, url in endpoints.items()}
+    return added | _streams_beside_table(environment) | _identity(environment) | _past_the_proxy(environment)
+
+
+def _streams_beside_table(environment: Mapping[str, str]) -> dict[str, str]:
+    """Every emulator answers for tables and streams at one address; AWS alone does not."""
+    table = environment.get(VARIABLES["dynamodb"], "")
+    if not table or environment.get(VARIABLES["streams"]) or _is_aws(table):
+        return {}
+    return {VARIABLES["streams"]: table}
+
+
+def _is_aws(url: str) -> bool:
+    return (urlsplit(url).hostname or "").endswith((".amazonaws.com", ".api.aws", ".amazonaws.com.cn"))
+
+
+def _identity(environment: Mapping[str, str]) -> dict[str, str]:
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
+    identity = {"AWS_REGION": region, "AWS_DEFAULT_REGION": environment.get("AWS_DEFAULT_REGION") or region}
+    if not any(environment.get(name) for name in CREDENTIALS):
+        identity |= DUMMY_CREDENTIALS
+    return identity
+
+
+def _past_the_proxy(environment: Mapping[str, str]) -> dict[str, str]:
+    """botocore would ask a proxy even for a loopback address."""
+    names = {name.lower() for name, value in environment.items() if value}
+    if not names & {"http_proxy", "all_proxy"}:
+        return {}
+    bypassed = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    value = ",".join(filter(None, (bypassed, "127.0.0.1", "localhost")))
+    return {"no_proxy": value, "NO_PROXY": value}

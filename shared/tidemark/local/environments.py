@@ -1,0 +1,249 @@
+"""Lambda's execution environments, as threads: each serves one invocation at a time and is used again.
+
+In Lambda an environment is a process. Here the environments of a function share one loaded module, so that
+hundreds of waiting requests do not cost hundreds of processes; each has an event loop of its own, as Mangum
+expects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import importlib.util
+import itertools
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Final
+
+from tidemark.local.events import ACCOUNT_ID
+from tidemark.local.template import Function
+
+#: Lambda's limit of an account that has not asked for more.
+CONCURRENCY: Final = 1000
+MAX_REQUEST_BYTES: Final = 6 * 1024 * 1024
+MAX_ANSWER_BYTES: Final = MAX_REQUEST_BYTES + 100
+
+Handler = Callable[[Any, Any], Any]
+_serial = itertools.count()
+#: The environment variables are the process's own while a module is loaded.
+_loading = threading.Lock()
+
+
+class InvocationFailed(RuntimeError):
+    """The function did not answer. What happened is on standard error, as it would be in its log."""
+
+
+class FunctionNotLoaded(RuntimeError):
+    """The function's module cannot be imported, or has no such handler."""
+
+
+class Throttled(RuntimeError):
+    """Every environment is busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class LambdaContext:
+    """What a handler gets beside the event, under Lambda's own names."""
+
+    function_name: str
+    memory_limit_in_mb: str
+    invoked_function_arn: str
+    deadline: float
+    aws_request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    function_version: str = "$LATEST"
+    log_stream_name: str = "local"
+    identity: None = None
+    client_context: None = None
+
+    @property
+    def log_group_name(self) -> str:
+        return f"/aws/lambda/{self.function_name}"
+
+    def get_remaining_time_in_millis(self) -> int:
+        return max(0, int((self.deadline - time.monotonic()) * 1000))
+
+
+def make_context(function: Function) -> LambdaContext:
+    region = os.environ.get("AWS_REGION", "us-east-1")
+    return LambdaContext(
+        function_name=function.name,
+        memory_limit_in_mb=str(function.memory_mb),
+        invoked_function_arn=f"arn:aws:lambda:{region}:{ACCOUNT_ID}:function:{function.name}",
+        deadline=time.monotonic() + function.timeout_seconds,
+    )
+
+
+def load_handler(function: Function) -> Handler:
+    """Imports the function's file under a name of its own. Raises FunctionNotLoaded."""
+    name = f"_tidemark_function_{next(_serial)}_{function.name}"
+    specification = importlib.util.spec_from_file_location(name, function.module)
+    if specification is None or specification.loader is None:
+        raise FunctionNotLoaded(f"{function.module} is not a Python file")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    try:
+        with _environment_of(function):
+            specification.loader.exec_module(module)
+        return _handler_in(module, function)
+    except Exception as error:
+        del sys.modules[name]
+        raise FunctionNotLoaded(f"{function.name} ({function.module}) does not load: {error!r}") from error
+
+
+def _handler_in(module: ModuleType, function: Function) -> Handler:
+    handler = getattr(module, function.attribute, None)
+    if not callable(handler):
+        raise FunctionNotLoaded(f"{function.module} has no function {function.attribute}")
+    return handler  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _environment_of(function: Function) -> Iterator[None]:
+    """The variables Lambda and the template give, as long as the module is loaded; the process's own win."""
+    given = {
+        "AWS_LAMBDA_FUNCTION_NAME": function.name,
+        "AWS_LAMBDA_FUNCTION_VERSION": "$LATEST",
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(function.memory_mb),
+        **function.variables,
+    }
+    with _loading:
+        added = {name: value for name, value in given.items() if name not in os.environ}
+        os.environ.update(added)
+        try:
+            yield
+        finally:
+            for name in added:
+                os.environ.pop(name, None)
+
+
+def call_handler(function: Function, handler: Handler, payload: bytes, context: LambdaContext) -> bytes:
+    """What Lambda's runtime does: parse, call, serialise. Raises InvocationFailed."""
+    try:
+        answer = handler(json.loads(payload), context)
+        serialised = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
+    except BaseException as error:  # a handler that exits is one more that failed
+        raise InvocationFailed(f"{function.name} failed: {error!r}") from error
+    if len(serialised) > MAX_ANSWER_BYTES:
+        raise InvocationFailed(
+            f"{function.name} answered {len(serialised)} bytes: {MAX_ANSWER_BYTES} are allowed"
+        )
+    return serialised
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    payload: bytes
+    context: LambdaContext
+    result: concurrent.futures.Future[bytes]
+
+
+class _Environment(threading.Thread):
+    """One thread with one event loop. It ends when it is given no job but None."""
+
+    def __init__(self, function: Function, handler: Handler) -> None:
+        super().__init__(name=f"environment of {function.name}", daemon=True)
+        self.function = function
+        self.handler = handler
+        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        with _event_loop():
+            while (job := self.jobs.get()) is not None:
+                self._run(job)
+
+    def _run(self, job: _Job) -> None:
+        try:
+            answer = call_handler(self.function, self.handler, job.payload, job.context)
+        except InvocationFailed as error:
+            job.result.set_exception(error)
+        else:
+            job.result.set_result(answer)
+
+
+@contextmanager
+def _event_loop() -> Iterator[None]:
+    """An event loop that is the thread's own, but does not run."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        yield
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+class Environments:
+    """The environments of one function, made as they are needed. Raises FunctionNotLoaded when it is made."""
+
+    def __init__(self, function: Function, limit: int = CONCURRENCY) -> None:
+        self.function = function
+        self._limit = limit
+        self._handler = _load_in_thread(function)
+        self._idle: list[_Environment] = []
+        self._count = 0
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def invoke(self, payload: bytes) -> concurrent.futures.Future[bytes]:
+        """The future fails with InvocationFailed. Raises Throttled.
+
+        Whoever stops waiting for it cancels nothing: the function goes on until it has finished.
+        """
+        result: concurrent.futures.Future[bytes] = concurrent.futures.Future()
+        result.set_running_or_notify_cancel()
+        environment = self._take()
+        result.add_done_callback(lambda done: self._put_back(environment, done))
+        environment.jobs.put(_Job(payload, make_context(self.function), result))
+        return result
+
+    def close(self) -> None:
+        """Those that are idle end now, the others after what they are doing."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for environment in idle:
+            environment.jobs.put(None)
+
+    def _take(self) -> _Environment:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            if self._count >= self._limit:
+                raise Throttled(f"{self.function.name} runs {self._count} times already")
+            self._count += 1
+        environment = _Environment(self.function, self._handler)
+        environment.start()
+        return environment
+
+    def _put_back(self, environment: _Environment, done: concurrent.futures.Future[bytes]) -> None:
+        error = done.exception()
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._idle.append(environment)
+        if closed:
+            # What fails now fails because the engines are gone.
+            environment.jobs.put(None)
+        elif error is not None:
+            traceback.print_exception(error, file=sys.stderr)
+
+
+def _load_in_thread(function: Function) -> Handler:
+    """Beside an event loop, where it will run as well."""
+
+    def load() -> Handler:
+        with _event_loop():
+            return load_handler(function)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        return executor.submit(load).result()

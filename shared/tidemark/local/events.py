@@ -1,0 +1,164 @@
+"""The events AWS sends: an HTTP API's (payload format 2.0) and a schedule's.
+
+Where AWS's documentation is silent, this follows what was observed of API Gateway: the path is decoded,
+headers that come twice are joined by a bare comma, and a body is text only under a few content types.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+from tidemark.local.routes import Match
+
+ACCOUNT_ID: Final = "123456789012"
+API_ID: Final = "local"
+STAGE: Final = "$default"
+#: Every other content type, and none at all, makes a body binary; form data too.
+TEXT_TYPES: Final = frozenset({"application/json", "application/xml", "application/javascript"})
+#: A connection's own headers end at the gateway.
+HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "expect",
+    }
+)
+
+Headers = Sequence[tuple[str, str]]
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An HTTP request as it came: `path` and `query` percent-encoded; header names in lower case."""
+
+    method: str
+    path: str
+    query: str
+    headers: Headers
+    body: bytes
+    source_ip: str
+    port: int
+    protocol: str = "HTTP/1.1"
+
+
+def http_event(request: Request, match: Match, now: datetime) -> Event:
+    """`now` is aware. A key that AWS leaves out when it has no value is left out here."""
+    event: Event = {
+        "version": "2.0",
+        "routeKey": match.route.key,
+        "rawPath": unquote(request.path),
+        "rawQueryString": request.query,
+        "cookies": _cookies(request.headers),
+        "headers": _headers(request, now),
+        "queryStringParameters": _query_parameters(request.query),
+        "requestContext": _context(request, match, now),
+        "pathParameters": dict(match.path_parameters),
+        **_body(request),
+    }
+    optional = ("cookies", "queryStringParameters", "pathParameters")
+    return {name: value for name, value in event.items() if value or name not in optional}
+
+
+def schedule_event(rule: str, region: str, now: datetime) -> Event:
+    """What EventBridge sends for a schedule."""
+    return {
+        "version": "0",
+        "id": str(uuid.uuid4()),
+        "detail-type": "Scheduled Event",
+        "source": "aws.events",
+        "account": ACCOUNT_ID,
+        "time": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "region": region,
+        "resources": [f"arn:aws:events:{region}:{ACCOUNT_ID}:rule/{rule}"],
+        "detail": {},
+    }
+
+
+def _cookies(headers: Headers) -> list[str]:
+    return [
+        cookie.strip()
+        for name, value in headers
+        if name == "cookie"
+        for cookie in value.split(";")
+        if cookie.strip()
+    ]
+
+
+def _headers(request: Request, now: datetime) -> dict[str, str]:
+    """The cookies have a place of their own. What the gateway learned itself is added last."""
+    joined: dict[str, str] = {}
+    for name, value in request.headers:
+        if name != "cookie" and name not in HOP_BY_HOP:
+            joined[name] = f"{joined[name]},{value}" if name in joined else value
+    forwarded = joined.get("x-forwarded-for")
+    return joined | {
+        "content-length": str(len(request.body)),
+        "x-amzn-trace-id": f"Root=1-{int(now.timestamp()):08x}-{secrets.token_hex(12)}",
+        "x-forwarded-for": f"{forwarded}, {request.source_ip}" if forwarded else request.source_ip,
+        "x-forwarded-port": str(request.port),
+        "x-forwarded-proto": "http",
+    }
+
+
+def _query_parameters(query: str) -> dict[str, str]:
+    joined: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        joined[name] = f"{joined[name]},{value}" if name in joined else value
+    return joined
+
+
+def _context(request: Request, match: Match, now: datetime) -> dict[str, Any]:
+    host = _first(request.headers, "host").rsplit(":", 1)[0] or "localhost"
+    return {
+        "accountId": ACCOUNT_ID,
+        "apiId": API_ID,
+        "domainName": host,
+        "domainPrefix": host.split(".", 1)[0],
+        "http": {
+            "method": request.method,
+            "path": unquote(request.path),
+            "protocol": request.protocol,
+            "sourceIp": request.source_ip,
+            "userAgent": _first(request.headers, "user-agent"),
+        },
+        "requestId": base64.b64encode(secrets.token_bytes(11)).decode(),
+        "routeKey": match.route.key,
+        "stage": STAGE,
+        "time": now.astimezone(UTC).strftime("%d/%b/%Y:%H:%M:%S +0000"),
+        "timeEpoch": int(now.timestamp() * 1000),
+    }
+
+
+def _body(request: Request) -> dict[str, Any]:
+    if not request.body:
+        return {"isBase64Encoded": False}
+    if _is_text(request.headers):
+        try:
+            return {"body": request.body.decode(), "isBase64Encoded": False}
+        except UnicodeDecodeError:
+            pass
+    return {"body": base64.b64encode(request.body).decode(), "isBase64Encoded": True}
+
+
+def _is_text(headers: Headers) -> bool:
+    if _first(headers, "content-encoding") not in ("", "identity"):
+        return False
+    content_type = _first(headers, "content-type").split(";", 1)[0].strip().lower()
+    return content_type.startswith("text/") or content_type in TEXT_TYPES
+
+
+def _first(headers: Headers, wanted: str) -> str:
+    return next((value for name, value in headers if name == wanted), "")

@@ -1,0 +1,155 @@
+"""`VIA=lambda`: an HTTP API in front of the deployed handlers, as an ASGI application.
+
+Every request becomes the event that API Gateway would send to the function that the template routes it to, as
+JSON; the function's answer comes back as JSON. The platform's limits hold here too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from tidemark.local.answers import Answer, MalformedAnswer, for_method, gateway_answer, read_answer
+from tidemark.local.environments import MAX_REQUEST_BYTES, Environments, InvocationFailed, Throttled
+from tidemark.local.events import Request, http_event
+from tidemark.local.routes import match_route
+from tidemark.local.template import Template
+
+MAX_BODY_BYTES: Final = 10 * 1024 * 1024
+INTEGRATION_SECONDS: Final = 30.0
+
+NOT_FOUND: Final = gateway_answer(404, "Not Found")
+TOO_LARGE: Final = gateway_answer(413, "Request Entity Too Large")
+FAILED: Final = gateway_answer(500, "Internal Server Error")
+UNAVAILABLE: Final = gateway_answer(503, "Service Unavailable")
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class BodyTooLarge(ValueError):
+    """The request's body is over the gateway's limit."""
+
+
+class ClientGone(ConnectionError):
+    """The client left before it had sent its request."""
+
+
+class Gateway:
+    """The functions are loaded when it is made. Raises FunctionNotLoaded."""
+
+    def __init__(self, template: Template, integration_seconds: float = INTEGRATION_SECONDS) -> None:
+        self._routes = template.routes
+        self._integration_seconds = integration_seconds
+        self._environments = _load(template, {route.function for route in template.routes})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        else:
+            # The server refuses the handshake when the application says no.
+            await send({"type": "websocket.close"})
+
+    def close(self) -> None:
+        for environments in self._environments.values():
+            environments.close()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            request = _request(scope, await read_body(receive, _declared_length(scope)))
+        except BodyTooLarge:
+            answer = TOO_LARGE
+        except ClientGone:
+            return
+        else:
+            answer = await self.answer(request)
+        await _send(send, for_method(answer, scope["method"]))
+
+    async def answer(self, request: Request) -> Answer:
+        match = match_route(self._routes, request.method, request.path)
+        if match is None:
+            return NOT_FOUND
+        event = http_event(request, match, datetime.now(UTC))
+        payload = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(payload) > MAX_REQUEST_BYTES:
+            return TOO_LARGE
+        return await self._invoke(self._environments[match.route.function], payload, request.method)
+
+    async def _invoke(self, environments: Environments, payload: bytes, method: str) -> Answer:
+        function_seconds = environments.function.timeout_seconds
+        patience = min(function_seconds, self._integration_seconds)
+        try:
+            result = asyncio.wrap_future(environments.invoke(payload))
+            return read_answer(json.loads(await asyncio.wait_for(result, patience)), method)
+        except Throttled:
+            return UNAVAILABLE
+        except TimeoutError:
+            # A function that Lambda ended is a failure; one that is only late is the gateway's own timeout.
+            return FAILED if function_seconds < self._integration_seconds else UNAVAILABLE
+        except InvocationFailed:
+            return FAILED
+        except MalformedAnswer as error:
+            print(f"{environments.function.name} answered what no HTTP API accepts: {error}", file=sys.stderr)
+            return FAILED
+
+
+def _load(template: Template, names: Iterable[str]) -> Mapping[str, Environments]:
+    return {name: Environments(template.functions[name]) for name in sorted(names)}
+
+
+async def read_body(receive: Receive, declared: int | None, limit: int = MAX_BODY_BYTES) -> bytes:
+    """Raises BodyTooLarge, before a byte is read where the length is declared; ClientGone."""
+    if declared is not None and declared > limit:
+        raise BodyTooLarge
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        body += message.get("body", b"")
+        if len(body) > limit:
+            raise BodyTooLarge
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _request(scope: Scope, body: bytes) -> Request:
+    client, server = scope.get("client"), scope.get("server")
+    return Request(
+        method=scope["method"],
+        # What the client sent, without the query.
+        path=scope["raw_path"].decode("latin-1"),
+        query=scope["query_string"].decode("latin-1"),
+        headers=[
+            (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]
+        ],
+        body=body,
+        source_ip=client[0] if client else "127.0.0.1",
+        port=server[1] if server and server[1] else 80,
+        protocol=f"HTTP/{scope['http_version']}",
+    )
+
+
+def _declared_length(scope: Scope) -> int | None:
+    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    return int(length) if length.isdigit() else None
+
+
+async def _send(send: Send, answer: Answer) -> None:
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while (await receive())["type"] == "lifespan.startup":
+        await send({"type": "lifespan.startup.complete"})
+    await send({"type": "lifespan.shutdown.complete"})

@@ -1,0 +1,70 @@
+"""ministack: S3 and SQS in one Python process, and DynamoDB with Streams where dynoxide is not to be had."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import os
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from tidemark.local.ports import LOOPBACK, listening_socket, port_of
+from tidemark.local.process import Child, EngineFailed
+
+PACKAGE = "ministack"
+LAUNCHER = "tidemark.local.ministack_server"
+#: Not AWS_*: those of the user must neither reach the emulator nor be needed by it.
+INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TMPDIR")
+
+
+class Ministack:
+    """A running ministack for `services` (its own names). With `s3_directory`, objects are kept there."""
+
+    def __init__(self, services: Collection[str], s3_directory: Path | None, log_path: Path) -> None:
+        self.services = services
+        self.s3_directory = s3_directory
+        self.child = Child("ministack", log_path)
+        self.port = 0
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    def start(self, descriptors: tuple[int, ...] = ()) -> None:
+        """Returns at once; `wait_until_ready` tells whether it works. Raises EngineFailed."""
+        if importlib.util.find_spec(PACKAGE) is None:
+            raise EngineFailed("ministack is not installed (requirements-local.txt)")
+        with listening_socket(LOOPBACK, 0) as listener:
+            self.port = port_of(listener)
+            command = [sys.executable, "-m", LAUNCHER, str(listener.fileno())]
+            self.child.start(command, self._environment(), (*descriptors, listener.fileno()))
+
+    def wait_until_ready(self) -> None:
+        """Raises EngineFailed."""
+        self.child.wait_until(self._answers)
+
+    def _environment(self) -> Mapping[str, str]:
+        environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        return environment | {
+            "SERVICES": ",".join(sorted(self.services)),
+            "GATEWAY_PORT": str(self.port),
+            "MINISTACK_HOST": LOOPBACK,
+            "LOG_LEVEL": "WARNING",
+            "IOT_MTLS_ENABLED": "0",
+            "SFTP_ENABLED": "0",
+            # It removes containers that it takes for its own: let it find no Docker at all.
+            "DOCKER_HOST": "unix:///nonexistent",
+            "S3_PERSIST": "0" if self.s3_directory is None else "1",
+            "S3_DATA_DIR": str(self.s3_directory or "/nonexistent"),
+        }
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=5)
+        try:
+            connection.request("GET", "/_ministack/health")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()

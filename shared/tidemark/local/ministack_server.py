@@ -1,0 +1,105 @@
+"""The ministack process itself: `python -m tidemark.local.ministack_server <listening descriptor>`.
+
+ministack's own command would do, but for three things: it takes a port and not a socket, it outlives its
+parent, and its S3 acknowledges an object that is only in the page cache (kill -9 keeps it, a power cut does
+not) or, on a full disk, not even there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from hypercorn.asyncio import serve
+from hypercorn.config import Config
+from ministack import app
+from ministack.services import s3
+
+KEEP_ALIVE_SECONDS = 75
+STOP_SECONDS = 0.2
+#: ministack's function that puts an object, or its description, on disk.
+WRITER = "_atomic_write"
+
+#: Directories whose own entry is known to be on disk.
+_settled: set[Path] = set()
+
+
+def main(descriptor: int) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if s3.S3_PERSIST:
+        _make_durable(Path(s3.DATA_DIR))
+    asyncio.run(serve(app.app, _configuration(descriptor)))
+
+
+def _end_with_parent() -> NoReturn:
+    """Standard input is a pipe that nobody writes to: it ends when the parent does."""
+    while os.read(0, 1024):
+        pass
+    os._exit(0)
+
+
+def _configuration(descriptor: int) -> Config:
+    config = Config()
+    config.bind = [f"fd://{descriptor}"]
+    config.loglevel = "WARNING"
+    config.keep_alive_timeout = KEEP_ALIVE_SECONDS
+    config.graceful_timeout = STOP_SECONDS
+    return config
+
+
+def _make_durable(directory: Path) -> None:
+    if not hasattr(s3, WRITER):
+        raise SystemExit(f"this ministack has no {WRITER}: install the pinned version")
+    setattr(s3, WRITER, _durable_write)
+    _settled.add(directory)
+
+
+def _durable_write(fpath: str, data: bytes | str, *, text: bool = False) -> None:
+    """In place of ministack's own: the file and its name are on disk when this returns.
+
+    The caller would log an error and acknowledge the object all the same: a failure ends the process.
+    """
+    try:
+        _write_and_sync(Path(fpath), str(data).encode() if text else bytes(data))  # type: ignore[arg-type]
+    except OSError:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _write_and_sync(path: Path, data: bytes) -> None:
+    unfinished = path.with_name(f"{path.name}.tmp")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    _sync_directory(path.parent)
+    _settle(path.parent)
+
+
+def _settle(directory: Path) -> None:
+    """A directory that was just made exists only once the one above it is on disk as well."""
+    if directory in _settled or directory == directory.parent:
+        return
+    _settle(directory.parent)
+    _sync_directory(directory.parent)
+    _settled.add(directory)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,31 @@
+"""Loopback ports: free ones for the engines, and the asked-for one for the server."""
+
+from __future__ import annotations
+
+import socket
+
+LOOPBACK = "127.0.0.1"
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket that already listens, so that nobody can take the port in between. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def free_port() -> int:
+    """A port that is free now. Another process may take it first: whoever binds it must expect that."""
+    with listening_socket(LOOPBACK, 0) as listener:
+        return port_of(listener)
+
+
+def port_of(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])

@@ -1,0 +1,55 @@
+"""The table and the bucket, made if missing: what `template.yaml` makes in AWS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from tidemark.local.endpoints import DEFAULT_REGION, VARIABLES
+from tidemark.log.schema import table_definition
+
+TTL_ATTRIBUTE = "ttl"
+#: The engine has just said that it is ready, so a failure is one: no long row of retries.
+_CONFIG = Config(retries={"max_attempts": 2}, connect_timeout=5, read_timeout=30)
+
+
+def create_table(table_name: str, environment: Mapping[str, str]) -> None:
+    """Also waits until it is active. An existing table is left as it is. Raises botocore's errors."""
+    client = _client("dynamodb", environment)
+    with suppress(client.exceptions.ResourceInUseException):
+        client.create_table(**table_definition(table_name))
+    client.get_waiter("table_exists").wait(TableName=table_name, WaiterConfig={"Delay": 1})
+    _enable_ttl(client, table_name)
+
+
+def _enable_ttl(client: Any, table_name: str) -> None:
+    """Expiry is judged on read, so an engine that deletes nothing, or refuses, is good enough."""
+    specification = {"Enabled": True, "AttributeName": TTL_ATTRIBUTE}
+    with suppress(ClientError):
+        client.update_time_to_live(TableName=table_name, TimeToLiveSpecification=specification)
+
+
+def create_bucket(bucket_name: str, environment: Mapping[str, str]) -> None:
+    """An existing bucket of the same owner is left as it is. Raises botocore's errors."""
+    client = _client("s3", environment)
+    region = client.meta.region_name
+    where = {} if region == DEFAULT_REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+    with suppress(client.exceptions.BucketAlreadyOwnedByYou):
+        client.create_bucket(Bucket=bucket_name, **where)
+
+
+def _client(service: str, environment: Mapping[str, str]) -> Any:
+    """`environment` is what the local stack adds; what is not in it, boto3 takes from the process's own."""
+    return boto3.client(
+        service,
+        endpoint_url=environment.get(VARIABLES[service]),
+        region_name=environment.get("AWS_DEFAULT_REGION"),
+        aws_access_key_id=environment.get("AWS_ACCESS_KEY_ID"),
+        aws_secret_access_key=environment.get("AWS_SECRET_ACCESS_KEY"),
+        config=_CONFIG,
+    )

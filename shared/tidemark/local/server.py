@@ -1,0 +1,163 @@
+"""The HTTP server of the local stack: uvicorn, with an end that does not wait for readers that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import importlib.util
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import Any, Final
+
+import uvicorn
+
+from tidemark.local.ports import LOOPBACK, port_of
+
+#: How long running requests have to finish once the end was asked for; then they are cut off.
+GRACE_SECONDS: Final = 1.0
+#: uvicorn's own limit is a backstop: it would report what it cuts off as errors.
+BACKSTOP_SECONDS: Final = 10
+READY_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 0.02
+HEALTH_PATH: Final = "/v1/health"
+WILDCARDS: Final = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - compared with, not bound to
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class NotHealthy(RuntimeError):
+    """The server runs, but its health check does not say so."""
+
+
+class Requests:
+    """The requests in flight, so that they can be cut off politely: 503, or the end of the stream."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ending = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        task = asyncio.current_task()
+        if scope["type"] != "http" or task is None:
+            await self._application(scope, receive, send)
+            return
+        self._tasks.add(task)
+        try:
+            await self._serve(scope, receive, send)
+        finally:
+            self._tasks.discard(task)
+
+    def end(self) -> None:
+        self._ending = True
+        for task in self._tasks:
+            task.cancel()
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = completed = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started, completed
+            started = started or message["type"] == "http.response.start"
+            completed = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+
+        try:
+            await self._application(scope, receive, watched)
+        except asyncio.CancelledError:
+            if not self._ending:
+                raise
+            if not started:
+                headers = [(b"content-length", b"0"), (b"retry-after", b"1")]
+                await send({"type": "http.response.start", "status": 503, "headers": headers})
+            if not completed:
+                await send({"type": "http.response.body", "body": b""})
+
+
+class Server(uvicorn.Server):
+    """Leaves the signals to whoever runs it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(
+    application: Application, listener: socket.socket, on_ready: Callable[[], None], stopping: asyncio.Event
+) -> None:
+    """Serves until `stopping` is set, or SIGINT or SIGTERM comes; calls `on_ready` once it is healthy.
+
+    Raises NotHealthy.
+    """
+    requests = Requests(application)
+    server = Server(_configuration(requests))
+    _stop_on_signals(stopping)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    ready = asyncio.create_task(_wait_until_healthy(listener))
+    asked = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait((serving, ready, asked), return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            ready.result()
+            on_ready()
+            await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            raise NotHealthy("the server ended by itself; see above")
+    finally:
+        server.should_exit = True
+        asyncio.get_running_loop().call_later(GRACE_SECONDS, requests.end)
+        for task in (ready, asked):
+            task.cancel()
+        await serving
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
+    return factory
+
+
+def _configuration(application: Application) -> uvicorn.Config:
+    return uvicorn.Config(
+        application,
+        http="httptools" if importlib.util.find_spec("httptools") else "h11",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=BACKSTOP_SECONDS,
+    )
+
+
+def _stop_on_signals(stopping: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, stopping.set)
+
+
+async def _wait_until_healthy(listener: socket.socket) -> None:
+    """Raises NotHealthy."""
+    host, port = str(listener.getsockname()[0]), port_of(listener)
+    deadline = asyncio.get_running_loop().time() + READY_SECONDS
+    while (status := await asyncio.to_thread(_health, WILDCARDS.get(host, host), port)) != 200:
+        if asyncio.get_running_loop().time() > deadline:
+            raise NotHealthy(f"GET {HEALTH_PATH} answers {status} after {READY_SECONDS:.0f} s")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _health(host: str, port: int) -> int | None:
+    connection = http.client.HTTPConnection(host, port, timeout=READY_SECONDS)
+    try:
+        connection.request("GET", HEALTH_PATH)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()

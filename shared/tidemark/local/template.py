@@ -1,0 +1,148 @@
+"""What `template.yaml` says about the functions: where their code is, what calls them, and their limits.
+
+The template is the only list of routes, so that what is deployed and what runs locally cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tidemark.local.routes import ANY, DEFAULT, Route
+
+FUNCTION: Final = "AWS::Serverless::Function"
+SCHEDULES: Final = ("Schedule", "ScheduleV2")
+#: Lambda's own defaults, where the template says nothing.
+TIMEOUT_SECONDS: Final = 3
+MEMORY_MB: Final = 128
+
+
+class InvalidTemplate(ValueError):
+    """The template lacks something that running it here needs; the message says what and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    name: str
+    module: Path
+    attribute: str
+    timeout_seconds: float
+    memory_mb: int
+    #: Those whose value is known here; a reference to a resource is not.
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    functions: Mapping[str, Function]
+    routes: tuple[Route, ...]
+    #: Names of the functions that a schedule calls.
+    scheduled: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Intrinsic:
+    """A CloudFormation function in its short form, as `!Ref Table`."""
+
+    tag: str
+    value: Any
+
+
+def load_template(path: Path) -> Template:
+    """Raises InvalidTemplate, OSError."""
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise InvalidTemplate(f"{path} is not YAML: {error}") from error
+    if not isinstance(document, dict):
+        raise InvalidTemplate(f"{path} is not a template")
+    reader = _Reader(document, path.parent)
+    functions = {name: reader.function(name, resource) for name, resource in reader.resources()}
+    routes = tuple(route for name, resource in reader.resources() for route in _routes(name, resource))
+    _refuse_doubles(routes)
+    scheduled = tuple(name for name, resource in reader.resources() if _is_scheduled(resource))
+    return Template(functions, routes, scheduled)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with CloudFormation's tags."""
+
+
+def _construct(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Intrinsic:
+    if isinstance(node, yaml.ScalarNode):
+        return Intrinsic(tag, loader.construct_scalar(node))
+    if isinstance(node, yaml.SequenceNode):
+        return Intrinsic(tag, loader.construct_sequence(node, deep=True))
+    assert isinstance(node, yaml.MappingNode)
+    return Intrinsic(tag, loader.construct_mapping(node, deep=True))
+
+
+_Loader.add_multi_constructor("!", _construct)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    document: Mapping[str, Any]
+    root: Path
+
+    def resources(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for name, resource in (self.document.get("Resources") or {}).items():
+            if resource.get("Type") == FUNCTION:
+                yield name, resource.get("Properties") or {}
+
+    def function(self, name: str, properties: Mapping[str, Any]) -> Function:
+        shared = (self.document.get("Globals") or {}).get("Function") or {}
+        settings = {**shared, **properties}
+        code, handler = settings.get("CodeUri"), settings.get("Handler")
+        if not isinstance(code, str) or not isinstance(handler, str) or "." not in handler:
+            raise InvalidTemplate(f"{name} needs a CodeUri that is a path and a Handler like app.handler")
+        module, attribute = handler.rsplit(".", 1)
+        return Function(
+            name=name,
+            module=self.root / code / f"{module.replace('.', '/')}.py",
+            attribute=attribute,
+            timeout_seconds=float(self._value(settings.get("Timeout")) or TIMEOUT_SECONDS),
+            memory_mb=int(self._value(settings.get("MemorySize")) or MEMORY_MB),
+            variables=self._variables(shared) | self._variables(properties),
+        )
+
+    def _variables(self, properties: Mapping[str, Any]) -> dict[str, str]:
+        declared = (properties.get("Environment") or {}).get("Variables") or {}
+        known = {name: self._value(value) for name, value in declared.items()}
+        return {name: value for name, value in known.items() if value is not None}
+
+    def _value(self, declared: Any) -> str | None:
+        """A plain value, or the default of the parameter it refers to; None where AWS alone knows."""
+        if isinstance(declared, Intrinsic):
+            parameters = self.document.get("Parameters") or {}
+            parameter = parameters.get(declared.value) if declared.tag == "Ref" else None
+            declared = (parameter or {}).get("Default")
+        if isinstance(declared, bool):
+            return "true" if declared else "false"
+        return None if declared is None or isinstance(declared, (dict, list)) else str(declared)
+
+
+def _routes(function: str, properties: Mapping[str, Any]) -> Iterator[Route]:
+    for event in (properties.get("Events") or {}).values():
+        if event.get("Type") != "HttpApi":
+            continue
+        settings = event.get("Properties") or {}
+        path, method = settings.get("Path"), str(settings.get("Method") or ANY).upper()
+        # An event with neither path nor method is the API's $default route.
+        yield Route(method if path else ANY, path or DEFAULT, function)
+
+
+def _is_scheduled(properties: Mapping[str, Any]) -> bool:
+    return any(event.get("Type") in SCHEDULES for event in (properties.get("Events") or {}).values())
+
+
+def _refuse_doubles(routes: tuple[Route, ...]) -> None:
+    seen: dict[str, str] = {}
+    for route in routes:
+        if route.key in seen:
+            raise InvalidTemplate(f"{route.key} leads to both {seen[route.key]} and {route.function}")
+        seen[route.key] = route.function

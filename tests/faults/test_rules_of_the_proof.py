@@ -1,0 +1,264 @@
+"""Each rule that the proof needs, kept and taken out.
+
+A scenario plays the one interleaving that a rule is there for and says whether an
+acknowledged append was lost, doubled or put in the wrong place. With the rule it must be
+right. The same scenario without the rule must go wrong: that is how we know that it tests
+the rule, and it runs every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support import HOUR_MS, MINUTE_MS, Faults, Process, World, a_key
+from tidemark.log import append as log_append
+from tidemark.log import lifecycle, tails
+from tidemark.log.append import TailMoved
+from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.schema import decode_batch, stream_key
+from tidemark.log.table import Table, Write
+from tidemark.protocol.errors import SequenceGap, StreamNotFound
+from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.delete import delete
+from tidemark.service.janitor import sweep
+
+
+def acknowledged_and_readable(process: Process, key: StreamKey, body: bytes) -> tuple[bool, bool]:
+    """Whether an append was acknowledged, and whether anybody can read it afterwards."""
+    try:
+        process.append(key, body)
+    except StreamNotFound:
+        return False, False
+    try:
+        return True, body in process.read_all(key)
+    except StreamNotFound:
+        return True, False
+
+
+# --- vacated keys: no write lands where a batch used to be ---------------------------
+
+
+def append_long_after_a_deletion(world: World, minutes: int) -> tuple[bool, bool]:
+    sleeper, rival, key = world.process(), world.process(), a_key()
+    sleeper.create(key)
+    sleeper.append(key, b"x")
+    delete(rival.stores, key)
+    world.clock.advance(minutes * MINUTE_MS)
+    sweep(rival.stores)
+    return acknowledged_and_readable(sleeper, key, b"late")
+
+
+@pytest.mark.parametrize("minutes", [0, 4, 6, 59, 61, 600])
+def test_a_deleted_log_takes_no_more_appends(world: World, minutes: int) -> None:
+    assert append_long_after_a_deletion(world, minutes) == (False, False)
+
+
+def test_without_forgetting_old_tails_an_append_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails, "MAX_AGE_MS", 24 * HOUR_MS)
+    assert append_long_after_a_deletion(world, 61) == (True, False)
+
+
+def test_without_keeping_tombstones_an_append_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "RECLAIM_AFTER_MS", 0)
+    assert append_long_after_a_deletion(world, 4) == (True, False)
+
+
+def test_the_two_limits_leave_room_for_slow_calls_and_skewed_clocks() -> None:
+    assert tails.RECLAIM_AFTER_MS >= 10 * tails.MAX_AGE_MS
+
+
+# --- lost replies: a write that meets itself has landed ------------------------------
+
+
+def append_whose_reply_is_lost(world: World) -> bytes:
+    process, key = world.process(), a_key()
+    process.create(key)
+    process.append(key, b"<")
+    faults = Faults(process.dynamodb, seed=1, lost=0.3)
+    for _ in range(12):
+        process.append(key, b"x")
+    assert faults.injected["lost"] >= 2
+    return world.process().read_all(key)
+
+
+def test_an_append_whose_reply_was_lost_lands_once(world: World) -> None:
+    assert append_whose_reply_is_lost(world) == b"<" + b"x" * 12
+
+
+def test_without_recognising_itself_an_append_lands_twice(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def always_somebody_else(_batch: Batch, existing: dict[str, Any]) -> None:
+        raise TailMoved(decode_batch(existing))
+
+    monkeypatch.setattr(log_append, "check_landed", always_somebody_else)
+    assert append_whose_reply_is_lost(world).count(b"x") > 12
+
+
+# --- delete against append -----------------------------------------------------------
+
+
+def no_tombstone(table: Table, record: StreamRecord, _last: Batch, writes: list[Write]) -> None:
+    """An end that changes the stream's item alone."""
+    table.transact([*writes, Write(delete=stream_key(StreamKey("none", record.incarnation)))])
+
+
+def test_an_append_racing_a_deletion_is_refused(world: World) -> None:
+    assert append_long_after_a_deletion(world, minutes=0) == (False, False)
+
+
+def test_without_a_tombstone_an_append_racing_a_deletion_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "_end", no_tombstone)
+    assert append_long_after_a_deletion(world, minutes=0) == (True, False)
+
+
+def test_a_deletion_racing_an_append_takes_it_along(world: World) -> None:
+    """The append came first: the deletion finds the moved tail and goes behind it."""
+    deleter, writer, key = world.process(), world.process(), a_key()
+    deleter.create(key)
+    insert_before_first(deleter, "TransactWriteItems", lambda: writer.append(key, b"x"))
+    delete(deleter.stores, key)
+    with pytest.raises(StreamNotFound):
+        writer.append(key, b"y")
+
+
+# --- expire against append -----------------------------------------------------------
+
+
+def append_by_a_clock_that_is_behind(world: World) -> tuple[bool, bool]:
+    """For the writer the stream is still alive when somebody else has replaced it."""
+    slow_clock = lambda: world.clock() - 2_000  # noqa: E731
+    writer, rival, key = world.process(clock=slow_clock), world.process(), a_key()
+    writer.create(key, expiry=Expiry(ttl_seconds=10))
+    writer.append(key, b"old")
+    world.clock.advance(10_000)
+    assert rival.create(key).is_new
+    return acknowledged_and_readable(writer, key, b"late")
+
+
+def test_an_append_racing_an_expiry_goes_to_the_new_stream(world: World) -> None:
+    assert append_by_a_clock_that_is_behind(world) == (True, True)
+
+
+def test_without_a_tombstone_an_append_racing_an_expiry_is_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "_end", no_tombstone)
+    assert append_by_a_clock_that_is_behind(world) == (True, False)
+
+
+# --- create against delete -----------------------------------------------------------
+
+
+def append_across_a_re_creation(world: World) -> bytes:
+    """The writer still knows the old stream's tail when the new stream is there."""
+    writer, rival, key = world.process(), world.process(), a_key()
+    writer.create(key)
+    writer.append(key, b"old")
+    delete(rival.stores, key)
+    rival.create(key)
+    try:
+        writer.append(key, b"new")
+        return world.process().read_all(key)
+    except StreamNotFound:
+        return b"gone"
+
+
+def test_a_re_created_stream_has_none_of_the_old_data(world: World) -> None:
+    assert append_across_a_re_creation(world) == b"new"
+
+
+def test_without_incarnations_a_re_created_stream_is_broken(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = World.process
+
+    def without_incarnations(world: World, **kwargs: Any) -> Process:
+        made = process(world, **kwargs)
+        made.stores.new_id = lambda: "always-the-same"
+        return made
+
+    monkeypatch.setattr(World, "process", without_incarnations)
+    assert append_across_a_re_creation(world) != b"new"
+
+
+def test_of_racing_creations_one_makes_the_stream(world: World) -> None:
+    one, other, key = world.process(), world.process(), a_key()
+    insert_before_first(one, "PutItem", lambda: other.create(key))
+    made = one.create(key)
+    assert not made.is_new
+    assert made.known.record.incarnation == other.create(key).known.record.incarnation
+
+
+def test_a_creation_whose_reply_was_lost_made_the_stream(world: World) -> None:
+    for body in (b"", b"content"):
+        process, key = world.process(), a_key()
+        Faults(process.dynamodb, seed=3, lost=0.5)
+        assert process.create(key, body=body).is_new
+        assert process.read_all(key) == body
+
+
+# --- refusals on remembered state ----------------------------------------------------
+
+
+def test_a_refusal_is_not_decided_on_what_this_process_remembers(world: World) -> None:
+    """Another process took the producer's next append: what looks like a gap is none."""
+    one, other, key = world.process(), world.process(), a_key()
+    one.create(key)
+    one.append(key, b"0", claim=("p", 0, 0))
+    other.append(key, b"1", claim=("p", 0, 1))
+    one.append(key, b"2", claim=("p", 0, 2))
+    with pytest.raises(SequenceGap):
+        one.append(key, b"9", claim=("p", 0, 9))
+    assert one.read_all(key) == b"012"
+
+
+# --- producers pushed out of the batch -----------------------------------------------
+
+
+def test_no_number_of_producers_is_too_many(world: World) -> None:
+    """Forty producers take turns; each repeats its last append, none of them lands twice."""
+    process, key = world.process(), a_key()
+    process.create(key)
+    expected = b""
+    for seq in range(3):
+        for producer in range(40):
+            body = b"%d.%d;" % (producer, seq)
+            for _ in range(2):
+                process.append(key, body, claim=(f"p{producer}", 0, seq))
+            expected += body
+    assert world.process().read_all(key) == expected
+
+
+def test_a_producer_pushed_out_by_another_process_is_looked_up_after_the_tail(world: World) -> None:
+    """The item of a pushed-out producer is read only once the tail is known. Read before,
+    an append and a push-out in between would hide the append."""
+    one, other, key = world.process(), world.process(), a_key()
+    one.create(key)
+    for producer in range(12):
+        one.append(key, b".", claim=(f"p{producer}", 0, 0))
+    # p0 has an item. Now it appends again and is pushed out again, behind our back.
+    other.append(key, b"!", claim=("p0", 0, 1))
+    for producer in range(12, 24):
+        other.append(key, b".", claim=(f"p{producer}", 0, 0))
+    one.append(key, b"!", claim=("p0", 0, 1))
+    assert one.read_all(key).count(b"!") == 1
+
+
+def insert_before_first(process: Process, operation: str, action: Callable[[], Any]) -> None:
+    """Let `action` happen just before the process's first call of `operation` is sent."""
+    pending = [action]
+
+    def act(**_: Any) -> None:
+        if pending:
+            pending.pop()()
+
+    process.dynamodb.meta.events.register(f"before-send.dynamodb.{operation}", act)

@@ -1,0 +1,121 @@
+"""Pages: no gap, no repetition, cut at batch ends, from any offset a reader may name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import BYTES, JSON, Process, World, a_key
+from tidemark.log.read import load_last, read_page
+from tidemark.log.schema import log_pk
+from tidemark.protocol.errors import Malformed, StreamNotFound
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.append import INLINE_BYTES
+from tidemark.service.delete import delete
+from tidemark.service.read import read, read_on
+
+
+def filled(world: World, *bodies: bytes, content_type: object = BYTES) -> tuple[Process, StreamKey]:
+    process, key = world.process(), a_key()
+    process.create(key, content_type=content_type)
+    for body in bodies:
+        process.append(key, body, content_type=content_type)
+    return process, key
+
+
+@pytest.mark.parametrize("start", range(13))
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_read_may_begin_at_any_byte(world: World, start: int, warm: bool) -> None:
+    process, key = filled(world, b"abcd", b"ef", b"ghijkl")
+    reader = process if warm else world.process()
+    reading = read(reader.stores, key, start)
+    assert reading.data == b"abcdefghijkl"[start:]
+    assert (reading.page.start, reading.page.end) == (start, 12)
+    assert reading.page.up_to_date
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_an_offset_beyond_the_tail_is_refused(world: World, warm: bool) -> None:
+    """It is none that we gave, or one of a stream that was here before: a reader that
+    waited there would wait for ever."""
+    process, key = filled(world, b"abcd")
+    with pytest.raises(Malformed, match="beyond the end"):
+        read((process if warm else world.process()).stores, key, 5)
+
+
+def test_json_is_read_from_message_ends_only(world: World) -> None:
+    process, key = filled(world, b'["a","bc"]', b"1", content_type=JSON)
+    accepted = []
+    for start in range(11):
+        try:
+            accepted.append((start, read(process.stores, key, start).data))
+        except Malformed:
+            continue
+    assert accepted == [(0, b'"a","bc",1,'), (4, b'"bc",1,'), (9, b"1,")]
+
+
+@pytest.mark.parametrize("limit", [1, 4, 5, 6, 7, 11, 12, 100])
+@pytest.mark.parametrize("start", [0, 1, 4, 5, 6])
+def test_pages_follow_on_each_other(world: World, limit: int, start: int) -> None:
+    process, key = filled(world, b"abcd", b"ef", b"ghijkl")
+    record = process.create(key).known.record
+    table, pk = process.stores.table, log_pk(key, record.incarnation)
+    data, position, up_to_date = b"", start, False
+    while not up_to_date:
+        page = read_page(table, pk, position, limit_bytes=limit)
+        pieces = [batch.data or b"" for batch in page.batches]
+        data += b"".join(pieces)[page.skip :]
+        assert page.end > position, "every page brings the reader forward"
+        # Cut at a batch end, and over the limit only by a batch that is alone.
+        assert page.end - position <= limit or len(page.batches) == 1
+        position, up_to_date = page.end, page.up_to_date
+    assert data == b"abcdefghijkl"[start:]
+
+
+def test_a_page_stops_before_four_megabytes(world: World) -> None:
+    body = bytes(3 * 1024 * 1024)
+    process, key = filled(world, body, body)
+    first = read(process.stores, key, 0)
+    assert (first.page.end, first.page.up_to_date) == (len(body), False)
+    second = read(process.stores, key, first.page.end)
+    assert (len(second.data), second.page.up_to_date) == (len(body), True)
+
+
+@pytest.mark.parametrize("size", [INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, 1_000_000])
+def test_bodies_read_back_whichever_way_they_are_stored(world: World, size: int) -> None:
+    body = bytes(index * 7 % 256 for index in range(size))
+    process, key = filled(world, b"<", body, b">")
+    assert process.read_all(key) == b"<" + body + b">"
+    assert read(world.process().stores, key, 1 + size // 2).data == body[size // 2 :] + b">"
+
+
+@pytest.mark.parametrize("last", [b"", b"end"], ids=["mark of closing", "append and close"])
+@pytest.mark.parametrize("warm", [True, False])
+def test_the_end_of_a_closed_stream_is_seen_from_every_offset(world: World, last: bytes, warm: bool) -> None:
+    process, key = filled(world, b"abc")
+    process.append(key, last, close=True)
+    tail = 3 + len(last)
+    for start in range(tail + 1):
+        reading = read((process if warm else world.process()).stores, key, start)
+        assert (reading.page.end, reading.page.closed) == (tail, True)
+
+
+def test_waiting_readers_see_what_comes_and_what_ends(world: World) -> None:
+    process, key = filled(world, b"abc")
+    at_tail = read(process.stores, key, "now")
+    assert not read_on(process.stores, at_tail).page.has_data
+    process.append(key, b"de")
+    later = read_on(process.stores, at_tail)
+    assert later.data == b"de"
+    process.append(key, close=True)
+    assert read_on(process.stores, later).page.closed
+    delete(process.stores, key)
+    with pytest.raises(StreamNotFound):
+        read_on(process.stores, later)
+
+
+def test_the_last_batch_is_read_without_its_bytes(world: World) -> None:
+    process, key = filled(world, b"a", b"bcd")
+    record = process.create(key).known.record
+    last = load_last(process.stores.table, log_pk(key, record.incarnation))
+    assert last is not None
+    assert (last.start, last.end, last.data) == (1, 4, b"")

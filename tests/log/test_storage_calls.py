@@ -1,0 +1,246 @@
+"""Storage calls per operation: they are the bill and the latency.
+
+Every number here is stated in `docs/costs.md`. A change that makes one larger is a change
+of price.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import JSON, Process, World, a_key, make_world
+from tidemark.local.engines import LocalServices
+from tidemark.log.append import batch_item
+from tidemark.log.read import PAGE_QUERIES
+from tidemark.log.records import Batch
+from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.tail import Tail
+from tidemark.service.append import INLINE_BYTES
+from tidemark.service.delete import delete
+from tidemark.service.load import load_known
+from tidemark.service.read import read, read_on
+
+SHORT, LONG = 10, 100_000
+MESSAGE = b"0123456789"
+
+
+@pytest.fixture(scope="module")
+def histories(services: LocalServices) -> dict[int, tuple[World, StreamKey]]:
+    """A stream of ten batches and one of a hundred thousand, in a table of their own."""
+    world = make_world(services)
+    return {length: (world, _grow(world, length)) for length in (SHORT, LONG)}
+
+
+def _grow(world: World, length: int) -> StreamKey:
+    """Batches as appends would have left them, written past the service for speed."""
+    process, key = world.process(), a_key(f"{length}-batches")
+    record = process.create(key).known.record
+    for first in range(0, length, 25):
+        items = []
+        for index in range(first, min(first + 25, length)):
+            start = index * len(MESSAGE)
+            after = Tail(start + len(MESSAGE))
+            batch = Batch(start, after, f"a{index}", world.clock(), MESSAGE, lengths=(len(MESSAGE),))
+            items.append({"PutRequest": {"Item": batch_item(record, batch)}})
+        process.dynamodb.batch_write_item(RequestItems={world.table_name: items})
+    return key
+
+
+@pytest.fixture(params=[SHORT, LONG], ids=["10 batches", "100,000 batches"])
+def history(
+    request: pytest.FixtureRequest, histories: dict[int, tuple[World, StreamKey]]
+) -> tuple[Process, StreamKey]:
+    world, key = histories[request.param]
+    return world.process(), key
+
+
+def test_cold_append(history: tuple[Process, StreamKey]) -> None:
+    process, key = history
+    process.append(key, b"x")
+    assert process.calls.taken() == {"GetItem": 1, "Query": 1, "PutItem": 1}
+
+
+def test_warm_append(history: tuple[Process, StreamKey]) -> None:
+    process, key = history
+    process.append(key, b"x")
+    process.calls.taken()
+    process.append(key, b"x")
+    process.append(key, b"x", claim=("p", 0, 0))
+    process.append(key, b"x", claim=("p", 0, 1), seq="a")
+    assert process.calls.taken() == {"PutItem": 3}
+
+
+@pytest.mark.parametrize("asked", [{"body": b"x"}, {}], ids=["append and close", "close"])
+def test_closing_is_one_write(world: World, asked: dict[str, bytes]) -> None:
+    process, key = world.process(), a_key()
+    process.create(key)
+    process.calls.taken()
+    process.append(key, **asked, close=True, claim=("p", 0, 0))
+    assert process.calls.taken() == {"PutItem": 1}
+
+
+def test_catch_up_page_cold(history: tuple[Process, StreamKey]) -> None:
+    process, key = history
+    tail = _tail(process, key)
+    assert read(process.stores, key, tail - len(MESSAGE)).page.up_to_date
+    calls = process.calls.taken()
+    assert calls.pop("GetItem") == 1
+    # One more where the offset lies inside a batch: appends of other tests are shorter.
+    assert calls.pop("Query") <= 2
+    assert not calls
+
+
+def test_catch_up_page_from_a_batch_start(history: tuple[Process, StreamKey]) -> None:
+    process, key = history
+    reading = read(process.stores, key, 5 * len(MESSAGE))
+    # A query returns at most 1 MB: a page of many tiny batches takes several.
+    queries = 1 if reading.page.up_to_date else PAGE_QUERIES
+    assert process.calls.taken() == {"GetItem": 1, "Query": queries}
+
+
+def test_catch_up_at_the_tail_warm(history: tuple[Process, StreamKey]) -> None:
+    process, key = history
+    tail = load_known(process.stores, key).tail.offset
+    process.calls.taken()
+    assert read(process.stores, key, tail).page.up_to_date
+    assert process.calls.taken() == {"GetItem": 1, "Query": 1}
+
+
+def test_catch_up_at_the_tail_cold(history: tuple[Process, StreamKey]) -> None:
+    """Nothing follows the tail, so the batch before it has to vouch that it is the tail."""
+    process, key = history
+    tail = _tail(process, key)
+    assert read(process.stores, key, tail).page.up_to_date
+    assert process.calls.taken() == {"GetItem": 1, "Query": 2}
+
+
+def test_now(history: tuple[Process, StreamKey]) -> None:
+    process, key = history
+    read(process.stores, key, "now")
+    assert process.calls.taken() == {"GetItem": 1, "Query": 1}
+
+
+def test_another_look_at_the_tail_while_waiting(history: tuple[Process, StreamKey]) -> None:
+    process, key = history
+    reading = read(process.stores, key, "now")
+    process.calls.taken()
+    read_on(process.stores, reading)
+    assert process.calls.taken() == {"Query": 1}
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_head(history: tuple[Process, StreamKey], warm: bool) -> None:
+    process, key = history
+    if warm:
+        process.append(key, b"x")
+        process.calls.taken()
+    load_known(process.stores, key)
+    assert process.calls.taken() == {"GetItem": 1, "Query": 1}
+
+
+def test_a_lost_race_costs_one_call(world: World) -> None:
+    process, rival, key = world.process(), world.process(), a_key()
+    process.create(key)
+    process.append(key, b"x")
+    rival.append(key, b"y")
+    process.calls.taken()
+    process.append(key, b"z")
+    assert process.calls.taken() == {"PutItem": 2}
+
+
+def test_a_race_lost_by_several_batches_costs_a_read_more(world: World) -> None:
+    """The first loss adopts the winner's end, which others have passed; then the tail is read."""
+    process, rival, key = world.process(), world.process(), a_key()
+    process.create(key)
+    process.append(key, b"x")
+    for _ in range(3):
+        rival.append(key, b"y")
+    process.calls.taken()
+    process.append(key, b"z")
+    assert process.calls.taken() == {"PutItem": 3, "Query": 1}
+
+
+def test_a_refusal_is_decided_on_fresh_state(world: World) -> None:
+    """A duplicate costs the two small reads that prove it, and no write."""
+    process, key = world.process(), a_key()
+    process.create(key)
+    process.append(key, b"x", claim=("p", 0, 0))
+    process.calls.taken()
+    process.append(key, b"x", claim=("p", 0, 0))
+    assert process.calls.taken() == {"GetItem": 1, "Query": 1}
+
+
+def test_create(world: World) -> None:
+    process = world.process()
+    process.create(a_key())
+    assert process.calls.taken() == {"PutItem": 1}
+    process.create(a_key(), body=b"x")
+    assert process.calls.taken() == {"TransactWriteItems": 1}
+    process.create(a_key(), expiry=Expiry(ttl_seconds=60))
+    assert process.calls.taken() == {"TransactWriteItems": 1}
+
+
+def test_create_again(world: World) -> None:
+    process, key = world.process(), a_key()
+    process.create(key, content_type=JSON)
+    process.calls.taken()
+    assert not process.create(key, content_type=JSON).is_new
+    assert process.calls.taken() == {"PutItem": 1, "Query": 1}
+
+
+def test_delete(world: World) -> None:
+    process, key = world.process(), a_key()
+    process.create(key, body=b"x")
+    process.calls.taken()
+    delete(process.stores, key)
+    assert process.calls.taken() == {"GetItem": 1, "Query": 1, "TransactWriteItems": 1}
+
+
+def test_large_bodies_cost_one_call_to_s3_each_way(world: World) -> None:
+    process, key = world.process(), a_key()
+    process.create(key)
+    process.calls.taken()
+    process.append(key, bytes(INLINE_BYTES))
+    assert process.calls.taken() == {"PutItem": 1}
+    process.append(key, bytes(INLINE_BYTES + 1))
+    assert process.calls.taken() == {"PutObject": 1, "PutItem": 1}
+    read(process.stores, key, INLINE_BYTES)
+    assert process.calls.taken() == {"GetItem": 1, "Query": 1, "GetObject": 1}
+
+
+def test_a_large_body_that_loses_races_is_uploaded_once(world: World) -> None:
+    process, rival, key = world.process(), world.process(), a_key()
+    process.create(key)
+    for _ in range(3):
+        rival.append(key, b"y")
+    process.calls.taken()
+    process.append(key, bytes(INLINE_BYTES + 1))
+    assert process.calls.taken()["PutObject"] == 1
+
+
+def test_reads_renew_a_sliding_expiry_at_most_once_per_twentieth(world: World) -> None:
+    process, key = world.process(), a_key()
+    process.create(key, expiry=Expiry(ttl_seconds=1000), body=b"x")
+    process.calls.taken()
+    for _ in range(60):
+        world.clock.advance(10_000)
+        read(process.stores, key, 0)
+    assert process.calls.taken()["UpdateItem"] == 12
+
+
+def test_appends_renew_a_sliding_expiry_for_nothing(world: World) -> None:
+    process, key = world.process(), a_key()
+    process.create(key, expiry=Expiry(ttl_seconds=10))
+    process.calls.taken()
+    for _ in range(5):
+        world.clock.advance(9_000)
+        process.append(key, b"x")
+    assert process.calls.taken() == {"PutItem": 5}
+
+
+def _tail(process: Process, key: StreamKey) -> int:
+    """The tail as another process sees it, so that this one stays cold."""
+    name = process.stores.table._name
+    other = World(name, name).process(clock=process.stores.clock_ms)
+    return load_known(other.stores, key).tail.offset

@@ -1,0 +1,303 @@
+"""Any interleaving of operations, from two processes, against a small model in memory.
+
+The model is the specification in a few lines: a list of bytes, the last sequence of each
+producer, and a clock. What it says and what Tidemark answers must be the same, always:
+statuses, offsets, bytes, and that what was read once never changes.
+"""
+
+# A rule takes what it draws, and judges a refusal where it meets it.
+# ruff: noqa: PLR0917, PT017
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from tests.support import BYTES, HOUR_MS, TEXT, World, a_key, make_world
+from tidemark.local.engines import LocalServices
+from tidemark.protocol.append import Kind, Outcome
+from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.errors import Refused
+from tidemark.protocol.expiry import Expiry
+from tidemark.service.delete import delete
+from tidemark.service.janitor import sweep
+from tidemark.service.load import load_known
+from tidemark.service.read import read
+
+NAMES = ("red", "green")
+TTL_SECONDS = 100
+#: A sliding window may last this much longer than it says (`protocol/expiry.py`).
+SLACK_MS = TTL_SECONDS * 1000 // 20
+
+
+@dataclass
+class Model:
+    """A stream as the specification describes it."""
+
+    content_type: ContentType
+    ttl: bool
+    closed: bool = False
+    data: bytes = b""
+    ends: list[int] = field(default_factory=lambda: [0])
+    seq: str | None = None
+    producers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    closed_by: tuple[str, int, int] | None = None
+    touched_ms: int = 0
+
+    def append(
+        self,
+        content_type: ContentType,
+        body: bytes,
+        close: bool,
+        seq: str | None,
+        claim: tuple[str, int, int] | None,
+    ) -> int | str:
+        """A status, or `duplicate`."""
+        if self.closed:
+            return self._append_to_closed(body, close, claim)
+        if not body and not close:
+            return 400
+        if body and content_type.essence != self.content_type.essence:
+            return 409
+        verdict = self._judge(claim)
+        if verdict is not None:
+            return verdict
+        if seq is not None and self.seq is not None and seq <= self.seq:
+            return 409
+        self._accept(body, close, seq, claim)
+        return 200
+
+    def _append_to_closed(self, body: bytes, close: bool, claim: tuple[str, int, int] | None) -> int | str:
+        if claim is None:
+            return "duplicate" if close and not body else 409
+        if claim == self.closed_by:
+            return "duplicate"
+        epoch, _ = self.producers.get(claim[0], (-1, -1))
+        return 403 if claim[1] < epoch else 409
+
+    def _judge(self, claim: tuple[str, int, int] | None) -> int | str | None:
+        if claim is None:
+            return None
+        producer, epoch, seq = claim
+        if producer not in self.producers:
+            return None if seq == 0 else 409
+        last_epoch, last_seq = self.producers[producer]
+        if epoch < last_epoch:
+            return 403
+        if epoch > last_epoch:
+            return None if seq == 0 else 400
+        if seq > last_seq + 1:
+            return 409
+        return "duplicate" if seq <= last_seq else None
+
+    def _accept(self, body: bytes, close: bool, seq: str | None, claim: tuple[str, int, int] | None) -> None:
+        self.data += body
+        if body:
+            self.ends.append(len(self.data))
+        self.closed = close
+        self.seq = seq if seq is not None else self.seq
+        if claim:
+            self.producers[claim[0]] = claim[1:]
+        if close:
+            self.closed_by = claim
+
+
+bodies = st.binary(max_size=5)
+content_types = st.sampled_from([BYTES, BYTES, BYTES, TEXT])
+claims = st.none() | st.tuples(
+    st.sampled_from([f"p{index}" for index in range(12)]), st.integers(0, 1), st.integers(0, 3)
+)
+sequences = st.none() | st.sampled_from(["1", "10", "2", "a"])
+names = st.sampled_from(NAMES)
+who = st.sampled_from([0, 1])
+
+
+class Streams(RuleBasedStateMachine):
+    """Two processes that share storage and nothing else; either may serve any request."""
+
+    world: World
+
+    @initialize()
+    def start(self) -> None:
+        self.keys = {name: a_key(name) for name in NAMES}
+        self.processes = [self.world.process(), self.world.process()]
+        self.models: dict[str, Model] = {}
+        self.seen: dict[tuple[str, int], bytes] = {}
+
+    def alive(self, name: str) -> Model | None:
+        """The model's stream, unless its window is over."""
+        model = self.models.get(name)
+        if model is None or not model.ttl:
+            return model
+        idle_ms = self.world.clock() - model.touched_ms
+        if idle_ms >= TTL_SECONDS * 1000 + SLACK_MS:
+            self.forget(name)
+            return None
+        return model
+
+    def forget(self, name: str) -> None:
+        self.models.pop(name, None)
+        self.seen = {place: data for place, data in self.seen.items() if place[0] != name}
+
+    def touch(self, model: Model) -> None:
+        model.touched_ms = self.world.clock()
+
+    @rule(
+        name=names,
+        process=who,
+        content_type=content_types,
+        ttl=st.booleans(),
+        closed=st.booleans(),
+        body=bodies,
+    )
+    def create(
+        self, name: str, process: int, content_type: ContentType, ttl: bool, closed: bool, body: bytes
+    ) -> None:
+        expiry = Expiry(ttl_seconds=TTL_SECONDS) if ttl else Expiry()
+        existing = self.alive(name)
+        try:
+            made = self.processes[process].create(
+                self.keys[name], content_type=content_type, expiry=expiry, closed=closed, body=body
+            )
+        except Refused as refusal:
+            assert refusal.status == 409
+            assert existing is not None
+            same = (existing.content_type.essence, existing.ttl, existing.closed)
+            assert same != (content_type.essence, ttl, closed)
+            return
+        assert made.is_new == (existing is None)
+        if existing is None:
+            model = Model(content_type, ttl)
+            model._accept(body, closed, None, None)
+            self.touch(model)
+            self.models[name] = model
+        assert made.known.tail.offset == len(self.models[name].data)
+
+    @rule(
+        name=names,
+        process=who,
+        content_type=content_types,
+        body=bodies,
+        close=st.sampled_from([False] * 7 + [True]),
+        seq=sequences,
+        claim=claims,
+    )
+    def append(
+        self,
+        name: str,
+        process: int,
+        content_type: ContentType,
+        body: bytes,
+        close: bool,
+        seq: str | None,
+        claim: tuple[str, int, int] | None,
+    ) -> None:
+        model = self.alive(name)
+        expected: Any = 404
+        if model is not None:
+            expected = model.append(content_type, body, close, seq, claim)
+        answer = self._append(
+            name, process, body, content_type=content_type, close=close, seq=seq, claim=claim
+        )
+        if isinstance(answer, Refused):
+            assert answer.status == expected
+            return
+        assert model is not None
+        assert expected == ("duplicate" if answer.kind is not Kind.APPENDED else 200)
+        assert answer.closed == model.closed
+        if answer.kind is Kind.APPENDED:
+            self.touch(model)
+            assert answer.next_offset == len(model.data)
+        elif claim:
+            assert answer.producer is not None
+            assert (answer.producer.epoch, answer.producer.seq) == model.producers[claim[0]]
+
+    def _append(self, name: str, process: int, body: bytes, **asked: Any) -> Outcome | Refused:
+        try:
+            return self.processes[process].append(self.keys[name], body, **asked)
+        except Refused as refusal:
+            return refusal
+
+    @rule(name=names, process=who, place=st.integers(0, 60), beyond=st.integers(-1, 2))
+    def read(self, name: str, process: int, place: int, beyond: int) -> None:
+        """From any end of a message, and now and then from one byte next to it."""
+        model = self.alive(name)
+        start = 0
+        if model is not None:
+            start = max(0, model.ends[place % len(model.ends)] + beyond)
+        try:
+            reading = read(self.processes[process].stores, self.keys[name], start)
+        except Refused as refusal:
+            if model is None:
+                assert refusal.status == 404
+            else:
+                assert refusal.status == 400
+                assert start > len(model.data)
+            return
+        assert model is not None
+        self.touch(model)
+        assert reading.data == model.data[start:]
+        assert reading.page.end == len(model.data)
+        assert (reading.page.up_to_date, reading.page.closed) == (True, model.closed)
+        self.seen[name, start] = reading.data
+
+    @rule(name=names, process=who)
+    def head(self, name: str, process: int) -> None:
+        model = self.alive(name)
+        try:
+            known = load_known(self.processes[process].stores, self.keys[name])
+        except Refused as refusal:
+            assert (refusal.status, model) == (404, None)
+            return
+        assert model is not None
+        assert (known.tail.offset, known.tail.closed) == (len(model.data), model.closed)
+
+    @rule(name=names, process=who)
+    def delete(self, name: str, process: int) -> None:
+        model = self.alive(name)
+        try:
+            delete(self.processes[process].stores, self.keys[name])
+        except Refused as refusal:
+            assert (refusal.status, model) == (404, None)
+            return
+        assert model is not None
+        self.forget(name)
+
+    @rule(process=who)
+    def sweep(self, process: int) -> None:
+        sweep(self.processes[process].stores)
+
+    @rule(ms=st.sampled_from([1_000, SLACK_MS, 60_000, TTL_SECONDS * 1000, HOUR_MS]))
+    def time_passes(self, ms: int) -> None:
+        """Never to where the renewal rule leaves it open whether a stream is still there."""
+        self.world.clock.advance(ms)
+        for model in self.models.values():
+            over_ms = self.world.clock() - model.touched_ms - TTL_SECONDS * 1000
+            if model.ttl and 0 <= over_ms < SLACK_MS:
+                self.world.clock.advance(SLACK_MS - over_ms)
+
+    @invariant()
+    def what_was_read_never_changes(self) -> None:
+        for (name, start), data in self.seen.items():
+            model = self.models.get(name)
+            assert model is not None
+            assert model.data[start:].startswith(data)
+
+
+def test_streams_behave_as_the_model_says(services: LocalServices) -> None:
+    class InThisWorld(Streams):
+        world = make_world(services)
+
+    run_state_machine_as_test(
+        InThisWorld,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

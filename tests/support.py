@@ -1,0 +1,193 @@
+"""What storage tests stand on: real engines, a stepped clock, counted and broken calls."""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from botocore.awsrequest import AWSResponse
+
+from tidemark.blobs.store import BlobStore
+from tidemark.local.engines import LocalServices
+from tidemark.log.table import Table
+from tidemark.protocol.append import Outcome
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.errors import Refused
+from tidemark.protocol.expiry import NEVER, Expiry
+from tidemark.protocol.producer import Claim
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.service.append import AppendRequest, append
+from tidemark.service.create import Created, CreateRequest, create
+from tidemark.service.read import read
+from tidemark.service.stores import Stores, dynamodb_client, s3_client
+
+BYTES = parse_content_type("application/octet-stream")
+JSON = parse_content_type("application/json")
+TEXT = parse_content_type("text/plain")
+
+MINUTE_MS = 60 * 1000
+HOUR_MS = 60 * MINUTE_MS
+
+
+@dataclass(slots=True)
+class Clock:
+    """Time that moves only when a test says so."""
+
+    now_ms: int = 1_800_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def advance(self, ms: int) -> None:
+        self.now_ms += ms
+
+
+class Calls:
+    """Counts the storage calls of a client: one for each API call, however often it is tried."""
+
+    def __init__(self, *clients: Any) -> None:
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        for client in clients:
+            client.meta.events.register("before-call", self._count)
+
+    def _count(self, model: Any, **_: Any) -> None:
+        with self._lock:
+            self._counts[model.name] += 1
+
+    def taken(self) -> dict[str, int]:
+        """What was called since the last time of asking."""
+        with self._lock:
+            counts, self._counts = dict(self._counts), Counter()
+        return counts
+
+
+@dataclass(slots=True)
+class World:
+    """One table, one bucket, and any number of processes on them."""
+
+    table_name: str
+    bucket_name: str
+    clock: Clock = field(default_factory=Clock)
+
+    def process(self, *, clock: Any = None) -> Process:
+        """A process of its own: it shares nothing with the others but storage."""
+        dynamodb, s3 = dynamodb_client(), s3_client()
+        stores = Stores(
+            Table(dynamodb, self.table_name),
+            BlobStore(lambda: s3, self.bucket_name),
+            clock_ms=clock or self.clock,
+        )
+        return Process(stores, dynamodb, s3, Calls(dynamodb, s3))
+
+
+@dataclass(slots=True)
+class Process:
+    stores: Stores
+    dynamodb: Any
+    s3: Any
+    calls: Calls
+
+    def create(self, key: StreamKey, **asked: Any) -> Created:
+        return create(self.stores, key, create_request(**asked))
+
+    def append(self, key: StreamKey, body: bytes = b"", **asked: Any) -> Outcome:
+        """One append; raises what refuses it."""
+        answer = append(self.stores, key, [append_request(body, **asked)])[0]
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
+
+    def read_all(self, key: StreamKey) -> bytes:
+        """The stored bytes of the whole stream, page by page."""
+        data, start, at_tail = b"", 0, False
+        while not at_tail:
+            reading = read(self.stores, key, start)
+            data, start, at_tail = data + reading.data, reading.page.end, reading.page.up_to_date
+        return data
+
+
+def make_world(services: LocalServices) -> World:
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    services.create_table(name)
+    services.create_bucket(name)
+    return World(name, name)
+
+
+def a_key(name: str = "a") -> StreamKey:
+    return StreamKey(PLAIN_BUCKET, f"{name}-{uuid.uuid4().hex[:8]}")
+
+
+def create_request(
+    content_type: Any = BYTES, expiry: Expiry = NEVER, *, closed: bool = False, body: bytes = b""
+) -> CreateRequest:
+    return CreateRequest(content_type, expiry, closed, body)
+
+
+def append_request(
+    body: bytes = b"",
+    *,
+    content_type: Any = BYTES,
+    close: bool = False,
+    seq: str | None = None,
+    claim: tuple[str, int, int] | None = None,
+) -> AppendRequest:
+    return AppendRequest(content_type, body, close, seq, Claim(*claim) if claim else None)
+
+
+class Faults:
+    """Breaks a client's calls at random, as a network and a busy table do.
+
+    `lost`: the call is carried out and its reply is lost, so that botocore sends it again.
+    `throttled`, `conflicted`: refused without being carried out.
+    """
+
+    def __init__(self, client: Any, seed: int, **shares: float) -> None:
+        self._session = client._endpoint.http_session
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._shares = shares
+        self.injected: Counter[str] = Counter()
+        client.meta.events.register("before-send.dynamodb", self._maybe)
+
+    def _maybe(self, request: Any, **_: Any) -> AWSResponse | None:
+        fault = self._choose()
+        if fault is None:
+            return None
+        if fault == "lost":
+            self._session.send(request)
+            return answer(request.url, 500, {"__type": "InternalServerError"})
+        code = {
+            "throttled": "ProvisionedThroughputExceededException",
+            "conflicted": "TransactionConflictException",
+        }[fault]
+        return answer(request.url, 400, {"__type": f"com.amazonaws.dynamodb.v20120810#{code}"})
+
+    def _choose(self) -> str | None:
+        with self._lock:
+            lot = self._random.random()
+            for fault, share in self._shares.items():
+                if lot < share:
+                    self.injected[fault] += 1
+                    return fault
+                lot -= share
+        return None
+
+
+class _Raw:
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self) -> Iterable[bytes]:
+        yield self._body
+
+
+def answer(url: str, status: int, body: dict[str, Any]) -> AWSResponse:
+    """An answer that DynamoDB might give, without asking it."""
+    return AWSResponse(url, status, {"x-amzn-requestid": "injected"}, _Raw(orjson.dumps(body)))
