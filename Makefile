@@ -14,6 +14,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input
 VENV := .venv/bin/python
 LOCAL := .venv/.installed-local
 DEV := .venv/.installed-dev
+BENCH := .venv/.installed-bench
 SAM := .venv-sam/.installed
 NODE := node_modules/.installed
 
@@ -38,7 +39,7 @@ conformance: $(DEV) $(NODE) ## the official conformance suite, both ways (VIA=as
 	@$(VENV) -m tests.conformance.run
 
 .PHONY: bench
-bench: $(DEV) npm-if-possible ## benchmarks beside the Node reference server
+bench: $(BENCH) npm-if-possible ## benchmarks beside the Node reference server
 	@$(VENV) -m benchmarks
 
 .PHONY: pipeline
@@ -75,6 +76,11 @@ $(LOCAL): requirements-local.txt pyproject.toml | $(VENV)
 $(DEV): requirements-dev.txt $(LOCAL)
 	@echo "Installing the packages of requirements-dev.txt into .venv"
 	@$(VENV) $(PIP_INSTALL) -r requirements-dev.txt
+	@touch $@
+
+$(BENCH): requirements-bench.txt $(DEV)
+	@echo "Installing the packages of requirements-bench.txt into .venv"
+	@$(VENV) $(PIP_INSTALL) -r requirements-bench.txt
 	@touch $@
 
 $(SAM): requirements-sam.txt | $(VENV)

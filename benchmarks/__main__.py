@@ -1,0 +1,81 @@
+"""`python -m benchmarks`: Tidemark and the Node reference server in one run, with ratios."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.contest import Contestant, run_contest
+from benchmarks.report import as_json, lines_of, markdown
+from benchmarks.rows import Row, chosen_rows
+from tests.conformance.servers import reference_server, running, temporary_directory, tidemark_server
+
+RESULTS = Path(__file__).with_name("results")
+WAYS = {"asgi": "Tidemark", "lambda": "Tidemark, VIA=lambda"}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--ways", default="asgi", help="comma-separated: asgi, lambda (default: asgi)")
+    parser.add_argument("--rows", default=None, help="comma-separated names of rows (default: all)")
+    parser.add_argument("--repeats", type=int, default=5, help="how often each row is taken (default: 5)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where latest.md, .json and .png go")
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = arguments()
+    rows = chosen_rows(given.rows)
+    start = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        ours = [start_contestant(stack, way) for way in given.ways.split(",")]
+        theirs = start_contestant(stack, "reference")
+        # Interleaved as ours, theirs, ours, theirs, so that a slow minute of the machine hits both.
+        run_contest([*ours, theirs], rows, given.repeats)
+        for contestant in [*ours, theirs]:
+            contestant.server.resume()
+    write_results(given.results, rows, ours, theirs, given.repeats)
+    print(f"done in {time.monotonic() - start:.0f} s, written to {given.results}/latest.*")
+    failures = [f"{each.title}: {failure}" for each in [*ours, theirs] for failure in each.failures]
+    print("\n".join(failures), end="\n" if failures else "")
+    return 1 if failures else 0
+
+
+def start_contestant(stack: contextlib.ExitStack, way: str) -> Contestant:
+    directory = stack.enter_context(temporary_directory())
+    if way == "reference":
+        contestant = Contestant("Node, files", reference_server(directory))
+    else:
+        contestant = Contestant(WAYS[way], tidemark_server(way, directory))
+    stack.enter_context(running(contestant.server))
+    contestant.server.pause()
+    return contestant
+
+
+def write_results(
+    directory: Path, rows: tuple[Row, ...], ours: list[Contestant], theirs: Contestant, repeats: int
+) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    lines = lines_of(rows, ours, theirs)
+    text = markdown(lines, ours, theirs, repeats)
+    print(f"\n{text}")
+    (directory / "latest.md").write_text(text)
+    (directory / "latest.json").write_text(as_json(lines, [*ours, theirs], repeats))
+    draw_plot(directory)
+
+
+def draw_plot(directory: Path) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        print("no plot: matplotlib is not installed (the extra `bench` has it)")
+        return
+    files = [str(directory / "latest.json"), str(directory / "latest.png")]
+    subprocess.run([sys.executable, "-m", "benchmarks.plot", *files], check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The official client libraries against a running server, both ways in."""

@@ -1,0 +1,81 @@
+// The official npm client against a running server: create, append, idempotent producer, read, live tails, close.
+// Environment: BASE_URL. Ends with 0 when every check held, and with the failed check on stderr when not.
+import assert from "node:assert/strict"
+import { randomUUID } from "node:crypto"
+import { DurableStream, IdempotentProducer, stream } from "@durable-streams/client"
+
+const LIMIT_MS = 90_000
+const limit = setTimeout(() => fail(new Error(`not done after ${LIMIT_MS} ms`)), LIMIT_MS)
+
+function fail(error) {
+  console.error(error)
+  process.exit(1)
+}
+
+async function readAll(url) {
+  const response = await stream({ url, live: false })
+  return response.json()
+}
+
+/** Follows the stream from `offset` in one live mode; `ended` resolves with all items once the end has been seen. */
+async function tail(url, offset, live) {
+  const items = []
+  const response = await stream({ url, offset, live })
+  const ended = new Promise((resolve) => {
+    response.subscribeJson((batch) => {
+      items.push(...batch.items)
+      if (batch.streamClosed) resolve(items)
+    })
+  })
+  return { items, ended }
+}
+
+async function appendOneByOne(handle, messages) {
+  for (const message of messages) {
+    await handle.append(JSON.stringify(message))
+  }
+}
+
+async function produce(handle, messages) {
+  const errors = []
+  const producer = new IdempotentProducer(handle, "client-check", { lingerMs: 1, onError: (error) => errors.push(error) })
+  for (const message of messages) {
+    producer.append(JSON.stringify(message))
+    await producer.flush()
+  }
+  await producer.detach()
+  assert.deepEqual(errors, [])
+}
+
+async function main() {
+  const url = `${process.env.BASE_URL}/v1/stream/npm-client-${randomUUID()}`
+  const handle = await DurableStream.create({ url, contentType: "application/json" })
+
+  const appended = [{ n: 1 }, { n: 2, text: "ünïcode ☃" }, { n: 3 }]
+  await appendOneByOne(handle, appended)
+  const produced = Array.from({ length: 10 }, (_, n) => ({ produced: n }))
+  await produce(handle, produced)
+  assert.deepEqual(await readAll(url), [...appended, ...produced], "catch-up read")
+
+  // The same producer again from its first number, as after a crash: every append is a duplicate.
+  await produce(handle, produced)
+  assert.deepEqual(await readAll(url), [...appended, ...produced], "a producer's repeats are not appended again")
+
+  const { offset } = await handle.head()
+  const tails = await Promise.all([tail(url, offset, "sse"), tail(url, offset, "long-poll")])
+  const later = Array.from({ length: 5 }, (_, n) => ({ later: n }))
+  await appendOneByOne(handle, later)
+  const last = { last: true }
+  await handle.close({ body: JSON.stringify(last) })
+  for (const [index, mode] of ["sse", "long-poll"].entries()) {
+    assert.deepEqual(await tails[index].ended, [...later, last], `${mode} tail`)
+  }
+  assert.equal((await handle.head()).streamClosed, true, "HEAD tells the end")
+  await assert.rejects(handle.append(JSON.stringify({ late: true })), "no append after the end")
+}
+
+main().then(() => {
+  clearTimeout(limit)
+  console.log("npm client: every check held")
+  process.exit(0)
+}, fail)

@@ -1,0 +1,138 @@
+"""The official npm and PyPI clients work against a running Tidemark: what their users do, end to end.
+
+`BASE_URL` runs the tests against a server that is already there; without it each way in is started here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from durable_streams import DurableStream, HeadersLike, SeqConflictError, stream
+
+from tests.conformance.servers import ROOT, Server, running, temporary_directory, tidemark_server
+
+NPM_SCRIPT = Path(__file__).with_name("npm_client.mjs")
+NPM_CLIENT = ROOT / "node_modules" / "@durable-streams" / "client"
+TAIL_SECONDS = 60
+MESSAGES = [{"n": 1}, {"n": 2, "text": "ünïcode ☃"}, {"n": 3}]
+LATER = [{"later": n} for n in range(5)]
+LAST = {"last": True}
+
+
+@pytest.fixture(scope="module", params=["asgi", "lambda"])
+def base_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    given = os.environ.get("BASE_URL")
+    if given:
+        if request.param != "asgi":
+            pytest.skip("BASE_URL is one server: there is no second way in to run")
+        yield given
+        return
+    with temporary_directory() as directory, running(server(request.param, directory)) as started:
+        yield started.base_url
+
+
+def server(via: str, directory: Path) -> Server:
+    # An SSE answer outlasts the test by far, so a tail that ends has been ended by the stream's end.
+    return tidemark_server(via, directory, LONG_POLL_SECONDS="3", SSE_SECONDS="600")
+
+
+@pytest.fixture
+def url(base_url: str) -> str:
+    return f"{base_url}/v1/stream/pypi-client-{uuid.uuid4()}"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed: the npm client cannot run")
+@pytest.mark.skipif(not NPM_CLIENT.exists(), reason="npm packages are not installed (`make` installs them)")
+def test_npm_client(base_url: str) -> None:
+    """Create, append, idempotent producer, catch-up, both live tails, close: the checks are in the script."""
+    run = subprocess.run(
+        [str(shutil.which("node")), str(NPM_SCRIPT)],
+        env={**os.environ, "BASE_URL": base_url},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_pypi_client_appends_and_reads(url: str) -> None:
+    """What was appended one by one comes back whole and in order, and HEAD tells the last append's tail."""
+    with DurableStream.create(url, content_type="application/json") as handle:
+        results = [handle.append(each) for each in MESSAGES]
+        with stream(url, live=False) as response:
+            assert response.read_json() == MESSAGES
+        assert handle.head().offset == results[-1].next_offset
+
+
+def test_pypi_client_sequence_conflict(url: str) -> None:
+    """A Stream-Seq that does not increase is refused with the client's own error, and appends nothing."""
+    with DurableStream.create(url, content_type="application/json") as handle:
+        handle.append(MESSAGES[0], seq="b")
+        with pytest.raises(SeqConflictError):
+            handle.append(MESSAGES[1], seq="a")
+        with stream(url, live=False) as response:
+            assert response.read_json() == MESSAGES[:1]
+
+
+def test_pypi_client_producer_repeats_are_not_appended_again(url: str) -> None:
+    """This client has no producer of its own, but headers make one: a repeat leaves the stream as it was."""
+    headers: HeadersLike = {"Producer-Id": "client-check", "Producer-Epoch": "0", "Producer-Seq": "0"}
+    DurableStream.create(url, content_type="application/json").close()
+    with DurableStream(url, content_type="application/json", headers=headers) as producer:
+        for _ in range(3):
+            producer.append(MESSAGES[0])
+    with stream(url, live=False) as response:
+        assert response.read_json() == MESSAGES[:1]
+
+
+@pytest.mark.parametrize("live", ["long-poll", "sse"])
+def test_pypi_client_tail(url: str, live: str) -> None:
+    """A tail that starts before the appends receives every one of them in order, and sees the end."""
+    with DurableStream.create(url, content_type="application/json") as handle, ThreadPoolExecutor(1) as pool:
+        tail = pool.submit(follow_to_the_end, url, handle.append(MESSAGES[0]).next_offset, live)
+        for message in LATER:
+            handle.append(message)
+        append_and_close(url, LAST)
+        assert result_of(tail) == [*LATER, LAST]
+
+
+def append_and_close(url: str, message: object) -> None:
+    """This client cannot close a stream by itself either; the header on its append does both at once."""
+    with DurableStream(url, content_type="application/json", headers={"Stream-Closed": "true"}) as closer:
+        closer.append(message)
+
+
+def follow_to_the_end(url: str, offset: str, live: str) -> list[object]:
+    """Follow the stream, reopening where an answer ends early, until an answer says that it is closed."""
+    received: list[object] = []
+    deadline = time.monotonic() + TAIL_SECONDS
+    while time.monotonic() < deadline:
+        with stream(url, offset=offset, live=live, timeout=30) as response:  # type: ignore[arg-type]
+            for event in response.iter_events(mode="json"):
+                received += event.data
+                offset = event.next_offset
+                if response.headers.get("stream-closed") == "true":
+                    return received
+        if is_closed_at(url, offset):
+            return received
+    raise TimeoutError(f"no end seen in {TAIL_SECONDS} s, received {json.dumps(received)}")
+
+
+def is_closed_at(url: str, offset: str) -> bool:
+    """The client drops an SSE answer's closing mark, so after an answer has ended a plain read tells."""
+    with stream(url, offset=offset, live=False) as response:
+        return response.headers.get("stream-closed") == "true" and response.read_json() == []
+
+
+def result_of(tail: Future[list[object]]) -> list[object]:
+    return tail.result(timeout=TAIL_SECONDS + 30)

@@ -1,0 +1,57 @@
+"""The engine's binary where it is to be had, and a small system of functions in a template of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tidemark.local.dynoxide import NotToBeHad, find_binary
+from tidemark.local.engines import ROOT
+
+
+@pytest.fixture(scope="session")
+def dynoxide_binary() -> Path:
+    try:
+        return find_binary(os.environ, ROOT)
+    except NotToBeHad as reason:
+        pytest.skip(f"needs the durable engine: {reason}")
+
+
+TEMPLATE = """
+Transform: AWS::Serverless-2016-10-31
+Globals:
+  Function:
+    Handler: app.handler
+    Timeout: 60
+Resources:
+  Probe:
+    Type: AWS::Serverless::Function
+    Properties:
+      CodeUri: probe/
+      Events:
+        Default: {Type: HttpApi}
+  Sweeper:
+    Type: AWS::Serverless::Function
+    Properties:
+      CodeUri: sweeper/
+      Events:
+        Round: {Type: Schedule, Properties: {Schedule: rate(5 minutes)}}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A directory with a template and two functions, whose code the test writes with `write_function`."""
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "template.yaml").write_text(TEMPLATE)
+    write_function(root, "probe", "def handler(event, context):\n    return {'statusCode': 200}\n")
+    write_function(root, "sweeper", "def handler(event, context):\n    return None\n")
+    return root
+
+
+def write_function(root: Path, name: str, code: str) -> None:
+    (root / name).mkdir(exist_ok=True)
+    (root / name / "app.py").write_text(code)

@@ -1,0 +1,30 @@
+"""Waiting for what will happen, with a deadline that only a failure reaches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+DEADLINE_SECONDS = 60.0
+
+
+def wait_until(happened: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not happened():
+        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_SECONDS:.0f} s"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """A process that has ended, but was not waited for, does not run."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def children_of(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]

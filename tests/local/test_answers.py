@@ -1,0 +1,103 @@
+"""A function's answer is read as API Gateway reads format 2.0, or refused as it refuses."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from tidemark.local.answers import MalformedAnswer, for_method, gateway_answer, read_answer
+
+
+def headers_of(answer: Any, method: str = "GET") -> dict[str, str]:
+    return dict(read_answer(answer, method).headers)
+
+
+def test_status_headers_cookies_and_body() -> None:
+    answer = read_answer(
+        {
+            "statusCode": 201,
+            "headers": {"Content-Type": "text/css", "X-Count": 3, "X-Flag": True},
+            "cookies": ["a=1; Path=/", "b=2"],
+            "body": "é",
+        },
+        "GET",
+    )
+    assert answer.status == 201
+    assert answer.body == "é".encode()
+    assert answer.headers == (
+        ("content-type", "text/css"),
+        ("x-count", "3"),
+        ("x-flag", "true"),
+        ("set-cookie", "a=1; Path=/"),
+        ("set-cookie", "b=2"),
+        ("content-length", "2"),
+    )
+
+
+def test_base64_body_is_decoded() -> None:
+    body = bytes(range(256))
+    encoded = base64.b64encode(body).decode()
+    assert read_answer({"statusCode": 200, "body": encoded, "isBase64Encoded": True}, "GET").body == body
+
+
+def test_content_without_a_status_is_json() -> None:
+    answer = read_answer({"tide": "high"}, "GET")
+    assert (answer.status, answer.body) == (200, b'{"tide": "high"}')
+    assert dict(answer.headers)["content-type"] == "application/json"
+
+
+def test_a_body_without_a_type_is_plain_text() -> None:
+    assert headers_of({"statusCode": 200, "body": "x"})["content-type"] == "text/plain; charset=utf-8"
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_an_answer_that_has_no_body_claims_none(status: int) -> None:
+    """Neither a length nor a type is added, and what the function sent as a body is dropped."""
+    answer = read_answer({"statusCode": status, "headers": {"content-length": "5"}, "body": "stray"}, "GET")
+    assert answer.body == b""
+    assert answer.headers == ()
+
+
+def test_the_gateway_counts_for_itself() -> None:
+    assert (
+        headers_of({"statusCode": 200, "headers": {"Content-Length": "99"}, "body": "abc"})["content-length"]
+        == "3"
+    )
+
+
+def test_head_keeps_the_length_the_function_gave() -> None:
+    answer = {"statusCode": 200, "headers": {"content-length": "99"}, "body": ""}
+    assert headers_of(answer, "HEAD")["content-length"] == "99"
+
+
+def test_head_has_no_body_even_in_an_error() -> None:
+    assert for_method(gateway_answer(500, "Internal Server Error"), "HEAD").body == b""
+
+
+def test_headers_of_the_connection_are_dropped() -> None:
+    answer = {"statusCode": 200, "headers": {"Connection": "close", "Transfer-Encoding": "chunked"}}
+    assert headers_of(answer) == {"content-length": "0"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"statusCode": "two hundred"},
+        {"statusCode": None},
+        {"statusCode": True},
+        {"statusCode": 99},
+        {"statusCode": 600},
+        {"statusCode": 200, "body": {"not": "a string"}},
+        {"statusCode": 200, "body": "not base64!", "isBase64Encoded": True},
+        {"statusCode": 200, "headers": ["a"]},
+        {"statusCode": 200, "cookies": "a=1"},
+        {"statusCode": 200, "headers": {"x": None}},
+        {"statusCode": 200, "headers": {"x": "a\r\nset-cookie: b=1"}},
+        {"statusCode": 200, "headers": {"x": "☃"}},
+    ],
+)
+def test_malformed_answers_are_refused(answer: dict[str, Any]) -> None:
+    with pytest.raises(MalformedAnswer):
+        read_answer(answer, "GET")

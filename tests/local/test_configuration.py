@@ -1,0 +1,39 @@
+"""The environment is read strictly: a value that cannot be meant is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemark.local.configuration import Configuration, InvalidConfiguration, Via
+
+
+def test_defaults() -> None:
+    expected = Configuration("127.0.0.1", 4437, Path(".data"), Via.ASGI, 300)
+    assert Configuration.from_environment({}) == expected
+    assert Configuration.from_environment({"PORT": "", "VIA": "", "DATA_DIR": ""}) == expected
+
+
+def test_every_variable() -> None:
+    environment = {"HOST": "::1", "PORT": "0", "DATA_DIR": "d", "VIA": "lambda", "JANITOR_SECONDS": "0"}
+    assert Configuration.from_environment(environment) == Configuration("::1", 0, Path("d"), Via.LAMBDA, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PORT", "http"),
+        ("PORT", "65536"),
+        ("PORT", "-1"),
+        ("PORT", "４４"),
+        ("VIA", "ASGI"),
+        ("VIA", "sam"),
+        ("JANITOR_SECONDS", "soon"),
+        ("JANITOR_SECONDS", "-1"),
+        ("JANITOR_SECONDS", "nan"),
+    ],
+)
+def test_refusals_name_the_variable(name: str, value: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=f"{name} must be"):
+        Configuration.from_environment({name: value})

@@ -1,0 +1,72 @@
+"""What is the user's own is left alone, and boto3 finds the rest."""
+
+from __future__ import annotations
+
+import boto3
+import pytest
+
+from tidemark.local.endpoints import VARIABLES, environment_for, has_own_endpoint
+
+OWN = "http://tables.example:8000"
+
+
+@pytest.mark.parametrize(
+    ("environment", "own"),
+    [
+        ({}, set()),
+        ({"AWS_ENDPOINT_URL_S3": OWN}, {"s3"}),
+        ({"AWS_ENDPOINT_URL_SQS": ""}, set()),
+        ({"AWS_ENDPOINT_URL_DYNAMODB": OWN}, {"dynamodb", "streams"}),
+        ({"AWS_ENDPOINT_URL_DYNAMODB_STREAMS": OWN}, {"streams"}),
+        ({"AWS_ENDPOINT_URL": OWN}, {"dynamodb", "streams", "s3", "sqs"}),
+    ],
+)
+def test_own_services(environment: dict[str, str], own: set[str]) -> None:
+    assert {name for name in VARIABLES if has_own_endpoint(name, environment)} == own
+
+
+@pytest.mark.parametrize(
+    ("service", "client"),
+    [("dynamodb", "dynamodb"), ("streams", "dynamodbstreams"), ("s3", "s3"), ("sqs", "sqs")],
+)
+def test_boto3_follows_the_variables(service: str, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment_for({service: "http://127.0.0.1:1234"}, {}).items():
+        monkeypatch.setenv(name, value)
+    assert boto3.client(client).meta.endpoint_url == "http://127.0.0.1:1234"
+
+
+def test_streams_follow_the_users_table() -> None:
+    """An emulator answers for both at one address."""
+    environment = environment_for({}, {"AWS_ENDPOINT_URL_DYNAMODB": OWN})
+    assert environment[VARIABLES["streams"]] == OWN
+
+
+def test_aws_has_an_endpoint_of_its_own_for_streams() -> None:
+    own = {"AWS_ENDPOINT_URL_DYNAMODB": "https://dynamodb.eu-west-1.amazonaws.com"}
+    assert VARIABLES["streams"] not in environment_for({}, own)
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"])
+def test_credentials_are_made_up_only_where_there_are_none(name: str) -> None:
+    assert "AWS_SECRET_ACCESS_KEY" in environment_for({}, {})
+    assert "AWS_SECRET_ACCESS_KEY" not in environment_for({}, {name: "given"})
+
+
+@pytest.mark.parametrize(
+    ("environment", "region"),
+    [
+        ({}, "us-east-1"),
+        ({"AWS_REGION": "eu-west-1"}, "eu-west-1"),
+        ({"AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-2"),
+    ],
+)
+def test_region(environment: dict[str, str], region: str) -> None:
+    added = environment_for({}, environment)
+    assert (added["AWS_REGION"], added["AWS_DEFAULT_REGION"]) == (region, region)
+
+
+def test_a_proxy_is_not_asked_for_a_loopback_address() -> None:
+    """botocore would send even 127.0.0.1 to HTTP_PROXY."""
+    environment = environment_for({}, {"HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": "intranet"})
+    assert environment["NO_PROXY"] == "intranet,127.0.0.1,localhost"
+    assert "NO_PROXY" not in environment_for({}, {"PATH": "/bin"})

@@ -1,0 +1,194 @@
+"""The events have AWS's shape, quirk by quirk: what a handler meets here it meets there."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tidemark.local.engines import ROOT
+from tidemark.local.events import Request, http_event, schedule_event
+from tidemark.local.routes import Match, Route, match_route
+from tidemark.local.template import load_template
+
+NOW = datetime(2026, 3, 7, 9, 5, 2, 250_000, tzinfo=UTC)
+MATCH = Match(Route("PUT", "/v1/stream/{proxy+}", "WriteFunction"), {"proxy": "tides"})
+PLAIN = Request(
+    method="PUT", path="/v1/stream/tides", query="", headers=[], body=b"", source_ip="192.0.2.7", port=4437
+)
+
+
+def event_of(match: Match = MATCH, **changes: Any) -> dict[str, Any]:
+    return http_event(replace(PLAIN, **changes), match, NOW)
+
+
+@pytest.mark.parametrize(
+    ("sent", "raw_path"),
+    [
+        ("/v1/stream/a%20b", "/v1/stream/a b"),
+        ("/v1/stream/a%2Fb", "/v1/stream/a/b"),
+        ("/v1/stream/%C3%A9", "/v1/stream/é"),
+        ("/v1/stream/a+b", "/v1/stream/a+b"),
+        ("/v1/stream/%2541", "/v1/stream/%41"),
+        ("/v1/stream/a/", "/v1/stream/a/"),
+    ],
+)
+def test_path_is_decoded_once(sent: str, raw_path: str) -> None:
+    """An HTTP API decodes `rawPath`, unlike a function URL: an encoded slash is lost before the handler."""
+    event = event_of(path=sent)
+    assert event["rawPath"] == raw_path
+    assert event["requestContext"]["http"]["path"] == raw_path
+
+
+@pytest.mark.parametrize(
+    ("query", "parameters"),
+    [
+        ("offset=-1&live=sse", {"offset": "-1", "live": "sse"}),
+        ("a=1&a=2", {"a": "1,2"}),
+        ("a=b+c&d=e%2Bf", {"a": "b c", "d": "e+f"}),
+        ("offset=", {"offset": ""}),
+        ("offset", {"offset": ""}),
+    ],
+)
+def test_query_is_kept_raw_and_given_decoded(query: str, parameters: dict[str, str]) -> None:
+    """`rawQueryString` is what was sent; the parsed form joins repeated names."""
+    event = event_of(query=query)
+    assert event["rawQueryString"] == query
+    assert event["queryStringParameters"] == parameters
+
+
+def test_keys_without_a_value_are_missing() -> None:
+    """AWS leaves them out, so a handler that indexes them would fail there."""
+    event = event_of(match=Match(Route("ANY", "$default", "ReadFunction")))
+    assert not {"body", "cookies", "pathParameters", "queryStringParameters"} & event.keys()
+    assert event["rawQueryString"] == ""
+    assert event["isBase64Encoded"] is False
+
+
+def test_repeated_headers_are_joined_by_a_bare_comma() -> None:
+    headers = [("x-a", "first"), ("accept", "*/*"), ("x-a", "second")]
+    assert event_of(headers=headers)["headers"]["x-a"] == "first,second"
+
+
+def test_cookies_have_a_place_of_their_own() -> None:
+    event = event_of(headers=[("cookie", "a=1; b=2"), ("cookie", "c=3")])
+    assert event["cookies"] == ["a=1", "b=2", "c=3"]
+    assert "cookie" not in event["headers"]
+
+
+def test_headers_of_the_connection_end_at_the_gateway() -> None:
+    """A chunked body arrives whole, so its length is known and its chunking is gone."""
+    headers = [("transfer-encoding", "chunked"), ("connection", "keep-alive"), ("expect", "100-continue")]
+    event = event_of(headers=headers, body=b"abc")
+    assert event["headers"]["content-length"] == "3"
+    assert not {"transfer-encoding", "connection", "expect"} & event["headers"].keys()
+
+
+def test_the_gateway_says_who_asked() -> None:
+    headers = event_of(headers=[("x-forwarded-for", "198.51.100.1")])["headers"]
+    assert headers["x-forwarded-for"] == "198.51.100.1, 192.0.2.7"
+    assert headers["x-forwarded-port"] == "4437"
+    assert headers["x-forwarded-proto"] == "http"
+    assert headers["x-amzn-trace-id"].startswith("Root=1-")
+
+
+TEXT = "text: é".encode()
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "is_text"),
+    [
+        ("text/plain", TEXT, True),
+        ("text/event-stream; charset=utf-8", TEXT, True),
+        ("application/json", TEXT, True),
+        ("Application/JSON; charset=utf-8", TEXT, True),
+        ("application/xml", TEXT, True),
+        ("application/javascript", TEXT, True),
+        ("application/json", b"\xff\xfe", False),
+        ("text/plain", b"\xed\xa0\x80", False),
+        ("application/ndjson", TEXT, False),
+        ("application/vnd.api+json", TEXT, False),
+        ("application/x-www-form-urlencoded", b"a=1", False),
+        ("application/octet-stream", TEXT, False),
+        (None, TEXT, False),
+    ],
+)
+def test_a_body_is_text_only_under_a_few_types(content_type: str | None, body: bytes, is_text: bool) -> None:
+    """Everything else, and what is not UTF-8, is base64; a handler must take both."""
+    event = event_of(headers=[("content-type", content_type)] if content_type else [], body=body)
+    assert event["isBase64Encoded"] is not is_text
+    assert event["body"] == (body.decode() if is_text else base64.b64encode(body).decode())
+
+
+def test_an_encoded_body_is_binary() -> None:
+    headers = [("content-type", "application/json"), ("content-encoding", "gzip")]
+    assert event_of(headers=headers, body=b"{}")["isBase64Encoded"] is True
+
+
+def test_request_context() -> None:
+    headers = [("host", "tides.example.org:4437"), ("user-agent", "probe/1")]
+    context = event_of(headers=headers)["requestContext"]
+    assert context["http"] == {
+        "method": "PUT",
+        "path": "/v1/stream/tides",
+        "protocol": "HTTP/1.1",
+        "sourceIp": "192.0.2.7",
+        "userAgent": "probe/1",
+    }
+    assert context["domainName"] == "tides.example.org"
+    assert context["domainPrefix"] == "tides"
+    assert context["routeKey"] == "PUT /v1/stream/{proxy+}"
+    assert context["stage"] == "$default"
+    assert context["time"] == "07/Mar/2026:09:05:02 +0000"
+    assert context["timeEpoch"] == 1772874302250
+
+
+SAMPLES = sorted((ROOT / "events").glob("*.json"))
+VOLATILE_HEADERS = {"x-amzn-trace-id", "x-forwarded-for", "x-forwarded-port", "x-forwarded-proto"}
+VOLATILE_CONTEXT = ("apiId", "domainName", "domainPrefix", "requestId", "time", "timeEpoch")
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in SAMPLES if "schedule" not in path.name], ids=lambda p: p.stem
+)
+def test_sample_events_are_what_the_gateway_makes(path: Path) -> None:
+    """The samples that other tests feed the handlers with, and the gateway, cannot drift apart."""
+    sample = json.loads(path.read_text())
+    request = Request(
+        method=sample["requestContext"]["http"]["method"],
+        path=quote(sample["rawPath"]),
+        query=sample["rawQueryString"],
+        headers=[item for item in sample["headers"].items() if item[0] not in VOLATILE_HEADERS],
+        body=_body_of(sample),
+        source_ip=sample["requestContext"]["http"]["sourceIp"],
+        port=443,
+    )
+    routes = load_template(ROOT / "template.yaml").routes
+    match = match_route(routes, request.method, request.path)
+    assert match is not None
+    assert _without_volatile(http_event(request, match, NOW)) == _without_volatile(sample)
+
+
+def _body_of(sample: dict[str, Any]) -> bytes:
+    body = sample.get("body", "")
+    return base64.b64decode(body) if sample["isBase64Encoded"] else body.encode()
+
+
+def _without_volatile(event: dict[str, Any]) -> dict[str, Any]:
+    context = {**event["requestContext"], **dict.fromkeys(VOLATILE_CONTEXT, "…")}
+    headers = {**event["headers"], **dict.fromkeys(VOLATILE_HEADERS, "…")}
+    return {**event, "requestContext": context, "headers": headers}
+
+
+def test_schedule_event_has_the_samples_shape() -> None:
+    event = schedule_event("JanitorFunction", "eu-central-1", NOW)
+    sample = json.loads((ROOT / "events/janitor-schedule.json").read_text())
+    assert event.keys() == sample.keys()
+    assert (event["source"], event["detail-type"]) == (sample["source"], sample["detail-type"])
+    assert event["time"] == "2026-03-07T09:05:02Z"
