@@ -6,15 +6,16 @@ import random
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from botocore.awsrequest import AWSResponse
 
 from tidemark.blobs.store import BlobStore
+from tidemark.clients import s3_client
 from tidemark.local.engines import LocalServices
+from tidemark.log.dynamodb import DynamoDB, NoAnswer, connect_dynamodb
 from tidemark.log.table import Table
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.content_type import parse_content_type
@@ -25,7 +26,7 @@ from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import Created, CreateRequest, create
 from tidemark.service.read import read
-from tidemark.service.stores import Stores, dynamodb_client, s3_client
+from tidemark.service.stores import Stores
 
 BYTES = parse_content_type("application/octet-stream")
 JSON = parse_content_type("application/json")
@@ -49,23 +50,34 @@ class Clock:
 
 
 class Calls:
-    """Counts the storage calls of a client: one for each API call, however often it is tried."""
+    """Counts storage calls: one for each operation, and one for each time it is tried again."""
 
-    def __init__(self, *clients: Any) -> None:
+    def __init__(self, dynamodb: DynamoDB, s3: Any) -> None:
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
-        for client in clients:
-            client.meta.events.register("before-call", self._count)
+        before(dynamodb, self._count)
+        s3.meta.events.register("before-send", lambda event_name, **_: self._count(event_name.split(".")[-1]))
 
-    def _count(self, model: Any, **_: Any) -> None:
+    def _count(self, operation: str) -> None:
         with self._lock:
-            self._counts[model.name] += 1
+            self._counts[operation] += 1
 
     def taken(self) -> dict[str, int]:
         """What was called since the last time of asking."""
         with self._lock:
             counts, self._counts = dict(self._counts), Counter()
         return counts
+
+
+def before(dynamodb: DynamoDB, act: Callable[[str], object]) -> None:
+    """Let something happen just before each call is sent."""
+    send = dynamodb.send
+
+    def acting(operation: str, body: bytes) -> tuple[int, bytes]:
+        act(operation)
+        return send(operation, body)
+
+    dynamodb.send = acting
 
 
 @dataclass(slots=True)
@@ -78,7 +90,7 @@ class World:
 
     def process(self, *, clock: Any = None) -> Process:
         """A process of its own: it shares nothing with the others but storage."""
-        dynamodb, s3 = dynamodb_client(), s3_client()
+        dynamodb, s3 = connect_dynamodb(), s3_client()
         stores = Stores(
             Table(dynamodb, self.table_name),
             BlobStore(lambda: s3, self.bucket_name),
@@ -90,7 +102,7 @@ class World:
 @dataclass(slots=True)
 class Process:
     stores: Stores
-    dynamodb: Any
+    dynamodb: DynamoDB
     s3: Any
     calls: Calls
 
@@ -144,30 +156,28 @@ def append_request(
 class Faults:
     """Breaks a client's calls at random, as a network and a busy table do.
 
-    `lost`: the call is carried out and its reply is lost, so that botocore sends it again.
+    `lost`: the call is carried out and its reply is lost, so that it is sent again.
     `throttled`, `conflicted`: refused without being carried out.
     """
 
-    def __init__(self, client: Any, seed: int, **shares: float) -> None:
-        self._session = client._endpoint.http_session
+    def __init__(self, dynamodb: DynamoDB, seed: int, **shares: float) -> None:
+        self._send = dynamodb.send
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._shares = shares
         self.injected: Counter[str] = Counter()
-        client.meta.events.register("before-send.dynamodb", self._maybe)
+        dynamodb.send = self._maybe_broken
 
-    def _maybe(self, request: Any, **_: Any) -> AWSResponse | None:
+    def _maybe_broken(self, operation: str, body: bytes) -> tuple[int, bytes]:
         fault = self._choose()
-        if fault is None:
-            return None
+        if fault == "throttled":
+            return refusal("ProvisionedThroughputExceededException")
+        if fault == "conflicted":
+            return conflict(operation)
+        answer = self._send(operation, body)
         if fault == "lost":
-            self._session.send(request)
-            return answer(request.url, 500, {"__type": "InternalServerError"})
-        code = {
-            "throttled": "ProvisionedThroughputExceededException",
-            "conflicted": "TransactionConflictException",
-        }[fault]
-        return answer(request.url, 400, {"__type": f"com.amazonaws.dynamodb.v20120810#{code}"})
+            raise NoAnswer("injected")
+        return answer
 
     def _choose(self) -> str | None:
         with self._lock:
@@ -180,14 +190,14 @@ class Faults:
         return None
 
 
-class _Raw:
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def stream(self) -> Iterable[bytes]:
-        yield self._body
+def refusal(code: str, **more: Any) -> tuple[int, bytes]:
+    """As DynamoDB words it."""
+    return 400, orjson.dumps({"__type": f"com.amazonaws.dynamodb.v20120810#{code}"} | more)
 
 
-def answer(url: str, status: int, body: dict[str, Any]) -> AWSResponse:
-    """An answer that DynamoDB might give, without asking it."""
-    return AWSResponse(url, status, {"x-amzn-requestid": "injected"}, _Raw(orjson.dumps(body)))
+def conflict(operation: str) -> tuple[int, bytes]:
+    """Another transaction is under way on one of the items."""
+    if operation != "TransactWriteItems":
+        return refusal("TransactionConflictException")
+    reasons = [{"Code": "TransactionConflict"}, {"Code": "None"}]
+    return refusal("TransactionCanceledException", CancellationReasons=reasons)

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import orjson
 import pytest
 
-from tests.support import JSON, Faults, Process, World, a_key, append_request
+from tests.support import JSON, Faults, Process, World, a_key, append_request, before
 from tidemark.http.backend import many_at_once
 from tidemark.protocol.errors import Busy, Unavailable
 from tidemark.protocol.messages import render_body
@@ -183,7 +183,7 @@ def test_a_client_that_goes_away_does_not_take_its_group_along(world: World) -> 
     process.create(key)
     backend = many_at_once(process.stores, Settings())
     sent = threading.Event()
-    process.dynamodb.meta.events.register("before-send.dynamodb.PutItem", lambda **_: sent.set())
+    before(process.dynamodb, lambda _: sent.set())
 
     async def cancel_one() -> list[object]:
         appends = (backend.append(key, append_request(b"x")) for _ in range(3))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import HOUR_MS, MINUTE_MS, Faults, Process, World, a_key
+from tests.support import HOUR_MS, MINUTE_MS, Faults, Process, World, a_key, before
 from tidemark.log import append as log_append
 from tidemark.log import lifecycle, tails
 from tidemark.log.append import TailMoved
@@ -257,8 +257,8 @@ def insert_before_first(process: Process, operation: str, action: Callable[[], A
     """Let `action` happen just before the process's first call of `operation` is sent."""
     pending = [action]
 
-    def act(**_: Any) -> None:
-        if pending:
+    def act(sent: str) -> None:
+        if sent == operation and pending:
             pending.pop()()
 
-    process.dynamodb.meta.events.register(f"before-send.dynamodb.{operation}", act)
+    before(process.dynamodb, act)

@@ -43,7 +43,7 @@ def _grow(world: World, length: int) -> StreamKey:
             after = Tail(start + len(MESSAGE))
             batch = Batch(start, after, f"a{index}", world.clock(), MESSAGE, lengths=(len(MESSAGE),))
             items.append({"PutRequest": {"Item": batch_item(record, batch)}})
-        process.dynamodb.batch_write_item(RequestItems={world.table_name: items})
+        process.dynamodb.call("BatchWriteItem", {"RequestItems": {world.table_name: items}})
     return key
 
 

@@ -71,3 +71,12 @@ class Due:
     key: StreamKey
     incarnation: str
     due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A process with readers at the tail of a stream: rung through its queue until `until_ms`."""
+
+    incarnation: str
+    queue_url: str
+    until_ms: int

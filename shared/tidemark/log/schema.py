@@ -7,6 +7,7 @@
 |          |                                          | `.`: a closed stream's tombstone |
 | producer | `producer/<incarnation>`                 | producer id                      |
 | due      | `due/<shard>`                            | `<due ms>/<incarnation>`         |
+| waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`      |
 
 Attribute names are short because DynamoDB bills a write by the kilobyte of the whole item.
 An attribute that says nothing (not closed, no producers) is left out.
@@ -15,12 +16,13 @@ An attribute that says nothing (not closed, no producers) is left out.
 from __future__ import annotations
 
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from typing import Any, Final
 
 import orjson
 
-from tidemark.log.records import Batch, Due, DueKind, StreamRecord
+from tidemark.log.records import Batch, Due, DueKind, StreamRecord, Waiter
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.offset import WIDTH, render_offset
@@ -29,7 +31,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 
 Item = dict[str, Any]
-"""An item as DynamoDB writes it: `{"pk": {"S": "…"}, …}`."""
+"""An item in DynamoDB's own JSON: `{"pk": {"S": "…"}, …}`, binary values in base64."""
 
 Key = dict[str, Any]
 
@@ -37,6 +39,9 @@ Key = dict[str, Any]
 _BEHIND: Final = "."
 #: The janitor's queue is spread over this many partitions.
 DUE_SHARDS: Final = 8
+#: Waiters are spread over this many partitions, so that those of a stream are found with one
+#: query, and all of them with this many, however many streams there are.
+WAIT_SHARDS: Final = 64
 #: What a read for the tail needs of a batch: all but the bytes.
 STATE_ATTRIBUTES: Final = ("sk", "e", "c", "x", "q", "p", "o", "k", "i", "t")
 
@@ -101,6 +106,10 @@ def decode_stream(item: Item) -> StreamRecord:
     )
 
 
+def _binary(data: bytes) -> dict[str, str]:
+    return {"B": b64encode(data).decode()}
+
+
 def _number(item: Item, name: str) -> int | None:
     return int(item[name]["N"]) if name in item else None
 
@@ -111,6 +120,22 @@ def _number(item: Item, name: str) -> int | None:
 def log_pk(key: StreamKey, incarnation: str) -> str:
     """Names its stream, so that a change of the log says whose readers to wake."""
     return f"log/{key.bucket}/{key.stream_id}#{incarnation}"
+
+
+def is_log_pk(pk: str) -> bool:
+    return pk.startswith("log/")
+
+
+def decode_log_pk(pk: str) -> tuple[StreamKey, str]:
+    """The stream, and the incarnation, whose log it is."""
+    name, _, incarnation = pk.removeprefix("log/").rpartition("#")
+    bucket, _, stream_id = name.partition("/")
+    return StreamKey(bucket, stream_id), incarnation
+
+
+def decode_batch_start(sk: str) -> int:
+    """Of a batch's or a tombstone's sort key."""
+    return int(sk[:WIDTH])
 
 
 def batch_sk(batch: Batch) -> str:
@@ -133,11 +158,11 @@ def encode_batch(pk: str, batch: Batch, *, ttl_seconds: int | None = None) -> It
         "t": {"N": str(batch.time_ms)},
     }
     if batch.data:
-        item["b"] = {"B": batch.data}
+        item["b"] = _binary(batch.data)
     if batch.blob is not None:
         item["s"] = {"S": batch.blob}
     if len(batch.lengths) > 1:
-        item["m"] = {"B": encode_lengths(batch.lengths)}
+        item["m"] = _binary(encode_lengths(batch.lengths))
     if batch.tombstone:
         item["x"] = {"BOOL": True}
     if ttl_seconds is not None:
@@ -164,14 +189,14 @@ def _encode_tail(tail: Tail) -> Item:
 def decode_batch(item: Item) -> Batch:
     """Also of an item read with STATE_ATTRIBUTES alone: `data` is then of no meaning."""
     sk: str = item["sk"]["S"]
-    start, end = int(sk[:WIDTH]), int(item["e"]["N"])
+    start, end = decode_batch_start(sk), int(item["e"]["N"])
     blob = item["s"]["S"] if "s" in item else None
     return Batch(
         start=start,
         after=_decode_tail(item, end),
         append_id=item["i"]["S"],
         time_ms=int(item["t"]["N"]),
-        data=bytes(item["b"]["B"]) if "b" in item else (b"" if blob is None else None),
+        data=b64decode(item["b"]["B"]) if "b" in item else (b"" if blob is None else None),
         blob=blob,
         lengths=_decode_batch_lengths(item, end - start),
         tombstone="x" in item,
@@ -192,7 +217,7 @@ def _decode_tail(item: Item, offset: int) -> Tail:
 
 def _decode_batch_lengths(item: Item, size: int) -> tuple[int, ...]:
     if "m" in item:
-        return decode_lengths(bytes(item["m"]["B"]))
+        return decode_lengths(b64decode(item["m"]["B"]))
     return (size,) if size else ()
 
 
@@ -261,8 +286,13 @@ def due_pk(shard: int) -> str:
 
 
 def due_key(due: Due) -> Key:
-    shard = zlib.crc32(due.incarnation.encode()) % DUE_SHARDS
-    return _key(due_pk(shard), f"{render_offset(due.due_ms)}/{due.incarnation}")
+    shard = _shard(due.incarnation, DUE_SHARDS)
+    # Digits only, so that an instant before 1970 sorts with the rest.
+    return _key(due_pk(shard), f"{render_offset(max(0, due.due_ms))}/{due.incarnation}")
+
+
+def _shard(incarnation: str, shards: int) -> int:
+    return zlib.crc32(incarnation.encode()) % shards
 
 
 def encode_due(due: Due) -> Item:
@@ -287,3 +317,33 @@ def decode_due(item: Item) -> Due:
 def due_before(now_ms: int) -> str:
     """Sort keys below this one have fallen due."""
     return render_offset(now_ms + 1)
+
+
+# --- waiter -------------------------------------------------------------------------
+
+
+def wait_pk(shard: int) -> str:
+    return f"wait/{shard}"
+
+
+def waiters_of(incarnation: str) -> tuple[str, str, str]:
+    """Where the waiters of a stream are: the partition, and the bounds of their sort keys."""
+    return wait_pk(_shard(incarnation, WAIT_SHARDS)), f"{incarnation}/", f"{incarnation}0"
+
+
+def waiter_key(waiter: Waiter) -> Key:
+    pk, prefix, _ = waiters_of(waiter.incarnation)
+    return _key(pk, prefix + waiter.queue_url)
+
+
+def encode_waiter(waiter: Waiter) -> Item:
+    """`u` when it lapses, `ttl` the same in whole seconds: DynamoDB removes it for nothing."""
+    return waiter_key(waiter) | {
+        "u": {"N": str(waiter.until_ms)},
+        "ttl": {"N": str(-(-waiter.until_ms // 1000))},
+    }
+
+
+def decode_waiter(item: Item) -> Waiter:
+    incarnation, queue_url = item["sk"]["S"].split("/", 1)
+    return Waiter(incarnation, queue_url, int(item["u"]["N"]))

@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
-
-import boto3
-from botocore.config import Config
+from typing import TypeVar
 
 from tidemark.blobs.store import BlobStore
-from tidemark.log.table import CLIENT_CONFIG, Table, retry_conflicts
+from tidemark.clients import s3_client
+from tidemark.log.dynamodb import connect_dynamodb
+from tidemark.log.table import Table
 from tidemark.log.tails import TailCache
 from tidemark.settings import Settings
 
@@ -64,17 +63,6 @@ class Stores:
 
 
 def connect(settings: Settings) -> Stores:
-    """Stores over boto3 clients, which find endpoints and credentials by themselves."""
-    table = Table(dynamodb_client(), settings.table_name)
+    """Stores over clients that find endpoints and credentials by themselves."""
+    table = Table(connect_dynamodb(), settings.table_name)
     return Stores(table, BlobStore(s3_client, settings.bucket_name))
-
-
-def dynamodb_client() -> Any:
-    client = boto3.client("dynamodb", config=CLIENT_CONFIG)
-    client.meta.events.register_first("needs-retry.dynamodb", retry_conflicts)
-    return client
-
-
-def s3_client() -> Any:
-    # Path style, so that a local endpoint needs no name of its own for the bucket.
-    return boto3.client("s3", config=CLIENT_CONFIG.merge(Config(s3={"addressing_style": "path"})))

@@ -1,0 +1,26 @@
+"""boto3's clients for what is called seldom. Each is made when it is first needed, because
+making one costs a cold start as much as several requests. (`log/dynamodb.py` is the other
+way to AWS, for the calls that every request makes.)
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from botocore.config import Config
+
+#: What is asked again is safe to ask again, so timeouts are short.
+CLIENT_CONFIG: Final = Config(
+    connect_timeout=2,
+    read_timeout=20,
+    max_pool_connections=64,
+    parameter_validation=False,
+    user_agent="tidemark",
+)
+
+
+def s3_client() -> Any:
+    import boto3
+
+    # Path style, so that a local endpoint needs no name of its own for the bucket.
+    return boto3.client("s3", config=CLIENT_CONFIG.merge(Config(s3={"addressing_style": "path"})))

@@ -1,0 +1,60 @@
+"""The waiters: which processes have readers at the tail of a stream, and how to ring them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from tidemark.log.records import Waiter
+from tidemark.log.schema import (
+    WAIT_SHARDS,
+    decode_waiter,
+    encode_waiter,
+    wait_pk,
+    waiter_key,
+    waiters_of,
+)
+from tidemark.log.table import Condition, ConditionFailed, Table
+
+#: What DynamoDB takes in one batch of writes.
+_BATCH = 25
+#: Sorts before everything that a queue's URL can go on with.
+_JUST_BEHIND = " "
+
+
+def put_waiter(table: Table, waiter: Waiter) -> None:
+    """Register, or register again for longer."""
+    table.put(encode_waiter(waiter))
+
+
+def load_waiters(table: Table, incarnation: str, now_ms: int) -> list[Waiter]:
+    """Those of one stream that have not lapsed: one consistent query."""
+    pk, low, high = waiters_of(incarnation)
+    return [waiter for waiter in _query(table, pk, low, high) if waiter.until_ms > now_ms]
+
+
+def all_waiters(table: Table) -> Iterator[Waiter]:
+    """Lapsed ones too: DynamoDB takes its time, and not every engine removes them."""
+    for shard in range(WAIT_SHARDS):
+        yield from _query(table, wait_pk(shard), "-", "~")
+
+
+def _query(table: Table, pk: str, low: str, high: str) -> Iterator[Waiter]:
+    more = True
+    while more:
+        items, more = table.query(pk, at_least=low, at_most=high)
+        yield from map(decode_waiter, items)
+        if more:
+            low = items[-1]["sk"]["S"] + _JUST_BEHIND
+
+
+def remove_lapsed(table: Table, waiter: Waiter) -> None:
+    """Remove it, unless its process has renewed it in the meantime."""
+    as_seen = Condition("u = :seen", {":seen": {"N": str(waiter.until_ms)}})
+    with suppress(ConditionFailed):
+        table.delete(waiter_key(waiter), as_seen)
+
+
+def remove_waiters(table: Table, waiters: Sequence[Waiter]) -> None:
+    for start in range(0, len(waiters), _BATCH):
+        table.delete_many([waiter_key(waiter) for waiter in waiters[start : start + _BATCH]])

@@ -1,0 +1,248 @@
+"""The table's schema: whatever is written is read back the same, and sorts where it must."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tidemark.log.records import Batch, Due, DueKind, StreamRecord
+from tidemark.log.schema import (
+    DUE_SHARDS,
+    STATE_ATTRIBUTES,
+    batch_sk,
+    decode_batch,
+    decode_due,
+    decode_lengths,
+    decode_producer,
+    decode_stream,
+    due_before,
+    due_key,
+    due_pk,
+    encode_batch,
+    encode_due,
+    encode_lengths,
+    encode_producer,
+    encode_stream,
+    just_behind,
+    log_pk,
+    producer_key,
+    stream_key,
+)
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.expiry import NEVER, Expiry, parse_expiry
+from tidemark.protocol.offset import MAX_OFFSET, render_offset
+from tidemark.protocol.producer import Claim, ProducerState
+from tidemark.protocol.stream_key import MAX_STREAM_ID_BYTES, StreamKey
+from tidemark.protocol.tail import Tail
+
+settings.register_profile("tidemark", deadline=None)
+settings.load_profile("tidemark")
+
+SAFE = 2**53 - 1
+#: The first millisecond of 2025, and roughly the year 33658: every clock a server can have.
+times = st.integers(min_value=1_735_689_600_000, max_value=10**15)
+ids = st.text(
+    alphabet="abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", min_size=16, max_size=16
+)
+names = st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20)
+stream_keys = st.builds(StreamKey, st.just("v1"), names)
+offsets = st.integers(min_value=0, max_value=MAX_OFFSET)
+printable = st.text(alphabet=st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20)
+safe_integers = st.integers(min_value=0, max_value=SAFE)
+claims = st.builds(Claim, printable, safe_integers, safe_integers)
+producers = st.builds(ProducerState, printable, safe_integers, safe_integers, offsets)
+content_types = st.sampled_from(
+    ["application/json", "Text/Plain; charset=utf-8", 'a/b; c="d"', "application/octet-stream"]
+).map(parse_content_type)
+expiries = st.one_of(
+    st.just(NEVER),
+    safe_integers.map(lambda seconds: Expiry(ttl_seconds=seconds)),
+    st.sampled_from(
+        [
+            "2030-01-15T12:00:00Z",
+            "2030-01-15t12:00:00.123456789+01:30",
+            "1960-01-01T00:00:00Z",
+            "0001-01-01T00:00:00Z",
+        ]
+    ).map(lambda at: parse_expiry(None, at)),
+)
+records = st.builds(StreamRecord, stream_keys, ids, content_types, expiries, times, times)
+
+
+@st.composite
+def tails(draw: st.DrawFn, offset: int) -> Tail:
+    return Tail(
+        offset=offset,
+        closed=draw(st.booleans()),
+        stream_seq=draw(st.one_of(st.none(), printable)),
+        producers=tuple(draw(st.lists(producers, max_size=8))),
+        overflowed=draw(st.booleans()),
+        closed_by=draw(st.one_of(st.none(), claims)),
+    )
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    data = draw(st.binary(max_size=60))
+    cuts = sorted(draw(st.sets(st.integers(min_value=1, max_value=len(data) - 1)))) if len(data) > 1 else []
+    ends = [*cuts, len(data)] if data else []
+    blob = draw(st.one_of(st.none(), ids)) if data else None
+    start = draw(st.integers(min_value=0, max_value=MAX_OFFSET - len(data)))
+    return Batch(
+        start=start,
+        after=draw(tails(start + len(data))),
+        append_id=draw(ids),
+        time_ms=draw(times),
+        data=data if blob is None else None,
+        blob=blob,
+        lengths=tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False)),
+        tombstone=draw(st.booleans()),
+        behind_closing=draw(st.booleans()),
+    )
+
+
+def stored(item: dict[str, Any]) -> dict[str, Any]:
+    """What DynamoDB makes of an item: each attribute one of its types, numbers as text, and
+    binary values in base64."""
+    for name, value in item.items():
+        ((kind, content),) = value.items()
+        expected: type = {"S": str, "N": str, "B": str, "BOOL": bool}[kind]
+        assert type(content) is expected, name
+        assert kind != "N" or abs(int(str(content))) < 10**38
+        assert name not in {"pk", "sk"} or content, "a key is never empty"
+    return dict(item)
+
+
+# --- round trips --------------------------------------------------------------------
+
+
+@given(records)
+def test_stream(record: StreamRecord) -> None:
+    item = stored(encode_stream(record))
+    assert decode_stream(item) == record
+    assert {name: item[name] for name in ("pk", "sk")} == stream_key(record.key)
+
+
+@given(stream_keys, ids, batches())
+def test_batch(key: StreamKey, incarnation: str, batch: Batch) -> None:
+    assert decode_batch(stored(encode_batch(log_pk(key, incarnation), batch))) == batch
+
+
+@given(batches())
+def test_a_batch_without_its_bytes_still_tells_the_tail(batch: Batch) -> None:
+    """What a read for the tail asks for is all that a writer decides on."""
+    item = encode_batch("log/x", batch)
+    lean = decode_batch({name: item[name] for name in STATE_ATTRIBUTES if name in item})
+    assert (lean.start, lean.after, lean.append_id, lean.time_ms) == (
+        batch.start,
+        batch.after,
+        batch.append_id,
+        batch.time_ms,
+    )
+    assert (lean.tombstone, lean.behind_closing) == (batch.tombstone, batch.behind_closing)
+    assert not {"b", "s", "m"} & set(STATE_ATTRIBUTES), "the bytes are what it must not pay for"
+
+
+@given(ids, producers)
+def test_producer(incarnation: str, state: ProducerState) -> None:
+    item = stored(encode_producer(incarnation, state))
+    assert decode_producer(item) == state
+    assert {name: item[name] for name in ("pk", "sk")} == producer_key(incarnation, state.producer_id)
+
+
+@given(st.sampled_from(DueKind), stream_keys, ids, st.integers(min_value=0, max_value=10**19))
+def test_due(kind: DueKind, key: StreamKey, incarnation: str, due_ms: int) -> None:
+    due = Due(kind, key, incarnation, due_ms)
+    item = stored(encode_due(due))
+    assert decode_due(item) == due
+    assert due_key(decode_due(item)) == due_key(due), "the entry that is settled is the one that was read"
+
+
+@given(st.lists(st.integers(min_value=0, max_value=10**12), max_size=50))
+def test_lengths(lengths: list[int]) -> None:
+    assert decode_lengths(encode_lengths(lengths)) == tuple(lengths)
+
+
+@pytest.mark.parametrize(
+    ("length", "size"), [(0, 1), (1, 1), (127, 1), (128, 2), (16_383, 2), (16_384, 3), (4 * 2**20, 4)]
+)
+def test_lengths_are_short(length: int, size: int) -> None:
+    assert len(encode_lengths([length])) == size
+
+
+def test_what_says_nothing_is_left_out() -> None:
+    """A write is billed by the kilobyte of the whole item."""
+    item = encode_batch("log/x", Batch(0, Tail(3), "id", 1, b"abc", lengths=(3,)))
+    assert item.keys() == {"pk", "sk", "e", "i", "t", "b"}
+
+
+def test_dynamodb_deletes_when_it_is_told_to() -> None:
+    """`ttl` is the attribute the table names for it, in Unix seconds."""
+    batch = Batch(0, Tail(3), "id", 1, b"abc", lengths=(3,))
+    assert encode_batch("log/x", batch, ttl_seconds=1_900_000_000)["ttl"] == {"N": "1900000000"}
+
+
+# --- order --------------------------------------------------------------------------
+
+
+@given(batches(), batches())
+def test_batches_sort_by_their_start(one: Batch, other: Batch) -> None:
+    assume(one.start != other.start)
+    assert (batch_sk(one) < batch_sk(other)) == (one.start < other.start)
+
+
+@given(batches())
+def test_just_behind(batch: Batch) -> None:
+    """Between the batch and whatever starts one byte on; a tombstone behind a closing mark is there."""
+    plain = render_offset(batch.start)
+    assert plain < just_behind(batch) < render_offset(batch.start + 1)
+    assert batch_sk(batch) in {plain, just_behind(batch)}
+
+
+@given(
+    st.one_of(times, st.integers(min_value=-(10**14), max_value=10**20)),
+    times,
+    ids,
+)
+def test_the_janitor_finds_exactly_what_has_fallen_due(due_ms: int, now_ms: int, incarnation: str) -> None:
+    """Its query is for sort keys from "0" on: an instant before 1970 must not lie below that, and
+    one in a far future with more digits not in between."""
+    due = Due(DueKind.EXPIRE, StreamKey("v1", "x"), incarnation, due_ms)
+    sk = due_key(due)["sk"]["S"]
+    assert ("0" <= sk <= due_before(now_ms)) == (due_ms <= now_ms)
+
+
+@given(ids)
+def test_the_janitor_looks_where_entries_are(incarnation: str) -> None:
+    due = Due(DueKind.RECLAIM, StreamKey("v1", "x"), incarnation, 1)
+    assert due_key(due)["pk"]["S"] in {due_pk(shard) for shard in range(DUE_SHARDS)}
+
+
+# --- keys ---------------------------------------------------------------------------
+
+
+@given(stream_keys, stream_keys, ids, ids)
+def test_one_log_for_one_incarnation_of_one_stream(
+    one: StreamKey, other: StreamKey, first: str, second: str
+) -> None:
+    """A name may hold whatever separates the parts of a key."""
+    assume((one, first) != (other, second))
+    assert log_pk(one, first) != log_pk(other, second)
+
+
+def test_the_longest_name_fits_a_key() -> None:
+    """DynamoDB takes 2,048 bytes in a partition key and 1,024 in a sort key."""
+    key = StreamKey("v1", "é" * (MAX_STREAM_ID_BYTES // 2))
+    assert len(stream_key(key)["sk"]["S"].encode()) <= 1024
+    assert len(log_pk(key, "x" * 16).encode()) <= 2048
+
+
+def test_producers_are_one_compact_attribute() -> None:
+    tail = Tail(9, producers=(ProducerState("p", 1, 2, 9),), closed=True, closed_by=Claim("p", 1, 2))
+    item = encode_batch("log/x", Batch(9, tail, "id", 1))
+    assert orjson.loads(item["p"]["S"]) == [["p", 1, 2, 9]]
+    assert orjson.loads(item["k"]["S"]) == ["p", 1, 2]
