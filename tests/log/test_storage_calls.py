@@ -205,8 +205,9 @@ def test_large_bodies_cost_one_call_to_s3_each_way(world: World) -> None:
     assert process.calls.taken() == {"PutItem": 1}
     process.append(key, bytes(INLINE_BYTES + 1))
     assert process.calls.taken() == {"PutObject": 1, "PutItem": 1}
-    read(process.stores, key, INLINE_BYTES)
-    assert process.calls.taken() == {"GetItem": 1, "Query": 1, "GetObject": 1}
+    reader = world.process()
+    read(reader.stores, key, INLINE_BYTES)
+    assert reader.calls.taken() == {"GetItem": 1, "Query": 1, "GetObject": 1}
 
 
 def test_a_large_body_that_loses_races_is_uploaded_once(world: World) -> None:
@@ -217,6 +218,21 @@ def test_a_large_body_that_loses_races_is_uploaded_once(world: World) -> None:
     process.calls.taken()
     process.append(key, bytes(INLINE_BYTES + 1))
     assert process.calls.taken()["PutObject"] == 1
+
+
+def test_bytes_that_a_process_has_seen_are_not_read_again(world: World) -> None:
+    """A page from memory costs the one read that says that the stream is still there."""
+    process, key = world.process(), a_key()
+    process.create(key)
+    for _ in range(3):
+        process.append(key, bytes(2_000_000))
+    process.calls.taken()
+    first = read(process.stores, key, 0)
+    assert (first.page.end, first.page.up_to_date) == (4_000_000, False)
+    assert process.calls.taken() == {"GetItem": 1}
+    last = read(process.stores, key, first.page.end)
+    assert (len(last.data), last.page.up_to_date) == (2_000_000, True)
+    assert process.calls.taken() == {"GetItem": 1, "Query": 1}
 
 
 def test_reads_renew_a_sliding_expiry_at_most_once_per_twentieth(world: World) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final
@@ -52,6 +52,14 @@ class Page:
     def has_data(self) -> bool:
         return self.end > self.start
 
+    @property
+    def data(self) -> bytes:
+        """The bytes from `start` on, once those that lie in S3 are filled in."""
+        pieces = [batch.data or b"" for batch in self.batches]
+        if self.skip:
+            pieces[0] = pieces[0][self.skip :]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
 
 def load_last(table: Table, pk: str) -> Batch | None:
     """The last batch without its bytes; None for a log that nothing was written to."""
@@ -65,16 +73,19 @@ def read_page(
     start: int,
     *,
     known_tail: Tail | None = None,
+    recent: Sequence[Batch] = (),
     by_message: bool = False,
     limit_bytes: int = PAGE_BYTES,
 ) -> Page:
     """One query for data at a batch's start, or for what follows `known_tail`; one more
     where `start` lies elsewhere.
 
+    `recent` is what is known of the log from `start` on: the query goes on behind it, or
+    is not made at all where it fills the page.
     `by_message` says that a read may begin at the end of a message only.
     Raises Malformed for an offset that is not in the stream.
     """
-    page = _read_forward(table, pk, start, limit_bytes)
+    page = _read_forward(table, pk, start, list(recent), limit_bytes)
     if page.batches and page.batches[0].start == start:
         return page
     if known_tail is not None and known_tail.offset == start:
@@ -97,14 +108,12 @@ def _batch_before(table: Table, pk: str, start: int) -> Batch | None:
     return decode_batch(items[0]) if items else None
 
 
-def _read_forward(table: Table, pk: str, start: int, limit_bytes: int) -> Page:
-    batches: list[Batch] = []
-    more = True
-    for _ in range(PAGE_QUERIES):
+def _read_forward(table: Table, pk: str, start: int, batches: list[Batch], limit_bytes: int) -> Page:
+    more, queries = True, 0
+    while more and queries < PAGE_QUERIES and not (batches and batches[-1].end - start > limit_bytes):
         items, more = table.query(pk, at_least=_after(batches, start))
         batches.extend(map(decode_batch, items))
-        if not more or batches[-1].end - start >= limit_bytes:
-            break
+        queries += 1
     return _page(start, tuple(batches), limit_bytes, reached_tail=not more)
 
 
@@ -121,12 +130,3 @@ def _page(
     up_to_date = reached_tail and fitting >= len(batches)
     closed = up_to_date and bool(batches) and batches[-1].after.closed
     return Page(start, batches[:fitting], up_to_date, closed, skip)
-
-
-def batch_bytes(page: Page, fetch: Callable[[Sequence[str]], Sequence[bytes]]) -> Iterator[bytes]:
-    """The bytes of each batch in turn; `fetch` gets all blobs of the page at once."""
-    names = [batch.blob for batch in page.batches if batch.blob is not None]
-    blobs = iter(fetch(names) if names else ())
-    for index, batch in enumerate(page.batches):
-        data = batch.data if batch.data is not None else next(blobs)
-        yield data[page.skip :] if index == 0 and page.skip else data

@@ -110,6 +110,7 @@ class _Attempt:
             ),
         )
         put_batch(self._stores.table, known.record, batch, plan.pushed_out.values())
+        self._stores.recent.keep(known.record.incarnation, replace(batch, data=plan.data))
         self._stores.tails.learn(known_from(known.record, batch, now_ms))
 
     def _spill(self, record: StreamRecord, batch: Batch) -> Batch:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tidemark.log.lifecycle import load_stream
-from tidemark.log.read import Page, batch_bytes, load_last, read_page
+from tidemark.log.read import PAGE_BYTES, Page, load_last, read_page
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import log_pk, stream_key
 from tidemark.log.table import ConditionFailed, if_incarnation
-from tidemark.log.tails import Known
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.expiry import is_expired, needs_renewal
 from tidemark.protocol.offset import NOW, ReadFrom
@@ -21,15 +20,14 @@ from tidemark.service.stores import Stores
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A page of a stream, with its bytes batch by batch."""
+    """A page of a stream, with all its bytes."""
 
     record: StreamRecord
     page: Page
-    pieces: tuple[bytes, ...] = ()
 
     @property
     def data(self) -> bytes:
-        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+        return self.page.data
 
 
 def read(stores: Stores, key: StreamKey, read_from: ReadFrom) -> Reading:
@@ -63,7 +61,19 @@ def _reading(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> R
         raise StreamNotFound
     if page.up_to_date and page.last is not None:
         stores.tails.learn(known_from(record, page.last, now_ms))
-    return Reading(record, page, tuple(batch_bytes(page, stores.fetch)))
+    page = _with_blobs(stores, page)
+    stores.recent.keep(record.incarnation, *page.batches)
+    return Reading(record, page)
+
+
+def _with_blobs(stores: Stores, page: Page) -> Page:
+    """The page with the bytes that lie in S3, all fetched at once."""
+    names = [batch.blob for batch in page.batches if batch.data is None and batch.blob is not None]
+    if not names:
+        return page
+    blobs = iter(stores.fetch(names))
+    batches = (replace(batch, data=next(blobs)) if batch.data is None else batch for batch in page.batches)
+    return replace(page, batches=tuple(batches))
 
 
 def _load_page(stores: Stores, key: StreamKey, start: int, now_ms: int) -> tuple[StreamRecord, Page]:
@@ -75,7 +85,7 @@ def _load_page(stores: Stores, key: StreamKey, start: int, now_ms: int) -> tuple
     guess = known
     found, page = stores.together(
         lambda: load_stream(stores.table, key),
-        lambda: _query_page(stores, guess.record, start, guess),
+        lambda: _query_page(stores, guess.record, start, guess.tail),
     )
     record = _existing(found)
     if record.incarnation != known.record.incarnation:
@@ -90,12 +100,13 @@ def _existing(record: StreamRecord | None) -> StreamRecord:
     return record
 
 
-def _query_page(stores: Stores, record: StreamRecord, start: int, known: Known | None) -> Page:
+def _query_page(stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None) -> Page:
     return read_page(
         stores.table,
         log_pk(record.key, record.incarnation),
         start,
-        known_tail=known.tail if known else None,
+        known_tail=known_tail,
+        recent=stores.recent.chain(record.incarnation, start, PAGE_BYTES),
         by_message=record.content_type.is_json,
     )
 

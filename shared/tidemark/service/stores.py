@@ -8,14 +8,17 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tidemark.blobs.store import BlobStore
 from tidemark.clients import s3_client
 from tidemark.log.dynamodb import connect_dynamodb
+from tidemark.log.recent import RecentBatches
 from tidemark.log.table import Table
 from tidemark.log.tails import TailCache
 from tidemark.settings import Settings
+
+MEGABYTE: Final = 1024 * 1024
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -42,6 +45,7 @@ class Stores:
     table: Table
     blobs: BlobStore
     tails: TailCache = field(default_factory=TailCache)
+    recent: RecentBatches = field(default_factory=lambda: RecentBatches(16 * MEGABYTE))
     clock_ms: Callable[[], int] = wall_clock_ms
     new_id: Callable[[], str] = new_id
     pause: Callable[[int], None] = pause
@@ -62,7 +66,8 @@ class Stores:
         return list(self._pool.map(self.blobs.get, names))
 
 
-def connect(settings: Settings) -> Stores:
+def connect(settings: Settings, recent_bytes: int = 16 * MEGABYTE) -> Stores:
     """Stores over clients that find endpoints and credentials by themselves."""
     table = Table(connect_dynamodb(), settings.table_name)
-    return Stores(table, BlobStore(s3_client, settings.bucket_name))
+    blobs = BlobStore(s3_client, settings.bucket_name)
+    return Stores(table, blobs, recent=RecentBatches(recent_bytes))

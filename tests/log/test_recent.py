@@ -1,0 +1,60 @@
+"""Batches in memory: bounded, whole, and never more than the stream that they are of."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import World, a_key
+from tidemark.log.recent import RecentBatches
+from tidemark.log.records import Batch
+from tidemark.protocol.errors import StreamNotFound
+from tidemark.protocol.tail import Tail
+from tidemark.service.delete import delete
+from tidemark.service.read import read
+
+
+def a_batch(start: int, size: int) -> Batch:
+    return Batch(start, Tail(start + size), "id", 0, bytes(size), lengths=(size,))
+
+
+def test_a_chain_ends_at_the_first_gap() -> None:
+    recent = RecentBatches(1_000_000)
+    recent.keep("one", a_batch(0, 3), a_batch(3, 4), a_batch(8, 1))
+    assert [batch.start for batch in recent.chain("one", 0, 100)] == [0, 3]
+    assert recent.chain("one", 1, 100) == []
+    assert recent.chain("two", 0, 100) == []
+
+
+def test_a_chain_goes_one_batch_over_the_limit() -> None:
+    """So that who asked can tell a full page from the end of what is known."""
+    recent = RecentBatches(1_000_000)
+    recent.keep("one", *(a_batch(start, 10) for start in range(0, 100, 10)))
+    assert recent.chain("one", 0, 25)[-1].end == 30
+    assert recent.chain("one", 0, 30)[-1].end == 40
+
+
+def test_memory_is_bounded_and_the_least_used_goes_first() -> None:
+    recent = RecentBatches(capacity_bytes=10_000)
+    for start in range(0, 20_000, 1000):
+        recent.keep("one", a_batch(start, 1000))
+        assert recent.chain("one", 0, 1) or start > 6000
+    assert recent._held_bytes <= 10_000
+    assert recent.chain("one", 19_000, 1)
+
+
+def test_a_batch_without_its_bytes_is_not_kept() -> None:
+    recent = RecentBatches(1_000_000)
+    recent.keep("one", Batch(0, Tail(5), "id", 0, None, blob="somewhere", lengths=(5,)))
+    recent.keep("one", Batch(0, Tail(0, closed=True), "id", 0))
+    assert recent.chain("one", 0, 100) == []
+
+
+def test_a_deleted_stream_is_not_served_from_memory(world: World) -> None:
+    process, rival, key = world.process(), world.process(), a_key()
+    process.create(key)
+    process.append(key, b"x")
+    delete(rival.stores, key)
+    with pytest.raises(StreamNotFound):
+        read(process.stores, key, 0)
+    rival.create(key, body=b"new")
+    assert read(process.stores, key, 0).data == b"new"
