@@ -57,7 +57,7 @@ def take(contestant: Contestant, row: Row) -> None:
             prepare(contestant, row)
             measures = run_load(contestant.server.port, row.load)
     except LoadFailed as failure:
-        contestant.failures.append(f"{row.name}: {failure}")
+        contestant.failures.append(f"{row.name}, {failure}")
         print(f"  {row.name:14} {contestant.title:20} FAILED {failure}", flush=True)
         return
     contestant.measures.setdefault(row.name, []).append(measures)

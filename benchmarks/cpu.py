@@ -62,15 +62,11 @@ def main() -> int:
 
 def print_append() -> None:
     table = InstantTable()
-    boto3.setup_default_session()
-    events = boto3.DEFAULT_SESSION.events
-    events.register_first("before-send.dynamodb", table.answer)
-    events.register("provide-client-params.dynamodb.PutItem", table.remember)
-    append = warm_append(table)
-    events.unregister("provide-client-params.dynamodb.PutItem", table.remember)
-    bare = bare_put(table, boto3.client("dynamodb"))
-    frugal = bare_put(table, boto3.client("dynamodb", config=Config(parameter_validation=False)))
-    ours, alone, without_validation = best_cpu(append, bare, frugal)
+    with table.installed():
+        append = warm_append(table)
+        bare = bare_put(table, boto3.client("dynamodb"))
+        frugal = bare_put(table, boto3.client("dynamodb", config=Config(parameter_validation=False)))
+        ours, alone, without_validation = best_cpu(append, bare, frugal)
     print_line("CPU of a warm append, µs", ours, alone)
     print_line("the same, beside boto3 without its validation, µs", ours, without_validation, target=None)
 

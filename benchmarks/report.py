@@ -43,7 +43,12 @@ def markdown(lines: Sequence[Line], ours: Sequence[Contestant], theirs: Contesta
         head += [contestant.title, "ratio", "to reach"]
     table = [cells(head), cells(["---", "---", *["---:"] * (len(head) - 2)])]
     table += [cells(row_cells(each)) for each in lines]
-    return "\n".join([machine(), "", explanation(repeats), "", *table, ""])
+    return "\n".join([machine(), "", explanation(repeats), "", *table, "", *failures_of([*ours, theirs])])
+
+
+def failures_of(contestants: Sequence[Contestant]) -> list[str]:
+    """Repeats that are missing from the medians."""
+    return [f"- Failed: {each.title}: {failure}" for each in contestants for failure in each.failures]
 
 
 def row_cells(line: Line) -> list[str]:

@@ -1,4 +1,4 @@
-"""The `janitor` function: ends what has expired, gives its space back."""
+"""The `janitor` function: ends what has expired, gives its space back, sweeps orphans."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from typing import Any
 from tidemark.service.janitor import sweep
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
+from tidemark.wake.queue import Queues, sqs_client
+from tidemark.wake.sweep import sweep_wake
 
-_stores = connect(Settings.from_environment(os.environ))
+_settings = Settings.from_environment(os.environ)
+_stores = connect(_settings)
+_queues = Queues(sqs_client, _settings.queue_prefix)
 #: Time to finish the entry in hand before the function is stopped.
 _SPARE_MS = 10_000
 
 
 def handler(_event: dict[str, Any], context: Any) -> dict[str, int]:
-    return asdict(sweep(_stores, lambda: context.get_remaining_time_in_millis() > _SPARE_MS))
+    def may_go_on() -> bool:
+        return bool(context.get_remaining_time_in_millis() > _SPARE_MS)
+
+    swept = asdict(sweep(_stores, may_go_on))
+    return swept | asdict(sweep_wake(_stores.table, _queues, _stores.clock_ms(), may_go_on))

@@ -19,6 +19,9 @@ class Settings:
 
     table_name: str = "tidemark"
     bucket_name: str = "tidemark-blobs"
+    #: Begins the name of every queue that wakes a process. The janitor removes orphans by it, so
+    #: two systems of one account must not share it.
+    queue_prefix: str = "tidemark-wake-"
     long_poll_seconds: float = 25.0
     #: How long a streamed SSE answer lasts (§5.8: about 60 s).
     sse_seconds: float = 55.0
@@ -32,6 +35,7 @@ class Settings:
         return cls(
             table_name=environment.get("TABLE_NAME") or default.table_name,
             bucket_name=environment.get("BUCKET_NAME") or default.bucket_name,
+            queue_prefix=environment.get("QUEUE_PREFIX") or default.queue_prefix,
             long_poll_seconds=_seconds(environment, "LONG_POLL_SECONDS", default.long_poll_seconds),
             sse_seconds=_seconds(environment, "SSE_SECONDS", default.sse_seconds),
             sse_buffered_seconds=_seconds(environment, "SSE_BUFFERED_SECONDS", default.sse_buffered_seconds),
@@ -42,6 +46,7 @@ class Settings:
 VARIABLES = (
     "TABLE_NAME",
     "BUCKET_NAME",
+    "QUEUE_PREFIX",
     "LONG_POLL_SECONDS",
     "SSE_SECONDS",
     "SSE_BUFFERED_SECONDS",

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
+import os
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tidemark.log.schema import table_definition
+from tidemark.local.patterns import matches
+from tidemark.log.schema import log_pk, table_definition, wait_pk
+from tidemark.protocol.stream_key import StreamKey
 from tidemark.settings import Settings
+from tidemark.wake.notifier import ring_of
+from tidemark.wake.queue import Queues
 
 ROOT = Path(__file__).parents[2]
 EVENTS = sorted((ROOT / "events").glob("*.json"))
 HTTP_API_SECONDS = 30
+QUEUE_PREFIX = "tidemark-wake-${Id}-"
+STACK = {"Id": {"Select": [2, {"Split": ["/", {"Ref": "AWS::StackId"}]}]}}
 
 
 class CloudFormationLoader(yaml.SafeLoader):
@@ -50,7 +59,7 @@ def route_key(event: dict[str, Any]) -> str:
 ROUTES = [
     (route_key(event), name)
     for name, function in FUNCTIONS.items()
-    for event in function["Events"].values()
+    for event in function.get("Events", {}).values()
     if event["Type"] == "HttpApi"
 ]
 ALLOWED = [
@@ -59,6 +68,10 @@ ALLOWED = [
     for policy in function["Policies"]
     for statement in policy["Statement"]
 ]
+
+
+def variables_of(function: dict[str, Any]) -> dict[str, Any]:
+    return function.get("Environment", {}).get("Variables", {})
 
 
 class Recorded(dict[str, str]):
@@ -78,7 +91,8 @@ def test_the_functions_get_exactly_the_variables_that_settings_read() -> None:
     environment = Recorded()
     Settings.from_environment(environment)
     assert set(FUNCTION_GLOBALS["Environment"]["Variables"]) == environment.asked
-    assert [name for name, function in FUNCTIONS.items() if "Environment" in function] == []
+    own = {name for function in FUNCTIONS.values() for name in variables_of(function)}
+    assert [name for name in own if not name.startswith("AWS_")] == []
 
 
 def test_the_table_is_the_one_the_code_creates_locally() -> None:
@@ -102,14 +116,87 @@ def test_what_is_kept_is_protected() -> None:
 
 @pytest.mark.parametrize("statement", ALLOWED)
 def test_no_function_may_do_or_touch_everything(statement: dict[str, Any]) -> None:
-    """Actions by name, on the stack's own table and bucket."""
+    """Actions by name, on the stack's own table, bucket and queues."""
     actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
     assert [action for action in actions if "*" in action] == []
+    if actions == ["sqs:ListQueues"]:
+        assert statement["Resource"] == "*", "AWS knows no narrower one"
+        return
     assert statement["Resource"] in (
         {"GetAtt": "Table.Arn"},
         {"GetAtt": "Bucket.Arn"},
         {"Sub": "${Bucket.Arn}/*"},
+        {"Sub": [f"arn:${{AWS::Partition}}:sqs:${{AWS::Region}}:${{AWS::AccountId}}:{QUEUE_PREFIX}*", STACK]},
     )
+
+
+def test_the_stack_knows_its_own_queues() -> None:
+    """By a prefix no other stack has: its janitor removes what begins with it. Names have a limit, too."""
+    assert FUNCTION_GLOBALS["Environment"]["Variables"]["QUEUE_PREFIX"] == {"Sub": [QUEUE_PREFIX, STACK]}
+    an_id = str(uuid.uuid4())
+    queues = Queues(Recording, QUEUE_PREFIX.replace("${Id}", an_id))
+    assert len(queues.create(2**41)) <= 80
+
+
+class Recording:
+    """An SQS that answers a queue's name in place of its URL."""
+
+    def create_queue(self, QueueName: str, Attributes: dict[str, str]) -> dict[str, str]:  # noqa: N803 - SQS's own
+        return {"QueueUrl": QueueName}
+
+
+@pytest.mark.parametrize("name", ["ReadFunction", "LiveFunction", "NotifierFunction"])
+def test_readers_and_the_notifier_write_waiters_alone(name: str) -> None:
+    """They register and clean up; the log is not theirs to write."""
+    changing = {"dynamodb:PutItem", "dynamodb:BatchWriteItem", "dynamodb:DeleteItem"}
+    for statement in FUNCTIONS[name]["Policies"][0]["Statement"]:
+        if changing & set(statement["Action"]):
+            assert statement["Condition"] == {
+                "ForAllValues:StringLike": {"dynamodb:LeadingKeys": [f"{wait_pk(0)[:-1]}*"]}
+            }
+
+
+def test_the_trigger_rings_for_new_batches_and_gives_up_in_time() -> None:
+    """One bad batch must not hold a shard up for a day, and no failure goes unseen."""
+    trigger = FUNCTIONS["NotifierFunction"]["Events"]["Appended"]["Properties"]
+    assert trigger["StartingPosition"] == "TRIM_HORIZON"
+    assert trigger["MaximumBatchingWindowInSeconds"] == 0
+    assert trigger["ParallelizationFactor"] == 10
+    assert trigger["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert trigger["BisectBatchOnFunctionError"] is True
+    assert 0 < trigger["MaximumRetryAttempts"] <= 10
+    assert trigger["MaximumRecordAgeInSeconds"] == 60
+    assert trigger["DestinationConfig"]["OnFailure"]["Type"] == "SQS"
+
+
+def test_the_triggers_filter_and_the_code_mean_the_same_records() -> None:
+    """What the filter lets through is what the notifier rings for, no less and no more."""
+    pattern = json.loads(
+        FUNCTIONS["NotifierFunction"]["Events"]["Appended"]["Properties"]["FilterCriteria"]["Filters"][0][
+            "Pattern"
+        ]
+    )
+    batch, a_stream = log_pk(StreamKey("v1", "a"), "inc"), "bucket/v1"
+    for name, pk in itertools.product(
+        ("INSERT", "MODIFY", "REMOVE"), (batch, a_stream, wait_pk(1), "logs/x")
+    ):
+        keys = {"pk": {"S": pk}, "sk": {"S": "0000000000000000"}}
+        record = {"eventName": name, "dynamodb": {"Keys": keys}}
+        assert matches(pattern, record) == (ring_of(record) is not None), record
+
+
+def test_the_live_function_streams() -> None:
+    """Behind the adapter, which finds the application's port and a page that says it is up."""
+    live = FUNCTIONS["LiveFunction"]
+    assert live["FunctionUrlConfig"] == {"AuthType": "AWS_IAM", "InvokeMode": "RESPONSE_STREAM"}
+    variables = variables_of(live)
+    assert variables["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/bootstrap"
+    assert variables["AWS_LWA_INVOKE_MODE"] == "response_stream"
+    assert variables["AWS_LWA_READINESS_CHECK_PATH"] == "/v1/health"
+    assert TEMPLATE["Parameters"]["SseSeconds"]["MaxValue"] < live["Timeout"]
+    [adapter] = live["Layers"]
+    assert "LambdaAdapterLayerArm64" in adapter["Sub"]
+    assert FUNCTION_GLOBALS["Architectures"] == ["arm64"]
 
 
 def test_methods_go_to_the_function_that_may_serve_them() -> None:
@@ -145,7 +232,11 @@ def test_nobody_deploys_without_authorization_by_accident() -> None:
 def test_the_code_named_by_the_template_is_there(name: str) -> None:
     """The handler exists, and the directory's Makefile builds the function under its logical name."""
     directory = ROOT / FUNCTIONS[name]["CodeUri"]
-    module, attribute = FUNCTION_GLOBALS["Handler"].split(".")
+    module, attribute = FUNCTIONS[name].get("Handler", FUNCTION_GLOBALS["Handler"]).split(".")
+    if attribute == "sh":
+        assert os.access(directory / f"{module}.sh", os.X_OK)
+        assert "uvicorn app:app" in (directory / f"{module}.sh").read_text()
+        module, attribute = "app", "app"
     assert attribute in names_defined(directory / f"{module}.py")
     assert (directory / "Makefile").read_text().startswith(f"build-{name}:")
 

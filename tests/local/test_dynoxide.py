@@ -34,21 +34,18 @@ def test_a_missing_binary_is_named(tmp_path: Path) -> None:
 def database(dynoxide_binary: Path, tmp_path: Path) -> Iterator[Path]:
     """Made by dynoxide, which is running on it: two tables with ten stream records each."""
     with LocalServices(tmp_path / "data", only=["dynamodb"]) as services:
-        client = boto3.client("dynamodb", **_options(services))
         for table in ("north", "south"):
             services.create_table(table)
-            for number in range(10):
-                client.put_item(TableName=table, Item={"pk": {"S": "p"}, "sk": {"S": str(number)}})
+            _put(services, table, *map(str, range(10)))
         yield tmp_path / "data/dynamodb/dynamodb.sqlite"
 
 
-def _options(services: LocalServices) -> dict[str, str]:
-    return {
-        "endpoint_url": services.environment["AWS_ENDPOINT_URL_DYNAMODB"],
-        "region_name": "us-east-1",
-        "aws_access_key_id": "test",
-        "aws_secret_access_key": "test",
-    }
+def _put(services: LocalServices, table: str, *sort_keys: str) -> None:
+    endpoint = services.environment["AWS_ENDPOINT_URL_DYNAMODB"]
+    identity = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+    with closing(boto3.client("dynamodb", endpoint_url=endpoint, **identity)) as client:
+        for sort_key in sort_keys:
+            client.put_item(TableName=table, Item={"pk": {"S": "p"}, "sk": {"S": sort_key}})
 
 
 #: dynoxide 1.2.1's own statements: the first runs in every put, the second in every GetRecords.
@@ -88,11 +85,9 @@ def test_trimming_keeps_the_newest_of_each_table(database: Path) -> None:
 def test_numbers_go_on_after_trimming(dynoxide_binary: Path, tmp_path: Path) -> None:
     with LocalServices(tmp_path / "data", only=["dynamodb"]) as services:
         services.create_table("north")
-        client = boto3.client("dynamodb", **_options(services))
-        for number in range(3):
-            client.put_item(TableName="north", Item={"pk": {"S": "p"}, "sk": {"S": str(number)}})
+        _put(services, "north", "1", "2", "3")
         assert services.trim_stream_records(older_than=2**40) == 2
-        client.put_item(TableName="north", Item={"pk": {"S": "p"}, "sk": {"S": "later"}})
+        _put(services, "north", "4")
     assert _numbers(tmp_path / "data/dynamodb/dynamodb.sqlite", "north") == [3, 4]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import boto3
 import pytest
 
@@ -32,7 +34,8 @@ def test_own_services(environment: dict[str, str], own: set[str]) -> None:
 def test_boto3_follows_the_variables(service: str, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment_for({service: "http://127.0.0.1:1234"}, {}).items():
         monkeypatch.setenv(name, value)
-    assert boto3.client(client).meta.endpoint_url == "http://127.0.0.1:1234"
+    with closing(boto3.client(client)) as made:
+        assert made.meta.endpoint_url == "http://127.0.0.1:1234"
 
 
 def test_streams_follow_the_users_table() -> None:

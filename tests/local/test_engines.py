@@ -27,17 +27,23 @@ from tidemark.local.process import EngineFailed
 TABLE, BUCKET = "tidemark-test", "tidemark-test"
 
 
+_clients: list[Any] = []
+
+
 @pytest.fixture(autouse=True)
-def _no_endpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_endpoints(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Other tests may have set them for the whole session."""
     for name in os.environ:
         if name.startswith("AWS_ENDPOINT_URL"):
             monkeypatch.delenv(name)
+    yield
+    while _clients:
+        _clients.pop().close()
 
 
 def client(services: LocalServices, name: str) -> Any:
     variable = {"dynamodb": "DYNAMODB", "dynamodbstreams": "DYNAMODB_STREAMS"}.get(name, name.upper())
-    return boto3.client(
+    made = boto3.client(
         name,
         endpoint_url=services.environment[f"AWS_ENDPOINT_URL_{variable}"],
         region_name="us-east-1",
@@ -45,6 +51,8 @@ def client(services: LocalServices, name: str) -> Any:
         aws_secret_access_key="test",
         config=Config(retries={"total_max_attempts": 1}, parameter_validation=False),
     )
+    _clients.append(made)
+    return made
 
 
 def item(number: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemark.http.requests import ReadRequest, header
+from tidemark.http.requests import ReadRequest, header, url_path
 from tidemark.log.records import StreamRecord
 from tidemark.log.tails import Known
 from tidemark.protocol.append import Kind, Outcome
@@ -36,7 +36,7 @@ def _absolute_url(request: Request) -> str:
     """The stream's URL as the client wrote it, seen through whatever proxy is in front."""
     scheme = header(request, "X-Forwarded-Proto") or request.url.scheme
     host = header(request, "Host") or request.url.netloc
-    return f"{scheme}://{host}{request.url.path}"
+    return f"{scheme}://{host}{url_path(request)}"
 
 
 def appended(asked: AppendRequest, outcome: Outcome) -> Response:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from fastapi import FastAPI
 
 from tidemark import __version__
-from tidemark.http import faults
+from tidemark.http import faults, routes
 from tidemark.http.backend import Backend
 from tidemark.http.headers import EveryAnswer
-from tidemark.http.routes import router
 
 
 def create_app(backend: Backend) -> EveryAnswer:
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await backend.close()
+
     app = FastAPI(
         title="Tidemark",
         version=__version__,
         openapi_url=None,
         redirect_slashes=False,
+        lifespan=lifespan,
     )
     app.state.backend = backend
-    app.include_router(router)
+    routes.install(app)
     faults.install(app)
     return EveryAnswer(app)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import Refused
@@ -16,6 +16,9 @@ from tidemark.service.group_commit import GroupCommit
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.wake.hub import Hub
+from tidemark.wake.looks import Look, SharedLooks
+from tidemark.wake.queue import Queues, sqs_client
+from tidemark.wake.wake import Wake
 
 _T = TypeVar("_T")
 
@@ -31,21 +34,37 @@ class Run(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """`poll_seconds` is how often a waiting reader looks for itself, bell or no bell."""
+    """`look` is `run` for readers that wait: those that want the same at once share one call."""
 
     stores: Stores
     settings: Settings
     run: Run
+    look: Look
     append: Callable[[StreamKey, AppendRequest], Awaitable[Outcome]]
-    hub: Hub
-    poll_seconds: float
+    wake: Wake
+
+    @property
+    def hub(self) -> Hub:
+        return self.wake.hub
+
+    async def close(self) -> None:
+        """At the process's end, where the platform lets it see one."""
+        await self.run(self.wake.close)
+
+
+def make_wake(stores: Stores, settings: Settings) -> Wake:
+    return Wake(stores.table, Queues(sqs_client, settings.queue_prefix), stores.clock_ms)
 
 
 async def _on_the_spot(call: Callable[[], _T], /) -> _T:
     return call()
 
 
-def one_at_a_time(stores: Stores, settings: Settings) -> Backend:
+async def _look_on_the_spot(_name: Hashable, call: Callable[[], _T], /) -> _T:
+    return call()
+
+
+def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
     """For Lambda: an environment has one request, so nothing is gained by a thread."""
 
     async def append_alone(key: StreamKey, request: AppendRequest) -> Outcome:
@@ -54,16 +73,18 @@ def one_at_a_time(stores: Stores, settings: Settings) -> Backend:
             raise answer
         return answer
 
-    return Backend(stores, settings, _on_the_spot, append_alone, Hub(), poll_seconds=0.1)
+    wake = wake or make_wake(stores, settings)
+    return Backend(stores, settings, _on_the_spot, _look_on_the_spot, append_alone, wake)
 
 
-def many_at_once(stores: Stores, settings: Settings) -> Backend:
+def many_at_once(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
     """For a server: storage calls on threads, appends in groups, waiters woken directly."""
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark")
 
-    async def on_a_thread(call: Callable[[], _T], /) -> _T:
+    async def on_a_thread(call: Callable[[], Any], /) -> Any:
         return await asyncio.get_running_loop().run_in_executor(pool, call)
 
-    hub = Hub()
-    group_commit = GroupCommit(stores, on_a_thread, committed=hub.ring)
-    return Backend(stores, settings, on_a_thread, group_commit.append, hub, poll_seconds=1.0)
+    wake = wake or make_wake(stores, settings)
+    group_commit = GroupCommit(stores, on_a_thread, committed=wake.hub.ring)
+    look = SharedLooks(on_a_thread).look
+    return Backend(stores, settings, on_a_thread, look, group_commit.append, wake)

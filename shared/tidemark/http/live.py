@@ -2,55 +2,123 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from tidemark.http.backend import Backend
 from tidemark.http.requests import ReadRequest
+from tidemark.log.read import Page
 from tidemark.protocol.cursor import decide_cursor
-from tidemark.protocol.errors import StreamNotFound
+from tidemark.protocol.errors import Refused, StreamNotFound
+from tidemark.protocol.expiry import deadline_ms, is_expired
 from tidemark.protocol.sse import HEARTBEAT, render_control_event, render_data_event, text_end
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.load import load_known
 from tidemark.service.read import Reading, read, read_on
+from tidemark.service.stores import Stores
+from tidemark.wake.hub import Bell
+from tidemark.wake.wake import Wake
 
+#: A comment this often keeps proxies from dropping a silent connection.
 HEARTBEAT_SECONDS: Final = 15.0
 
 
 async def read_or_wait(backend: Backend, key: StreamKey, asked: ReadRequest, wait_seconds: float) -> Reading:
     """What is there at the offset, or else what comes within `wait_seconds`.
 
-    Listens before the first read, so that no append falls in between.
+    Raises StreamNotFound, also for a stream that ends by itself meanwhile.
     """
     deadline = time.monotonic() + wait_seconds
     with backend.hub.listen(key) as bell:
         reading = await backend.run(lambda: read(backend.stores, key, asked.read_from))
-        if reading.page.has_data or not reading.page.up_to_date:
+        if _is_news(reading) or wait_seconds <= 0:
             return reading
-        return await _wait(backend, reading, bell, deadline)
+        follower = Follower(backend, bell, reading)
+        return await follower.next(deadline) or await follower.look()
 
 
-async def _wait(backend: Backend, reading: Reading, bell: asyncio.Event, deadline: float) -> Reading:
-    """Looks again at every ring and at every poll, until there is news or time is up."""
-    while not (reading.page.has_data or reading.page.closed):
-        left = deadline - time.monotonic()
-        if left <= 0:
-            break
-        await _ring_or_timeout(bell, min(left, backend.poll_seconds))
-        bell.clear()
-        reading = await backend.run(partial(read_on, backend.stores, reading))
-    return reading
+def _is_news(reading: Reading) -> bool:
+    page = reading.page
+    return page.has_data or page.closed or not page.up_to_date
 
 
-async def _ring_or_timeout(bell: asyncio.Event, timeout_seconds: float) -> None:
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            await bell.wait()
-    except TimeoutError:
-        pass
+class Follower:
+    """One request that follows a stream from where `reading` ended.
+
+    Looks, waits for the bell, looks again. Before it looks it makes sure that appends ring
+    the bell, and after the last wait it looks once more: that order is what no append can
+    slip through (`docs/live.md`).
+    """
+
+    def __init__(self, backend: Backend, bell: Bell, reading: Reading) -> None:
+        self._backend = backend
+        self._bell = bell
+        self._reading = _behind(reading)
+        self._at_tail = reading.page.up_to_date
+        self._look_at = -math.inf
+
+    async def next(self, until: float) -> Reading | None:
+        """The next page with news, or None at `until`, by the monotonic clock.
+        Raises StreamNotFound when the stream ends without being closed."""
+        while True:
+            now = time.monotonic()
+            if now >= self._look_at and _is_news(reading := await self.look()):
+                return reading
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            if await self._bell.wait(min(left, self._look_at - time.monotonic())):
+                self._look_at = -math.inf
+
+    async def look(self) -> Reading:
+        backend, seen = self._backend, self._reading
+        name = (seen.record.incarnation, seen.page.start, self._at_tail)
+        call = partial(_look, backend.stores, backend.wake if self._at_tail else None, seen)
+        reading, patience_seconds = await backend.look(name, call)
+        self._look_at = time.monotonic() + patience_seconds
+        self._reading, self._at_tail = _behind(reading), reading.page.up_to_date
+        self._bell.has_read(reading.record.incarnation, reading.page.end)
+        return reading
+
+
+def _behind(reading: Reading) -> Reading:
+    """The place behind a page, without its bytes: a reader may wait there for long."""
+    return Reading(reading.record, Page(reading.page.end, (), up_to_date=True))
+
+
+def _look(stores: Stores, wake: Wake | None, seen: Reading) -> tuple[Reading, float]:
+    """What there is behind `seen`, and how long to wait for a ring if there is nothing.
+
+    Without `wake` there is more to read at once, so nothing needs to ring.
+    """
+    patience_seconds = wake.expect(seen.record.incarnation) if wake else 0.0
+    seen = _check_expiry(stores, seen)
+    reading = read_on(stores, seen)
+    return reading, min(patience_seconds, _life_seconds(stores, reading))
+
+
+def _check_expiry(stores: Stores, seen: Reading) -> Reading:
+    """A stream that ends by itself rings nothing, and shows in its item alone.
+
+    Who waits neither renews it nor lets it go as long as others do. Raises StreamNotFound.
+    """
+    record = seen.record
+    if not is_expired(record.expiry, record.touched_ms, stores.clock_ms()):
+        return seen
+    known = load_known(stores, record.key)
+    if known.record.incarnation != record.incarnation:
+        raise StreamNotFound
+    return replace(seen, record=replace(record, touched_ms=known.touched_ms))
+
+
+def _life_seconds(stores: Stores, reading: Reading) -> float:
+    """How long until the stream may have ended by itself."""
+    deadline = deadline_ms(reading.record.expiry, reading.record.touched_ms)
+    return math.inf if deadline is None else max(0, deadline - stores.clock_ms()) / 1000
 
 
 @dataclass(slots=True)
@@ -80,25 +148,16 @@ async def event_stream(
     backend: Backend, key: StreamKey, asked: ReadRequest, reading: Reading
 ) -> AsyncIterator[bytes]:
     """Events from `reading` on, for about a minute (§10.2); a client reconnects from the
-    last control event. A stream that ends meanwhile ends the events."""
+    last control event. A stream that ends meanwhile, or cannot be read, ends the events."""
     events = EventStream(asked.cursor)
     deadline = time.monotonic() + backend.settings.sse_seconds
     with backend.hub.listen(key) as bell:
+        follower = Follower(backend, bell, reading)
         yield events.render(reading, backend.stores.clock_ms())
-        while not reading.page.closed and time.monotonic() < deadline:
+        while not reading.page.closed and (now := time.monotonic()) < deadline:
             try:
-                reading = await _next(backend, reading, bell, deadline)
-            except StreamNotFound:
+                later = await follower.next(min(deadline, now + HEARTBEAT_SECONDS))
+            except Refused:
                 return
-            if reading.page.has_data or reading.page.closed:
-                yield events.render(reading, backend.stores.clock_ms())
-            else:
-                yield HEARTBEAT
-
-
-async def _next(backend: Backend, reading: Reading, bell: asyncio.Event, deadline: float) -> Reading:
-    """The next page, or an empty one when it is time for a heartbeat."""
-    bell.clear()
-    later = await backend.run(partial(read_on, backend.stores, reading))
-    heartbeat = min(deadline, time.monotonic() + HEARTBEAT_SECONDS)
-    return await _wait(backend, later, bell, heartbeat)
+            reading = later or reading
+            yield events.render(reading, backend.stores.clock_ms()) if later else HEARTBEAT

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from tidemark.http.app import create_app
-from tidemark.http.backend import many_at_once
+from tidemark.http.backend import Backend, many_at_once
 from tidemark.http.headers import EveryAnswer
-from tidemark.service.stores import connect
+from tidemark.service.stores import MEGABYTE, connect
 from tidemark.settings import Settings
 
 
+def create_local_backend(settings: Settings) -> Backend:
+    return many_at_once(connect(settings, recent_bytes=64 * MEGABYTE), settings)
+
+
 def create_local_app(settings: Settings) -> EveryAnswer:
-    return create_app(many_at_once(connect(settings), settings))
+    return create_app(create_local_backend(settings))

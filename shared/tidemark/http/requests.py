@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
+from urllib.parse import quote
 
 from starlette.requests import Request
 
@@ -26,6 +27,9 @@ STREAM_ROOT: Final = "/v1/stream/"
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 #: A body that is too large is read to its end, so that the answer can be, up to here.
 _DRAIN_BYTES: Final = 32 * 1024 * 1024
+
+#: What stands for itself in a URL's path (RFC 3986 §3.3).
+_PATH_CHARACTERS: Final = "/:@!$&'()*+,;="
 
 _FORK_HEADERS: Final = ("Stream-Forked-From", "Stream-Fork-Offset", "Stream-Fork-Sub-Offset")
 
@@ -66,9 +70,22 @@ def _path(scope: Mapping[str, Any]) -> tuple[str, bool]:
     event = scope.get("aws.event")
     if event is None:
         raw: bytes = scope["raw_path"]
-        return raw.partition(b"?")[0].decode("ascii", "replace"), True
+        return _as_text(raw.partition(b"?")[0]), True
     domain = str(event["requestContext"].get("domainName", ""))
     return str(event["rawPath"]), ".lambda-url." in domain
+
+
+def _as_text(raw_path: bytes) -> str:
+    try:
+        return raw_path.decode()
+    except UnicodeDecodeError:
+        raise Malformed("Stream name must be percent-encoded UTF-8") from None
+
+
+def url_path(request: Request) -> str:
+    """The request's path as it stands in a URL, however much of it was decoded on the way."""
+    path, encoded = _path(request.scope)
+    return quote(path, safe=_PATH_CHARACTERS + ("%" if encoded else ""))
 
 
 def is_closing(request: Request) -> bool:

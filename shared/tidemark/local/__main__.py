@@ -26,10 +26,12 @@ from tidemark.local.gateway import Gateway
 from tidemark.local.lock import DataDirectoryInUse
 from tidemark.local.ports import listening_socket, port_of
 from tidemark.local.process import EngineFailed
+from tidemark.local.pump import BY_TRIGGER_ALONE, Pump, beside
 from tidemark.local.schedule import Round, ScheduledFunction, StreamRecordTrimming
 from tidemark.local.server import Application, NotHealthy, loop_factory, serve
 from tidemark.local.template import InvalidTemplate, Template, load_template
 from tidemark.settings import InvalidSetting, Settings
+from tidemark.wake.hub import Hub
 
 #: What can keep it from starting, said in one line.
 REFUSALS = (
@@ -97,8 +99,8 @@ class System:
         services.create_table(self.settings.table_name)
         services.create_bucket(self.settings.bucket_name)
         template = load_template(self.root / "template.yaml")
-        rounds = self._rounds(template, services)
-        application = self._application(template)
+        application, hub = self._application(template)
+        rounds: list[Round | Pump] = [*self._rounds(template, services), *self._pumps(template, hub)]
         try:
             for each in rounds:
                 each.start()
@@ -119,20 +121,29 @@ class System:
             self._loop.call_soon_threadsafe(self._stopping.set)
 
     def _rounds(self, template: Template, services: LocalServices) -> list[Round]:
-        """What runs beside the server. The pump of the table's stream belongs here, too."""
+        """What comes round beside the server."""
         interval = self.configuration.janitor_seconds
         if not interval:
             return []
         functions = [ScheduledFunction(template.functions[name], interval) for name in template.scheduled]
         return [*functions, StreamRecordTrimming(services.trim_stream_records, RETENTION_SECONDS, interval)]
 
-    def _application(self, template: Template) -> Application:
-        if self.configuration.via is Via.LAMBDA:
-            return Gateway(template)
-        from tidemark.http.local import create_local_app  # only one of the two is ever loaded
+    def _pumps(self, template: Template, hub: Hub | None) -> list[Pump]:
+        """What hands on the table's stream."""
+        table, functions = self.settings.table_name, template.functions
+        demand = beside(hub) if hub else BY_TRIGGER_ALONE
+        return [Pump(each, functions[each.function], table, demand) for each in template.triggers]
 
-        application: Application = create_local_app(self.settings)
-        return application
+    def _application(self, template: Template) -> tuple[Application, Hub | None]:
+        """With the hub of its readers, where they wait in this very process."""
+        if self.configuration.via is Via.LAMBDA:
+            return Gateway(template), None
+        # Only one of the two is ever loaded.
+        from tidemark.http.app import create_app
+        from tidemark.http.local import create_local_backend
+
+        backend = create_local_backend(self.settings)
+        return create_app(backend), backend.hub
 
     async def _serve(
         self, application: Application, listener: socket.socket, services: LocalServices

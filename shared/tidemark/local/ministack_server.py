@@ -1,8 +1,8 @@
 """The ministack process itself: `python -m tidemark.local.ministack_server <listening descriptor>`.
 
-ministack's own command would do, but for three things: it takes a port and not a socket, it outlives its
-parent, and its S3 acknowledges an object that is only in the page cache (kill -9 keeps it, a power cut does
-not) or, on a full disk, not even there.
+ministack's own command would do, but for four things: it takes a port and not a socket, it outlives its
+parent, its S3 acknowledges an object that is only in the page cache (kill -9 keeps it, a power cut does
+not) or, on a full disk, not even there, and its SQS hands on a message after up to 100 ms.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ import os
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 from ministack import app
-from ministack.services import s3
+from ministack.services import s3, sqs
 
 KEEP_ALIVE_SECONDS = 75
 STOP_SECONDS = 0.2
 #: ministack's function that puts an object, or its description, on disk.
 WRITER = "_atomic_write"
+#: ministack's event for "a message was sent".
+SIGNAL = "esm_wake"
 
 #: Directories whose own entry is known to be on disk.
 _settled: set[Path] = set()
@@ -33,6 +37,7 @@ def main(descriptor: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if s3.S3_PERSIST:
         _make_durable(Path(s3.DATA_DIR))
+    _make_prompt()
     asyncio.run(serve(app.app, _configuration(descriptor)))
 
 
@@ -70,6 +75,32 @@ def _durable_write(fpath: str, data: bytes | str, *, text: bool = False) -> None
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
+
+
+class Arrivals:
+    """In place of two names in ministack's SQS: the event that it sets for every message sent, and the clock
+    by which a receive that waits looks again."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def set(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._next.wait()
+
+
+def _make_prompt() -> None:
+    if not (hasattr(sqs, SIGNAL) and hasattr(sqs, "asyncio")):
+        raise SystemExit(f"this ministack has no {SIGNAL}: install the pinned version")
+    arrivals = Arrivals()
+    setattr(sqs, SIGNAL, arrivals)
+    clock = SimpleNamespace(iscoroutine=asyncio.iscoroutine, sleep=arrivals.sleep)
+    setattr(sqs, "asyncio", clock)  # noqa: B010 - it is not declared as an attribute
 
 
 def _write_and_sync(path: Path, data: bytes) -> None:

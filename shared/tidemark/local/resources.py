@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import boto3
@@ -20,11 +20,11 @@ _CONFIG = Config(retries={"max_attempts": 2}, connect_timeout=5, read_timeout=30
 
 def create_table(table_name: str, environment: Mapping[str, str]) -> None:
     """Also waits until it is active. An existing table is left as it is. Raises botocore's errors."""
-    client = _client("dynamodb", environment)
-    with suppress(client.exceptions.ResourceInUseException):
-        client.create_table(**table_definition(table_name))
-    client.get_waiter("table_exists").wait(TableName=table_name, WaiterConfig={"Delay": 1})
-    _enable_ttl(client, table_name)
+    with closing(_client("dynamodb", environment)) as client:
+        with suppress(client.exceptions.ResourceInUseException):
+            client.create_table(**table_definition(table_name))
+        client.get_waiter("table_exists").wait(TableName=table_name, WaiterConfig={"Delay": 1})
+        _enable_ttl(client, table_name)
 
 
 def _enable_ttl(client: Any, table_name: str) -> None:
@@ -36,11 +36,13 @@ def _enable_ttl(client: Any, table_name: str) -> None:
 
 def create_bucket(bucket_name: str, environment: Mapping[str, str]) -> None:
     """An existing bucket of the same owner is left as it is. Raises botocore's errors."""
-    client = _client("s3", environment)
-    region = client.meta.region_name
-    where = {} if region == DEFAULT_REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
-    with suppress(client.exceptions.BucketAlreadyOwnedByYou):
-        client.create_bucket(Bucket=bucket_name, **where)
+    with closing(_client("s3", environment)) as client, suppress(client.exceptions.BucketAlreadyOwnedByYou):
+        client.create_bucket(Bucket=bucket_name, **_place(client.meta.region_name))
+
+
+def _place(region: str) -> dict[str, Any]:
+    """S3 wants to be told every region but the first."""
+    return {} if region == DEFAULT_REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
 
 
 def _client(service: str, environment: Mapping[str, str]) -> Any:

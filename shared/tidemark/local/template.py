@@ -5,6 +5,7 @@ The template is the only list of routes, so that what is deployed and what runs 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ SCHEDULES: Final = ("Schedule", "ScheduleV2")
 #: Lambda's own defaults, where the template says nothing.
 TIMEOUT_SECONDS: Final = 3
 MEMORY_MB: Final = 128
+BATCH_SIZE: Final = 100
 
 
 class InvalidTemplate(ValueError):
@@ -37,11 +39,24 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
+class Trigger:
+    """A function that a table's stream calls."""
+
+    function: str
+    batch_size: int
+    #: How often records that failed are delivered again.
+    retries: int
+    #: A record that matches none of them is left out; without any, none is.
+    patterns: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
     functions: Mapping[str, Function]
     routes: tuple[Route, ...]
     #: Names of the functions that a schedule calls.
     scheduled: tuple[str, ...]
+    triggers: tuple[Trigger, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +80,8 @@ def load_template(path: Path) -> Template:
     routes = tuple(route for name, resource in reader.resources() for route in _routes(name, resource))
     _refuse_doubles(routes)
     scheduled = tuple(name for name, resource in reader.resources() if _is_scheduled(resource))
-    return Template(functions, routes, scheduled)
+    triggers = tuple(each for name, resource in reader.resources() for each in _triggers(name, resource))
+    return Template(functions, routes, scheduled, triggers)
 
 
 class _Loader(yaml.SafeLoader):
@@ -138,6 +154,20 @@ def _routes(function: str, properties: Mapping[str, Any]) -> Iterator[Route]:
 
 def _is_scheduled(properties: Mapping[str, Any]) -> bool:
     return any(event.get("Type") in SCHEDULES for event in (properties.get("Events") or {}).values())
+
+
+def _triggers(function: str, properties: Mapping[str, Any]) -> Iterator[Trigger]:
+    for event in (properties.get("Events") or {}).values():
+        if event.get("Type") != "DynamoDB":
+            continue
+        settings = event.get("Properties") or {}
+        filters = (settings.get("FilterCriteria") or {}).get("Filters") or []
+        yield Trigger(
+            function=function,
+            batch_size=int(settings.get("BatchSize") or BATCH_SIZE),
+            retries=int(settings.get("MaximumRetryAttempts", 0)),
+            patterns=tuple(json.loads(each["Pattern"]) for each in filters),
+        )
 
 
 def _refuse_doubles(routes: tuple[Route, ...]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from tidemark.protocol.errors import Malformed
@@ -19,7 +19,11 @@ from tidemark.protocol.integer import parse_integer
 #: One recorded renewal per this share of the window.
 RENEWALS_PER_WINDOW: Final = 20
 
-_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+_HOUR_MINUTE = r"([01]\d|2[0-3]):[0-5]\d"
+_RFC3339 = re.compile(
+    rf"\d{{4}}-\d{{2}}-\d{{2}}[Tt]{_HOUR_MINUTE}:\d{{2}}(\.\d{{1,9}})?([Zz]|[+-]{_HOUR_MINUTE})", re.ASCII
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,8 @@ def _parse_instant_ms(value: str) -> int:
     try:
         if not _RFC3339.fullmatch(value):
             raise ValueError(value)
-        instant = datetime.fromisoformat(value.upper())
-        return int(instant.timestamp() * 1000)
+        # Whole numbers all the way: through a float, an instant may lose its last millisecond.
+        return (datetime.fromisoformat(value.upper()) - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, OverflowError):
         form = "an RFC 3339 timestamp such as 2030-01-15T12:00:00Z"
         raise Malformed(f"Stream-Expires-At must be {form}, got {value[:40]!r}") from None

@@ -1,0 +1,17 @@
+"""The `live` function: the whole application, served by `run.sh` under Lambda Web Adapter, so
+that an answer leaves as it is made. `read` and `write` serve the same one through Mangum."""
+
+from __future__ import annotations
+
+import os
+
+from tidemark.http.app import create_app
+from tidemark.http.backend import many_at_once
+from tidemark.service.stores import connect
+from tidemark.settings import Settings
+
+_settings = Settings.from_environment(os.environ)
+
+#: Storage calls on threads, though there is one request at a time: heartbeats and the end of the
+#: connection must not wait for them.
+app = create_app(many_at_once(connect(_settings), _settings))

@@ -1,0 +1,141 @@
+"""The pump: hands the table's stream records to the function that the template says they call.
+
+It does what Lambda does, but Lambda asks each shard for records four times a second; here it is asked
+more often, so that the local system wakes readers faster than the deployed one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tidemark.local.environments import Environments, InvocationFailed
+from tidemark.local.patterns import matches
+from tidemark.local.records import Record, StreamRecords
+from tidemark.local.template import Function, Trigger
+from tidemark.wake.hub import Hub
+
+#: How long between two readings, right after records came, grows to the idle pace by this.
+SLOWING: Final = 1.1
+RETRY_SECONDS: Final = 0.2
+TROUBLE_SECONDS: Final = 1.0
+#: How often a pump that nobody wants looks whether that has changed.
+UNWANTED_SECONDS: Final = 0.05
+#: How long it stays wanted: between two long-polls of one reader nobody waits.
+LINGER_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Who the pump works for, and how eagerly: the seconds between two readings of the stream, as long as
+    records come and when none do.
+
+    While nobody wants them, the stream is not read. Then it is read from the present on, and `on_positioned`
+    is called once the present is fixed: who has begun to wait before must look.
+    """
+
+    busy_seconds: float = 0.01
+    idle_seconds: float = 0.1
+    is_wanted: Callable[[], bool] = lambda: True
+    on_positioned: Callable[[], None] = lambda: None
+
+
+#: The trigger alone wakes readers: fast while there is traffic.
+BY_TRIGGER_ALONE: Final = Demand()
+
+
+def beside(hub: Hub) -> Demand:
+    """Appends of this process ring its hub directly. This is for those of others, which may take longer, and
+    only while somebody waits, so that a process that only writes pays nothing for it."""
+    return Demand(0.1, 0.1, lambda: hub.listening > 0, hub.ring_all)
+
+
+class Pump:
+    """A thread, from `start` to `stop`. Raises FunctionNotLoaded when it is made."""
+
+    def __init__(self, trigger: Trigger, function: Function, table_name: str, demand: Demand) -> None:
+        self._trigger = trigger
+        self._table_name = table_name
+        self._demand = demand
+        self._environments = Environments(function, limit=1)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"pump of {function.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Does not wait for what is running: it may be cut off anywhere, as in Lambda."""
+        self._stopped.set()
+        self._environments.close()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            if not self._demand.is_wanted():
+                self._stopped.wait(UNWANTED_SECONDS)
+                continue
+            try:
+                self._follow()
+            except (BotoCoreError, ClientError) as error:
+                if not self._stopped.is_set():
+                    print(f"the table's stream cannot be read: {error}; trying again", file=sys.stderr)
+                self._stopped.wait(TROUBLE_SECONDS)
+
+    def _follow(self) -> None:
+        """From the present on, for as long as somebody wants it."""
+        records = StreamRecords(self._table_name)
+        self._demand.on_positioned()
+        pause, wanted_at = self._demand.busy_seconds, time.monotonic()
+        while not self._stopped.is_set() and time.monotonic() - wanted_at < LINGER_SECONDS:
+            if self._demand.is_wanted():
+                wanted_at = time.monotonic()
+            found = [record for record in records.read() if self._is_let_through(record)]
+            for batch in _batches(found, self._trigger.batch_size):
+                self._deliver(batch)
+            pause = self._demand.busy_seconds if found else min(pause * SLOWING, self._demand.idle_seconds)
+            self._stopped.wait(pause)
+
+    def _is_let_through(self, record: Record) -> bool:
+        patterns = self._trigger.patterns
+        return not patterns or any(matches(pattern, record) for pattern in patterns)
+
+    def _deliver(self, records: list[Record]) -> None:
+        """From the first that failed on, records are delivered again, as often as the template allows."""
+        for _ in range(self._trigger.retries + 1):
+            records = self._invoke(records)
+            if not records or self._stopped.wait(RETRY_SECONDS):
+                return
+        print(f"{len(records)} stream records were given up", file=sys.stderr)
+
+    def _invoke(self, records: list[Record]) -> list[Record]:
+        """What is to be delivered again."""
+        event = json.dumps({"Records": records}, separators=(",", ":")).encode()
+        try:
+            answer = json.loads(self._environments.invoke(event).result())
+        except InvocationFailed:
+            return records
+        return _from_first_failure(records, answer)
+
+
+def _from_first_failure(records: list[Record], answer: Any) -> list[Record]:
+    """Lambda reads the failures so: the lowest sequence number is where to go on."""
+    failures = (answer or {}).get("batchItemFailures") or []
+    failed = {failure.get("itemIdentifier") for failure in failures}
+    if not failed:
+        return []
+    numbers = [record["dynamodb"]["SequenceNumber"] for record in records]
+    found = [index for index, number in enumerate(numbers) if number in failed]
+    # An identifier that is not in the batch fails it whole.
+    return records[found[0] :] if found else records
+
+
+def _batches(records: Sequence[Record], size: int) -> Iterator[list[Record]]:
+    for start in range(0, len(records), size):
+        yield list(records[start : start + size])

@@ -1,0 +1,86 @@
+"""The table's stream as an event source mapping reads it: every shard, in the shape of AWS's events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import boto3
+from botocore.config import Config
+
+#: What one call returns at most.
+LIMIT: Final = 1000
+#: How often it is looked for shards that are new.
+DESCRIBE_SECONDS: Final = 10.0
+
+Record = dict[str, Any]
+
+# Shard names are shorter here than AWS's, and would be refused before they are sent.
+_CONFIG = Config(parameter_validation=False, retries={"max_attempts": 1}, connect_timeout=2, read_timeout=10)
+
+
+class StreamRecords:
+    """What is written from the moment on at which this was made. Raises botocore's errors."""
+
+    def __init__(self, table_name: str) -> None:
+        self._client = boto3.client("dynamodbstreams", config=_CONFIG)
+        table = boto3.client("dynamodb", config=_CONFIG).describe_table(TableName=table_name)["Table"]
+        self._arn: str = table["LatestStreamArn"]
+        #: Shard → where to go on; None for one that has been read to its end.
+        self._iterators: dict[str, str | None] = {}
+        self._described = time.monotonic()
+        for shard in self._shards():
+            self._iterators[shard] = self._iterator(shard, "LATEST")
+
+    def read(self) -> list[Record]:
+        """What has come since the last time, oldest first within each shard."""
+        if time.monotonic() - self._described >= DESCRIBE_SECONDS:
+            self._look_for_shards()
+        records = [record for shard in list(self._iterators) for record in self._read_shard(shard)]
+        if any(iterator is None for iterator in self._iterators.values()):
+            self._look_for_shards()
+        return records
+
+    def _read_shard(self, shard: str) -> Iterator[Record]:
+        iterator = self._iterators[shard]
+        if iterator is None:
+            return
+        answer = self._client.get_records(ShardIterator=iterator, Limit=LIMIT)
+        self._iterators[shard] = answer.get("NextShardIterator")
+        for record in answer["Records"]:
+            yield _as_event(record, self._arn)
+
+    def _look_for_shards(self) -> None:
+        """Shards that appear later are read from their beginning; those that are gone are forgotten."""
+        self._described = time.monotonic()
+        shards = set(self._shards())
+        for shard in shards - self._iterators.keys():
+            self._iterators[shard] = self._iterator(shard, "TRIM_HORIZON")
+        for shard in self._iterators.keys() - shards:
+            del self._iterators[shard]
+
+    def _shards(self) -> list[str]:
+        shards: list[str] = []
+        page: dict[str, str] = {}
+        while True:
+            answer = self._client.describe_stream(StreamArn=self._arn, **page)["StreamDescription"]
+            shards += [shard["ShardId"] for shard in answer["Shards"]]
+            if not answer.get("LastEvaluatedShardId"):
+                return shards
+            page = {"ExclusiveStartShardId": answer["LastEvaluatedShardId"]}
+
+    def _iterator(self, shard: str, kind: str) -> str:
+        answer = self._client.get_shard_iterator(StreamArn=self._arn, ShardId=shard, ShardIteratorType=kind)
+        iterator: str = answer["ShardIterator"]
+        return iterator
+
+
+def _as_event(record: Record, arn: str) -> Record:
+    """As Lambda hands it on: with where it comes from, and the time as a number."""
+    change = dict(record["dynamodb"])
+    written = change.get("ApproximateCreationDateTime")
+    if isinstance(written, datetime):
+        change["ApproximateCreationDateTime"] = written.timestamp()
+    return record | {"dynamodb": change, "eventSourceARN": arn}

@@ -1,0 +1,59 @@
+"""What processes that ended without a word leave behind: their queues, and lapsed waiters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.log.table import Table
+from tidemark.log.waiters import all_waiters, remove_lapsed
+from tidemark.wake.queue import QueueGone, Queues
+
+#: No registration lasts a tenth of this; a queue is younger until its first one.
+ORPHAN_MS: Final = 10 * 60 * 1000
+#: DynamoDB removes lapsed items for nothing, mostly within minutes. What it has left by then
+#: (and where an engine never does) costs less to remove than to read again every round.
+LAPSED_MS: Final = 60 * 60 * 1000
+
+
+@dataclass(slots=True)
+class WakeSwept:
+    """What one run removed."""
+
+    waiters: int = 0
+    queues: int = 0
+
+
+def sweep_wake(
+    table: Table, queues: Queues, now_ms: int, may_go_on: Callable[[], bool] = lambda: True
+) -> WakeSwept:
+    """A queue that no living registration names is an orphan, once it is old enough to have
+    had one. Its process, should it only have slept, makes another. Safe to repeat, and to
+    stop anywhere. Raises Busy, Unavailable, QueueUnavailable."""
+    swept = WakeSwept()
+    in_use: set[str] = set()
+    for waiter in all_waiters(table):
+        if waiter.until_ms > now_ms:
+            in_use.add(_name(waiter.queue_url))
+        elif now_ms - waiter.until_ms >= LAPSED_MS and may_go_on():
+            remove_lapsed(table, waiter)
+            swept.waiters += 1
+    for url in queues.all():
+        if not may_go_on():
+            break
+        if _is_orphan(queues, url, in_use, now_ms):
+            with suppress(QueueGone):
+                queues.delete(url)
+                swept.queues += 1
+    return swept
+
+
+def _is_orphan(queues: Queues, url: str, in_use: Collection[str], now_ms: int) -> bool:
+    made_ms = queues.made_ms(url)
+    return made_ms is not None and now_ms - made_ms >= ORPHAN_MS and _name(url) not in in_use
+
+
+def _name(url: str) -> str:
+    return url.rpartition("/")[2]

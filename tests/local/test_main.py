@@ -1,0 +1,297 @@
+"""`python -m tidemark.local` as a person meets it: one line when it is ready, a clean end, clear refusals."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.local.conftest import write_function
+from tests.local.polling import children_of, is_running, wait_until
+from tidemark.local.engines import ROOT
+from tidemark.local.ports import listening_socket, port_of
+
+DEADLINE_SECONDS = 60
+#: The system of another project directory, started as `python -m tidemark.local` starts its own.
+IN_PROJECT = """
+import os, sys
+from pathlib import Path
+from tidemark.local.__main__ import main
+code = main(Path(sys.argv[1]))
+sys.stdout.flush()
+os._exit(code)
+"""
+
+
+class System:
+    """A running `python -m tidemark.local`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
+        self.line = process.stdout.readline()
+        found = re.search(r"http://\S+", self.line)
+        self.address = urlsplit(found[0]).netloc if found else ""
+
+    def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self.address, timeout=DEADLINE_SECONDS)
+        try:
+            connection.request(
+                method, path, body, {name.replace("_", "-"): headers[name] for name in headers}
+            )
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
+        """The exit code, the rest of standard output, and standard error."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> tuple[int, str, str]:
+        return outcome(self.process)
+
+
+def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """The exit code, standard output, and standard error without the notice that the stand-in serves."""
+    out, err = process.communicate(timeout=DEADLINE_SECONDS)
+    return process.returncode, out, re.sub(NOTICE, "", err)
+
+
+NOTICE = r"tidemark: NOTHING WILL BE KEPT: .*\n"
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a system in an empty working directory, on any free port; kills what still runs at the end."""
+    with ExitStack() as stack:
+
+        def starting(*, project: Path | None = None, **environment: str) -> subprocess.Popen[str]:
+            command = ["-m", "tidemark.local"] if project is None else ["-c", IN_PROJECT, str(project)]
+            inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=tmp_path,
+                env={"DYNOXIDE_PATH": _dynoxide(), **inherited, "PORT": "0", **environment},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield starting
+
+
+def _dynoxide() -> str:
+    """A project of a test has no node_modules of its own."""
+    return str(ROOT / "node_modules/@dynoxide/linux-x64/dynoxide")
+
+
+@pytest.fixture(params=["asgi", "lambda"])
+def via(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_ready_line_then_work_then_clean_end(
+    start: Start, dynoxide_binary: Path, tmp_path: Path, via: str
+) -> None:
+    """From an empty directory with nothing but defaults."""
+    system = System(start(VIA=via))
+    assert re.fullmatch(
+        rf"Tidemark is ready at http://127\.0\.0\.1:\d+ "
+        rf"\(via {via}; DynamoDB: dynoxide on disk; S3, SQS: ministack; data in \.data\)\n",
+        system.line,
+    )
+    assert system.request("GET", "/v1/health")[0] == 200
+    assert system.request("PUT", "/v1/stream/tides", b"high", content_type="text/plain")[0] == 201
+    children = children_of(system.process.pid)
+    assert system.end() == (0, "", "")
+    assert not any(is_running(child) for child in children)
+    assert {path.name for path in (tmp_path / ".data").iterdir()} == {"dynamodb", "s3", "logs", "lock"}
+
+
+def test_streams_survive_kill_9_of_everything(start: Start, dynoxide_binary: Path, via: str) -> None:
+    """A small body and one that lies in S3; started again on what is left."""
+    first = System(start(VIA=via))
+    assert first.request("PUT", "/v1/stream/small", b"high", content_type="text/plain")[0] == 201
+    large = b"tide" * 100_000
+    assert first.request("PUT", "/v1/stream/large", large, content_type="text/plain")[0] == 201
+    for child in children_of(first.process.pid):
+        os.kill(child, signal.SIGKILL)
+    first.process.kill()
+    first.wait()
+    second = System(start(VIA=via))
+    assert second.request("GET", "/v1/stream/small?offset=-1") == (200, b"high")
+    assert second.request("GET", "/v1/stream/large?offset=-1") == (200, large)
+    assert second.end()[0] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_open_event_stream_does_not_hold_the_end(start: Start, number: int) -> None:
+    """The reader gets the end of its answer, not a broken connection; nobody gets a traceback."""
+    system = System(start(SSE_SECONDS="600"))
+    assert system.request("PUT", "/v1/stream/tides", b"high", content_type="text/plain")[0] == 201
+    reader = http.client.HTTPConnection(system.address, timeout=DEADLINE_SECONDS)
+    reader.request("GET", "/v1/stream/tides?offset=-1&live=sse")
+    answer = reader.getresponse()
+    assert answer.readline().startswith(b"event:")
+    system.process.send_signal(number)
+    answer.read()
+    reader.close()
+    assert system.wait() == (0, "", "")
+
+
+WAITING = """
+import os, threading
+
+def handler(event, context):
+    if event["rawPath"] == "/wait":
+        open("waiting", "w").close()
+        threading.Event().wait()
+    return {"statusCode": 200, "body": "ok"}
+"""
+
+
+def test_a_handler_that_waits_does_not_hold_the_end(start: Start, project: Path, tmp_path: Path) -> None:
+    write_function(project, "probe", WAITING)
+    system = System(start(project=project, VIA="lambda"))
+    answers: list[int] = []
+    waiting = threading.Thread(target=lambda: answers.append(system.request("GET", "/wait")[0]))
+    waiting.start()
+    wait_until((tmp_path / "waiting").exists, "the request's arrival")
+    code, out, err = system.end()
+    waiting.join()
+    assert (code, out, answers) == (0, "", [503])
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_reaches_the_engines_only_through_the_system(start: Start, dynoxide_binary: Path) -> None:
+    """A terminal interrupts the whole process group, but the engines must outlive the last request."""
+    system = System(start())
+    os.killpg(system.process.pid, signal.SIGINT)
+    assert system.wait() == (0, "", "")
+
+
+def test_interrupted_while_it_starts(start: Start, tmp_path: Path) -> None:
+    process = start()
+    wait_until((tmp_path / ".data/lock").exists, "the data directory")
+    process.send_signal(signal.SIGINT)
+    code, out, err = outcome(process)
+    assert code == 0
+    assert "Traceback" not in err
+    assert out == "" or out.startswith("Tidemark is ready")
+
+
+@pytest.mark.parametrize("name", ["dynoxide", "ministack_server"])
+def test_an_engine_that_dies_ends_the_system(start: Start, dynoxide_binary: Path, name: str) -> None:
+    """Without it nothing can be acknowledged: it says so and ends, rather than to answer errors for ever."""
+    system = System(start())
+    child = next(
+        pid for pid in children_of(system.process.pid) if name in Path(f"/proc/{pid}/cmdline").read_text()
+    )
+    os.kill(child, signal.SIGKILL)
+    code, out, err = system.wait()
+    assert (code, out) == (1, "")
+    assert "was ended by signal 9" in err.splitlines()[0]
+    assert err.splitlines()[0].endswith("; stopping")
+    assert "Traceback" not in err
+
+
+def test_a_taken_port_is_one_line(start: Start, tmp_path: Path) -> None:
+    with listening_socket("127.0.0.1", 0) as taken:
+        port = port_of(taken)
+        code, out, err = outcome(start(PORT=str(port)))
+    assert (code, out) == (1, "")
+    assert err == f"tidemark: port {port} on 127.0.0.1 cannot be used: Address already in use\n"
+    assert not (tmp_path / ".data").exists()
+
+
+def test_a_data_directory_in_use_is_one_line(start: Start) -> None:
+    first = System(start())
+    code, out, err = outcome(start())
+    assert (code, out) == (1, "")
+    assert re.fullmatch(
+        rf"tidemark: .*/\.data is in use by process {first.process.pid}: stop it, .*DATA_DIR\n", err
+    )
+    assert first.request("GET", "/v1/health")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("VIA", "sam"), ("PORT", "http"), ("JANITOR_SECONDS", "soon"), ("LONG_POLL_SECONDS", "long")],
+)
+def test_a_value_that_cannot_be_used_is_one_line(start: Start, name: str, value: str) -> None:
+    code, out, err = outcome(start(**{name: value}))
+    assert (code, out) == (2, "")
+    assert re.fullmatch(rf"tidemark: {name} must be .*\n", err)
+
+
+def test_a_function_that_does_not_load_is_one_line(start: Start, project: Path) -> None:
+    write_function(project, "probe", "import no_such_module\n")
+    code, out, err = outcome(start(project=project, VIA="lambda"))
+    assert (code, out) == (1, "")
+    assert re.fullmatch(r"tidemark: Probe .* does not load: ModuleNotFoundError.*\n", err)
+
+
+def test_without_the_durable_engine_it_says_so_first(start: Start) -> None:
+    system = System(start(DYNOXIDE_PATH="missing"))
+    assert system.line.endswith("DynamoDB, S3, SQS: ministack in memory; NOTHING IS KEPT)\n")
+    assert system.request("PUT", "/v1/stream/tides", b"high", content_type="text/plain")[0] == 201
+    assert system.request("GET", "/v1/stream/tides?offset=-1") == (200, b"high")
+    system.process.terminate()
+    _, err = system.process.communicate(timeout=DEADLINE_SECONDS)
+    assert system.process.returncode == 0
+    assert re.fullmatch(NOTICE, err)
+
+
+def test_janitor_comes_round_and_its_failures_are_not_fatal(
+    start: Start, project: Path, tmp_path: Path
+) -> None:
+    """It gets EventBridge's event, fails, and comes again."""
+    code = """
+import json
+
+def handler(event, context):
+    with open("rounds", "a") as rounds:
+        print(json.dumps([event["source"], event["detail-type"], context.function_name]), file=rounds)
+    raise RuntimeError("the tide is in")
+"""
+    write_function(project, "sweeper", code)
+    system = System(start(project=project, VIA="lambda", JANITOR_SECONDS="0.05"))
+    rounds = tmp_path / "rounds"
+    wait_until(lambda: rounds.exists() and len(rounds.read_text().splitlines()) >= 2, "two rounds")
+    assert system.request("GET", "/")[0] == 200
+    returncode, _, err = system.end()
+    assert returncode == 0
+    assert "RuntimeError: the tide is in" in err
+    assert set(rounds.read_text().splitlines()) == {'["aws.events", "Scheduled Event", "Sweeper"]'}
+
+
+def test_it_listens_only_where_it_was_told(start: Start) -> None:
+    try:
+        listening_socket("::1", 0).close()
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6 loopback: {error}")
+    system = System(start(HOST="::1"))
+    assert "http://[::1]:" in system.line
+    assert system.request("GET", "/v1/health")[0] == 200
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(
+            ("127.0.0.1", int(system.address.rsplit(":", 1)[1])), timeout=DEADLINE_SECONDS
+        )
