@@ -55,10 +55,20 @@ def if_incarnation(incarnation: str) -> Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """A change of some attributes of an item, as an update expression and its values."""
+
+    key: Key
+    expression: str
+    values: Item
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
-    """One write of a transaction: of a whole item, or the removal of a key."""
+    """One write of a transaction: of a whole item, of parts of one, or the removal of a key."""
 
     item: Item | None = None
+    update: Update | None = None
     delete: Key | None = None
     condition: Condition | None = None
 
@@ -119,6 +129,8 @@ class Table:
             arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         if write.item is not None:
             return {"Put": arguments | {"Item": write.item}}
+        if write.update is not None:
+            return {"Update": arguments | _update_arguments(write.update, write.condition)}
         return {"Delete": arguments | {"Key": write.delete}}
 
     def query(
@@ -144,6 +156,11 @@ class Table:
             arguments["Limit"] = limit
         answer = self._call("Query", ConsistentRead=True, ScanIndexForward=not backward, **arguments)
         return answer["Items"], "LastEvaluatedKey" in answer
+
+
+def _update_arguments(update: Update, condition: Condition | None) -> dict[str, Any]:
+    values = update.values | ((condition.values or {}) if condition else {})
+    return {"Key": update.key, "UpdateExpression": update.expression, "ExpressionAttributeValues": values}
 
 
 @contextmanager
