@@ -180,12 +180,6 @@ def test_what_says_nothing_is_left_out() -> None:
     assert item.keys() == {"pk", "sk", "e", "i", "t", "b"}
 
 
-def test_dynamodb_deletes_when_it_is_told_to() -> None:
-    """`ttl` is the attribute the table names for it, in Unix seconds."""
-    batch = Batch(0, Tail(3), "id", 1, b"abc", lengths=(3,))
-    assert encode_batch("log/x", batch, ttl_seconds=1_900_000_000)["ttl"] == {"N": "1900000000"}
-
-
 # --- order --------------------------------------------------------------------------
 
 

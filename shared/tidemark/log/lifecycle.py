@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tidemark.log.append import TailMoved, batch_item, check_landed
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
+from tidemark.log.references import add_reference, if_unreferenced, mark_deleted
 from tidemark.log.schema import (
     decode_stream,
     encode_due,
@@ -16,7 +19,6 @@ from tidemark.log.table import (
     Table,
     TransactionRefused,
     Write,
-    if_incarnation,
 )
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.protocol.expiry import deadline_ms
@@ -42,9 +44,10 @@ def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
 
 
 def create_stream(table: Table, record: StreamRecord, first: Batch | None) -> None:
-    """Make the stream and its first batch, together. Raises StreamExists.
+    """Make the stream and its first batch, together. Raises StreamExists, and for a fork
+    StreamChanged when its source is not as it was.
 
-    A stream without content or expiry is one conditional write.
+    A stream without content, expiry or source is one conditional write.
     """
     extra = _creation_extras(record, first)
     try:
@@ -55,6 +58,8 @@ def create_stream(table: Table, record: StreamRecord, first: Batch | None) -> No
     except ConditionFailed as refused:
         _check_created(record, refused.existing)
     except TransactionRefused as refused:
+        if not refused.failed[0]:
+            raise StreamChanged from refused
         _check_created(record, refused.existing[0])
 
 
@@ -64,6 +69,8 @@ def _creation_extras(record: StreamRecord, first: Batch | None) -> list[Write]:
     if deadline is not None:
         due = Due(DueKind.EXPIRE, record.key, record.incarnation, deadline)
         extras.append(Write(encode_due(due)))
+    if record.fork is not None:
+        extras.append(add_reference(record.fork))
     return extras
 
 
@@ -81,28 +88,44 @@ def tombstone(tail: Tail, append_id: str, now_ms: int) -> Batch:
     return Batch(tail.offset, after, append_id, now_ms, tombstone=True, behind_closing=tail.closed)
 
 
-def end_stream(table: Table, record: StreamRecord, last: Batch) -> None:
-    """Delete or expire: tombstone the log, remove the item, ask for the space back.
+def end_stream(table: Table, record: StreamRecord, last: Batch, release: Sequence[Write] = ()) -> None:
+    """Delete or expire: tombstone the log, remove the item, ask for the space back, and let
+    go of the stream it was forked from (`log/references.py`).
 
-    Raises TailMoved when an append came first, StreamChanged when another end did.
+    A stream that forks were made of keeps its item and its log, and is marked as deleted.
+    Raises TailMoved when an append came first, StreamChanged when anything else did.
     """
-    gone = Write(delete=stream_key(record.key), condition=if_incarnation(record.incarnation))
-    _end(table, record, last, [gone])
+    if record.references:
+        _end(table, last, record, [mark_deleted(record, last.time_ms)])
+    else:
+        unreferenced = if_unreferenced(record.incarnation)
+        gone = Write(delete=stream_key(record.key), condition=unreferenced)
+        _end(table, last, record, [gone, reclaim(record, last.time_ms), *release])
 
 
 def replace_stream(
-    table: Table, expired: StreamRecord, last: Batch, record: StreamRecord, first: Batch | None
+    table: Table,
+    expired: StreamRecord,
+    last: Batch,
+    record: StreamRecord,
+    first: Batch | None,
+    *,
+    release: Sequence[Write] = (),
 ) -> None:
     """Create a stream where an expired one still has its item. Raises as `end_stream`."""
-    fresh = Write(encode_stream(record), condition=if_incarnation(expired.incarnation))
-    _end(table, expired, last, [fresh, *_creation_extras(record, first)])
+    fresh = Write(encode_stream(record), condition=if_unreferenced(expired.incarnation))
+    extras = _creation_extras(record, first)
+    _end(table, last, expired, [fresh, reclaim(expired, last.time_ms), *release, *extras])
 
 
-def _end(table: Table, record: StreamRecord, last: Batch, stream_writes: list[Write]) -> None:
-    reclaim = Due(DueKind.RECLAIM, record.key, record.incarnation, last.time_ms + RECLAIM_AFTER_MS)
-    final = Write(batch_item(record, last), condition=IF_ABSENT)
+def reclaim(record: StreamRecord, now_ms: int) -> Write:
+    due = Due(DueKind.RECLAIM, record.key, record.incarnation, now_ms + RECLAIM_AFTER_MS)
+    return Write(encode_due(due))
+
+
+def _end(table: Table, last: Batch, record: StreamRecord, writes: Sequence[Write]) -> None:
     try:
-        table.transact([final, Write(encode_due(reclaim)), *stream_writes])
+        table.transact([Write(batch_item(record, last), condition=IF_ABSENT), *writes])
     except TransactionRefused as refused:
         if not refused.failed[0]:
             raise StreamChanged from refused

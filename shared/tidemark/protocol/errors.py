@@ -13,6 +13,7 @@ to write it down.
     │   ├── ContentTypeMismatch    (§5.2)
     │   ├── SequenceRegression     Stream-Seq did not increase (§5.2)
     │   └── SequenceGap            Producer-Seq skipped ahead (§5.2.1)
+    ├── StreamGone            410  deleted, but forks still live on its data (§4.2)
     ├── PayloadTooLarge       413
     ├── Busy                  429  storage asks us to slow down
     └── Unavailable           503  storage does not answer
@@ -47,6 +48,15 @@ class StreamNotFound(Refused):
 
     def __init__(self, message: str = "Stream does not exist; create it with PUT") -> None:
         super().__init__(message)
+
+
+class StreamGone(Refused):
+    """Soft-deleted: the name is not free again before its last fork is gone (§4.2)."""
+
+    status = 410
+
+    def __init__(self) -> None:
+        super().__init__("Stream was deleted; its data is kept for the forks made of it")
 
 
 class Conflict(Refused):

@@ -19,6 +19,7 @@ from tidemark.log.schema import log_pk
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.service.delete import end
 from tidemark.service.load import known_from
+from tidemark.service.release import release
 from tidemark.service.stores import Stores
 
 
@@ -29,6 +30,7 @@ class Swept:
     expired: int = 0
     postponed: int = 0
     reclaimed: int = 0
+    released: int = 0
 
 
 def sweep(stores: Stores, may_go_on: Callable[[], bool] = lambda: True) -> Swept:
@@ -40,6 +42,8 @@ def sweep(stores: Stores, may_go_on: Callable[[], bool] = lambda: True) -> Swept
         if due.kind is DueKind.RECLAIM:
             _reclaim(stores, due)
             swept.reclaimed += 1
+        elif due.kind is DueKind.RELEASE:
+            swept.released += release(stores, due)
         else:
             _expire(stores, due, swept)
     return swept
@@ -55,7 +59,7 @@ def _expire(stores: Stores, due: Due, swept: Swept) -> None:
     """End the stream, or look again when its window, renewed meanwhile, is over."""
     now_ms = stores.clock_ms()
     record = load_stream(stores.table, due.key)
-    if record is not None and record.incarnation == due.incarnation:
+    if record is not None and record.incarnation == due.incarnation and not record.deleted:
         last = load_last(stores.table, log_pk(record.key, record.incarnation))
         known = known_from(record, last, now_ms)
         if not known.is_expired(now_ms):

@@ -7,31 +7,43 @@ from tidemark.log.read import load_last
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.tails import Known
-from tidemark.protocol.errors import StreamNotFound
+from tidemark.protocol.errors import Refused, StreamGone, StreamNotFound
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.protocol.tail import EMPTY
+from tidemark.protocol.tail import Tail
 from tidemark.service.stores import Stores
 
 
 def known_from(record: StreamRecord, last: Batch | None, learned_ms: int) -> Known:
     if last is None:
-        return Known(record, EMPTY, record.created_ms, learned_ms)
+        return Known(record, Tail(record.base), record.created_ms, learned_ms)
     return Known(record, last.after, last.time_ms, learned_ms)
+
+
+def ended(record: StreamRecord | None) -> Refused:
+    """Why a stream that is not there is not: gone without a trace, or kept for its forks."""
+    return StreamGone() if record is not None and record.references else StreamNotFound()
+
+
+def existing(record: StreamRecord | None) -> StreamRecord:
+    """Raises StreamNotFound or StreamGone."""
+    if record is None or record.deleted:
+        raise ended(record)
+    return record
 
 
 def load_known(stores: Stores, key: StreamKey) -> Known:
     """The stream and its tail as they are now: two small reads, at once where possible.
 
-    Raises StreamNotFound; an expired stream is not there any more (§5.1).
+    Raises StreamNotFound or StreamGone; an expired stream is not there any more (§5.1).
     """
     now_ms = stores.clock_ms()
-    record, last = _load(stores, key, now_ms)
-    if record is None or (last is not None and last.tombstone):
+    found, last = _load(stores, key, now_ms)
+    if found is None or found.deleted or (last is not None and last.tombstone):
         stores.tails.forget(key)
-        raise StreamNotFound
-    known = known_from(record, last, now_ms)
+        raise ended(found)
+    known = known_from(found, last, now_ms)
     if known.is_expired(now_ms):
-        raise StreamNotFound
+        raise ended(found)
     stores.tails.learn(known)
     return known
 

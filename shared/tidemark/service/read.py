@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tidemark.log.lifecycle import load_stream
-from tidemark.log.read import PAGE_BYTES, Page, load_last, read_page
+from tidemark.log.read import Page, load_last, read_page
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import log_pk, stream_key
 from tidemark.log.table import ConditionFailed, if_incarnation
@@ -14,7 +14,7 @@ from tidemark.protocol.expiry import is_expired, needs_renewal
 from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
-from tidemark.service.load import known_from, load_known
+from tidemark.service.load import ended, existing, known_from, load_known
 from tidemark.service.stores import Stores
 
 
@@ -51,18 +51,19 @@ def read_on(stores: Stores, reading: Reading) -> Reading:
     stream's item, because a deletion shows in the log. Raises StreamNotFound."""
     record, start = reading.record, reading.page.end
     now_ms = stores.clock_ms()
-    page = read_page(stores.table, log_pk(record.key, record.incarnation), start, known_tail=Tail(start))
+    page = _query_page(stores, record, start, Tail(start))
     return _reading(stores, record, page, now_ms)
 
 
 def _reading(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Reading:
     if page.deleted:
         stores.tails.forget(record.key)
-        raise StreamNotFound
-    if page.up_to_date and page.last is not None:
-        stores.tails.learn(known_from(record, page.last, now_ms))
+        raise ended(load_stream(stores.table, record.key))
     page = _with_blobs(stores, page)
-    stores.recent.keep(record.incarnation, *page.batches)
+    own = [batch for batch in page.batches if batch.start >= record.base]
+    stores.recent.keep(record.incarnation, *own)
+    if page.up_to_date and own:
+        stores.tails.learn(known_from(record, own[-1], now_ms))
     return Reading(record, page)
 
 
@@ -72,7 +73,10 @@ def _with_blobs(stores: Stores, page: Page) -> Page:
     if not names:
         return page
     blobs = iter(stores.fetch(names))
-    batches = (replace(batch, data=next(blobs)) if batch.data is None else batch for batch in page.batches)
+    batches = (
+        replace(batch, data=next(blobs)[: batch.size]) if batch.data is None else batch
+        for batch in page.batches
+    )
     return replace(page, batches=tuple(batches))
 
 
@@ -80,35 +84,22 @@ def _load_page(stores: Stores, key: StreamKey, start: int, now_ms: int) -> tuple
     """The stream and the page at once where the incarnation is known, else in turn."""
     known = stores.tails.get(key, now_ms)
     if known is None:
-        record = _existing(load_stream(stores.table, key))
+        record = existing(load_stream(stores.table, key))
         return record, _query_page(stores, record, start, None)
     guess = known
     found, page = stores.together(
         lambda: load_stream(stores.table, key),
         lambda: _query_page(stores, guess.record, start, guess.tail),
     )
-    record = _existing(found)
+    record = existing(found)
     if record.incarnation != known.record.incarnation:
         stores.tails.forget(key)
         page = _query_page(stores, record, start, None)
     return record, page
 
 
-def _existing(record: StreamRecord | None) -> StreamRecord:
-    if record is None:
-        raise StreamNotFound
-    return record
-
-
 def _query_page(stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None) -> Page:
-    return read_page(
-        stores.table,
-        log_pk(record.key, record.incarnation),
-        start,
-        known_tail=known_tail,
-        recent=stores.recent.chain(record.incarnation, start, PAGE_BYTES),
-        by_message=record.content_type.is_json,
-    )
+    return read_page(stores.table, record, start, known_tail=known_tail, recent=stores.recent)
 
 
 def _keep_alive(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> StreamRecord:
@@ -122,7 +113,7 @@ def _keep_alive(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -
         last = load_last(stores.table, log_pk(record.key, record.incarnation))
         touched_ms = max(touched_ms, last.time_ms if last else 0)
         if is_expired(record.expiry, touched_ms, now_ms):
-            raise StreamNotFound
+            raise ended(record)
     return _renew(stores, record, touched_ms, now_ms)
 
 
