@@ -138,12 +138,18 @@ def _read_forward(
     for span in spans:
         begin = max(start, span.begin)
         left_bytes = start + limit_bytes - begin
-        found = recent.chain(span.incarnation, begin, left_bytes) if recent else []
+        found = _chain(recent, span, begin, left_bytes)
         complete = _fill(table, span, begin, found, left_bytes)
         batches.extend(_cut(batch, span.end) for batch in found)
         if not complete or (batches and batches[-1].end - start > limit_bytes):
             break
     return _page(start, batches, limit_bytes, reached_tail=complete and span.end is None)
+
+
+def _chain(recent: RecentBatches | None, span: Span, begin: int, limit_bytes: int) -> list[Batch]:
+    """What is known of the span; its log may be known beyond the span's end."""
+    chain = recent.chain(span.incarnation, begin, limit_bytes) if recent else []
+    return [batch for batch in chain if span.end is None or batch.start < span.end]
 
 
 def _fill(table: Table, span: Span, begin: int, batches: list[Batch], limit_bytes: int) -> bool:
