@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from starlette.requests import Request
+
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import Refused
 from tidemark.protocol.stream_key import StreamKey
@@ -50,6 +52,11 @@ class Backend:
     async def close(self) -> None:
         """At the process's end, where the platform lets it see one."""
         await self.run(self.wake.close)
+
+
+def backend_of(request: Request) -> Backend:
+    backend: Backend = request.app.state.backend
+    return backend
 
 
 def make_wake(stores: Stores, settings: Settings) -> Wake:

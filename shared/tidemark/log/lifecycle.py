@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidemark.log.append import TailMoved, batch_item, check_landed
+from tidemark.log.buckets import count_streams
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.schema import (
     decode_stream,
@@ -19,6 +20,7 @@ from tidemark.log.table import (
     if_incarnation,
 )
 from tidemark.log.tails import RECLAIM_AFTER_MS
+from tidemark.protocol.errors import BucketNotFound
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
@@ -42,11 +44,13 @@ def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
 
 
 def create_stream(table: Table, record: StreamRecord, first: Batch | None) -> None:
-    """Make the stream and its first batch, together. Raises StreamExists.
+    """Make the stream and its first batch, together, and count it in its bucket.
+    Raises StreamExists, BucketNotFound.
 
-    A stream without content or expiry is one conditional write.
+    A stream without content, expiry or bucket is one conditional write.
     """
-    extra = _creation_extras(record, first)
+    counted = count_streams(record.key.bucket, +1)
+    extra = [*counted, *_creation_extras(record, first)]
     try:
         if extra:
             table.transact([Write(encode_stream(record), condition=IF_ABSENT), *extra])
@@ -55,6 +59,8 @@ def create_stream(table: Table, record: StreamRecord, first: Batch | None) -> No
     except ConditionFailed as refused:
         _check_created(record, refused.existing)
     except TransactionRefused as refused:
+        if counted and refused.failed[1] and not refused.failed[0]:
+            raise BucketNotFound from refused
         _check_created(record, refused.existing[0])
 
 
@@ -82,18 +88,20 @@ def tombstone(tail: Tail, append_id: str, now_ms: int) -> Batch:
 
 
 def end_stream(table: Table, record: StreamRecord, last: Batch) -> None:
-    """Delete or expire: tombstone the log, remove the item, ask for the space back.
+    """Delete or expire: tombstone the log, remove the item, count it out of its bucket, ask
+    for the space back.
 
     Raises TailMoved when an append came first, StreamChanged when another end did.
     """
     gone = Write(delete=stream_key(record.key), condition=if_incarnation(record.incarnation))
-    _end(table, record, last, [gone])
+    _end(table, record, last, [gone, *count_streams(record.key.bucket, -1)])
 
 
 def replace_stream(
     table: Table, expired: StreamRecord, last: Batch, record: StreamRecord, first: Batch | None
 ) -> None:
-    """Create a stream where an expired one still has its item. Raises as `end_stream`."""
+    """Create a stream where an expired one still has its item: its bucket counts no more
+    and no fewer. Raises as `end_stream`."""
     fresh = Write(encode_stream(record), condition=if_incarnation(expired.incarnation))
     _end(table, expired, last, [fresh, *_creation_extras(record, first)])
 

@@ -12,10 +12,32 @@ from tidemark.protocol.tail import Tail
 
 
 @dataclass(frozen=True, slots=True)
+class BucketRecord:
+    """`streams` counts those that have an item; `creation_id` is the creation's own mark."""
+
+    bucket: str
+    created_ms: int
+    creation_id: str
+    streams: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The visible snapshot of a stream: what lies before `offset`, folded, in a blob."""
+
+    offset: int
+    blob: str
+    content_type: ContentType
+    size: int
+    published_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class StreamRecord:
     """A stream that exists. A re-created one has another incarnation, and so another log.
 
     `touched_ms` is the last recorded read; writes are recorded by their batches.
+    `retained` is the earliest offset that may be read.
     """
 
     key: StreamKey
@@ -24,6 +46,8 @@ class StreamRecord:
     expiry: Expiry
     created_ms: int
     touched_ms: int
+    snapshot: Snapshot | None = None
+    retained: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +85,26 @@ class DueKind(Enum):
 
     EXPIRE = "expire"
     RECLAIM = "reclaim"
+    #: Remove the batches below `offset`, and the blob of the snapshot before.
+    TRIM = "trim"
+    #: Remove an upload that nobody has published.
+    UPLOAD = "upload"
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """An entry in the janitor's queue: do `kind` to this incarnation, not before `due_ms`."""
+    """An entry in the janitor's queue: do `kind` to this incarnation, not before `due_ms`.
+
+    `mark` keeps apart the entries of kinds that a stream may have several of.
+    """
 
     kind: DueKind
     key: StreamKey
     incarnation: str
     due_ms: int
+    mark: str = ""
+    offset: int = 0
+    blob: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.tails import Known
 from tidemark.protocol.errors import StreamNotFound
+from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import EMPTY
 from tidemark.service.stores import Stores
@@ -17,6 +18,13 @@ def known_from(record: StreamRecord, last: Batch | None, learned_ms: int) -> Kno
     if last is None:
         return Known(record, EMPTY, record.created_ms, learned_ms)
     return Known(record, last.after, last.time_ms, learned_ms)
+
+
+def existing(record: StreamRecord | None) -> StreamRecord:
+    """Raises StreamNotFound."""
+    if record is None:
+        raise StreamNotFound
+    return record
 
 
 def load_known(stores: Stores, key: StreamKey) -> Known:
@@ -51,6 +59,21 @@ def _load(stores: Stores, key: StreamKey, now_ms: int) -> tuple[StreamRecord | N
     if record is not None and record.incarnation != expected:
         last = load_last(stores.table, log_pk(key, record.incarnation))
     return record, last
+
+
+def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int, now_ms: int) -> int:
+    """When the stream was last used, as far as its expiry hangs on it. Raises StreamNotFound.
+
+    `seen_ms` is the time of some batch of it. Writes renew by their batches alone, so a
+    stream that nobody reads looks idle in its item; only then is its tail asked.
+    """
+    used_ms = max(record.touched_ms, seen_ms)
+    if is_expired(record.expiry, used_ms, now_ms):
+        last = load_last(stores.table, log_pk(record.key, record.incarnation))
+        used_ms = max(used_ms, last.time_ms if last else 0)
+        if is_expired(record.expiry, used_ms, now_ms):
+            raise StreamNotFound
+    return used_ms
 
 
 def reload_tail(stores: Stores, record: StreamRecord) -> Known:
