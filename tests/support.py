@@ -21,6 +21,7 @@ from tidemark.protocol.append import Outcome
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import Refused
 from tidemark.protocol.expiry import NEVER, Expiry
+from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import AppendRequest, append
@@ -109,6 +110,13 @@ class Process:
     def create(self, key: StreamKey, **asked: Any) -> Created:
         return create(self.stores, key, create_request(**asked))
 
+    def fork(
+        self, key: StreamKey, source: StreamKey, offset: int | None = None, sub: int = 0, **asked: Any
+    ) -> Created:
+        """A fork that leaves to its source whatever is not asked for."""
+        asked = {"content_type": None} | asked
+        return self.create(key, fork=ForkPoint(source, offset, sub), **asked)
+
     def append(self, key: StreamKey, body: bytes = b"", **asked: Any) -> Outcome:
         """One append; raises what refuses it."""
         answer = append(self.stores, key, [append_request(body, **asked)])[0]
@@ -137,9 +145,14 @@ def a_key(name: str = "a") -> StreamKey:
 
 
 def create_request(
-    content_type: Any = BYTES, expiry: Expiry = NEVER, *, closed: bool = False, body: bytes = b""
+    content_type: Any = BYTES,
+    expiry: Expiry = NEVER,
+    *,
+    closed: bool = False,
+    body: bytes = b"",
+    fork: ForkPoint | None = None,
 ) -> CreateRequest:
-    return CreateRequest(content_type, expiry, closed, body)
+    return CreateRequest(content_type, expiry, closed, body, fork)
 
 
 def append_request(

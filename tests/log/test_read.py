@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import BYTES, JSON, Process, World, a_key
+from tests.support import BYTES, JSON, Process, World, a_key, before
 from tidemark.log.read import load_last, read_page
 from tidemark.log.schema import log_pk
 from tidemark.protocol.errors import Malformed, StreamNotFound
@@ -58,10 +58,10 @@ def test_json_is_read_from_message_ends_only(world: World) -> None:
 def test_pages_follow_on_each_other(world: World, limit: int, start: int) -> None:
     process, key = filled(world, b"abcd", b"ef", b"ghijkl")
     record = process.create(key).known.record
-    table, pk = process.stores.table, log_pk(key, record.incarnation)
+    table = process.stores.table
     data, position, up_to_date = b"", start, False
     while not up_to_date:
-        page = read_page(table, pk, position, limit_bytes=limit)
+        page = read_page(table, record, position, limit_bytes=limit)
         data += page.data
         assert page.end > position, "every page brings the reader forward"
         # Cut at a batch end, and over the limit only by a batch that is alone.
@@ -110,6 +110,28 @@ def test_waiting_readers_see_what_comes_and_what_ends(world: World) -> None:
     delete(process.stores, key)
     with pytest.raises(StreamNotFound):
         read_on(process.stores, later)
+
+
+def test_an_append_between_two_looks_does_not_confuse_a_reader_at_the_tail(world: World) -> None:
+    """The first query finds nothing behind the tail; by the time of the second, which asks
+    for the batch before it, an append has landed exactly there."""
+    writer, key = filled(world, b'"first"', content_type=JSON)
+    tail = writer.append(key, b'"second"', content_type=JSON).next_offset
+    reader = world.process()
+    queries = []
+
+    def append_between(operation: str) -> None:
+        if operation == "Query":
+            queries.append(operation)
+        if len(queries) == 2:
+            queries.append("appended")
+            writer.append(key, b'"third"', content_type=JSON)
+
+    before(reader.dynamodb, append_between)
+    reading = read(reader.stores, key, tail)
+    assert "appended" in queries
+    assert (reading.page.end, reading.data) == (tail, b"")
+    assert read_on(reader.stores, reading).data == b'"third",'
 
 
 def test_the_last_batch_is_read_without_its_bytes(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -9,16 +10,20 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tidemark.log.records import Batch, Due, DueKind, StreamRecord
+from tidemark.log.records import Batch, Due, DueKind, Fork, Segment, StreamRecord, Waiter
 from tidemark.log.schema import (
     DUE_SHARDS,
     STATE_ATTRIBUTES,
+    WAIT_SHARDS,
     batch_sk,
     decode_batch,
+    decode_batch_start,
     decode_due,
     decode_lengths,
+    decode_log_pk,
     decode_producer,
     decode_stream,
+    decode_waiter,
     due_before,
     due_key,
     due_pk,
@@ -27,13 +32,19 @@ from tidemark.log.schema import (
     encode_lengths,
     encode_producer,
     encode_stream,
+    encode_waiter,
+    is_log_pk,
     just_behind,
     log_pk,
     producer_key,
     stream_key,
+    wait_pk,
+    waiter_key,
+    waiters_of,
 )
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.expiry import NEVER, Expiry, parse_expiry
+from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.offset import MAX_OFFSET, render_offset
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import MAX_STREAM_ID_BYTES, StreamKey
@@ -70,7 +81,22 @@ expiries = st.one_of(
         ]
     ).map(lambda at: parse_expiry(None, at)),
 )
-records = st.builds(StreamRecord, stream_keys, ids, content_types, expiries, times, times)
+segments = st.builds(Segment, stream_keys, ids, offsets)
+fork_points = st.builds(ForkPoint, stream_keys, st.one_of(st.none(), offsets), st.integers(0, SAFE))
+forks = st.builds(Fork, fork_points, ids, st.integers(min_value=1, max_value=32))
+#: References and the deleted mark are not written with the item: they change by updates alone.
+records = st.builds(
+    StreamRecord,
+    stream_keys,
+    ids,
+    content_types,
+    expiries,
+    times,
+    times,
+    lineage=st.lists(segments, max_size=3).map(tuple),
+    fork=st.one_of(st.none(), forks),
+)
+waiters = st.builds(Waiter, ids, printable.map("https://sqs.example/{}".format), times)
 
 
 @st.composite
@@ -100,6 +126,7 @@ def batches(draw: st.DrawFn) -> Batch:
         data=data if blob is None else None,
         blob=blob,
         lengths=tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False)),
+        appends=tuple(draw(st.one_of(st.just([]), st.lists(st.integers(1, 10**5), min_size=2, max_size=9)))),
         tombstone=draw(st.booleans()),
         behind_closing=draw(st.booleans()),
     )
@@ -147,6 +174,21 @@ def test_a_batch_without_its_bytes_still_tells_the_tail(batch: Batch) -> None:
     assert not {"b", "s", "m"} & set(STATE_ATTRIBUTES), "the bytes are what it must not pay for"
 
 
+@given(records, st.integers(min_value=1, max_value=10**6))
+def test_what_updates_change(record: StreamRecord, references: int) -> None:
+    item = encode_stream(record) | {"rc": {"N": str(references)}, "dl": {"BOOL": True}}
+    assert decode_stream(item) == replace(record, references=references, deleted=True)
+
+
+@given(waiters)
+def test_waiter(waiter: Waiter) -> None:
+    """DynamoDB may remove it once it has lapsed, and not before."""
+    item = stored(encode_waiter(waiter))
+    assert decode_waiter(item) == waiter
+    assert {name: item[name] for name in ("pk", "sk")} == waiter_key(waiter)
+    assert 0 <= int(item["ttl"]["N"]) * 1000 - waiter.until_ms < 1000
+
+
 @given(ids, producers)
 def test_producer(incarnation: str, state: ProducerState) -> None:
     item = stored(encode_producer(incarnation, state))
@@ -178,12 +220,6 @@ def test_what_says_nothing_is_left_out() -> None:
     """A write is billed by the kilobyte of the whole item."""
     item = encode_batch("log/x", Batch(0, Tail(3), "id", 1, b"abc", lengths=(3,)))
     assert item.keys() == {"pk", "sk", "e", "i", "t", "b"}
-
-
-def test_dynamodb_deletes_when_it_is_told_to() -> None:
-    """`ttl` is the attribute the table names for it, in Unix seconds."""
-    batch = Batch(0, Tail(3), "id", 1, b"abc", lengths=(3,))
-    assert encode_batch("log/x", batch, ttl_seconds=1_900_000_000)["ttl"] == {"N": "1900000000"}
 
 
 # --- order --------------------------------------------------------------------------
@@ -222,6 +258,17 @@ def test_the_janitor_looks_where_entries_are(incarnation: str) -> None:
     assert due_key(due)["pk"]["S"] in {due_pk(shard) for shard in range(DUE_SHARDS)}
 
 
+@given(waiters, ids)
+def test_a_stream_finds_its_own_waiters(waiter: Waiter, other: str) -> None:
+    """All of them with one query, and nobody else's; a sweep finds everyone's."""
+    key = waiter_key(waiter)
+    for incarnation in (waiter.incarnation, other, waiter.incarnation[:-1] + "~"):
+        pk, low, high = waiters_of(incarnation)
+        found = key["pk"]["S"] == pk and low <= key["sk"]["S"] <= high
+        assert found == (incarnation == waiter.incarnation)
+    assert key["pk"]["S"] in {wait_pk(shard) for shard in range(WAIT_SHARDS)}
+
+
 # --- keys ---------------------------------------------------------------------------
 
 
@@ -232,6 +279,26 @@ def test_one_log_for_one_incarnation_of_one_stream(
     """A name may hold whatever separates the parts of a key."""
     assume((one, first) != (other, second))
     assert log_pk(one, first) != log_pk(other, second)
+
+
+@given(stream_keys, ids, batches())
+def test_a_key_of_the_log_names_its_stream(key: StreamKey, incarnation: str, batch: Batch) -> None:
+    """All that a stream record says: whose readers to wake, and where they would read."""
+    pk = log_pk(key, incarnation)
+    assert is_log_pk(pk)
+    assert decode_log_pk(pk) == (key, incarnation)
+    assert decode_batch_start(batch_sk(batch)) == batch.start
+
+
+def test_only_the_log_is_the_log() -> None:
+    due = Due(DueKind.EXPIRE, StreamKey("v1", "log/"), "x", 1)
+    for key in (
+        stream_key(due.key),
+        due_key(due),
+        producer_key("x", "log/"),
+        waiter_key(Waiter("x", "log/", 1)),
+    ):
+        assert not is_log_pk(key["pk"]["S"])
 
 
 def test_the_longest_name_fits_a_key() -> None:

@@ -11,10 +11,11 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from tidemark.protocol import content_type, cursor, offset
-from tidemark.protocol.bucket import Place, parse_bucket_path
+from tidemark.protocol.bucket import Place, Resource, parse_bucket_path
 from tidemark.protocol.content_type import ContentType, parse_content_type
 from tidemark.protocol.errors import Malformed, PayloadTooLarge
 from tidemark.protocol.expiry import parse_expiry
+from tidemark.protocol.fork import ForkPoint, parse_fork_offset, parse_sub_offset
 from tidemark.protocol.offset import ReadFrom
 from tidemark.protocol.producer import parse_claim
 from tidemark.protocol.sequence import parse_stream_seq
@@ -31,8 +32,6 @@ _DRAIN_BYTES: Final = 32 * 1024 * 1024
 
 #: What stands for itself in a URL's path (RFC 3986 §3.3).
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;="
-
-_FORK_HEADERS: Final = ("Stream-Forked-From", "Stream-Fork-Offset", "Stream-Fork-Sub-Offset")
 
 
 class Live(Enum):
@@ -125,15 +124,40 @@ async def read_body(request: Request) -> bytes:
 
 
 async def parse_create(request: Request) -> CreateRequest:
-    for name in _FORK_HEADERS:
-        if header(request, name) is not None:
-            raise Malformed(f"{name}: forks are not supported by this server yet")
+    fork = parse_fork(request)
+    body_type = parse_body_type(request)
+    if body_type is None and fork is None:
+        body_type = parse_content_type(content_type.DEFAULT)
     return CreateRequest(
-        content_type=parse_body_type(request) or parse_content_type(content_type.DEFAULT),
+        content_type=body_type,
         expiry=parse_expiry(header(request, "Stream-TTL"), header(request, "Stream-Expires-At")),
         closed=is_closing(request),
         body=await read_body(request),
+        fork=fork,
     )
+
+
+def parse_fork(request: Request) -> ForkPoint | None:
+    """The three fork headers (§4.2); the other two mean nothing without the source."""
+    source = header(request, "Stream-Forked-From")
+    offset_token = header(request, "Stream-Fork-Offset")
+    sub_offset = header(request, "Stream-Fork-Sub-Offset")
+    if source is None:
+        if offset_token is not None or sub_offset is not None:
+            raise Malformed("Stream-Fork-Offset and Stream-Fork-Sub-Offset need Stream-Forked-From")
+        return None
+    return ForkPoint(_parse_source(source), parse_fork_offset(offset_token), parse_sub_offset(sub_offset))
+
+
+def _parse_source(path: str) -> StreamKey:
+    """The path of a stream on this server, as it stands in its URL."""
+    if path.startswith(STREAM_ROOT) and "?" not in path and "#" not in path:
+        return parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=True)
+    if path.startswith("/") and "?" not in path and "#" not in path:
+        place = parse_bucket_path(path.removeprefix("/"), encoded=True)
+        if place.resource is Resource.STREAM:
+            return place.key
+    raise Malformed(f"Stream-Forked-From must be a path such as {STREAM_ROOT}name, got {path[:80]!r}")
 
 
 async def parse_append(request: Request) -> AppendRequest:

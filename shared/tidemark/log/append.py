@@ -7,7 +7,6 @@ from collections.abc import Collection
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import decode_batch, encode_batch, encode_producer, log_pk
 from tidemark.log.table import IF_ABSENT, ConditionFailed, Table, TransactionRefused, Write
-from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.protocol.producer import ProducerState
 
 
@@ -52,7 +51,4 @@ def check_landed(batch: Batch, existing: dict[str, object] | None) -> None:
 
 
 def batch_item(record: StreamRecord, batch: Batch) -> dict[str, object]:
-    """The batch as an item. With a fixed expiry, DynamoDB itself removes it for nothing."""
-    expires_at_ms = record.expiry.expires_at_ms
-    ttl_seconds = None if expires_at_ms is None else (expires_at_ms + RECLAIM_AFTER_MS) // 1000
-    return encode_batch(log_pk(record.key, record.incarnation), batch, ttl_seconds=ttl_seconds)
+    return encode_batch(log_pk(record.key, record.incarnation), batch)

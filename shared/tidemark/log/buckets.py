@@ -77,5 +77,6 @@ def list_records(
         # One more than asked for: the first may be the one that is to be left out.
         limit=limit + 1,
     )
-    records = [record for record in map(decode_stream, items) if record.key.stream_id != after]
+    found = map(decode_stream, items)
+    records = [record for record in found if record.key.stream_id != after]
     return records[:limit], more or len(records) > limit

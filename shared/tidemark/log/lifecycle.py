@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tidemark.log.append import TailMoved, batch_item, check_landed
 from tidemark.log.buckets import count_streams
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
+from tidemark.log.references import add_reference, if_unreferenced, mark_deleted
 from tidemark.log.schema import (
     decode_stream,
     encode_due,
@@ -17,7 +20,6 @@ from tidemark.log.table import (
     Table,
     TransactionRefused,
     Write,
-    if_incarnation,
 )
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.protocol.errors import BucketNotFound
@@ -44,10 +46,10 @@ def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
 
 
 def create_stream(table: Table, record: StreamRecord, first: Batch | None) -> None:
-    """Make the stream and its first batch, together, and count it in its bucket.
-    Raises StreamExists, BucketNotFound.
+    """Make the stream and its first batch, together, and count it in its bucket. Raises
+    StreamExists, BucketNotFound, and for a fork StreamChanged when its source is not as it was.
 
-    A stream without content, expiry or bucket is one conditional write.
+    A stream without content, expiry, source or bucket is one conditional write.
     """
     counted = count_streams(record.key.bucket, +1)
     extra = [*counted, *_creation_extras(record, first)]
@@ -59,8 +61,10 @@ def create_stream(table: Table, record: StreamRecord, first: Batch | None) -> No
     except ConditionFailed as refused:
         _check_created(record, refused.existing)
     except TransactionRefused as refused:
-        if counted and refused.failed[1] and not refused.failed[0]:
+        if counted and refused.failed[1]:
             raise BucketNotFound from refused
+        if not refused.failed[0]:
+            raise StreamChanged from refused
         _check_created(record, refused.existing[0])
 
 
@@ -70,6 +74,8 @@ def _creation_extras(record: StreamRecord, first: Batch | None) -> list[Write]:
     if deadline is not None:
         due = Due(DueKind.EXPIRE, record.key, record.incarnation, deadline)
         extras.append(Write(encode_due(due)))
+    if record.fork is not None:
+        extras.append(add_reference(record.fork))
     return extras
 
 
@@ -87,30 +93,46 @@ def tombstone(tail: Tail, append_id: str, now_ms: int) -> Batch:
     return Batch(tail.offset, after, append_id, now_ms, tombstone=True, behind_closing=tail.closed)
 
 
-def end_stream(table: Table, record: StreamRecord, last: Batch) -> None:
+def end_stream(table: Table, record: StreamRecord, last: Batch, release: Sequence[Write] = ()) -> None:
     """Delete or expire: tombstone the log, remove the item, count it out of its bucket, ask
-    for the space back.
+    for the space back, and let go of the stream it was forked from (`log/references.py`).
 
-    Raises TailMoved when an append came first, StreamChanged when another end did.
+    A stream that forks were made of keeps its item and its log, and is marked as deleted.
+    Raises TailMoved when an append came first, StreamChanged when anything else did.
     """
-    gone = Write(delete=stream_key(record.key), condition=if_incarnation(record.incarnation))
-    _end(table, record, last, [gone, *count_streams(record.key.bucket, -1)])
+    counted = count_streams(record.key.bucket, -1)
+    if record.references:
+        _end(table, last, record, [mark_deleted(record, last.time_ms), *counted])
+    else:
+        unreferenced = if_unreferenced(record.incarnation)
+        gone = Write(delete=stream_key(record.key), condition=unreferenced)
+        _end(table, last, record, [gone, *counted, reclaim(record, last.time_ms), *release])
 
 
 def replace_stream(
-    table: Table, expired: StreamRecord, last: Batch, record: StreamRecord, first: Batch | None
+    table: Table,
+    expired: StreamRecord,
+    last: Batch,
+    record: StreamRecord,
+    first: Batch | None,
+    *,
+    release: Sequence[Write] = (),
 ) -> None:
-    """Create a stream where an expired one still has its item: its bucket counts no more
-    and no fewer. Raises as `end_stream`."""
-    fresh = Write(encode_stream(record), condition=if_incarnation(expired.incarnation))
-    _end(table, expired, last, [fresh, *_creation_extras(record, first)])
+    """Create a stream where an expired one still has its item: its bucket counts no more and
+    no fewer. Raises as `end_stream`."""
+    fresh = Write(encode_stream(record), condition=if_unreferenced(expired.incarnation))
+    extras = _creation_extras(record, first)
+    _end(table, last, expired, [fresh, reclaim(expired, last.time_ms), *release, *extras])
 
 
-def _end(table: Table, record: StreamRecord, last: Batch, stream_writes: list[Write]) -> None:
-    reclaim = Due(DueKind.RECLAIM, record.key, record.incarnation, last.time_ms + RECLAIM_AFTER_MS)
-    final = Write(batch_item(record, last), condition=IF_ABSENT)
+def reclaim(record: StreamRecord, now_ms: int) -> Write:
+    due = Due(DueKind.RECLAIM, record.key, record.incarnation, now_ms + RECLAIM_AFTER_MS)
+    return Write(encode_due(due))
+
+
+def _end(table: Table, last: Batch, record: StreamRecord, writes: Sequence[Write]) -> None:
     try:
-        table.transact([final, Write(encode_due(reclaim)), *stream_writes])
+        table.transact([Write(batch_item(record, last), condition=IF_ABSENT), *writes])
     except TransactionRefused as refused:
         if not refused.failed[0]:
             raise StreamChanged from refused

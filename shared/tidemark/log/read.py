@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final
 
-from tidemark.log.records import Batch
-from tidemark.log.schema import STATE_ATTRIBUTES, decode_batch, just_behind
+from tidemark.log.recent import RecentBatches
+from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.schema import STATE_ATTRIBUTES, decode_batch, just_behind, log_pk
 from tidemark.log.table import Table
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.offset import render_offset
@@ -61,6 +62,27 @@ class Page:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of one log that a stream consists of; `end` None is the stream's own log,
+    which goes on. A plain stream is one span, a fork has one more for each generation."""
+
+    pk: str
+    incarnation: str
+    begin: int
+    end: int | None
+
+
+def spans_of(record: StreamRecord) -> list[Span]:
+    spans, begin = [], 0
+    for segment in record.lineage:
+        pk = log_pk(segment.key, segment.incarnation)
+        spans.append(Span(pk, segment.incarnation, begin, segment.end))
+        begin = segment.end
+    spans.append(Span(log_pk(record.key, record.incarnation), record.incarnation, begin, None))
+    return spans
+
+
 def load_last(table: Table, pk: str) -> Batch | None:
     """The last batch without its bytes; None for a log that nothing was written to."""
     items, _ = table.query(pk, attributes=STATE_ATTRIBUTES, limit=1, backward=True)
@@ -69,64 +91,113 @@ def load_last(table: Table, pk: str) -> Batch | None:
 
 def read_page(
     table: Table,
-    pk: str,
+    record: StreamRecord,
     start: int,
     *,
     known_tail: Tail | None = None,
-    recent: Sequence[Batch] = (),
-    by_message: bool = False,
+    recent: RecentBatches | None = None,
     limit_bytes: int = PAGE_BYTES,
 ) -> Page:
     """One query for data at a batch's start, or for what follows `known_tail`; one more
-    where `start` lies elsewhere.
+    where `start` lies elsewhere, and one for each boundary of a fork's lineage crossed.
 
-    `recent` is what is known of the log from `start` on: the query goes on behind it, or
-    is not made at all where it fills the page.
-    `by_message` says that a read may begin at the end of a message only.
-    Raises Malformed for an offset that is not in the stream.
+    Batches in `recent` are not asked for: the query goes on behind them, or is not made at
+    all where they fill the page. Raises Malformed for an offset that is not in the stream;
+    a JSON stream is read from message ends only.
     """
-    page = _read_forward(table, pk, start, list(recent), limit_bytes)
-    if page.batches and page.batches[0].start == start:
+    spans = [span for span in spans_of(record) if span.end is None or span.end > start]
+    page = _read_forward(table, spans, start, recent, limit_bytes)
+    if start == spans[0].begin or (page.batches and page.batches[0].start == start):
         return page
     if known_tail is not None and known_tail.offset == start:
         return replace(page, closed=known_tail.closed)
-    if start == 0:
-        return page
-    before = _batch_before(table, pk, start)
+    before = _batch_before(table, spans[0].pk, start)
     if before is None or before.end < start:
         raise Malformed(f"Offset {render_offset(start)} lies beyond the end of the stream")
     if before.end == start:
         return replace(page, closed=before.after.closed)
     skip = start - before.start
-    if by_message and skip not in accumulate(before.lengths):
+    if record.content_type.is_json and skip not in accumulate(before.lengths):
         raise Malformed(f"Offset {render_offset(start)} is not the end of a message")
-    return _page(start, (before, *page.batches), limit_bytes, reached_tail=page.up_to_date, skip=skip)
+    rest = [cut_batch(before, spans[0].end), *page.batches]
+    return _page(start, rest, limit_bytes, reached_tail=page.up_to_date, skip=skip)
 
 
 def _batch_before(table: Table, pk: str, start: int) -> Batch | None:
-    items, _ = table.query(pk, at_most=render_offset(start), limit=1, backward=True)
+    """The batch that begins before `start`: one that begins there may have come since."""
+    items, _ = table.query(pk, at_most=render_offset(start - 1), limit=1, backward=True)
     return decode_batch(items[0]) if items else None
 
 
-def _read_forward(table: Table, pk: str, start: int, batches: list[Batch], limit_bytes: int) -> Page:
+def _read_forward(
+    table: Table, spans: Sequence[Span], start: int, recent: RecentBatches | None, limit_bytes: int
+) -> Page:
+    """From `start` through the spans, until the limit or the tail."""
+    batches: list[Batch] = []
+    complete = True
+    for span in spans:
+        begin = max(start, span.begin)
+        left_bytes = start + limit_bytes - begin
+        found = _chain(recent, span, begin, left_bytes)
+        complete = _fill(table, span, begin, found, left_bytes)
+        batches.extend(cut_batch(batch, span.end) for batch in found)
+        if not complete or (batches and batches[-1].end - start > limit_bytes):
+            break
+    return _page(start, batches, limit_bytes, reached_tail=complete and span.end is None)
+
+
+def _chain(recent: RecentBatches | None, span: Span, begin: int, limit_bytes: int) -> list[Batch]:
+    """What is known of the span; its log may be known beyond the span's end."""
+    chain = recent.chain(span.incarnation, begin, limit_bytes) if recent else []
+    return [batch for batch in chain if span.end is None or batch.start < span.end]
+
+
+def _fill(table: Table, span: Span, begin: int, batches: list[Batch], limit_bytes: int) -> bool:
+    """Query for what follows `batches` in the span. Whether nothing is left there."""
+    at_most = "~" if span.end is None else render_offset(span.end - 1)
     more, queries = True, 0
-    while more and queries < PAGE_QUERIES and not (batches and batches[-1].end - start > limit_bytes):
-        items, more = table.query(pk, at_least=_after(batches, start))
+    while more and queries < PAGE_QUERIES and not _is_enough(span, begin, batches, limit_bytes):
+        at_least = just_behind(batches[-1]) if batches else render_offset(begin)
+        items, more = table.query(span.pk, at_least=at_least, at_most=at_most)
         batches.extend(map(decode_batch, items))
         queries += 1
-    return _page(start, tuple(batches), limit_bytes, reached_tail=not more)
+    return not more or (span.end is not None and bool(batches) and batches[-1].end >= span.end)
 
 
-def _after(batches: Sequence[Batch], start: int) -> str:
-    """The key to go on from: just behind the last batch, even one that is empty."""
-    return just_behind(batches[-1]) if batches else render_offset(start)
+def _is_enough(span: Span, begin: int, batches: Sequence[Batch], limit_bytes: int) -> bool:
+    if not batches:
+        return False
+    end = batches[-1].end
+    return end - begin > limit_bytes or (span.end is not None and end >= span.end)
+
+
+def cut_batch(batch: Batch, end: int | None) -> Batch:
+    """What a fork inherits of a batch: it may leave its source in the middle, and it never
+    inherits what the source's writers were up to, nor that the source was closed."""
+    if end is None:
+        return batch
+    cut_end = min(batch.end, end)
+    size = cut_end - batch.start
+    data = None if batch.data is None else batch.data[:size]
+    return replace(batch, after=Tail(cut_end), data=data, lengths=cut_lengths(batch.lengths, size))
+
+
+def cut_lengths(lengths: Sequence[int], size: int) -> tuple[int, ...]:
+    """The lengths of the messages in the first `size` bytes; the last may be a part."""
+    kept, left = [], size
+    for length in lengths:
+        if left <= 0:
+            break
+        kept.append(min(length, left))
+        left -= length
+    return tuple(kept)
 
 
 def _page(
-    start: int, batches: tuple[Batch, ...], limit_bytes: int, *, reached_tail: bool, skip: int = 0
+    start: int, batches: Sequence[Batch], limit_bytes: int, *, reached_tail: bool, skip: int = 0
 ) -> Page:
     """The batches that fit the limit, and always the first."""
     fitting = max(1, bisect_right(batches, start + limit_bytes, key=lambda batch: batch.end))
     up_to_date = reached_tail and fitting >= len(batches)
     closed = up_to_date and bool(batches) and batches[-1].after.closed
-    return Page(start, batches[:fitting], up_to_date, closed, skip)
+    return Page(start, tuple(batches[:fitting]), up_to_date, closed, skip)

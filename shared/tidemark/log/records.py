@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 
@@ -33,11 +34,33 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of another stream's log that a fork inherits: up to `end`, from where the
+    segment before it ends."""
+
+    key: StreamKey
+    incarnation: str
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Which stream this one was forked from, and how that was asked for."""
+
+    point: ForkPoint
+    incarnation: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class StreamRecord:
     """A stream that exists. A re-created one has another incarnation, and so another log.
 
     `touched_ms` is the last recorded read; writes are recorded by their batches.
     `retained` is the earliest offset that may be read.
+    `lineage` is flat: whatever a fork of a fork inherits, in order of offsets.
+    `references` counts the forks made of this very stream; `deleted` says that only they
+    keep it.
     """
 
     key: StreamKey
@@ -46,8 +69,31 @@ class StreamRecord:
     expiry: Expiry
     created_ms: int
     touched_ms: int
+    lineage: tuple[Segment, ...] = ()
+    fork: Fork | None = None
+    references: int = 0
+    deleted: bool = False
     snapshot: Snapshot | None = None
     retained: int = 0
+
+    @property
+    def base(self) -> int:
+        """The offset at which the stream's own log begins."""
+        return self.lineage[-1].end if self.lineage else 0
+
+    def owns(self, blob: str) -> bool:
+        """Whether a snapshot's blob is the stream's own, and not one that a fork inherited."""
+        return f"/{self.incarnation}/" in blob
+
+    def inherited(self, end: int) -> tuple[Segment, ...]:
+        """The lineage of a fork at `end`."""
+        segments = [*self.lineage, Segment(self.key, self.incarnation, end)]
+        cut, begin = [], 0
+        for segment in segments:
+            if begin < end and segment.end > begin:
+                cut.append(replace(segment, end=min(segment.end, end)))
+            begin = segment.end
+        return tuple(cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +102,7 @@ class Batch:
 
     The bytes are in `data`, or, where that is None, in the blob named `blob`.
     `append_id` is the write's own mark: who finds it in the table knows that it landed.
+    `appends` counts the messages of each append, where the batch holds several appends.
     A tombstone ends the log of a deleted stream: it holds the place of the next write. In
     a closed stream that place may be taken by the mark of closing, and no write will come;
     there the tombstone stands behind it.
@@ -68,6 +115,7 @@ class Batch:
     data: bytes | None = b""
     blob: str | None = None
     lengths: tuple[int, ...] = ()
+    appends: tuple[int, ...] = ()
     tombstone: bool = False
     behind_closing: bool = False
 
@@ -89,6 +137,8 @@ class DueKind(Enum):
     TRIM = "trim"
     #: Remove an upload that nobody has published.
     UPLOAD = "upload"
+    #: Remove a deleted stream if its last fork is gone.
+    RELEASE = "release"
 
 
 @dataclass(frozen=True, slots=True)

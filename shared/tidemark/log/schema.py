@@ -23,9 +23,20 @@ from typing import Any, Final
 
 import orjson
 
-from tidemark.log.records import Batch, BucketRecord, Due, DueKind, Snapshot, StreamRecord, Waiter
+from tidemark.log.records import (
+    Batch,
+    BucketRecord,
+    Due,
+    DueKind,
+    Fork,
+    Segment,
+    Snapshot,
+    StreamRecord,
+    Waiter,
+)
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.offset import WIDTH, render_offset
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
@@ -128,7 +139,7 @@ def encode_stream(record: StreamRecord) -> Item:
         item["er"] = {"N": str(record.retained)}
     if record.snapshot is not None:
         item |= encode_snapshot(record.snapshot)
-    return item
+    return item | _encode_fork(record)
 
 
 def encode_snapshot(snapshot: Snapshot) -> Item:
@@ -155,6 +166,31 @@ def decode_snapshot(item: Item) -> Snapshot | None:
     )
 
 
+def _encode_fork(record: StreamRecord) -> Item:
+    """`ln` lineage, `fk` what it was forked from; `rc` and `dl` change by updates alone."""
+    item: Item = {}
+    if record.lineage:
+        rows = [[s.key.bucket, s.key.stream_id, s.incarnation, s.end] for s in record.lineage]
+        item["ln"] = {"S": orjson.dumps(rows).decode()}
+    if record.fork is not None:
+        fork, point = record.fork, record.fork.point
+        row = [point.source.bucket, point.source.stream_id, point.offset, point.sub_offset]
+        item["fk"] = {"S": orjson.dumps([*row, fork.incarnation, fork.generation]).decode()}
+    return item
+
+
+def _decode_lineage(item: Item) -> tuple[Segment, ...]:
+    rows = orjson.loads(item["ln"]["S"]) if "ln" in item else ()
+    return tuple(Segment(StreamKey(*name), incarnation, end) for *name, incarnation, end in rows)
+
+
+def _decode_fork(item: Item) -> Fork | None:
+    if "fk" not in item:
+        return None
+    bucket, stream_id, offset, sub_offset, incarnation, generation = orjson.loads(item["fk"]["S"])
+    return Fork(ForkPoint(StreamKey(bucket, stream_id), offset, sub_offset), incarnation, generation)
+
+
 def decode_stream(item: Item) -> StreamRecord:
     return StreamRecord(
         key=StreamKey(item["pk"]["S"].removeprefix("bucket/"), item["sk"]["S"].removeprefix("stream/")),
@@ -169,6 +205,10 @@ def decode_stream(item: Item) -> StreamRecord:
         touched_ms=int(item["to"]["N"]),
         snapshot=decode_snapshot(item),
         retained=_number(item, "er") or 0,
+        lineage=_decode_lineage(item),
+        fork=_decode_fork(item),
+        references=_number(item, "rc") or 0,
+        deleted="dl" in item,
     )
 
 
@@ -213,10 +253,13 @@ def just_behind(batch: Batch) -> str:
     return render_offset(batch.start) + _BEHIND
 
 
-def encode_batch(pk: str, batch: Batch, *, ttl_seconds: int | None = None) -> Item:
+def encode_batch(pk: str, batch: Batch) -> Item:
     """`e` end, `i` append id, `t` time, `b` bytes or `s` blob, `m` message lengths where
-    there are several, `c` closed, `k` closed by, `x` tombstone, `q` Stream-Seq, `p` recent
-    producers, `o` overflowed, `ttl` when DynamoDB may delete the item (Unix seconds)."""
+    there are several, `g` messages of each append where there are several, `c` closed,
+    `k` closed by, `x` tombstone, `q` Stream-Seq, `p` recent producers, `o` overflowed.
+
+    No batch has a time to live of its own: forks may need it after its stream has expired.
+    """
     after = batch.after
     item = _key(pk, batch_sk(batch)) | {
         "e": {"N": str(batch.end)},
@@ -229,10 +272,10 @@ def encode_batch(pk: str, batch: Batch, *, ttl_seconds: int | None = None) -> It
         item["s"] = {"S": batch.blob}
     if len(batch.lengths) > 1:
         item["m"] = _binary(encode_lengths(batch.lengths))
+    if len(batch.appends) > 1:
+        item["g"] = _binary(encode_lengths(batch.appends))
     if batch.tombstone:
         item["x"] = {"BOOL": True}
-    if ttl_seconds is not None:
-        item["ttl"] = {"N": str(ttl_seconds)}
     return item | _encode_tail(after)
 
 
@@ -265,6 +308,7 @@ def decode_batch(item: Item) -> Batch:
         data=b64decode(item["b"]["B"]) if "b" in item else (b"" if blob is None else None),
         blob=blob,
         lengths=_decode_batch_lengths(item, end - start),
+        appends=decode_lengths(b64decode(item["g"]["B"])) if "g" in item else (),
         tombstone="x" in item,
         behind_closing=sk.endswith(_BEHIND),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tidemark.log.read import load_last
+from tidemark.log.read import cut_batch, load_last, spans_of
 from tidemark.log.records import Batch, Due, Snapshot, StreamRecord
 from tidemark.log.schema import (
     BOUNDARY_ATTRIBUTES,
@@ -34,12 +34,14 @@ class SnapshotMoved(Exception):
         self.latest = latest
 
 
-def load_batch_at(table: Table, pk: str, offset: int) -> Batch | None:
-    """The last batch that begins at or before the offset, without its bytes."""
+def load_batch_at(table: Table, record: StreamRecord, offset: int) -> Batch | None:
+    """The last batch that begins at or before the offset, in whichever log of a lineage that
+    lies, and without its bytes."""
+    span = next(span for span in spans_of(record) if span.end is None or span.end > offset)
     items, _ = table.query(
-        pk, at_most=render_offset(offset), attributes=BOUNDARY_ATTRIBUTES, limit=1, backward=True
+        span.pk, at_most=render_offset(offset), attributes=BOUNDARY_ATTRIBUTES, limit=1, backward=True
     )
-    return decode_batch(items[0]) if items else None
+    return cut_batch(decode_batch(items[0]), span.end) if items else None
 
 
 def commit_snapshot(
@@ -76,9 +78,10 @@ def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> Write:
 
 def _if_snapshot_is(record: StreamRecord) -> Condition:
     values: Item = {":inc": {"S": record.incarnation}}
+    same_stream = "inc = :inc AND attribute_not_exists(dl)"
     if record.snapshot is None:
-        return Condition("inc = :inc AND attribute_not_exists(sb)", values)
-    return Condition("inc = :inc AND sb = :before", values | {":before": {"S": record.snapshot.blob}})
+        return Condition(f"{same_stream} AND attribute_not_exists(sb)", values)
+    return Condition(f"{same_stream} AND sb = :before", values | {":before": {"S": record.snapshot.blob}})
 
 
 def batches_below(table: Table, pk: str, offset: int) -> Iterator[list[Item]]:

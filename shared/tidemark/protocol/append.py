@@ -64,6 +64,11 @@ class Plan:
         return b"".join(messages.data for messages in self.accepted)
 
     @property
+    def appends(self) -> tuple[int, ...]:
+        """How many messages each append brought: where one ends and the next begins."""
+        return tuple(len(messages.lengths) for messages in self.accepted if messages.lengths)
+
+    @property
     def lengths(self) -> tuple[int, ...]:
         return tuple(length for messages in self.accepted for length in messages.lengths)
 

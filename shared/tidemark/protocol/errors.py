@@ -21,6 +21,7 @@ to write it down.
     │   ├── OffsetBeyondTail       a snapshot of what is not written yet (extensions §2.2)
     │   ├── SnapshotNeeded         the latest one is what bootstrap begins with (extensions §2.6)
     │   └── UploadNotFound         named by a publish, and not there
+    ├── StreamGone            410  deleted, but forks still live on its data (§4.2)
     ├── RetentionGone         410  the offset lies below what is retained (extensions §2.2)
     ├── PayloadTooLarge       413
     ├── Busy                  429  storage asks us to slow down
@@ -81,6 +82,15 @@ class NothingHere(Refused):
 
     def __init__(self) -> None:
         super().__init__("Nothing is here; a stream has snapshot, snapshot/{offset}[/upload] and bootstrap")
+
+
+class StreamGone(Refused):
+    """Soft-deleted: the name is not free again before its last fork is gone (§4.2)."""
+
+    status = 410
+
+    def __init__(self) -> None:
+        super().__init__("Stream was deleted; its data is kept for the forks made of it")
 
 
 class Conflict(Refused):

@@ -16,17 +16,21 @@ from tidemark.protocol.offset import render_offset
 HEARTBEAT: Final = b": heartbeat\n\n"
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
+#: Between the tokens of JSON a line end is as good as a space, and inside them there is none.
+_ON_ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
 def render_data_event(content_type: ContentType, stored: bytes) -> bytes:
-    """One `data` event. Text goes line by line; anything else as base64.
+    """One `data` event. JSON goes on one line, text line by line; anything else as base64.
 
     A payload cannot end the event or begin another: each of its lines, however it ends,
     becomes a `data:` line. A leading space is doubled, because a client strips one.
     """
     if not content_type.is_text:
         return b"event: data\ndata:" + base64.b64encode(stored) + b"\n\n"
-    lines = _LINE_END.split(render_body(content_type, stored))
+    if content_type.is_json:
+        return b"event: data\ndata:" + render_body(content_type, stored).translate(_ON_ONE_LINE) + b"\n\n"
+    lines = _LINE_END.split(stored)
     return b"event: data\n" + b"".join(map(_data_line, lines)) + b"\n"
 
 

@@ -107,6 +107,7 @@ class _Attempt:
                 time_ms=now_ms,
                 data=plan.data,
                 lengths=plan.lengths,
+                appends=plan.appends,
             ),
         )
         put_batch(self._stores.table, known.record, batch, plan.pushed_out.values())

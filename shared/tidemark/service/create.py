@@ -10,6 +10,7 @@ from tidemark.log.lifecycle import (
     StreamChanged,
     StreamExists,
     create_stream,
+    load_stream,
     replace_stream,
     tombstone,
 )
@@ -19,13 +20,17 @@ from tidemark.log.schema import log_pk
 from tidemark.log.tails import Known
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.create import Configuration, check_same_configuration
-from tidemark.protocol.errors import Busy
-from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.errors import Busy, Conflict
+from tidemark.protocol.expiry import NEVER, Expiry
+from tidemark.protocol.fork import ForkPoint, check_same_fork
 from tidemark.protocol.messages import parse_messages
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
+from tidemark.service.delete import end
+from tidemark.service.fork import Origin, fork_origin
 from tidemark.service.load import known_from
+from tidemark.service.release import release, release_writes
 from tidemark.service.stores import Stores
 
 _MAX_TRIES = 8
@@ -33,14 +38,13 @@ _MAX_TRIES = 8
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    content_type: ContentType
+    """A PUT as it arrived. A fork may leave content type and expiry to its source."""
+
+    content_type: ContentType | None
     expiry: Expiry
     closed: bool
     body: bytes = b""
-
-    @property
-    def configuration(self) -> Configuration:
-        return Configuration(self.content_type, self.expiry, self.closed)
+    fork: ForkPoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,76 +59,119 @@ def create(stores: Stores, key: StreamKey, request: CreateRequest) -> Created:
     """Make the stream, or find that it is there as asked for.
 
     Raises Malformed for a body that is not what the content type says, Conflict where a
-    different stream is there.
+    different stream is there, and what `fork_origin` raises.
     """
-    made = _make(stores, key, request)
-    for tries in range(_MAX_TRIES):
-        try:
-            create_stream(stores.table, made.record, _first_batch(made))
-        except StreamExists as met:
-            found = _meet(stores, met.existing, made, request)
-            if found is not None:
-                return found
-            stores.pause(tries)
-        else:
-            return _new(stores, made)
-    raise Busy
+    return _Creation(stores, key, request).run()
 
 
-@dataclass(frozen=True, slots=True)
-class _Making:
-    record: StreamRecord
-    first: Batch
+class _Creation:
+    def __init__(self, stores: Stores, key: StreamKey, request: CreateRequest) -> None:
+        self._stores = stores
+        self._key = key
+        self._request = request
 
+    def run(self) -> Created:
+        """A repeated fork is recognised even after its source is gone, so it is looked for
+        first; a plain stream is simply made, and met if it is there."""
+        existing = load_stream(self._stores.table, self._key) if self._request.fork else None
+        for tries in range(_MAX_TRIES):
+            try:
+                return self._make() if existing is None else self._meet(existing)
+            except StreamExists as met:
+                existing = met.existing
+            except (StreamChanged, TailMoved):
+                self._stores.pause(tries)
+                existing = load_stream(self._stores.table, self._key)
+        raise Busy
 
-def _make(stores: Stores, key: StreamKey, request: CreateRequest) -> _Making:
-    now_ms = stores.clock_ms()
-    messages = parse_messages(request.content_type, request.body)
-    record = StreamRecord(key, stores.new_id(), request.content_type, request.expiry, now_ms, now_ms)
-    after = Tail(offset=len(messages.data), closed=request.closed)
-    append_id = stores.new_id()
-    data, blob = messages.data, None
-    if len(data) > INLINE_BYTES:
-        blob = batch_blob_key(record.incarnation, append_id)
-        stores.blobs.put(blob, data)
-    first = Batch(0, after, append_id, now_ms, None if blob else data, blob, messages.lengths)
-    return _Making(record, first)
+    def _make(self) -> Created:
+        record, first = self._plan()
+        create_stream(self._stores.table, record, first)
+        return self._made(record, first)
 
+    def _plan(self) -> tuple[StreamRecord, Batch | None]:
+        stores, request = self._stores, self._request
+        now_ms = stores.clock_ms()
+        origin = self._origin()
+        record = StreamRecord(
+            key=self._key,
+            incarnation=stores.new_id(),
+            content_type=origin.content_type,
+            expiry=origin.expiry,
+            created_ms=now_ms,
+            touched_ms=now_ms,
+            lineage=origin.lineage,
+            fork=origin.fork,
+            snapshot=origin.snapshot,
+            retained=origin.retained,
+        )
+        return record, self._first_batch(record, request, now_ms)
 
-def _first_batch(made: _Making) -> Batch | None:
-    """An open stream without content has an empty log."""
-    return made.first if made.first.size or made.first.after.closed else None
+    def _origin(self) -> Origin:
+        request = self._request
+        if request.fork is not None:
+            return fork_origin(self._stores, self._key, request.fork, request.content_type, request.expiry)
+        assert request.content_type is not None, "only a fork may leave it open"
+        return Origin(request.content_type, request.expiry)
 
+    def _first_batch(self, record: StreamRecord, request: CreateRequest, now_ms: int) -> Batch | None:
+        """An open stream without content of its own has an empty log."""
+        messages = parse_messages(record.content_type, request.body)
+        if not messages.data and not request.closed:
+            return None
+        append_id, data, blob = self._stores.new_id(), messages.data, None
+        if len(data) > INLINE_BYTES:
+            blob = batch_blob_key(record.incarnation, append_id)
+            self._stores.blobs.put(blob, data)
+        after = Tail(offset=record.base + len(data), closed=request.closed)
+        kept = None if blob else data
+        return Batch(record.base, after, append_id, now_ms, kept, blob, messages.lengths)
 
-def _new(stores: Stores, made: _Making) -> Created:
-    known = known_from(made.record, _first_batch(made), made.record.created_ms)
-    stores.tails.forget(made.record.key)
-    stores.tails.learn(known)
-    return Created(known, is_new=True)
+    def _made(self, record: StreamRecord, first: Batch | None) -> Created:
+        known = known_from(record, first, record.created_ms)
+        self._stores.tails.forget(record.key)
+        self._stores.tails.learn(known)
+        return Created(known, is_new=True)
 
+    def _meet(self, existing: StreamRecord) -> Created:
+        """Somebody is there: the same stream, another one, or one that has ended.
 
-def _meet(stores: Stores, existing: StreamRecord, made: _Making, request: CreateRequest) -> Created | None:
-    """Somebody is there: the same stream, another one, or one that has expired.
+        Raises Conflict, and StreamChanged where it changed while we looked.
+        """
+        now_ms = self._stores.clock_ms()
+        last = load_last(self._stores.table, log_pk(existing.key, existing.incarnation))
+        known = known_from(existing, last, now_ms)
+        if existing.deleted or (known.is_expired(now_ms) and existing.references):
+            raise Conflict("Stream was deleted, and its name is not free before its last fork is gone")
+        if last is not None and last.tombstone:
+            raise StreamChanged
+        if known.is_expired(now_ms):
+            return self._replace(known)
+        self._check_same(existing, known)
+        self._stores.tails.learn(known)
+        return Created(known, is_new=False)
 
-    None means that it changed while we looked.
-    """
-    now_ms = stores.clock_ms()
-    last = load_last(stores.table, log_pk(existing.key, existing.incarnation))
-    if last is not None and last.tombstone:
-        return None
-    known = known_from(existing, last, now_ms)
-    if known.is_expired(now_ms):
-        return _replace(stores, known, made)
-    configuration = Configuration(existing.content_type, existing.expiry, known.tail.closed)
-    check_same_configuration(configuration, request.configuration)
-    stores.tails.learn(known)
-    return Created(known, is_new=False)
+    def _check_same(self, existing: StreamRecord, known: Known) -> None:
+        """What a fork leaves to its source matches whatever the source had."""
+        request = self._request
+        expiry = existing.expiry if request.fork and request.expiry == NEVER else request.expiry
+        check_same_configuration(
+            Configuration(existing.content_type, existing.expiry, known.tail.closed),
+            Configuration(request.content_type or existing.content_type, expiry, request.closed),
+        )
+        check_same_fork(existing.fork.point if existing.fork else None, request.fork)
 
-
-def _replace(stores: Stores, expired: Known, made: _Making) -> Created | None:
-    last = tombstone(expired.tail, made.first.append_id, stores.clock_ms())
-    try:
-        replace_stream(stores.table, expired.record, last, made.record, _first_batch(made))
-    except (StreamChanged, TailMoved):
-        return None
-    return _new(stores, made)
+    def _replace(self, expired: Known) -> Created:
+        stores = self._stores
+        if self._request.fork is not None:
+            # The old stream may let go of the very source that the new one takes hold of,
+            # and a transaction may change an item only once.
+            end(stores, expired, stores.new_id())
+            return self._make()
+        record, first = self._plan()
+        now_ms = stores.clock_ms()
+        last = tombstone(expired.tail, stores.new_id(), now_ms)
+        writes, due = release_writes(stores, expired.record, now_ms)
+        replace_stream(stores.table, expired.record, last, record, first, release=writes)
+        release(stores, due)
+        return self._made(record, first)

@@ -8,13 +8,14 @@ from tidemark.log.tails import Known
 from tidemark.protocol.errors import Busy
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_known
+from tidemark.service.release import release, release_writes
 from tidemark.service.stores import Stores
 
 _MAX_TRIES = 40
 
 
 def delete(stores: Stores, key: StreamKey) -> None:
-    """Raises StreamNotFound. From then on no append to the old stream can succeed."""
+    """Raises StreamNotFound or StreamGone. From then on no append to the old stream can succeed."""
     append_id = stores.new_id()
     known = load_known(stores, key)
     for tries in range(_MAX_TRIES):
@@ -28,7 +29,11 @@ def delete(stores: Stores, key: StreamKey) -> None:
 
 
 def end(stores: Stores, known: Known, append_id: str) -> None:
-    """Tombstone the stream at the tail that is known. Raises TailMoved or StreamChanged."""
-    last = tombstone(known.tail, append_id, stores.clock_ms())
-    end_stream(stores.table, known.record, last)
+    """Tombstone the stream at the tail that is known, and take along the stream it was
+    forked from if that was only waiting for it. Raises TailMoved or StreamChanged."""
+    now_ms = stores.clock_ms()
+    last = tombstone(known.tail, append_id, now_ms)
+    writes, due = ([], None) if known.record.references else release_writes(stores, known.record, now_ms)
+    end_stream(stores.table, known.record, last, writes)
     stores.tails.forget(known.record.key)
+    release(stores, due)

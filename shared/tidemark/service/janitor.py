@@ -19,6 +19,7 @@ from tidemark.log.schema import log_pk
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.service.delete import end
 from tidemark.service.load import known_from
+from tidemark.service.release import release
 from tidemark.service.stores import Stores
 from tidemark.service.trim import remove_upload, trim
 
@@ -32,6 +33,7 @@ class Swept:
     reclaimed: int = 0
     trimmed: int = 0
     lapsed: int = 0
+    released: int = 0
 
 
 def sweep(stores: Stores, may_go_on: Callable[[], bool] = lambda: True) -> Swept:
@@ -47,6 +49,8 @@ def sweep(stores: Stores, may_go_on: Callable[[], bool] = lambda: True) -> Swept
             swept.trimmed += trim(stores, due, may_go_on)
         elif due.kind is DueKind.UPLOAD:
             swept.lapsed += remove_upload(stores, due)
+        elif due.kind is DueKind.RELEASE:
+            swept.released += release(stores, due)
         else:
             _expire(stores, due, swept)
     return swept
@@ -63,7 +67,7 @@ def _expire(stores: Stores, due: Due, swept: Swept) -> None:
     """End the stream, or look again when its window, renewed meanwhile, is over."""
     now_ms = stores.clock_ms()
     record = load_stream(stores.table, due.key)
-    if record is not None and record.incarnation == due.incarnation:
+    if record is not None and record.incarnation == due.incarnation and not record.deleted:
         last = load_last(stores.table, log_pk(record.key, record.incarnation))
         known = known_from(record, last, now_ms)
         if not known.is_expired(now_ms):

@@ -59,6 +59,8 @@ def _alive(stores: Stores, records: list[StreamRecord]) -> list[Known]:
 
 def _exists(stores: Stores, record: StreamRecord) -> bool:
     """What its item says is enough, unless a write may have renewed it."""
+    if record.deleted:
+        return False
     if not is_expired(record.expiry, record.touched_ms, stores.clock_ms()):
         return True
     return record.expiry.ttl_seconds is not None and bool(_alive(stores, [record]))
@@ -67,5 +69,5 @@ def _exists(stores: Stores, record: StreamRecord) -> bool:
 def _load_alive(stores: Stores, now_ms: int, record: StreamRecord) -> Known | None:
     last = load_last(stores.table, log_pk(record.key, record.incarnation))
     known = known_from(record, last, now_ms)
-    ended = last is not None and last.tombstone
+    ended = record.deleted or (last is not None and last.tombstone)
     return None if ended or known.is_expired(now_ms) else known

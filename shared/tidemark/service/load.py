@@ -7,39 +7,44 @@ from tidemark.log.read import load_last
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.tails import Known
-from tidemark.protocol.errors import StreamNotFound
+from tidemark.protocol.errors import Refused, StreamGone, StreamNotFound
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.protocol.tail import EMPTY
+from tidemark.protocol.tail import Tail
 from tidemark.service.stores import Stores
 
 
 def known_from(record: StreamRecord, last: Batch | None, learned_ms: int) -> Known:
     if last is None:
-        return Known(record, EMPTY, record.created_ms, learned_ms)
+        return Known(record, Tail(record.base), record.created_ms, learned_ms)
     return Known(record, last.after, last.time_ms, learned_ms)
 
 
+def ended(record: StreamRecord | None) -> Refused:
+    """Why a stream that is not there is not: gone without a trace, or kept for its forks."""
+    return StreamGone() if record is not None and record.references else StreamNotFound()
+
+
 def existing(record: StreamRecord | None) -> StreamRecord:
-    """Raises StreamNotFound."""
-    if record is None:
-        raise StreamNotFound
+    """Raises StreamNotFound or StreamGone."""
+    if record is None or record.deleted:
+        raise ended(record)
     return record
 
 
 def load_known(stores: Stores, key: StreamKey) -> Known:
     """The stream and its tail as they are now: two small reads, at once where possible.
 
-    Raises StreamNotFound; an expired stream is not there any more (§5.1).
+    Raises StreamNotFound or StreamGone; an expired stream is not there any more (§5.1).
     """
     now_ms = stores.clock_ms()
-    record, last = _load(stores, key, now_ms)
-    if record is None or (last is not None and last.tombstone):
+    found, last = _load(stores, key, now_ms)
+    if found is None or found.deleted or (last is not None and last.tombstone):
         stores.tails.forget(key)
-        raise StreamNotFound
-    known = known_from(record, last, now_ms)
+        raise ended(found)
+    known = known_from(found, last, now_ms)
     if known.is_expired(now_ms):
-        raise StreamNotFound
+        raise ended(found)
     stores.tails.learn(known)
     return known
 
@@ -62,7 +67,8 @@ def _load(stores: Stores, key: StreamKey, now_ms: int) -> tuple[StreamRecord | N
 
 
 def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int, now_ms: int) -> int:
-    """When the stream was last used, as far as its expiry hangs on it. Raises StreamNotFound.
+    """When the stream was last used, as far as its expiry hangs on it. Raises StreamNotFound or
+    StreamGone.
 
     `seen_ms` is the time of some batch of it. Writes renew by their batches alone, so a
     stream that nobody reads looks idle in its item; only then is its tail asked.
@@ -72,7 +78,7 @@ def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int, now_ms: int
         last = load_last(stores.table, log_pk(record.key, record.incarnation))
         used_ms = max(used_ms, last.time_ms if last else 0)
         if is_expired(record.expiry, used_ms, now_ms):
-            raise StreamNotFound
+            raise ended(record)
     return used_ms
 
 

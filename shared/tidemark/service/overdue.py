@@ -33,7 +33,7 @@ def _is_of(due: Due, bucket: str) -> bool:
 
 def _load_expired(stores: Stores, now_ms: int, due: Due) -> Known | None:
     record = load_stream(stores.table, due.key)
-    if record is None or record.incarnation != due.incarnation:
+    if record is None or record.incarnation != due.incarnation or record.deleted:
         return None
     last = load_last(stores.table, log_pk(record.key, record.incarnation))
     known = known_from(record, last, now_ms)

@@ -14,7 +14,6 @@ from tidemark.blobs.store import bootstrap_blob_key, snapshot_blob_key
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.reclaim import schedule
 from tidemark.log.records import Due, DueKind, Snapshot, StreamRecord
-from tidemark.log.schema import log_pk
 from tidemark.log.snapshots import SnapshotMoved, commit_snapshot, load_batch_at
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.protocol.content_type import ContentType
@@ -23,7 +22,7 @@ from tidemark.protocol.multipart import Part, choose_boundary, close_parts, open
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES, UploadId, check_boundary, check_retained
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import existing, last_used_ms
+from tidemark.service.load import ended, existing, last_used_ms
 from tidemark.service.stores import Stores
 
 #: What one answer carries: base64 must fit a Lambda answer of 6 MB.
@@ -68,13 +67,13 @@ def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> Stream
     """The stream, if a snapshot may be published there. Raises as `publish_snapshot`."""
     now_ms = stores.clock_ms()
     record = existing(load_stream(stores.table, key))
-    batch = load_batch_at(stores.table, log_pk(key, record.incarnation), offset)
+    batch = load_batch_at(stores.table, record, offset)
     last_used_ms(stores, record, batch.time_ms if batch else 0, now_ms)
     check_retained(offset, record.retained)
     if batch is None:
-        check_boundary(offset, 0, ())
+        check_boundary(offset, record.base, ())
     elif batch.tombstone:
-        raise StreamNotFound
+        raise ended(record)
     else:
         check_boundary(offset, batch.start, batch.lengths)
     return record
@@ -122,9 +121,9 @@ def _commit(stores: Stores, record: StreamRecord, snapshot: Snapshot, upload: Du
             trim = _trim_due(stores, record, snapshot)
             return commit_snapshot(stores.table, record, snapshot, trim, upload)
         except SnapshotMoved as moved:
-            if moved.latest is None or moved.latest.incarnation != record.incarnation:
+            if moved.latest is not None and moved.latest.incarnation != record.incarnation:
                 raise StreamNotFound from moved
-            record = moved.latest
+            record = existing(moved.latest)
             check_retained(snapshot.offset, record.retained)
             stores.pause(tries)
     raise Busy
@@ -133,7 +132,8 @@ def _commit(stores: Stores, record: StreamRecord, snapshot: Snapshot, upload: Du
 def _trim_due(stores: Stores, record: StreamRecord, snapshot: Snapshot) -> Due:
     """What this snapshot supersedes goes once no reader can be on it any more, and no writer
     can hold a tail that lies below (`docs/buckets-and-snapshots.md`)."""
-    superseded = record.snapshot.blob if record.snapshot else None
+    before = record.snapshot
+    superseded = before.blob if before is not None and record.owns(before.blob) else None
     due_ms = stores.clock_ms() + RECLAIM_AFTER_MS
     mark = snapshot.blob.rpartition("/")[2]
     return Due(DueKind.TRIM, record.key, record.incarnation, due_ms, mark, snapshot.offset, superseded)

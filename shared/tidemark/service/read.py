@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import PAGE_BYTES, Page, read_page
 from tidemark.log.records import StreamRecord
-from tidemark.log.schema import log_pk, stream_key
+from tidemark.log.schema import stream_key
 from tidemark.log.table import ConditionFailed, if_incarnation
 from tidemark.log.tails import Known
 from tidemark.protocol.errors import Malformed, RetentionGone, StreamNotFound
@@ -15,7 +15,7 @@ from tidemark.protocol.expiry import needs_renewal
 from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
-from tidemark.service.load import existing, known_from, last_used_ms, load_known
+from tidemark.service.load import ended, existing, known_from, last_used_ms, load_known
 from tidemark.service.stores import Stores
 
 
@@ -61,18 +61,19 @@ def read_on(stores: Stores, reading: Reading) -> Reading:
     stream's item, because a deletion shows in the log. Raises StreamNotFound."""
     record, start = reading.record, reading.page.end
     now_ms = stores.clock_ms()
-    page = read_page(stores.table, log_pk(record.key, record.incarnation), start, known_tail=Tail(start))
+    page = _query_page(stores, record, start, Tail(start))
     return _reading(stores, record, page, now_ms)
 
 
 def _reading(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Reading:
     if page.deleted:
         stores.tails.forget(record.key)
-        raise StreamNotFound
-    if page.up_to_date and page.last is not None:
-        stores.tails.learn(known_from(record, page.last, now_ms))
+        raise ended(load_stream(stores.table, record.key))
     page = _with_blobs(stores, page)
-    stores.recent.keep(record.incarnation, *page.batches)
+    own = [batch for batch in page.batches if batch.start >= record.base]
+    stores.recent.keep(record.incarnation, *own)
+    if page.up_to_date and own:
+        stores.tails.learn(known_from(record, own[-1], now_ms))
     return Reading(record, page)
 
 
@@ -82,7 +83,10 @@ def _with_blobs(stores: Stores, page: Page) -> Page:
     if not names:
         return page
     blobs = iter(stores.fetch(names))
-    batches = (replace(batch, data=next(blobs)) if batch.data is None else batch for batch in page.batches)
+    batches = (
+        replace(batch, data=next(blobs)[: batch.size]) if batch.data is None else batch
+        for batch in page.batches
+    )
     return replace(page, batches=tuple(batches))
 
 
@@ -132,17 +136,16 @@ def _query_page(
 ) -> Page:
     return read_page(
         stores.table,
-        log_pk(record.key, record.incarnation),
+        record,
         start,
         known_tail=known_tail,
-        recent=stores.recent.chain(record.incarnation, start, limit_bytes),
-        by_message=record.content_type.is_json,
+        recent=stores.recent,
         limit_bytes=limit_bytes,
     )
 
 
 def _keep_alive(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> StreamRecord:
-    """Judge the expiry, and renew a sliding one. Raises StreamNotFound."""
+    """Judge the expiry, and renew a sliding one. Raises StreamNotFound or StreamGone."""
     touched_ms = last_used_ms(stores, record, page.last.time_ms if page.last else 0, now_ms)
     return renew(stores, record, touched_ms, now_ms)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tidemark.blobs.store import bootstrap_blob_key
 from tidemark.log.lifecycle import load_stream
-from tidemark.log.reclaim import claim, settle
+from tidemark.log.reclaim import claim, schedule, settle
 from tidemark.log.records import Due, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.snapshots import batches_below
+from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.service.stores import Stores
 
 
@@ -18,11 +20,15 @@ def trim(stores: Stores, due: Due, may_go_on: Callable[[], bool]) -> bool:
     if not, the rest is still due.
 
     An entry goes by its own offset, never by the stream's of today: what lies between the two has
-    been below the retained offset for less than an hour. The log of a stream that has ended is
-    reclaimed as a whole.
+    been below the retained offset for less than an hour. Forks may need what the stream itself
+    does not: it waits for them. The log of a stream that has ended is reclaimed as a whole.
     """
     record = load_stream(stores.table, due.key)
     if record is not None and record.incarnation == due.incarnation:
+        if record.references:
+            schedule(stores.table, replace(due, due_ms=stores.clock_ms() + RECLAIM_AFTER_MS))
+            settle(stores.table, due)
+            return False
         if due.offset and not _trim_log(stores, record, due.offset, may_go_on):
             return False
         if due.blob is not None and not _is_visible(record, due.blob):

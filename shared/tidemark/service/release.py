@@ -1,0 +1,50 @@
+"""Letting go of a fork's source (§4.2): the last fork takes a deleted source along."""
+
+from __future__ import annotations
+
+from tidemark.log.lifecycle import load_stream, reclaim
+from tidemark.log.reclaim import settle
+from tidemark.log.records import Due, StreamRecord
+from tidemark.log.references import drop_reference, release_due, remove_released
+from tidemark.log.table import TransactionRefused, Write
+from tidemark.service.stores import Stores
+
+
+def release_writes(stores: Stores, record: StreamRecord, now_ms: int) -> tuple[list[Write], Due | None]:
+    """What ending `record` must do to its source, and what is then to be looked at."""
+    source = None if record.fork is None else load_stream(stores.table, record.fork.point.source)
+    if record.fork is None or source is None or source.incarnation != record.fork.incarnation:
+        return [], None
+    due = release_due(source, now_ms) if source.deleted else None
+    return drop_reference(record.fork, source, now_ms), due
+
+
+def release(stores: Stores, due: Due | None) -> int:
+    """Remove a deleted stream whose last fork is gone, and go on with its own source.
+
+    Returns how many were removed. Safe to repeat, and safe to leave to the janitor.
+    """
+    removed = 0
+    while due is not None:
+        next_due = None
+        record = load_stream(stores.table, due.key)
+        if record is not None and record.incarnation == due.incarnation and record.deleted:
+            now_ms = stores.clock_ms()
+            writes, next_due = release_writes(stores, record, now_ms)
+            if record.references:
+                next_due = None
+            elif not _remove(stores, record, writes, now_ms):
+                return removed  # Its own source changed just now; the entry is still due.
+            else:
+                removed += 1
+        settle(stores.table, due)
+        due = next_due
+    return removed
+
+
+def _remove(stores: Stores, record: StreamRecord, writes: list[Write], now_ms: int) -> bool:
+    try:
+        stores.table.transact([remove_released(record), reclaim(record, now_ms), *writes])
+    except TransactionRefused:
+        return False
+    return True

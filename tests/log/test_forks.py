@@ -1,0 +1,320 @@
+"""Forks: no copy, the same bytes at the same offsets, and lives of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import BYTES, HOUR_MS, JSON, TEXT, Process, World, a_key, append_request
+from tidemark.log.table import Table
+from tidemark.protocol.errors import (
+    Conflict,
+    ContentTypeMismatch,
+    Malformed,
+    SequenceGap,
+    StreamGone,
+    StreamNotFound,
+)
+from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.fork import MAX_GENERATIONS
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.append import INLINE_BYTES, append
+from tidemark.service.delete import delete
+from tidemark.service.janitor import sweep
+from tidemark.service.load import load_known
+from tidemark.service.read import read, read_on
+
+
+def source_of(world: World, *bodies: bytes, content_type: object = BYTES) -> tuple[Process, StreamKey]:
+    process, key = world.process(), a_key("source")
+    process.create(key, content_type=content_type)
+    for body in bodies:
+        process.append(key, body, content_type=content_type)
+    return process, key
+
+
+def items_in(table: Table) -> int:
+    answer = table._dynamodb.call("Scan", {"TableName": table._name, "Select": "COUNT"})
+    return int(answer["Count"])
+
+
+# --- what it costs --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batches", [1, 300])
+def test_a_fork_is_one_transaction_whatever_the_source_holds(world: World, batches: int) -> None:
+    process, source = source_of(world, *[b"x" * 1000] * batches)
+    process.calls.taken()
+    process.fork(a_key(), source)
+    # Is the name free, is the source there, where is its tail.
+    assert process.calls.taken() == {"GetItem": 2, "Query": 1, "TransactWriteItems": 1}
+
+
+@pytest.mark.parametrize("generations", [0, 1, 2, 5])
+def test_a_read_costs_a_query_more_for_each_boundary_it_crosses(world: World, generations: int) -> None:
+    process, key = source_of(world, b"0")
+    for generation in range(1, generations + 1):
+        fork = a_key(f"generation-{generation}")
+        process.fork(fork, key)
+        process.append(fork, b"%d" % generation)
+        key = fork
+    reader = world.process()
+    assert read(reader.stores, key, 0).data == b"012345"[: generations + 1]
+    assert reader.calls.taken() == {"GetItem": 1, "Query": 1 + generations}
+    assert read(world.process().stores, key, generations).data == b"%d" % generations
+    cold = world.process()
+    read(cold.stores, key, generations)
+    assert cold.calls.taken() == {"GetItem": 1, "Query": 1}, "its own data lies in its own log"
+
+
+def test_appending_to_a_fork_is_one_write(world: World) -> None:
+    process, source = source_of(world, b"abc")
+    fork = a_key()
+    process.fork(fork, source)
+    process.calls.taken()
+    process.append(fork, b"d")
+    assert process.calls.taken() == {"PutItem": 1}
+
+
+# --- what is inherited ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("start", range(9))
+def test_every_offset_of_a_fork_reads_on_across_its_lineage(world: World, start: int, warm: bool) -> None:
+    """abcd from the first, ef from the second (cut within a batch), gh its own."""
+    process, first = source_of(world, b"ab", b"cd", b"never")
+    second, third = a_key(), a_key()
+    process.fork(second, first, 4)
+    process.append(second, b"efxxx")
+    process.fork(third, second, 4, sub=2)
+    process.append(third, b"gh")
+    process.append(first, b"later")
+    process.append(second, b"later")
+    reader = process if warm else world.process()
+    reading = read(reader.stores, third, start)
+    assert reading.data == b"abcdefgh"[start:]
+    assert (reading.page.end, reading.page.up_to_date, reading.page.closed) == (8, True, False)
+
+
+@pytest.mark.parametrize("offset", range(12))
+def test_bytes_may_be_forked_anywhere(world: World, offset: int) -> None:
+    process, source = source_of(world, b"abcd", b"ef", b"ghijk")
+    fork = a_key()
+    assert process.fork(fork, source, offset).known.tail.offset == offset
+    assert world.process().read_all(fork) == b"abcdefghijk"[:offset]
+    with pytest.raises(Malformed, match="beyond the end"):
+        read(world.process().stores, fork, offset + 1)
+
+
+def test_json_is_forked_at_message_ends(world: World) -> None:
+    process, source = source_of(world, b'[1,"two"]', b"3", content_type=JSON)
+    tail = load_known(process.stores, source).tail.offset
+    accepted = {}
+    for offset in range(tail + 1):
+        try:
+            process.fork(fork := a_key(), source, offset)
+            accepted[offset] = process.read_all(fork)
+        except Malformed:
+            continue
+    assert accepted == {0: b"", 2: b"1,", 8: b'1,"two",', 10: b'1,"two",3,'}
+
+
+@pytest.mark.parametrize(
+    ("anchor", "sub", "expected"),
+    [
+        (0, 0, b""),
+        (0, 1, b"1,"),
+        (0, 2, b"1,2,"),
+        (0, 3, None),
+        (2, 1, b"1,2,"),
+        (2, 2, None),
+        (4, 1, b"1,2,3,"),
+        (4, 2, None),
+        (6, 0, b"1,2,3,"),
+        (6, 1, None),
+    ],
+)
+def test_a_sub_offset_counts_messages_up_to_the_end_of_an_append(
+    world: World, anchor: int, sub: int, expected: bytes | None
+) -> None:
+    """Two appends in one batch, as the group commit writes them, are still two appends."""
+    process, source = world.process(), a_key()
+    process.create(source, content_type=JSON)
+    bodies = [append_request(body, content_type=JSON) for body in (b"[1,2]", b"3")]
+    append(process.stores, source, bodies)
+    fork = a_key()
+    if expected is None:
+        with pytest.raises(Malformed):
+            process.fork(fork, source, anchor, sub)
+    else:
+        process.fork(fork, source, anchor, sub)
+        assert world.process().read_all(fork) == expected
+
+
+def test_bodies_in_s3_are_inherited_too(world: World) -> None:
+    body = bytes(index % 251 for index in range(INLINE_BYTES + 10))
+    process, source = source_of(world, b"<", body)
+    fork = a_key()
+    process.fork(fork, source, 1, sub=INLINE_BYTES)
+    process.append(fork, b">")
+    assert world.process().read_all(fork) == b"<" + body[:INLINE_BYTES] + b">"
+
+
+def test_a_fork_of_a_closed_stream_is_open_and_knows_no_producer(world: World) -> None:
+    process, source = source_of(world, b"a")
+    process.append(source, b"b", close=True, seq="9", claim=("p", 3, 0))
+    for offset in (1, 2):
+        process.fork(fork := a_key(), source, offset)
+        reading = read(world.process().stores, fork, 0)
+        assert (reading.data, reading.page.closed) == (b"ab"[:offset], False)
+        with pytest.raises(SequenceGap):
+            process.append(fork, b"c", claim=("p", 3, 1))
+        process.append(fork, b"c", claim=("p", 0, 0), seq="1")
+        assert process.read_all(fork) == b"ab"[:offset] + b"c"
+
+
+def test_readers_of_a_fork_do_not_see_what_its_source_does_later(world: World) -> None:
+    process, source = source_of(world, b"a")
+    process.fork(fork := a_key(), source)
+    at_tail = read(process.stores, fork, "now")
+    process.append(source, b"b", close=True)
+    assert not read_on(process.stores, at_tail).page.has_data
+    process.append(fork, b"c")
+    assert read_on(process.stores, at_tail).data == b"c"
+
+
+@pytest.mark.parametrize("asked", [None, Expiry(ttl_seconds=5)])
+@pytest.mark.parametrize("source_expiry", [Expiry(), Expiry(ttl_seconds=50)])
+def test_expiry_is_inherited_unless_asked_for(
+    world: World, source_expiry: Expiry, asked: Expiry | None
+) -> None:
+    process, source = world.process(), a_key()
+    process.create(source, expiry=source_expiry)
+    made = process.fork(a_key(), source, **({"expiry": asked} if asked else {}))
+    assert made.known.record.expiry == (asked or source_expiry)
+
+
+# --- made again -----------------------------------------------------------------------
+
+
+def test_the_same_fork_again(world: World) -> None:
+    process, source = source_of(world, b"abc")
+    fork = a_key()
+    assert process.fork(fork, source, 1).is_new
+    process.append(source, b"more")
+    assert not process.fork(fork, source, 1).is_new
+    assert not process.fork(fork, source).is_new, "an open offset matches wherever it was made"
+    delete(process.stores, source)
+    assert not process.fork(fork, source, 1).is_new, "even when the source is gone"
+    for other in ({"offset": 2}, {"offset": 1, "sub": 1}):
+        with pytest.raises(Conflict):
+            process.fork(fork, source, **other)
+    with pytest.raises(Conflict):
+        process.create(fork)
+    with pytest.raises(Conflict):
+        process.fork(fork, a_key("another"))
+
+
+# --- what goes wrong ------------------------------------------------------------------
+
+
+def test_refusals_leave_no_trace(world: World) -> None:
+    process, source = source_of(world, b"abc")
+    present = items_in(process.stores.table)
+    target = a_key("target")
+    with pytest.raises(StreamNotFound, match="source"):
+        process.fork(target, a_key("nowhere"))
+    with pytest.raises(Malformed, match="beyond"):
+        process.fork(target, source, 4)
+    with pytest.raises(Malformed):
+        process.fork(target, source, 3, sub=1)
+    with pytest.raises(ContentTypeMismatch):
+        process.fork(target, source, content_type=TEXT)
+    with pytest.raises(Malformed, match="itself"):
+        process.fork(target, target)
+    assert items_in(process.stores.table) == present
+    delete(process.stores, source)
+    with pytest.raises(StreamNotFound):
+        load_known(process.stores, source)
+
+
+def test_generations_are_bounded(world: World) -> None:
+    process, key = source_of(world, b"a")
+    for _ in range(MAX_GENERATIONS):
+        process.fork(fork := a_key(), key)
+        key = fork
+    with pytest.raises(Malformed, match="generations"):
+        process.fork(a_key(), key)
+
+
+# --- how it ends ----------------------------------------------------------------------
+
+
+def test_a_deleted_source_lives_on_for_its_forks_alone(world: World) -> None:
+    process, source = source_of(world, b"abc")
+    process.fork(fork := a_key(), source)
+    delete(process.stores, source)
+    other = world.process()
+    for direct in (
+        lambda: load_known(other.stores, source),
+        lambda: read(other.stores, source, 0),
+        lambda: other.append(source, b"x"),
+        lambda: delete(other.stores, source),
+        lambda: process.append(source, b"x"),
+    ):
+        with pytest.raises(StreamGone):
+            direct()
+    for again in (lambda: other.create(source), lambda: other.fork(a_key(), source)):
+        with pytest.raises(Conflict):
+            again()
+    world.clock.advance(24 * HOUR_MS)
+    sweep(other.stores)
+    assert other.read_all(fork) == b"abc"
+
+
+def test_the_last_fork_takes_the_deleted_sources_along(world: World) -> None:
+    process, first = source_of(world, b"a")
+    process.fork(second := a_key(), first)
+    process.fork(third := a_key(), second)
+    delete(process.stores, first)
+    delete(process.stores, second)
+    delete(process.stores, third)
+    for key in (first, second, third):
+        with pytest.raises(StreamNotFound):
+            load_known(process.stores, key)
+        assert process.create(key).is_new
+        delete(process.stores, key)
+    world.clock.advance(2 * HOUR_MS)
+    sweep(process.stores)
+    assert items_in(process.stores.table) == 0, "nothing is left behind"
+
+
+def test_a_source_that_expires_is_kept_for_its_forks(world: World) -> None:
+    process, source = world.process(), a_key()
+    process.create(source, expiry=Expiry(ttl_seconds=10), body=b"abc")
+    process.fork(fork := a_key(), source, expiry=Expiry(ttl_seconds=1_000_000))
+    world.clock.advance(60_000)
+    with pytest.raises(StreamGone):
+        read(process.stores, source, 0)
+    with pytest.raises(Conflict):
+        process.create(source)
+    for _ in range(3):
+        sweep(process.stores)
+        world.clock.advance(2 * HOUR_MS)
+    assert world.process().read_all(fork) == b"abc"
+    delete(process.stores, fork)
+    # The janitor's note to look at the fork when its window ends is kept until then.
+    world.clock.advance(1_100_000_000)
+    sweep(process.stores)
+    assert items_in(process.stores.table) == 0
+
+
+def test_an_expired_fork_is_made_again_from_the_same_source(world: World) -> None:
+    """It lets go of the source and takes hold of it: two changes of one count."""
+    process, source = source_of(world, b"abc")
+    fork = a_key()
+    process.fork(fork, source, 1, expiry=Expiry(ttl_seconds=10))
+    world.clock.advance(60_000)
+    assert process.fork(fork, source, 2).is_new
+    assert process.read_all(fork) == b"ab"
+    assert load_known(process.stores, source).record.references == 1

@@ -1,0 +1,165 @@
+"""Forks, deletions and the janitor in any order, with lost replies: reference counts are
+right, no fork ever loses data, and once all is deleted nothing is left."""
+
+# A rule judges a refusal where it meets it.
+# ruff: noqa: PT017
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from tests.support import HOUR_MS, Faults, World, a_key, make_world
+from tidemark.local.engines import LocalServices
+from tidemark.protocol.errors import Refused
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.delete import delete
+from tidemark.service.janitor import sweep
+from tidemark.service.load import load_known
+
+NAMES = ("a", "b", "c", "d", "e")
+
+names = st.sampled_from(NAMES)
+who = st.sampled_from([0, 1])
+
+
+@dataclass(eq=False)
+class Model:
+    """A stream and what it was forked from. `deleted` ones live on while a fork refers to them."""
+
+    data: bytes
+    source: Model | None = None
+    references: int = 0
+    deleted: bool = False
+
+
+class Forks(RuleBasedStateMachine):
+    world: World
+
+    @initialize(seed=st.integers(0, 2**16))
+    def start(self, seed: int) -> None:
+        self.keys: dict[str, StreamKey] = {name: a_key(name) for name in NAMES}
+        self.processes = [self.world.process(), self.world.process()]
+        for number, process in enumerate(self.processes):
+            Faults(process.dynamodb, seed + number, lost=0.05, conflicted=0.05)
+        self.models: dict[str, Model] = {}
+
+    def status(self, name: str) -> int:
+        """What a request straight to the stream is answered with."""
+        model = self.models.get(name)
+        return 404 if model is None else 410 if model.deleted else 200
+
+    @rule(name=names, process=who, body=st.binary(max_size=4))
+    def create(self, name: str, process: int, body: bytes) -> None:
+        model = self.models.get(name)
+        try:
+            made = self.processes[process].create(self.keys[name], body=body)
+        except Refused as refusal:
+            assert refusal.status == 409
+            assert model is not None
+            assert model.deleted or model.source is not None
+            return
+        assert made.is_new == (model is None)
+        if model is None:
+            self.models[name] = Model(body)
+
+    @rule(name=names, source=names, process=who, share=st.floats(0, 1))
+    def fork(self, name: str, source: str, process: int, share: float) -> None:
+        origin, target = self.models.get(source), self.models.get(name)
+        offset = int(len(origin.data) * share) if origin else 0
+        try:
+            made = self.processes[process].fork(self.keys[name], self.keys[source], offset)
+        except Refused as refusal:
+            assert refusal.status in {400, 404, 409}
+            assert name == source or target is not None or origin is None or origin.deleted
+            return
+        if not made.is_new:
+            assert target is not None
+            return
+        assert target is None
+        assert origin is not None
+        self.models[name] = Model(origin.data[:offset], origin)
+        origin.references += 1
+
+    @rule(name=names, process=who, body=st.binary(min_size=1, max_size=4))
+    def append(self, name: str, process: int, body: bytes) -> None:
+        try:
+            self.processes[process].append(self.keys[name], body)
+        except Refused as refusal:
+            assert refusal.status == self.status(name)
+            return
+        assert self.status(name) == 200
+        self.models[name].data += body
+
+    @rule(name=names, process=who)
+    def delete(self, name: str, process: int) -> None:
+        expected = self.status(name)
+        try:
+            delete(self.processes[process].stores, self.keys[name])
+        except Refused as refusal:
+            assert refusal.status == expected
+            return
+        assert expected == 200
+        self.end(self.models[name])
+
+    def end(self, model: Model) -> None:
+        model.deleted = True
+        while model.deleted and not model.references:
+            self.models = {name: other for name, other in self.models.items() if other is not model}
+            if model.source is None:
+                return
+            model = model.source
+            model.references -= 1
+
+    @rule(process=who, hours=st.sampled_from([0, 2]))
+    def sweep(self, process: int, hours: int) -> None:
+        self.world.clock.advance(hours * HOUR_MS)
+        sweep(self.processes[process].stores)
+
+    @invariant()
+    def everything_is_as_the_model_says(self) -> None:
+        reader = self.world.process()
+        for name, key in self.keys.items():
+            model = self.models.get(name)
+            try:
+                record = load_known(reader.stores, key).record
+            except Refused as refusal:
+                assert refusal.status == self.status(name)
+                continue
+            assert model is not None
+            assert not model.deleted
+            assert record.references == model.references
+            assert reader.read_all(key) == model.data
+
+    def teardown(self) -> None:
+        if not hasattr(self, "keys"):
+            return
+        process = self.world.process()
+        for key in self.keys.values():
+            try:
+                delete(process.stores, key)
+            except Refused:
+                continue
+        for _ in range(2):
+            self.world.clock.advance(2 * HOUR_MS)
+            sweep(process.stores)
+        left = process.dynamodb.call("Scan", {"TableName": self.world.table_name})
+        assert left["Count"] == 0, left["Items"]
+
+
+def test_forks_behave_as_the_model_says(services: LocalServices) -> None:
+    class InThisWorld(Forks):
+        world = make_world(services)
+
+    run_state_machine_as_test(
+        InThisWorld,
+        settings=settings(
+            max_examples=40,
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
