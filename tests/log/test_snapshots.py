@@ -363,7 +363,7 @@ def test_a_publish_of_ten_megabytes_holds_no_append_up(world: World) -> None:
     publisher.create(key, body=b"0")
     landed, uploading = threading.Semaphore(0), threading.Event()
 
-    def wait_for_appends(**_: object) -> None:
+    def wait_for_appends(**_details: object) -> None:
         uploading.set()
         for _ in range(10):
             assert landed.acquire(timeout=60), "appends wait for the publish"

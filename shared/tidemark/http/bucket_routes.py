@@ -94,7 +94,7 @@ async def get_bootstrap(request: Request) -> Response:
     return bucket_answers.bootstrap(await backend.run(lambda: bootstrap(backend.stores, place.key)))
 
 
-#: HEAD is GET without the body, which the server leaves out; a stream has a HEAD of its own.
+#: HEAD is GET without the body; a stream has a HEAD of its own.
 OPERATIONS: Final[Mapping[Resource, Mapping[str, Operation]]] = {
     Resource.BUCKET: {
         "GET": describe_bucket,
@@ -120,7 +120,10 @@ async def operate(request: Request) -> Response:
     operation = OPERATIONS[parse_place(request).resource].get(request.method)
     if operation is None:
         raise HTTPException(405)
-    return await operation(request)
+    answer = await operation(request)
+    if request.method == "HEAD":
+        answer.body = b""  # What its length would be stays.
+    return answer
 
 
 def allowed_methods(request: Request) -> list[str]:
