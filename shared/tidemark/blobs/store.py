@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from botocore import exceptions
 from botocore.exceptions import ClientError
@@ -37,6 +37,31 @@ def bootstrap_blob_key(snapshot_blob: str) -> str:
     return f"{snapshot_blob}.bootstrap"
 
 
+class Blobs(Protocol):
+    """Immutable objects by name."""
+
+    def put(self, key: str, data: bytes) -> None: ...
+
+    def get(self, key: str) -> bytes: ...
+
+    def size(self, key: str) -> int | None:
+        """None where there is no such object."""
+
+    def compose(self, key: str, wanted: Composition) -> None: ...
+
+    def url_to_get(self, key: str, seconds: int, content_type: str | None = None) -> str:
+        """Anybody who has it may read this one object, for so long."""
+
+    def url_to_put(self, key: str, seconds: int) -> str:
+        """Anybody who has it may write this one object, for so long."""
+
+    def delete(self, *keys: str) -> None:
+        """Up to 1,000 at once; what is not there is no matter."""
+
+    def delete_prefix(self, prefix: str) -> None:
+        """Remove every object whose name begins with `prefix`."""
+
+
 class BlobStore:
     """Immutable objects in one bucket. The client is made when first needed: most appends
     and reads never do, and making it costs a cold start 80 ms."""
@@ -63,7 +88,7 @@ class BlobStore:
         return data
 
     def size(self, key: str) -> int | None:
-        """None where there is no such object. Where listing is not allowed, S3 says 403 of one."""
+        """Where listing is not allowed, S3 says 403 of what is not there."""
         try:
             with _translated():
                 answer = self._client.head_object(Bucket=self._bucket, Key=key)
@@ -79,7 +104,6 @@ class BlobStore:
             compose(self._client, self._bucket, key, wanted)
 
     def url_to_get(self, key: str, seconds: int, content_type: str | None = None) -> str:
-        """Anybody who has it may read this one object, for so long."""
         arguments = {"Bucket": self._bucket, "Key": key}
         if content_type is not None:
             arguments["ResponseContentType"] = content_type
@@ -87,13 +111,11 @@ class BlobStore:
         return url
 
     def url_to_put(self, key: str, seconds: int) -> str:
-        """Anybody who has it may write this one object, for so long."""
         arguments = {"Bucket": self._bucket, "Key": key}
         url: str = self._client.generate_presigned_url("put_object", Params=arguments, ExpiresIn=seconds)
         return url
 
     def delete(self, *keys: str) -> None:
-        """Up to 1,000 at once; what is not there is no matter."""
         with _translated():
             objects = [{"Key": key} for key in keys]
             self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True})

@@ -137,6 +137,8 @@ class DueKind(Enum):
     TRIM = "trim"
     #: Remove an upload that nobody has published.
     UPLOAD = "upload"
+    #: Remove what was put into S3 for a stream that never came to be.
+    ORPHAN = "orphan"
     #: Remove a deleted stream if its last fork is gone.
     RELEASE = "release"
 

@@ -24,6 +24,7 @@ to write it down.
     ├── StreamGone            410  deleted, but forks still live on its data (§4.2)
     ├── RetentionGone         410  the offset lies below what is retained (extensions §2.2)
     ├── PayloadTooLarge       413
+    ├── TooManyMessages       413
     ├── Busy                  429  storage asks us to slow down
     └── Unavailable           503  storage does not answer
 """
@@ -188,6 +189,13 @@ class PayloadTooLarge(Refused):
 
     def __init__(self, limit_bytes: int, way_out: str = "") -> None:
         super().__init__(f"Body is too large: at most {limit_bytes} bytes in one request{way_out}")
+
+
+class TooManyMessages(Refused):
+    status = 413
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"Too many messages: at most {limit} in one request, so send them in several")
 
 
 class Busy(Refused):

@@ -43,7 +43,7 @@ def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
         return _bootstrap(record, Part(DEFAULT, b""), read_record(stores, record, 0))
     if snapshot.size > MAX_ANSWER_BYTES:
         return _redirected(stores, record, snapshot)
-    blob, reading = stores.together(
+    blob, reading = stores.concurrency.pair(
         lambda: stores.blobs.get(snapshot.blob),
         lambda: read_record(stores, record, snapshot.offset, MAX_ANSWER_BYTES - snapshot.size),
     )

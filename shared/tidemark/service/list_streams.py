@@ -53,7 +53,7 @@ def list_streams(stores: Stores, bucket: str, asked: ListingRequest) -> Listing:
 def _alive(stores: Stores, records: list[StreamRecord]) -> list[Known]:
     """Those that exist, with their tails as they are now."""
     now_ms = stores.clock_ms()
-    tails = stores.each(partial(_load_alive, stores, now_ms), records)
+    tails = stores.concurrency.each(partial(_load_alive, stores, now_ms), records)
     return [known for known in tails if known is not None]
 
 

@@ -21,9 +21,9 @@ from tidemark.service.stores import Stores
 
 def overdue_streams(stores: Stores, bucket: str) -> list[Known]:
     now_ms = stores.clock_ms()
-    shards = stores.each(partial(overdue, stores.table, now_ms), range(DUE_SHARDS))
+    shards = stores.concurrency.each(partial(overdue, stores.table, now_ms), range(DUE_SHARDS))
     entries = [due for shard in shards for due in shard if _is_of(due, bucket)]
-    found = stores.each(partial(_load_expired, stores, now_ms), entries)
+    found = stores.concurrency.each(partial(_load_expired, stores, now_ms), entries)
     return [known for known in found if known is not None]
 
 

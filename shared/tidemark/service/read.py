@@ -51,7 +51,7 @@ def read(stores: Stores, key: StreamKey, read_from: ReadFrom) -> Reading:
 def read_record(stores: Stores, record: StreamRecord, start: int, limit_bytes: int = PAGE_BYTES) -> Reading:
     """One page of a stream whose item was read just now. Raises as `read`."""
     now_ms = stores.clock_ms()
-    page = _query_page(stores, record, start, None, limit_bytes)
+    page = read_page(stores.table, record, start, recent=stores.recent, limit_bytes=limit_bytes)
     record = _keep_alive(stores, record, page, now_ms)
     return _reading(stores, record, page, now_ms)
 
@@ -98,7 +98,7 @@ def _load_page(stores: Stores, key: StreamKey, start: int, now_ms: int) -> tuple
         _check_retained(stores, record, start, now_ms)
         return record, _query_page(stores, record, start, None)
     guess = known
-    found, page = stores.together(
+    found, page = stores.concurrency.pair(
         lambda: load_stream(stores.table, key), lambda: _try_page(stores, guess, start)
     )
     record = existing(found)
@@ -127,21 +127,8 @@ def _check_retained(stores: Stores, record: StreamRecord, start: int, now_ms: in
         raise RetentionGone(record.retained)
 
 
-def _query_page(
-    stores: Stores,
-    record: StreamRecord,
-    start: int,
-    known_tail: Tail | None,
-    limit_bytes: int = PAGE_BYTES,
-) -> Page:
-    return read_page(
-        stores.table,
-        record,
-        start,
-        known_tail=known_tail,
-        recent=stores.recent,
-        limit_bytes=limit_bytes,
-    )
+def _query_page(stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None) -> Page:
+    return read_page(stores.table, record, start, known_tail=known_tail, recent=stores.recent)
 
 
 def _keep_alive(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> StreamRecord:
