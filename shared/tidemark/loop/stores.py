@@ -34,7 +34,8 @@ class Concurrently:
     """`service.concurrency.Concurrency` on the loop."""
 
     def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
-        return step_aside(asyncio.gather(run_in_steps(one), run_in_steps(other)))
+        first, second = step_aside(asyncio.gather(run_in_steps(one), run_in_steps(other)))
+        return first, second
 
     def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
         room = asyncio.Semaphore(_AT_ONCE)
