@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from tidemark import __version__
-from tidemark.http import faults, routes
+from tidemark.http import bucket_routes, faults, routes
 from tidemark.http.backend import Backend
 from tidemark.http.headers import EveryAnswer
 
@@ -28,5 +28,6 @@ def create_app(backend: Backend) -> EveryAnswer:
     )
     app.state.backend = backend
     routes.install(app)
+    bucket_routes.install(app)
     faults.install(app)
     return EveryAnswer(app)

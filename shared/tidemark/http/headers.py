@@ -15,6 +15,7 @@ _REQUEST_HEADERS: Final = (
     "Producer-Epoch",
     "Producer-Id",
     "Producer-Seq",
+    "Snapshot-Upload",
     "Stream-Closed",
     "Stream-Expires-At",
     "Stream-Fork-Offset",
@@ -36,6 +37,7 @@ _ANSWER_HEADERS: Final = (
     "Stream-Expires-At",
     "Stream-Next-Offset",
     "Stream-SSE-Data-Encoding",
+    "Stream-Snapshot-Offset",
     "Stream-TTL",
     "Stream-Up-To-Date",
 )

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from tidemark.http import answers
-from tidemark.http.backend import Backend
+from tidemark.http.backend import Backend, backend_of
 from tidemark.http.gone import ClientGone, unless_gone
 from tidemark.http.live import BUFFERED_BYTES, EventStream, event_stream, read_or_wait
 from tidemark.http.requests import (
@@ -29,18 +29,13 @@ from tidemark.service.load import load_known
 from tidemark.service.read import read
 
 
-def _backend(request: Request) -> Backend:
-    backend: Backend = request.app.state.backend
-    return backend
-
-
 async def health(_: Request) -> Response:
     return JSONResponse({"status": "ok"}, headers={"Cache-Control": "no-store"})
 
 
 async def create_stream(request: Request) -> Response:
     """§5.1."""
-    backend, key = _backend(request), parse_stream(request)
+    backend, key = backend_of(request), parse_stream(request)
     asked = await parse_create(request)
     made = await backend.run(lambda: create(backend.stores, key, asked))
     return answers.created(request, made)
@@ -48,14 +43,14 @@ async def create_stream(request: Request) -> Response:
 
 async def append_to_stream(request: Request) -> Response:
     """§5.2, §5.3."""
-    backend, key = _backend(request), parse_stream(request)
+    backend, key = backend_of(request), parse_stream(request)
     asked = await parse_append(request)
     return answers.appended(asked, await backend.append(key, asked))
 
 
 async def delete_stream(request: Request) -> Response:
     """§5.4."""
-    backend, key = _backend(request), parse_stream(request)
+    backend, key = backend_of(request), parse_stream(request)
     await backend.run(lambda: delete(backend.stores, key))
     backend.hub.ring(key)
     return answers.deleted()
@@ -63,13 +58,13 @@ async def delete_stream(request: Request) -> Response:
 
 async def stream_metadata(request: Request) -> Response:
     """§5.5."""
-    backend, key = _backend(request), parse_stream(request)
+    backend, key = backend_of(request), parse_stream(request)
     return answers.metadata(await backend.run(lambda: load_known(backend.stores, key)))
 
 
 async def read_stream(request: Request) -> Response:
     """§5.6, §5.7, §5.8."""
-    backend, key = _backend(request), parse_stream(request)
+    backend, key = backend_of(request), parse_stream(request)
     asked = parse_read(request)
     if asked.live is Live.LONG_POLL:
         return await _long_poll(request, backend, key, asked)
