@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Protocol
 
 from botocore import exceptions
@@ -69,13 +70,10 @@ class BlobStore:
     def __init__(self, make_client: Callable[[], Any], bucket: str) -> None:
         self._make_client = make_client
         self._bucket = bucket
-        self._made: Any = None
 
-    @property
+    @cached_property
     def _client(self) -> Any:
-        if self._made is None:
-            self._made = self._make_client()
-        return self._made
+        return self._make_client()
 
     def put(self, key: str, data: bytes) -> None:
         with _translated():
