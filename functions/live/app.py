@@ -11,6 +11,7 @@ from tidemark.service.stores import connect
 from tidemark.settings import Settings
 
 _settings = Settings.from_environment(os.environ)
+_settings.authorization.check_not_open()
 
 #: Storage calls on threads, though there is one request at a time: heartbeats and the end of the
 #: connection must not wait for them.

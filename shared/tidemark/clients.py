@@ -24,3 +24,20 @@ def s3_client() -> Any:
 
     # Path style, so that a local endpoint needs no name of its own for the bucket.
     return boto3.client("s3", config=CLIENT_CONFIG.merge(Config(s3={"addressing_style": "path"})))
+
+
+class ParameterUnavailable(Exception):
+    """A parameter cannot be read. The message names it and quotes nothing of it."""
+
+
+def load_parameter(name: str) -> str:
+    """A text kept in SSM's parameter store, decrypted. Raises ParameterUnavailable."""
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        ssm = boto3.client("ssm", config=CLIENT_CONFIG)
+        value: str = ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"]
+    except (BotoCoreError, ClientError) as failure:
+        raise ParameterUnavailable(f"The parameter {name} cannot be read: {type(failure).__name__}") from None
+    return value

@@ -32,6 +32,10 @@ def _answer(request: Request, status: int, message: str, headers: dict[str, str]
 
 async def _refused(request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refused)
+    return refusal_answer(request, refusal)
+
+
+def refusal_answer(request: Request, refusal: Refused) -> Response:
     return _answer(request, refusal.status, refusal.message, refusal.headers)
 
 

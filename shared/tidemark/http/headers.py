@@ -38,6 +38,7 @@ _ANSWER_HEADERS: Final = (
     "Stream-SSE-Data-Encoding",
     "Stream-TTL",
     "Stream-Up-To-Date",
+    "WWW-Authenticate",
 )
 _ALWAYS: Final = {
     "X-Content-Type-Options": "nosniff",

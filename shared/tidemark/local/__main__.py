@@ -52,7 +52,7 @@ def main(root: Path = ROOT) -> int:
         signal.signal(name, _interrupt)
     try:
         configuration = Configuration.from_environment(os.environ)
-        settings = Settings.from_environment(os.environ)
+        settings = _settings(configuration)
         return _start(configuration, settings, root)
     except (InvalidConfiguration, InvalidSetting) as error:
         _say(error)
@@ -62,6 +62,16 @@ def main(root: Path = ROOT) -> int:
         return 1
     except KeyboardInterrupt:
         return 0
+
+
+def _settings(configuration: Configuration) -> Settings:
+    """Raises InvalidSetting. On loopback nobody else can come in, so nothing has to be asked
+    for by name: the functions, that do not know where they are reached, hear of it here."""
+    settings = Settings.from_environment(os.environ)
+    settings.authorization.check_not_open(configuration.host)
+    if not settings.authorization.is_on:
+        os.environ["ALLOW_ANONYMOUS"] = "true"
+    return settings
 
 
 def _start(configuration: Configuration, settings: Settings, root: Path) -> int:
