@@ -45,7 +45,7 @@ async def _not_routed(request: Request, fault: Exception) -> Response:
         return Response(status_code=204, headers=PREFLIGHT | {"Content-Type": "text/plain"})
     assert isinstance(fault, HTTPException)
     if fault.status_code == 405:
-        allow = ", ".join(METHODS if request.url.path.startswith(STREAM_ROOT) else METHODS[:1])
+        allow = ", ".join(METHODS if request.scope["path"].startswith(STREAM_ROOT) else METHODS[:1])
         return _answer(
             request, 405, f"{request.method} is not allowed here; allowed: {allow}", {"Allow": allow}
         )

@@ -31,6 +31,7 @@ _ANSWER_HEADERS: Final = (
     "Producer-Received-Seq",
     "Producer-Seq",
     "Retry-After",
+    "Server-Timing",
     "Stream-Closed",
     "Stream-Cursor",
     "Stream-Expires-At",

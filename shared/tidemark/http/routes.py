@@ -37,6 +37,13 @@ async def health(_: Request) -> Response:
     return JSONResponse({"status": "ok"}, headers={"Cache-Control": "no-store"})
 
 
+async def openapi_document(_: Request) -> Response:
+    from tidemark.http import openapi
+
+    headers = {"Cache-Control": "public, max-age=300"}
+    return Response(openapi.rendered(), media_type="application/json", headers=headers)
+
+
 async def create_stream(request: Request) -> Response:
     """§5.1."""
     backend, key = _backend(request), parse_stream(request)
@@ -119,3 +126,4 @@ def install(app: FastAPI) -> None:
     protocol has none of, and cost an append a third of its CPU (`benchmarks/cpu.py`)."""
     app.add_route(STREAM_ROOT + "{path:path}", operate, methods=list(OPERATIONS))
     app.add_route("/v1/health", health, methods=["GET"])
+    app.add_route("/v1/openapi.json", openapi_document, methods=["GET"])
