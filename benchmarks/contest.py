@@ -58,11 +58,11 @@ def take(contestant: Contestant, row: Row) -> None:
             measures = run_load(contestant.server.port, row.load)
     except LoadFailed as failure:
         contestant.failures.append(f"{row.name}, {failure}")
-        print(f"  {row.name:14} {contestant.title:20} FAILED {failure}", flush=True)
+        print(f"  {row.name:18} {contestant.title:20} FAILED {failure}", flush=True)
         return
     contestant.measures.setdefault(row.name, []).append(measures)
     shown = ", ".join(f"{key} {value:.2f}" for key, value in measures.items())
-    print(f"  {row.name:14} {contestant.title:20} {shown}", flush=True)
+    print(f"  {row.name:18} {contestant.title:20} {shown}", flush=True)
 
 
 def prepare(contestant: Contestant, row: Row) -> None:

@@ -63,6 +63,10 @@ def read_binary(times: int) -> Load:
     return load("catchUp", name="bench-binary", at_least_bytes=50_000_000, times=times)
 
 
+def read_json(times: int) -> Load:
+    return load("catchUp", name="bench-json", at_least_bytes=10_000_000, times=times)
+
+
 def latency_figures(label: str) -> tuple[Figure, ...]:
     return milliseconds("p50_ms", f"{label}, p50"), milliseconds("p99_ms", f"{label}, p99")
 
@@ -79,15 +83,22 @@ ROWS: tuple[Row, ...] = (
     Row(
         "catch-up-cold",
         read_binary(1),
-        (throughput("the same, first read after a restart"),),
+        (throughput("50 MB binary, first read after a restart"),),
         prepare=BINARY,
         cold=True,
     ),
     Row(
         "catch-up-json",
-        load("catchUp", name="bench-json", at_least_bytes=10_000_000, times=3),
+        read_json(3),
         (throughput("catch-up of 10 MB JSON, 100-byte messages"),),
         prepare=JSON,
+    ),
+    Row(
+        "catch-up-json-cold",
+        read_json(1),
+        (throughput("10 MB JSON, first read after a restart"),),
+        prepare=JSON,
+        cold=True,
     ),
     Row(
         "long-poll",

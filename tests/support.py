@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from tidemark.clients import s3_client
 from tidemark.local.engines import LocalServices
 from tidemark.log.dynamodb import DynamoDB, NoAnswer, connect_dynamodb
 from tidemark.log.table import Table
+from tidemark.loop.stores import OnLoop
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import Refused
@@ -102,6 +104,8 @@ class World:
 
 @dataclass(slots=True)
 class Process:
+    """`dynamodb` is where its calls are counted and broken, on the loop as on threads."""
+
     stores: Stores
     dynamodb: DynamoDB
     s3: Any
@@ -123,6 +127,12 @@ class Process:
         if isinstance(answer, Refused):
             raise answer
         return answer
+
+    def on_loop(self) -> OnLoop:
+        """The same process, its calls made on the event loop. Close it before the loop ends."""
+        made = OnLoop(self.stores, self.stores.table._name, ThreadPoolExecutor(4))
+        self.dynamodb = made.stores.table._dynamodb
+        return made
 
     def read_all(self, key: StreamKey) -> bytes:
         """The stored bytes of the whole stream, page by page."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.support import BYTES, HOUR_MS, JSON, TEXT, Process, World, a_key, append_request
@@ -14,7 +16,7 @@ from tidemark.protocol.errors import (
     StreamGone,
     StreamNotFound,
 )
-from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.fork import MAX_GENERATIONS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, append
@@ -190,7 +192,7 @@ def test_expiry_is_inherited_unless_asked_for(
 ) -> None:
     process, source = world.process(), a_key()
     process.create(source, expiry=source_expiry)
-    made = process.fork(a_key(), source, **({"expiry": asked} if asked else {}))
+    made = process.fork(a_key(), source, expiry=asked or NEVER)
     assert made.known.record.expiry == (asked or source_expiry)
 
 
@@ -255,16 +257,21 @@ def test_a_deleted_source_lives_on_for_its_forks_alone(world: World) -> None:
     process.fork(fork := a_key(), source)
     delete(process.stores, source)
     other = world.process()
-    for direct in (
+    gone: list[Callable[[], object]] = [
         lambda: load_known(other.stores, source),
         lambda: read(other.stores, source, 0),
         lambda: other.append(source, b"x"),
         lambda: delete(other.stores, source),
         lambda: process.append(source, b"x"),
-    ):
+    ]
+    for direct in gone:
         with pytest.raises(StreamGone):
             direct()
-    for again in (lambda: other.create(source), lambda: other.fork(a_key(), source)):
+    conflicts: list[Callable[[], object]] = [
+        lambda: other.create(source),
+        lambda: other.fork(a_key(), source),
+    ]
+    for again in conflicts:
         with pytest.raises(Conflict):
             again()
     world.clock.advance(24 * HOUR_MS)

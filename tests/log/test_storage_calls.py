@@ -181,6 +181,13 @@ def test_create(world: World) -> None:
     assert process.calls.taken() == {"TransactWriteItems": 1}
 
 
+def test_create_with_a_large_body(world: World) -> None:
+    """A note to look for the blob, in case the stream never comes to be; the blob; the stream."""
+    process = world.process()
+    process.create(a_key(), body=bytes(INLINE_BYTES + 1))
+    assert process.calls.taken() == {"PutItem": 1, "PutObject": 1, "TransactWriteItems": 1}
+
+
 def test_create_again(world: World) -> None:
     process, key = world.process(), a_key()
     process.create(key, content_type=JSON)

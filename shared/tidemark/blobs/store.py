@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from botocore import exceptions
 from botocore.exceptions import ClientError
@@ -19,6 +19,19 @@ def batch_blob_key(incarnation: str, append_id: str) -> str:
 
 def log_prefix(incarnation: str) -> str:
     return f"log/{incarnation}/"
+
+
+class Blobs(Protocol):
+    """Immutable objects by name."""
+
+    def put(self, key: str, data: bytes) -> None: ...
+
+    def get(self, key: str) -> bytes: ...
+
+    def delete(self, key: str) -> None: ...
+
+    def delete_prefix(self, prefix: str) -> None:
+        """Remove every object whose name begins with `prefix`."""
 
 
 class BlobStore:

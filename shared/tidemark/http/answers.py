@@ -91,13 +91,15 @@ def caught_up(asked: ReadRequest, reading: Reading) -> Response:
 def polled(asked: ReadRequest, reading: Reading, now_ms: int) -> Response:
     """A long-poll's answer (§5.7): 200 with data, 204 without."""
     page = reading.page
+    from_now = asked.read_from == NOW
     headers = _reading_headers(reading)
     if not page.closed:
         headers["Stream-Cursor"] = str(decide_cursor(asked.cursor, now_ms))
     if not page.has_data:
         return Response(status_code=204, headers=headers | {"Cache-Control": NO_STORE})
-    headers["Cache-Control"] = decide_cache_control(has_data=True, closed=page.closed, from_now=False)
-    headers["ETag"] = _etag(reading)
+    headers["Cache-Control"] = decide_cache_control(has_data=True, closed=page.closed, from_now=from_now)
+    if not from_now:
+        headers["ETag"] = _etag(reading)
     return Response(_body(reading), headers=headers)
 
 

@@ -12,6 +12,7 @@ from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import Refused
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import AppendRequest, append
+from tidemark.service.concurrency import Run
 from tidemark.service.group_commit import GroupCommit
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
@@ -26,22 +27,28 @@ _T = TypeVar("_T")
 _THREADS = 64
 
 
-class Run(Protocol):
-    """Makes a blocking call from a coroutine."""
+class OnLoop(Protocol):
+    """`tidemark.loop.stores.OnLoop`, which only a server that wants it imports."""
 
-    def __call__(self, call: Callable[[], _T], /) -> Awaitable[_T]: ...
+    stores: Stores
+    run: Run
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """`look` is `run` for readers that wait: those that want the same at once share one call."""
+    """`run` makes calls on `stores`. `look` is the same for readers that wait, on stores of
+    its own: those that want the same at once share one call."""
 
     stores: Stores
     settings: Settings
     run: Run
+    look_stores: Stores
     look: Look
     append: Callable[[StreamKey, AppendRequest], Awaitable[Outcome]]
     wake: Wake
+    on_loop: OnLoop | None = None
 
     @property
     def hub(self) -> Hub:
@@ -49,7 +56,9 @@ class Backend:
 
     async def close(self) -> None:
         """At the process's end, where the platform lets it see one."""
-        await self.run(self.wake.close)
+        await asyncio.to_thread(self.wake.close)
+        if self.on_loop is not None:
+            await self.on_loop.close()
 
 
 def make_wake(stores: Stores, settings: Settings) -> Wake:
@@ -74,17 +83,25 @@ def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) 
         return answer
 
     wake = wake or make_wake(stores, settings)
-    return Backend(stores, settings, _on_the_spot, _look_on_the_spot, append_alone, wake)
+    return Backend(stores, settings, _on_the_spot, stores, _look_on_the_spot, append_alone, wake)
 
 
-def many_at_once(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
-    """For a server: storage calls on threads, appends in groups, waiters woken directly."""
+def many_at_once(
+    stores: Stores,
+    settings: Settings,
+    wake: Wake | None = None,
+    on_loop: Callable[[ThreadPoolExecutor], OnLoop] | None = None,
+) -> Backend:
+    """For a server: appends in groups, waiters woken directly, and storage calls on threads,
+    or on the loop itself where `on_loop` makes the stores for that (`tidemark.loop`)."""
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark")
 
     async def on_a_thread(call: Callable[[], Any], /) -> Any:
         return await asyncio.get_running_loop().run_in_executor(pool, call)
 
     wake = wake or make_wake(stores, settings)
-    group_commit = GroupCommit(stores, on_a_thread, committed=wake.hub.ring)
+    made = on_loop(pool) if on_loop else None
+    run_stores, run = (made.stores, made.run) if made else (stores, on_a_thread)
+    group_commit = GroupCommit(run_stores, run, committed=wake.hub.ring)
     look = SharedLooks(on_a_thread).look
-    return Backend(stores, settings, on_a_thread, look, group_commit.append, wake)
+    return Backend(run_stores, settings, run, stores, look, group_commit.append, wake, made)

@@ -12,6 +12,7 @@ from typing import Final
 from tidemark.http.backend import Backend
 from tidemark.http.requests import ReadRequest
 from tidemark.log.read import Page
+from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.cursor import decide_cursor
 from tidemark.protocol.errors import Refused, StreamNotFound
 from tidemark.protocol.expiry import deadline_ms, is_expired
@@ -25,6 +26,9 @@ from tidemark.wake.wake import Wake
 
 #: A comment this often keeps proxies from dropping a silent connection.
 HEARTBEAT_SECONDS: Final = 15.0
+#: Where events are handed on only once they are complete, they must fit a Lambda answer of 6 MB,
+#: in base64. As events, bytes grow by a third, and lines by what stands in front of them.
+BUFFERED_BYTES: Final = 4_600_000
 
 
 async def read_or_wait(backend: Backend, key: StreamKey, asked: ReadRequest, wait_seconds: float) -> Reading:
@@ -38,7 +42,7 @@ async def read_or_wait(backend: Backend, key: StreamKey, asked: ReadRequest, wai
         if _is_news(reading) or wait_seconds <= 0:
             return reading
         follower = Follower(backend, bell, reading)
-        return await follower.next(deadline) or await follower.look()
+        return await follower.next(deadline) or await follower.latest()
 
 
 def _is_news(reading: Reading) -> bool:
@@ -60,6 +64,7 @@ class Follower:
         self._reading = _behind(reading)
         self._at_tail = reading.page.up_to_date
         self._look_at = -math.inf
+        self._has_waited = False
 
     async def next(self, until: float) -> Reading | None:
         """The next page with news, or None at `until`, by the monotonic clock.
@@ -71,15 +76,21 @@ class Follower:
             left = until - time.monotonic()
             if left <= 0:
                 return None
+            self._has_waited = True
             if await self._bell.wait(min(left, self._look_at - time.monotonic())):
                 self._look_at = -math.inf
+
+    async def latest(self) -> Reading:
+        """Where the stream has got to, looked up after the last wait has ended."""
+        return await self.look() if self._has_waited else self._reading
 
     async def look(self) -> Reading:
         backend, seen = self._backend, self._reading
         name = (seen.record.incarnation, seen.page.start, self._at_tail)
-        call = partial(_look, backend.stores, backend.wake if self._at_tail else None, seen)
+        call = partial(_look, backend.look_stores, backend.wake if self._at_tail else None, seen)
         reading, patience_seconds = await backend.look(name, call)
         self._look_at = time.monotonic() + patience_seconds
+        self._has_waited = False
         self._reading, self._at_tail = _behind(reading), reading.page.up_to_date
         self._bell.has_read(reading.record.incarnation, reading.page.end)
         return reading
@@ -123,25 +134,48 @@ def _life_seconds(stores: Stores, reading: Reading) -> float:
 
 @dataclass(slots=True)
 class EventStream:
-    """Turns pages into events. Remembers what one connection needs to: the cursor it gave
-    last, and the beginning of a character whose end has not been written yet."""
+    """Turns pages into events. Remembers what one connection needs to: the client's cursor
+    and the one given last, and the beginning of a character whose end has not been written yet.
 
-    cursor: int | None
+    Cursors follow the clock, not the events: whoever comes back from here at the same time
+    comes with the same one, and a cache collapses them.
+    """
+
+    client_cursor: int | None
+    limit_bytes: float = math.inf
+    cursor: int = 0
     half: bytes = b""
 
     def render(self, reading: Reading, now_ms: int) -> bytes:
-        """The events for one page: its data, if any, and a control event."""
+        """The events for one page: its data, if any, and a control event.
+
+        Of data beyond the limit a part is shown, up to an offset that can be read on from.
+        """
         page, content_type = reading.page, reading.record.content_type
         stored = self.half + reading.data
-        whole = len(stored)
-        if content_type.is_text and not content_type.is_json and not page.closed:
-            whole = text_end(stored)
+        whole = len(stored) if page.closed else _whole_end(content_type, stored)
+        data = _data_event(content_type, stored[:whole])
+        is_cut = len(data) > self.limit_bytes and not content_type.is_json
+        while is_cut and len(data) > self.limit_bytes:
+            whole = _whole_end(content_type, stored[: whole // 2])
+            data = _data_event(content_type, stored[:whole])
         self.half = stored[whole:]
-        self.cursor = max(self.cursor or 0, decide_cursor(self.cursor, now_ms))
-        data = render_data_event(content_type, stored[:whole]) if whole else b""
+        self.cursor = max(self.cursor, decide_cursor(self.client_cursor, now_ms))
         return data + render_control_event(
-            page.end - len(self.half), self.cursor, up_to_date=page.up_to_date, closed=page.closed
+            page.end - len(self.half),
+            self.cursor,
+            up_to_date=page.up_to_date and not is_cut,
+            closed=page.closed and not is_cut,
         )
+
+
+def _whole_end(content_type: ContentType, stored: bytes) -> int:
+    """Where the last whole character ends, in text; JSON is cut at messages, bytes anywhere."""
+    return text_end(stored) if content_type.is_text and not content_type.is_json else len(stored)
+
+
+def _data_event(content_type: ContentType, stored: bytes) -> bytes:
+    return render_data_event(content_type, stored) if stored else b""
 
 
 async def event_stream(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tidemark.http.app import create_app
 from tidemark.http.backend import Backend, many_at_once
 from tidemark.http.headers import EveryAnswer
+from tidemark.loop.stores import OnLoop
 from tidemark.service.stores import MEGABYTE, connect
 from tidemark.settings import Settings
 
 
 def create_local_backend(settings: Settings) -> Backend:
-    return many_at_once(connect(settings, recent_bytes=64 * MEGABYTE), settings)
+    stores = connect(settings, recent_bytes=64 * MEGABYTE)
+    return many_at_once(stores, settings, on_loop=partial(OnLoop, stores, settings.table_name))
 
 
 def create_local_app(settings: Settings) -> EveryAnswer:

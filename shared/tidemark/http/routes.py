@@ -11,7 +11,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from tidemark.http import answers
 from tidemark.http.backend import Backend
-from tidemark.http.live import EventStream, event_stream, read_or_wait
+from tidemark.http.gone import ClientGone, unless_gone
+from tidemark.http.live import BUFFERED_BYTES, EventStream, event_stream, read_or_wait
 from tidemark.http.requests import (
     STREAM_ROOT,
     Live,
@@ -78,14 +79,18 @@ async def read_stream(request: Request) -> Response:
     backend, key = _backend(request), parse_stream(request)
     asked = parse_read(request)
     if asked.live is Live.LONG_POLL:
-        return await _long_poll(backend, key, asked)
+        return await _long_poll(request, backend, key, asked)
     if asked.live is Live.SSE:
         return await _server_sent_events(request, backend, key, asked)
     return answers.caught_up(asked, await backend.run(lambda: read(backend.stores, key, asked.read_from)))
 
 
-async def _long_poll(backend: Backend, key: StreamKey, asked: ReadRequest) -> Response:
-    reading = await read_or_wait(backend, key, asked, backend.settings.long_poll_seconds)
+async def _long_poll(request: Request, backend: Backend, key: StreamKey, asked: ReadRequest) -> Response:
+    waiting = read_or_wait(backend, key, asked, backend.settings.long_poll_seconds)
+    try:
+        reading = await unless_gone(request.receive, waiting)
+    except ClientGone:
+        return Response(status_code=204)  # For nobody.
     return answers.polled(asked, reading, backend.stores.clock_ms())
 
 
@@ -103,7 +108,7 @@ async def _buffered_events(backend: Backend, key: StreamKey, asked: ReadRequest)
     """An HTTP API hands on an answer only once it is complete: data, control, end. It waits
     a moment at the tail, and the client comes again."""
     reading = await read_or_wait(backend, key, asked, backend.settings.sse_buffered_seconds)
-    events = EventStream(asked.cursor).render(reading, backend.stores.clock_ms())
+    events = EventStream(asked.cursor, BUFFERED_BYTES).render(reading, backend.stores.clock_ms())
     return Response(events, headers=answers.event_stream_headers(reading.record))
 
 

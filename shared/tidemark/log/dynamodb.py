@@ -79,6 +79,7 @@ class DynamoDB:
 
     def __init__(self, send: Send) -> None:
         self.send = send
+        self.sleep: Callable[[float], None] = time.sleep
 
     def call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Raises Fault where DynamoDB refuses, Unavailable where it does not answer.
@@ -97,7 +98,7 @@ class DynamoDB:
                     raise
                 if tried == _TRIES:
                     raise _final(failure) from failure
-            time.sleep(random.uniform(0, _FIRST_DELAY_SECONDS * 2**tried))
+            self.sleep(random.uniform(0, _FIRST_DELAY_SECONDS * 2**tried))
         raise AssertionError("unreachable")
 
     def _once(self, operation: str, body: bytes) -> dict[str, Any]:
@@ -113,18 +114,15 @@ def _final(failure: Fault | NoAnswer) -> Exception:
     return failure if isinstance(failure, Fault) and failure.status < 500 else Unavailable()
 
 
-class SignedHttp:
-    """Sends to the endpoint over pooled connections; safe to share between threads."""
+class Signer:
+    """Signs requests with the credentials that are valid at the time."""
 
     def __init__(self, endpoint: str, region: str, credentials: Any) -> None:
         self._endpoint = endpoint
         self._region = region
         self._credentials = credentials
-        self._pool = urllib3.connection_from_url(
-            endpoint, maxsize=_CONNECTIONS, timeout=_TIMEOUT, retries=False
-        )
 
-    def __call__(self, operation: str, body: bytes) -> tuple[int, bytes]:
+    def headers(self, operation: str, body: bytes) -> list[tuple[str, str]]:
         request = AWSRequest(
             "POST",
             self._endpoint,
@@ -135,21 +133,36 @@ class SignedHttp:
             data=body,
         )
         SigV4Auth(self._credentials.get_frozen_credentials(), "dynamodb", self._region).add_auth(request)
+        return list(request.headers.items())
+
+
+class BlockingHttp:
+    """Sends over pooled connections and waits; safe to share between threads."""
+
+    def __init__(self, endpoint: str, signer: Signer) -> None:
+        self._signer = signer
+        self._pool = urllib3.connection_from_url(
+            endpoint, maxsize=_CONNECTIONS, timeout=_TIMEOUT, retries=False
+        )
+
+    def __call__(self, operation: str, body: bytes) -> tuple[int, bytes]:
+        headers = dict(self._signer.headers(operation, body))
         try:
-            answer = self._pool.urlopen("POST", "/", body, dict(request.headers.items()))
+            answer = self._pool.urlopen("POST", "/", body, headers)
         except urllib3.exceptions.HTTPError as failure:
             raise NoAnswer(str(failure)) from failure
         return answer.status, answer.data
 
 
-def connect_dynamodb() -> DynamoDB:
+def connect_dynamodb(http: Callable[[str, Signer], Send] = BlockingHttp) -> DynamoDB:
     """Where boto3 would connect to, with the credentials that it would use."""
     session = get_session()
     region = os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1"
     credentials = session.get_credentials()
     if credentials is None:
         raise RuntimeError("No AWS credentials were found; set AWS_ACCESS_KEY_ID or a profile")
-    return DynamoDB(SignedHttp(_endpoint(session, region), region, credentials))
+    endpoint = _endpoint(session, region)
+    return DynamoDB(http(endpoint, Signer(endpoint, region, credentials)))
 
 
 def _endpoint(session: Any, region: str) -> str:

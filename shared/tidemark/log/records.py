@@ -105,6 +105,8 @@ class DueKind(Enum):
 
     EXPIRE = "expire"
     RECLAIM = "reclaim"
+    #: Remove what was put into S3 for a stream that never came to be.
+    ORPHAN = "orphan"
     #: Remove a deleted stream if its last fork is gone.
     RELEASE = "release"
 

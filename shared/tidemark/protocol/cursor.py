@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.protocol.integer import parse_integer
+from tidemark.protocol.errors import Malformed
+from tidemark.protocol.integer import MAX_SAFE_INTEGER, parse_integer
 
 INTERVAL_SECONDS: Final = 20
 #: October 9, 2024 00:00:00 UTC, the protocol's default epoch, in Unix seconds.
@@ -17,7 +18,11 @@ EPOCH_SECONDS: Final = 1_728_432_000
 
 
 def parse_cursor(value: str | None) -> int | None:
-    return None if value is None else parse_integer("cursor", value)
+    """Raises Malformed, also for the one that no greater one could follow."""
+    cursor = None if value is None else parse_integer("cursor", value)
+    if cursor == MAX_SAFE_INTEGER:
+        raise Malformed(f"cursor must be less than {MAX_SAFE_INTEGER}")
+    return cursor
 
 
 def decide_cursor(client_cursor: int | None, now_ms: int) -> int:

@@ -15,6 +15,7 @@ to write it down.
     │   └── SequenceGap            Producer-Seq skipped ahead (§5.2.1)
     ├── StreamGone            410  deleted, but forks still live on its data (§4.2)
     ├── PayloadTooLarge       413
+    ├── TooManyMessages       413
     ├── Busy                  429  storage asks us to slow down
     └── Unavailable           503  storage does not answer
 """
@@ -110,6 +111,13 @@ class PayloadTooLarge(Refused):
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(f"Body is too large: at most {limit_bytes} bytes in one request")
+
+
+class TooManyMessages(Refused):
+    status = 413
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"Too many messages: at most {limit} in one request, so send them in several")
 
 
 class Busy(Refused):

@@ -15,7 +15,10 @@ from typing import Final
 import orjson
 
 from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.errors import Malformed
+from tidemark.protocol.errors import Malformed, TooManyMessages
+
+#: Where each message ends is kept beside the messages, in an item of 400 KB.
+MAX_MESSAGES: Final = 250_000
 
 _WHITESPACE: Final = b" \t\n\r"
 _SKIP: Final = re.compile(r"[ \t\n\r,]*")
@@ -36,7 +39,7 @@ NOTHING: Final = Messages(b"", ())
 
 
 def parse_messages(content_type: ContentType, body: bytes) -> Messages:
-    """Raises Malformed for a JSON stream's body that is not JSON."""
+    """Raises Malformed for a JSON stream's body that is not JSON, TooManyMessages."""
     if not body:
         return NOTHING
     if not content_type.is_json:
@@ -73,6 +76,8 @@ def _elements(text: str) -> list[bytes]:
     while text[position] != "]":
         _, end = _SCAN(text, position)
         elements.append(text[position:end].encode())
+        if len(elements) > MAX_MESSAGES:
+            raise TooManyMessages(MAX_MESSAGES)
         position = _after_blank(text, end)
     return elements
 

@@ -15,9 +15,10 @@ from tidemark.log.lifecycle import (
     tombstone,
 )
 from tidemark.log.read import load_last
-from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.reclaim import schedule
+from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.schema import log_pk
-from tidemark.log.tails import Known
+from tidemark.log.tails import RECLAIM_AFTER_MS, Known
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.create import Configuration, check_same_configuration
 from tidemark.protocol.errors import Busy, Conflict
@@ -119,11 +120,18 @@ class _Creation:
             return None
         append_id, data, blob = self._stores.new_id(), messages.data, None
         if len(data) > INLINE_BYTES:
-            blob = batch_blob_key(record.incarnation, append_id)
-            self._stores.blobs.put(blob, data)
+            blob = self._spill(record, append_id, data, now_ms)
         after = Tail(offset=record.base + len(data), closed=request.closed)
         kept = None if blob else data
         return Batch(record.base, after, append_id, now_ms, kept, blob, messages.lengths)
+
+    def _spill(self, record: StreamRecord, append_id: str, data: bytes, now_ms: int) -> str:
+        """The blob is there before the stream is, which may never be: somebody has to look."""
+        due = Due(DueKind.ORPHAN, record.key, record.incarnation, now_ms + RECLAIM_AFTER_MS)
+        schedule(self._stores.table, due)
+        name = batch_blob_key(record.incarnation, append_id)
+        self._stores.blobs.put(name, data)
+        return name
 
     def _made(self, record: StreamRecord, first: Batch | None) -> Created:
         known = known_from(record, first, record.created_ms)

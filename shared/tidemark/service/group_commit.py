@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from tidemark.protocol.append import Outcome
-from tidemark.protocol.errors import Refused
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, AppendRequest, append
+from tidemark.service.concurrency import Run
 from tidemark.service.stores import Stores
-
-_T = TypeVar("_T")
-
-Run = Callable[[Callable[[], _T]], Awaitable[_T]]
-"""How a blocking call is made from a coroutine: on the spot, or on a thread."""
 
 #: Bounds the item's other attributes, and what a single loss costs to decide again.
 MAX_GROUP: Final = 64
@@ -40,7 +35,7 @@ class GroupCommit:
     def __init__(
         self,
         stores: Stores,
-        run: Callable[[Callable[[], list[Outcome | Refused]]], Awaitable[list[Outcome | Refused]]],
+        run: Run,
         committed: Callable[[StreamKey], None],
     ) -> None:
         self._stores = stores

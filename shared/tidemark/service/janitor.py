@@ -31,6 +31,7 @@ class Swept:
     postponed: int = 0
     reclaimed: int = 0
     released: int = 0
+    orphans: int = 0
 
 
 def sweep(stores: Stores, may_go_on: Callable[[], bool] = lambda: True) -> Swept:
@@ -42,6 +43,8 @@ def sweep(stores: Stores, may_go_on: Callable[[], bool] = lambda: True) -> Swept
         if due.kind is DueKind.RECLAIM:
             _reclaim(stores, due)
             swept.reclaimed += 1
+        elif due.kind is DueKind.ORPHAN:
+            swept.orphans += _remove_orphan(stores, due)
         elif due.kind is DueKind.RELEASE:
             swept.released += release(stores, due)
         else:
@@ -53,6 +56,16 @@ def _reclaim(stores: Stores, due: Due) -> None:
     remove_log(stores.table, due)
     stores.blobs.delete_prefix(log_prefix(due.incarnation))
     settle(stores.table, due)
+
+
+def _remove_orphan(stores: Stores, due: Due) -> int:
+    """What lies in S3 for a stream that is not there: nobody else will come for it."""
+    record = load_stream(stores.table, due.key)
+    is_orphan = record is None or record.incarnation != due.incarnation
+    if is_orphan:
+        stores.blobs.delete_prefix(log_prefix(due.incarnation))
+    settle(stores.table, due)
+    return int(is_orphan)
 
 
 def _expire(stores: Stores, due: Due, swept: Swept) -> None:

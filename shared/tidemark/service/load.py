@@ -57,7 +57,7 @@ def _load(stores: Stores, key: StreamKey, now_ms: int) -> tuple[StreamRecord | N
     else:
         expected = guess.record.incarnation
         guessed_pk = log_pk(key, expected)
-        record, last = stores.together(
+        record, last = stores.concurrency.pair(
             lambda: load_stream(stores.table, key), lambda: load_last(stores.table, guessed_pk)
         )
     if record is not None and record.incarnation != expected:

@@ -87,7 +87,7 @@ def _load_page(stores: Stores, key: StreamKey, start: int, now_ms: int) -> tuple
         record = existing(load_stream(stores.table, key))
         return record, _query_page(stores, record, start, None)
     guess = known
-    found, page = stores.together(
+    found, page = stores.concurrency.pair(
         lambda: load_stream(stores.table, key),
         lambda: _query_page(stores, guess.record, start, guess.tail),
     )

@@ -1,0 +1,34 @@
+"""Work that ends when its client hangs up: nobody would read the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+_T = TypeVar("_T")
+
+
+class ClientGone(Exception):
+    """The client has hung up before its answer was there."""
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+    """The work's result. Raises ClientGone, and then the work has been stopped."""
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(_hang_up(receive))
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        return working.result()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _hang_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

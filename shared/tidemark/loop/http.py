@@ -1,0 +1,118 @@
+"""Sending to DynamoDB from the event loop: one exchange at a time over kept connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httptools
+
+from tidemark.log.dynamodb import NoAnswer, Signer
+from tidemark.loop.steps import step_aside
+
+_ANSWER_SECONDS: Final = 5.0
+
+
+class LoopHttp:
+    """A `Send` for functions that run in steps."""
+
+    def __init__(self, endpoint: str, signer: Signer) -> None:
+        parts = urlsplit(endpoint)
+        self._host, self._is_tls = parts.hostname or "", parts.scheme == "https"
+        self._port = parts.port or (443 if self._is_tls else 80)
+        self._authority = parts.netloc
+        self._signer = signer
+        self._idle: deque[_Connection] = deque()
+
+    def __call__(self, operation: str, body: bytes) -> tuple[int, bytes]:
+        headers = self._signer.headers(operation, body)
+        headers += [("Host", self._authority), ("Content-Length", str(len(body)))]
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        return step_aside(self._exchange(f"POST / HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body))
+
+    async def _exchange(self, request: bytes) -> tuple[int, bytes]:
+        """Raises NoAnswer: the request may have arrived all the same."""
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                connection = await self._connection()
+                answer = await connection.exchange(request)
+        except (OSError, TimeoutError, httptools.HttpParserError) as failure:
+            raise NoAnswer(str(failure)) from failure
+        if connection.is_open:
+            self._idle.append(connection)
+        return answer
+
+    async def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+        await asyncio.sleep(0)  # Transports close in the loop's next turn.
+
+    async def _connection(self) -> _Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+        _, connection = await asyncio.get_running_loop().create_connection(
+            _Connection, self._host, self._port, ssl=self._is_tls or None
+        )
+        return connection
+
+
+class _Connection(asyncio.Protocol):
+    """Closed as soon as an exchange does not come to its end: what arrives later would be
+    taken for the answer to the next request."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._transport: Any = None
+        self._parser: Any = None
+        self._body: list[bytes] = []
+        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+
+    async def exchange(self, request: bytes) -> tuple[int, bytes]:
+        self._answer = asyncio.get_running_loop().create_future()
+        self._parser = httptools.HttpResponseParser(self)
+        self._body = []
+        self._transport.write(request)
+        try:
+            return await self._answer
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self.is_open = False
+        self._transport.close()
+
+    def _settle(self, failure: Exception | None = None) -> None:
+        if self._answer is None or self._answer.done():
+            return
+        if failure is None:
+            self._answer.set_result((self._parser.get_status_code(), b"".join(self._body)))
+        else:
+            self._answer.set_exception(failure)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as failure:
+            self._settle(failure)
+
+    def connection_lost(self, _cause: Exception | None) -> None:
+        self.is_open = False
+        self._settle(ConnectionResetError("the connection was closed"))
+
+    def on_body(self, body: bytes) -> None:
+        """Of httptools, as the next one."""
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if not self._parser.should_keep_alive():
+            self.close()
+        self._settle()

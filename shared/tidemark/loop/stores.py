@@ -1,0 +1,87 @@
+"""The stores for functions that run in steps: the same, but nothing in them blocks the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from tidemark.blobs.store import Blobs
+from tidemark.log.dynamodb import Signer, connect_dynamodb
+from tidemark.log.table import Table
+from tidemark.loop.http import LoopHttp
+from tidemark.loop.steps import run_in_steps, step_aside
+from tidemark.service.concurrency import Run
+from tidemark.service.stores import Stores
+
+_T = TypeVar("_T")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+
+
+def sleep(seconds: float) -> None:
+    step_aside(asyncio.sleep(seconds))
+
+
+class Concurrently:
+    """`service.concurrency.Concurrency` on the loop."""
+
+    def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
+        return step_aside(asyncio.gather(run_in_steps(one), run_in_steps(other)))
+
+    def each(self, call: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
+        return step_aside(asyncio.gather(*(run_in_steps(partial(call, name)) for name in names)))
+
+    def sleep(self, seconds: float) -> None:
+        sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _BlobsOnThreads:
+    """S3 by boto3, which blocks: a large body is worth a thread."""
+
+    blobs: Blobs
+    pool: ThreadPoolExecutor
+
+    def _call(self, call: Callable[[], _T]) -> _T:
+        return step_aside(asyncio.get_running_loop().run_in_executor(self.pool, call))
+
+    def put(self, key: str, data: bytes) -> None:
+        self._call(lambda: self.blobs.put(key, data))
+
+    def get(self, key: str) -> bytes:
+        return self._call(lambda: self.blobs.get(key))
+
+    def delete(self, key: str) -> None:
+        self._call(lambda: self.blobs.delete(key))
+
+    def delete_prefix(self, prefix: str) -> None:
+        self._call(lambda: self.blobs.delete_prefix(prefix))
+
+
+class OnLoop:
+    """A process's stores once more, for functions run by `run`. What the process knows
+    already (tails, recent batches) is shared with `stores`."""
+
+    def __init__(self, stores: Stores, table_name: str, pool: ThreadPoolExecutor) -> None:
+        self._http: LoopHttp | None = None
+        dynamodb = connect_dynamodb(self._connect)
+        dynamodb.sleep = sleep
+        self.run: Run = run_in_steps
+        self.stores = replace(
+            stores,
+            table=Table(dynamodb, table_name),
+            blobs=_BlobsOnThreads(stores.blobs, pool),
+            concurrency=Concurrently(),
+        )
+
+    def _connect(self, endpoint: str, signer: Signer) -> LoopHttp:
+        self._http = LoopHttp(endpoint, signer)
+        return self._http
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()

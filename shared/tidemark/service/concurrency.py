@@ -1,0 +1,46 @@
+"""How use cases do two things at once, and how they wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+_T = TypeVar("_T")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+
+
+class Concurrency(Protocol):
+    def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
+        """Both at once: two independent calls cost the time of one."""
+
+    def each(self, call: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
+        """The same call for several names at once; the answers in their order."""
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class Run(Protocol):
+    """Makes a blocking call from a coroutine: on the spot, on a thread, or in steps."""
+
+    def __call__(self, call: Callable[[], _T], /) -> Awaitable[_T]: ...
+
+
+class Threads:
+    """A few threads, made when they are first needed."""
+
+    def __init__(self, threads: int = 16) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tidemark-io")
+
+    def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
+        future = self._pool.submit(one)
+        second = other()
+        return future.result(), second
+
+    def each(self, call: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
+        return list(self._pool.map(call, names))
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)

@@ -1,0 +1,287 @@
+"""A client that hands the application exact bytes and hides nothing of its answer.
+
+HTTP libraries tidy up paths, join headers and swallow bodies; what is tested here is what
+happens without them. Every answer that passes through is held to the rules that hold for
+all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
+
+from starlette.types import ASGIApp, Message
+
+from tests.protocol.event_source import Event, parse_comments, parse_events
+from tests.support import Process
+from tidemark.http.app import create_app
+from tidemark.http.backend import Backend
+from tidemark.service.stores import Stores
+from tidemark.settings import Settings
+
+_T = TypeVar("_T")
+
+Headers = Mapping[str, str] | Sequence[tuple[str, str]]
+
+HOST: Final = "streams.example:8443"
+#: Long enough that only a hang reaches it.
+PATIENCE_SECONDS: Final = 60.0
+
+#: §12.7, and what a browser's script needs to read an answer from another origin.
+ALWAYS: Final = {
+    "x-content-type-options": "nosniff",
+    "cross-origin-resource-policy": "cross-origin",
+    "access-control-allow-origin": "*",
+}
+EXPOSED: Final = (
+    "ETag",
+    "Location",
+    "Producer-Epoch",
+    "Producer-Expected-Seq",
+    "Producer-Received-Seq",
+    "Producer-Seq",
+    "Retry-After",
+    "Stream-Closed",
+    "Stream-Cursor",
+    "Stream-Expires-At",
+    "Stream-Next-Offset",
+    "Stream-SSE-Data-Encoding",
+    "Stream-TTL",
+    "Stream-Up-To-Date",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Header names are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def events(self) -> list[Event]:
+        return parse_events(self.body)
+
+    def __getitem__(self, name: str) -> str | None:
+        return self.headers.get(name.lower())
+
+    @property
+    def next_offset(self) -> str:
+        return self.headers["stream-next-offset"]
+
+
+def check_any_answer(method: str, answer: Answer) -> None:
+    """What holds for every answer there is, to whatever request."""
+    for name, value in ALWAYS.items():
+        assert answer[name] == value, (name, answer)
+    exposed = {name.strip().lower() for name in (answer["access-control-expose-headers"] or "").split(",")}
+    assert exposed >= {name.lower() for name in EXPOSED}
+    if method == "HEAD" or answer.status in {204, 304}:
+        assert answer.body == b"", answer
+    if answer.status in {204, 304}:
+        assert answer["content-length"] is None, answer
+    elif method != "HEAD" and answer["content-length"] is not None:
+        assert int(answer.headers["content-length"]) == len(answer.body)
+    if answer.status >= 400:
+        _check_fault(method, answer)
+
+
+def _check_fault(method: str, answer: Answer) -> None:
+    assert answer["content-type"] == "application/json", answer
+    assert answer["cache-control"] == "no-store", "a fault says something about this moment only"
+    if method != "HEAD":
+        assert answer.json.keys() == {"error"}
+        assert isinstance(answer.json["error"], str)
+        assert answer.json["error"]
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request under way."""
+
+    body: list[bytes]
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    status: int = 0
+    raw_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    received: bytes = b""
+    #: The last byte was sent.
+    done: bool = False
+    #: The application has returned; what it raised is here.
+    over: bool = False
+    failure: Exception | None = None
+
+    async def receive(self) -> Message:
+        if self.body:
+            chunk = self.body.pop(0)
+            return {"type": "http.request", "body": chunk, "more_body": bool(self.body)}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.raw_headers = list(message["headers"])
+        else:
+            self.received += message.get("body", b"")
+            self.done = not message.get("more_body", False)
+        self.news.set()
+
+    @property
+    def answer(self) -> Answer:
+        return Answer(self.status, _decode_headers(self.raw_headers), self.received)
+
+    async def until(self, condition: Callable[[Answer], bool]) -> Answer:
+        """Wait until what has been received so far fulfils the condition."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (self.status and condition(self.answer)):
+                if self.failure is not None and not self.done:
+                    raise self.failure
+                assert not self.over, f"the answer ended: {self.answer}"
+                self.news.clear()
+                await self.news.wait()
+        return self.answer
+
+    async def serve(self, answering: Awaitable[None]) -> None:
+        """A server logs what the application raises once it has answered; here it is kept."""
+        try:
+            await answering
+        except Exception as failure:  # noqa: BLE001 - raised where the answer is waited for
+            self.failure = failure
+        self.over = True
+        self.news.set()
+
+    async def until_events(self, count: int) -> list[Event]:
+        return (await self.until(lambda answer: len(answer.events) >= count)).events
+
+    async def until_comment(self) -> None:
+        await self.until(lambda answer: bool(parse_comments(answer.body)))
+
+
+def _decode_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, value in raw:
+        key = name.decode("ascii")
+        assert key == key.lower(), f"ASGI asks for lower case: {key}"
+        assert key not in headers, f"{key} is there twice"
+        headers[key] = value.decode("ascii")
+        assert headers[key] == headers[key].strip()
+        assert headers[key].isprintable(), f"{key}: {headers[key]!r}"
+    return headers
+
+
+def make_scope(method: str, target: str, headers: Headers) -> dict[str, Any]:
+    """`target` is the path and query as they stand on the wire."""
+    raw_path, _, query = target.encode("utf-8", "surrogateescape").partition(b"?")
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": unquote(raw_path.decode("latin-1")),
+        "raw_path": raw_path,
+        "root_path": "",
+        "query_string": query,
+        "headers": [
+            (b"host", HOST.encode()),
+            *((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in pairs),
+        ],
+        "client": ("203.0.113.7", 50000),
+        "server": ("127.0.0.1", 8000),
+    }
+
+
+@dataclass(slots=True)
+class Door:
+    """The application over real engines, as one process runs it."""
+
+    process: Process
+    make_backend: Callable[[Stores, Settings], Backend]
+    runner: asyncio.Runner
+    settings: Settings
+    app: ASGIApp = field(init=False)
+    backend: Backend = field(init=False)
+    _others: list[Door] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.backend = self.make_backend(self.process.stores, self.settings)
+        self.app = create_app(self.backend)
+
+    def configured(self, **settings: Any) -> Door:
+        """The same storage behind an application with other settings."""
+        other = Door(self.process, self.make_backend, self.runner, replace(self.settings, **settings))
+        self._others.append(other)
+        return other
+
+    def with_backend(self, **changes: Any) -> Door:
+        """The same, with something else in the backend's place."""
+        other = self.configured()
+        other.app = create_app(replace(other.backend, **changes))
+        return other
+
+    def close(self) -> None:
+        for door in (self, *self._others):
+            door.run(door.backend.close())
+
+    def run(self, scenario: Coroutine[Any, Any, _T]) -> _T:
+        return self.runner.run(scenario)
+
+    # --- one request after another --------------------------------------------------
+
+    def __call__(
+        self, method: str, target: str, headers: Headers = (), body: bytes | list[bytes] = b""
+    ) -> Answer:
+        return self.run(self.ask(method, target, headers, body))
+
+    def put(self, target: str, headers: Headers = (), body: bytes = b"") -> Answer:
+        return self("PUT", target, headers, body)
+
+    def post(self, target: str, headers: Headers = (), body: bytes = b"") -> Answer:
+        return self("POST", target, headers, body)
+
+    def get(self, target: str, headers: Headers = ()) -> Answer:
+        return self("GET", target, headers)
+
+    def head(self, target: str, headers: Headers = ()) -> Answer:
+        return self("HEAD", target, headers)
+
+    def delete(self, target: str, headers: Headers = ()) -> Answer:
+        return self("DELETE", target, headers)
+
+    # --- several at once ------------------------------------------------------------
+
+    async def ask(
+        self, method: str, target: str, headers: Headers = (), body: bytes | list[bytes] = b""
+    ) -> Answer:
+        """The whole answer; for one that streams, once it has ended."""
+        async with self.open(method, target, headers, body) as exchange:
+            await exchange.until(lambda _: exchange.done)
+        check_any_answer(method, exchange.answer)
+        return exchange.answer
+
+    @asynccontextmanager
+    async def open(
+        self, method: str, target: str, headers: Headers = (), body: bytes | list[bytes] = b""
+    ) -> AsyncIterator[Exchange]:
+        """An exchange to watch while it goes on; the client hangs up at the end."""
+        exchange = Exchange(list(body) if isinstance(body, list) else [body])
+        scope = make_scope(method, target, headers)
+        task = asyncio.create_task(exchange.serve(self.app(scope, exchange.receive, exchange.send)))
+        try:
+            yield exchange
+        finally:
+            exchange.gone.set()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await task

@@ -1,0 +1,242 @@
+"""Appending (§5.2) and closing (§4.1, §5.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.http.asgi import Answer, Door
+
+TEXT = {"Content-Type": "text/plain"}
+JSON = {"Content-Type": "application/json"}
+CLOSE = {"Stream-Closed": "true"}
+Make = Callable[..., str]
+
+
+def check_closed(answer: Answer, next_offset: str) -> None:
+    """§5.2: the client learns that it is over, and where the end is, without reading a body."""
+    assert answer.status == 409
+    assert answer["stream-closed"] == "true"
+    assert answer.next_offset == next_offset
+
+
+def test_append(door: Door, make_stream: Make) -> None:
+    path = make_stream(body=b"one,")
+    answer = door.post(path, TEXT, b"two")
+    assert answer.status == 204
+    assert answer.next_offset == "0000000000000007"
+    for absent in (
+        "stream-closed",
+        "producer-epoch",
+        "producer-seq",
+        "stream-up-to-date",
+        "etag",
+        "location",
+    ):
+        assert answer[absent] is None
+    assert door.get(path).body == b"one,two"
+
+
+def test_offsets_increase(door: Door, make_stream: Make) -> None:
+    """And each is where the next read goes on."""
+    path = make_stream("application/json")
+    offsets = [door.post(path, JSON, f'{{"n":{n}}}'.encode()).next_offset for n in range(12)]
+    assert offsets == sorted(set(offsets))
+    assert [door.get(f"{path}?offset={offset}").json[:1] for offset in offsets] == [
+        *([{"n": n}] for n in range(1, 12)),
+        [],
+    ]
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "application/json",
+        "APPLICATION/JSON",
+        "application/json; charset=utf-8",
+        "application/json;charset=UTF-8",
+    ],
+)
+def test_types_that_are_the_same(door: Door, make_stream: Make, content_type: str) -> None:
+    path = make_stream("application/json; charset=UTF-8")
+    assert door.post(path, {"Content-Type": content_type}, b"1").status == 204
+    assert door.get(path)["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("body", "messages"),
+    [
+        (b'{"event": "created"}', b'{"event": "created"}'),
+        (b'[{"event": "a"}, {"event": "b"}]', b'{"event": "a"},{"event": "b"}'),
+        (b"[[1,2], [3,4]]", b"[1,2],[3,4]"),
+        (b"[[[1,2,3]]]", b"[[1,2,3]]"),
+        (b'{"z":1, "a":1e2,"a":0.10}', b'{"z":1, "a":1e2,"a":0.10}'),
+        ('"żółw 🐢"'.encode(), '"żółw 🐢"'.encode()),
+        (b'"\\u017c"', b'"\\u017c"'),
+        (
+            b"[12345678901234567890123, 0.1000000000000000055]",
+            b"12345678901234567890123,0.1000000000000000055",
+        ),
+        (b' {"a":\n1} ', b'{"a":\n1}'),
+    ],
+)
+def test_json_is_kept_as_it_was_sent(door: Door, make_stream: Make, body: bytes, messages: bytes) -> None:
+    path = make_stream("application/json", b"0")
+    door.post(path, JSON, body)
+    assert door.get(path).body == b"[0," + messages + b"]"
+
+
+def test_a_body_in_pieces(door: Door, make_stream: Make) -> None:
+    """Chunked: one append, wherever the pieces end."""
+    path = make_stream()
+    pieces = [b"a", b"", b"\xe2", b"\x82\xac", b"b" * 100_000, b"c"]
+    answer = door("POST", path, TEXT, pieces)
+    assert answer.status == 204
+    assert door.get(path).body == b"".join(pieces)
+
+
+@pytest.mark.parametrize("size", [64 * 1024, 64 * 1024 + 1, 1_000_000])
+def test_large_bodies(door: Door, make_stream: Make, size: int) -> None:
+    """Beyond the inline limit the bytes are elsewhere; a reader sees no difference."""
+    path = make_stream(body=b"<")
+    body = bytes(index % 251 for index in range(size))
+    assert door.post(path, TEXT, body).next_offset == f"{size + 1:016d}"
+    assert door.post(path, TEXT, b">").status == 204
+    assert door.get(path).body == b"<" + body + b">"
+    assert door.get(f"{path}?offset={size:016d}").body == body[-1:] + b">"
+
+
+# --- closing ------------------------------------------------------------------------
+
+
+def test_close(door: Door, make_stream: Make) -> None:
+    path = make_stream(body=b"data")
+    answer = door.post(path, CLOSE)
+    assert answer.status == 204
+    assert (answer["stream-closed"], answer.next_offset) == ("true", "0000000000000004")
+    assert door.get(path).body == b"data"
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "nonsense", "text/plain, text/plain", ""])
+def test_close_ignores_the_type_of_no_body(door: Door, make_stream: Make, content_type: str) -> None:
+    """§5.2: clients attach one by habit."""
+    path = make_stream()
+    assert door.post(path, CLOSE | {"Content-Type": content_type}).status == 204
+
+
+def test_close_an_empty_stream(door: Door, make_stream: Make) -> None:
+    path = make_stream()
+    assert door.post(path, CLOSE).next_offset == "0000000000000000"
+    assert door.head(path)["stream-closed"] == "true"
+
+
+def test_close_twice(door: Door, make_stream: Make) -> None:
+    path = make_stream(body=b"data")
+    first, again = door.post(path, CLOSE), door.post(path, CLOSE)
+    assert first == again
+
+
+def test_append_and_close(door: Door, make_stream: Make) -> None:
+    path = make_stream(body=b"one,")
+    answer = door.post(path, TEXT | CLOSE, b"two")
+    assert (answer.status, answer["stream-closed"], answer.next_offset) == (204, "true", "0000000000000007")
+    read = door.get(path)
+    assert (read.body, read["stream-closed"]) == (b"one,two", "true")
+
+
+def test_append_and_close_is_not_idempotent(door: Door, make_stream: Make) -> None:
+    path = make_stream()
+    door.post(path, TEXT | CLOSE, b"last")
+    check_closed(door.post(path, TEXT | CLOSE, b"last"), "0000000000000004")
+    assert door.get(path).body == b"last"
+
+
+@pytest.mark.parametrize("value", ["false", "yes", "1", "", "truee"])
+def test_values_that_do_not_close(door: Door, make_stream: Make, value: str) -> None:
+    path = make_stream()
+    answer = door.post(path, TEXT | {"Stream-Closed": value}, b"x")
+    assert (answer.status, answer["stream-closed"]) == (204, None)
+    assert door.post(path, TEXT, b"y").status == 204
+
+
+# --- error precedence ---------------------------------------------------------------
+
+LATE = {
+    "as before": (TEXT, b"x"),
+    "closing with a body": (TEXT | CLOSE, b"x"),
+    "another type": (JSON, b"1"),
+    "another type, invalid body": (JSON, b"{"),
+    "Stream-Seq going back": (TEXT | {"Stream-Seq": "1"}, b"x"),
+    "another type and Stream-Seq": (JSON | {"Stream-Seq": "1"}, b"1"),
+    "closing, another type": (JSON | CLOSE, b"1"),
+    "a producer": (TEXT | {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}, b"x"),
+    "a producer with a gap": (TEXT | {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "7"}, b"x"),
+}
+
+
+@pytest.mark.parametrize(("headers", "body"), LATE.values(), ids=LATE.keys())
+def test_closed_comes_first(door: Door, make_stream: Make, headers: dict[str, str], body: bytes) -> None:
+    path = make_stream(body=b"data")
+    door.post(path, CLOSE | {"Stream-Seq": "5"})
+    check_closed(door.post(path, headers, body), "0000000000000004")
+
+
+def test_closed_comes_first_in_json(door: Door, make_stream: Make) -> None:
+    """Before what is wrong with the body: otherwise the client would mend it and come again."""
+    path = make_stream("application/json", Stream_Closed="true")
+    for body in (b"{", b"[]", b'"\xff"'):
+        check_closed(door.post(path, JSON, body), "0000000000000000")
+
+
+def test_type_comes_before_sequence(door: Door, make_stream: Make) -> None:
+    path = make_stream()
+    door.post(path, TEXT | {"Stream-Seq": "5"}, b"x")
+    answer = door.post(path, JSON | {"Stream-Seq": "1"}, b"1")
+    assert answer.status == 409
+    assert "ontent type" in answer.json["error"]
+
+
+# --- Stream-Seq ---------------------------------------------------------------------
+
+
+def test_stream_seq(door: Door, make_stream: Make) -> None:
+    """Byte by byte, per stream; appends without one neither need nor move it."""
+    path = make_stream()
+
+    def send(seq: str | None) -> int:
+        return door.post(path, TEXT | ({"Stream-Seq": seq} if seq else {}), b"x").status
+
+    assert [send(seq) for seq in ("1", "10", "2", None, "2", "09", "20", "A", "a", "Z")] == [
+        *(204, 204, 204, 204),
+        *(409, 409),
+        *(204, 204, 204),
+        409,
+    ]
+    assert len(door.get(path).body) == 7
+
+
+def test_stream_seq_of_a_closing(door: Door, make_stream: Make) -> None:
+    path = make_stream()
+    door.post(path, TEXT | {"Stream-Seq": "5"}, b"x")
+    assert door.post(path, CLOSE | {"Stream-Seq": "4"}).status == 409
+    assert door.head(path)["stream-closed"] is None
+    assert door.post(path, CLOSE | {"Stream-Seq": "6"}).status == 204
+
+
+# --- deleting -----------------------------------------------------------------------
+
+
+def test_delete(door: Door, make_stream: Make) -> None:
+    path = make_stream(body=b"data")
+    assert door.delete(path).status == 204
+    assert [door.delete(path).status, door.get(path).status, door.head(path).status] == [404, 404, 404]
+    assert door.post(path, TEXT, b"x").status == 404
+    assert door.post(path, CLOSE).status == 404
+
+
+def test_delete_a_closed_stream(door: Door, make_stream: Make) -> None:
+    path = make_stream(body=b"data", Stream_Closed="true")
+    assert door.delete(path).status == 204
+    assert door.get(path).status == 404
+    assert door.put(path, TEXT).status == 201

@@ -1,0 +1,119 @@
+"""What belongs to every answer: browsers' security headers and CORS (§12.7), and faults that say
+what is wrong without saying how we are made."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from tests.http.asgi import Answer, Door
+from tidemark.protocol.errors import Busy, Refused, Unavailable
+
+REQUEST_HEADERS = {
+    "authorization",
+    "content-type",
+    "if-none-match",
+    "producer-epoch",
+    "producer-id",
+    "producer-seq",
+    "stream-closed",
+    "stream-expires-at",
+    "stream-fork-offset",
+    "stream-fork-sub-offset",
+    "stream-forked-from",
+    "stream-seq",
+    "stream-ttl",
+}
+
+# The harness checks the headers of every answer in every test; here only what is not tried elsewhere.
+
+
+def names(value: str | None) -> set[str]:
+    return {name.strip() for name in (value or "").lower().split(",")}
+
+
+@pytest.mark.parametrize(
+    "place", ["/v1/stream/a", "/v1/stream/a/b%20c", "/v1/stream/a%2Fb", "/v1/health", "/nothing"]
+)
+@pytest.mark.parametrize("method", ["PUT", "POST", "GET", "HEAD", "DELETE"])
+def test_preflight(door: Door, place: str, method: str) -> None:
+    """A browser asks before it sends whatever the protocol needs; storage is not bothered."""
+    door.process.calls.taken()
+    asked = {
+        "Origin": "https://app.example",
+        "Access-Control-Request-Method": method,
+        "Access-Control-Request-Headers": "content-type,producer-id,stream-seq",
+    }
+    answer = door("OPTIONS", place, asked)
+    assert answer.status == 204
+    assert method.lower() in names(answer["access-control-allow-methods"])
+    assert names(answer["access-control-allow-headers"]) >= REQUEST_HEADERS
+    assert int(answer["access-control-max-age"] or 0) > 0
+    assert answer["access-control-allow-credentials"] is None
+    assert door.process.calls.taken() == {}
+
+
+def test_health(door: Door) -> None:
+    answer = door.get("/v1/health")
+    assert (answer.status, answer.json) == (200, {"status": "ok"})
+    assert answer["cache-control"] == "no-store"
+
+
+class Broken:
+    """Stands in for every call to storage."""
+
+    def __init__(self, failure: Exception) -> None:
+        self._failure = failure
+
+    async def __call__(self, *_: Any) -> Any:
+        raise self._failure
+
+
+REQUESTS = [
+    "PUT",
+    "POST",
+    "GET",
+    "GET ?offset=now",
+    "GET ?offset=-1&live=long-poll",
+    "GET ?offset=-1&live=sse",
+    "HEAD",
+    "DELETE",
+]
+
+
+def ask(door: Door, path: str, request: str) -> Answer:
+    method, _, query = request.partition(" ")
+    if method in {"PUT", "POST"}:
+        return door(method, path, {"Content-Type": "text/plain"}, b"x")
+    return door(method, path + query)
+
+
+@pytest.mark.parametrize("asked", REQUESTS)
+def test_an_unexpected_fault(door: Door, path: str, caplog: pytest.LogCaptureFixture, asked: str) -> None:
+    """500 in the form of every other fault. What happened is in the log, and only there."""
+    broken = Broken(RuntimeError("the secret of how we are made"))
+    answer = ask(door.with_backend(run=broken, append=broken), path, asked)
+    assert answer.status == 500
+    assert b"secret" not in answer.body
+    assert b"Traceback" not in answer.body
+    assert any(record.levelno == logging.ERROR and record.exc_info for record in caplog.records)
+
+
+@pytest.mark.parametrize("asked", REQUESTS)
+@pytest.mark.parametrize("refusal", [Busy(), Unavailable()], ids=["429", "503"])
+def test_storage_that_says_no(door: Door, path: str, refusal: Refused, asked: str) -> None:
+    """A client is told that it may come again, and when."""
+    broken = Broken(refusal)
+    answer = ask(door.with_backend(run=broken, append=broken), path, asked)
+    assert answer.status == refusal.status
+    assert int(answer["retry-after"] or 0) > 0
+
+
+def test_a_client_is_answered_in_its_own_words_safely(door: Door) -> None:
+    """What was sent and comes back in a fault is JSON in a JSON answer, nothing a browser would run."""
+    answer = door.put("/v1/stream/x", {"Stream-TTL": '<script>alert("\\")</script>'})
+    assert answer.status == 400
+    assert "<script>" in answer.json["error"]
+    assert answer["content-type"] == "application/json"

@@ -1,0 +1,212 @@
+"""Expiry (§5.1), on a clock that moves only when it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.http.asgi import Answer, Door
+from tests.support import Clock
+
+TEXT = {"Content-Type": "text/plain"}
+CLOSE = {"Stream-Closed": "true"}
+PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
+TTL_SECONDS = 100
+WINDOW_MS = TTL_SECONDS * 1000
+#: A stream may outlive its window by this much: a twentieth.
+LATE_MS = WINDOW_MS // 20
+Make = Callable[..., str]
+
+
+def later(clock: Clock, seconds: float) -> str:
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=clock.now_ms, seconds=seconds)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def statuses(door: Door, path: str) -> list[int]:
+    """What everyone hears, whatever they came for."""
+    return [
+        door.head(path).status,
+        door.get(path).status,
+        door.get(f"{path}?offset=now").status,
+        door.get(f"{path}?offset=-1&live=long-poll").status,
+        door.get(f"{path}?offset=now&live=sse").status,
+        door.post(path, TEXT, b"x").status,
+        door.post(path, CLOSE).status,
+        door.delete(path).status,
+    ]
+
+
+# --- a sliding window ---------------------------------------------------------------
+
+
+def test_not_a_moment_too_early(door: Door, make_stream: Make, clock: Clock) -> None:
+    path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
+    clock.advance(WINDOW_MS - 1)
+    assert door.head(path).status == 200
+    assert door.get(path).body == b"data"
+
+
+def test_gone_after_the_window(door: Door, make_stream: Make, clock: Clock) -> None:
+    path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
+    clock.advance(WINDOW_MS + LATE_MS)
+    assert statuses(door, path) == [404] * 8
+
+
+READS: dict[str, Callable[[Door, str], Answer]] = {
+    "data": lambda door, path: door.get(path),
+    "the tail": lambda door, path: door.get(f"{path}?offset=0000000000000004"),
+    "the middle": lambda door, path: door.get(f"{path}?offset=0000000000000002"),
+    "now": lambda door, path: door.get(f"{path}?offset=now"),
+    "not modified": lambda door, path: door.get(path, {"If-None-Match": "*"}),
+    "long-poll": lambda door, path: door.get(f"{path}?offset=-1&live=long-poll"),
+    "long-poll at the tail": lambda door, path: door.get(f"{path}?offset=now&live=long-poll"),
+    "sse": lambda door, path: door.get(f"{path}?offset=-1&live=sse"),
+    "sse at the tail": lambda door, path: door.get(f"{path}?offset=now&live=sse"),
+}
+WRITES: dict[str, Callable[[Door, str], Answer]] = {
+    "append": lambda door, path: door.post(path, TEXT, b"x"),
+    "close": lambda door, path: door.post(path, CLOSE),
+    "append and close": lambda door, path: door.post(path, TEXT | CLOSE, b"x"),
+    "a producer's append": lambda door, path: door.post(path, TEXT | PRODUCER, b"x"),
+    "a producer's close": lambda door, path: door.post(path, PRODUCER | CLOSE),
+}
+
+
+@pytest.mark.parametrize("touch", (READS | WRITES).values(), ids=(READS | WRITES).keys())
+@pytest.mark.parametrize("idle_ms", [LATE_MS - 1, LATE_MS, WINDOW_MS // 2, WINDOW_MS - 1])
+def test_renewed_by_reads_and_writes(
+    door: Door, make_stream: Make, clock: Clock, touch: Callable[[Door, str], Answer], idle_ms: int
+) -> None:
+    """A whole window from the last touch on, however soon that came; then it is over."""
+    path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
+    clock.advance(idle_ms)
+    assert touch(door, path).status in {200, 204, 304}
+    clock.advance(WINDOW_MS - 1)
+    assert door.head(path).status == 200
+    clock.advance(LATE_MS + 1)
+    assert door.head(path).status == 404
+
+
+@pytest.mark.parametrize("touch", READS.values(), ids=READS.keys())
+def test_kept_alive_by_reading(
+    door: Door, make_stream: Make, clock: Clock, touch: Callable[[Door, str], Answer]
+) -> None:
+    path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
+    for _ in range(5):
+        clock.advance(WINDOW_MS - 1)
+        assert touch(door, path).status in {200, 204, 304}
+
+
+def test_not_renewed_by_looking(door: Door, make_stream: Make, clock: Clock) -> None:
+    """§5.1: HEAD does not count. Nor does what is refused, or asked of another stream."""
+    path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
+    for _ in range(4):
+        clock.advance(WINDOW_MS // 4)
+        assert door.head(path).status == 200
+        assert door("OPTIONS", path).status == 204
+        assert door.get(f"{path}?offset=x").status == 400
+        assert door.post(path, {"Content-Type": "text/html"}, b"x").status == 409
+        assert door.get(f"{path}/below").status == 404
+    clock.advance(LATE_MS)
+    assert door.head(path).status == 404
+
+
+def test_the_window_is_told_not_what_is_left(door: Door, make_stream: Make, clock: Clock) -> None:
+    path = make_stream(Stream_TTL=str(TTL_SECONDS))
+    clock.advance(WINDOW_MS // 2)
+    assert door.head(path)["stream-ttl"] == str(TTL_SECONDS)
+
+
+def test_seen_alike_by_processes_that_remember(
+    door: Door, server: Door, make_stream: Make, clock: Clock
+) -> None:
+    """What one process knows of the stream is old; that the other has read it counts all the same."""
+    path = make_stream(body=b"a", Stream_TTL=str(TTL_SECONDS))
+    assert door.post(path, TEXT, b"b").status == 204
+    clock.advance(WINDOW_MS - 1)
+    assert server.get(path).body == b"ab"
+    clock.advance(WINDOW_MS - 1)
+    assert door.post(path, TEXT, b"c").status == 204
+    clock.advance(WINDOW_MS - 1)
+    assert server.get(path).body == b"abc"
+    clock.advance(WINDOW_MS + LATE_MS)
+    assert (door.head(path).status, server.head(path).status) == (404, 404)
+
+
+def test_ttl_zero(door: Door, path: str) -> None:
+    """A window of nothing: created, and over."""
+    assert door.put(path, TEXT | {"Stream-TTL": "0"}, b"x").status == 201
+    assert door.get(path).status == 404
+
+
+def test_the_longest_ttl(door: Door, make_stream: Make, clock: Clock) -> None:
+    path = make_stream(body=b"x", Stream_TTL=str(2**53 - 1))
+    clock.advance(10**10)
+    assert door.get(path).body == b"x"
+    assert door.head(path)["stream-ttl"] == str(2**53 - 1)
+
+
+# --- a fixed instant ----------------------------------------------------------------
+
+
+def test_exact_to_the_millisecond(door: Door, make_stream: Make, clock: Clock) -> None:
+    path = make_stream(body=b"data", Stream_Expires_At=later(clock, 60.007))
+    clock.advance(60_006)
+    assert door.get(path).body == b"data"
+    assert door.post(path, TEXT, b"!").status == 204
+    clock.advance(1)
+    assert statuses(door, path) == [404] * 8
+
+
+def test_a_fixed_instant_is_not_renewed(door: Door, make_stream: Make, clock: Clock) -> None:
+    path = make_stream(body=b"data", Stream_Expires_At=later(clock, 60))
+    for _ in range(59):
+        clock.advance(1000)
+        assert door.get(path).status == 200
+    assert door.post(path, TEXT, b"x").status == 204
+    clock.advance(1000)
+    assert door.get(path).status == 404
+
+
+@pytest.mark.parametrize("at", ["1970-01-01T00:00:00Z", "1931-05-05T05:05:05Z", "2001-01-01T00:00:00+14:00"])
+def test_an_instant_that_has_passed(door: Door, path: str, at: str) -> None:
+    assert door.put(path, TEXT | {"Stream-Expires-At": at}, b"x").status == 201
+    assert door.get(path).status == 404
+    assert door.put(path, TEXT).status == 201
+
+
+# --- and again ----------------------------------------------------------------------
+
+
+def test_created_again(door: Door, make_stream: Make, clock: Clock) -> None:
+    """201, not 200, and not 409: what has expired stands in nobody's way, and nothing of it is left."""
+    path = make_stream(body=b"old", Stream_TTL=str(TTL_SECONDS))
+    door.post(path, TEXT | PRODUCER | {"Stream-Seq": "9"}, b"older")
+    old = door.get(path)
+    clock.advance(WINDOW_MS + LATE_MS)
+    again = door.put(path, {"Content-Type": "application/json"})
+    assert (again.status, again.next_offset) == (201, "0000000000000000")
+    new = door.get(path, {"If-None-Match": old["etag"] or ""})
+    assert (new.status, new.body) == (200, b"[]")
+    json = PRODUCER | {"Content-Type": "application/json", "Stream-Seq": "1"}
+    assert door.post(path, json, b"1").status == 200
+    clock.advance(10 * WINDOW_MS)
+    assert door.get(path).json == [1], "the old window has no say any more"
+
+
+def test_created_again_closed(door: Door, make_stream: Make, clock: Clock) -> None:
+    path = make_stream(body=b"old", Stream_TTL=str(TTL_SECONDS), Stream_Closed="true")
+    clock.advance(WINDOW_MS + LATE_MS)
+    assert door.put(path, TEXT, b"new").status == 201
+    assert door.post(path, TEXT, b"er").status == 204
+    assert door.get(path).body == b"newer"
+
+
+def test_the_same_put_before_the_end(door: Door, make_stream: Make, clock: Clock) -> None:
+    path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
+    clock.advance(WINDOW_MS - 1)
+    assert door.put(path, TEXT | {"Stream-TTL": str(TTL_SECONDS)}).status == 200
+    assert door.get(path).body == b"data"

@@ -1,0 +1,226 @@
+"""Long-polls (§5.7): data at once, or the news when it comes, or that there is none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.http.asgi import Answer, Door
+from tests.support import Clock
+from tidemark.http import live
+from tidemark.protocol.cursor import EPOCH_SECONDS, INTERVAL_SECONDS
+from tidemark.service.read import read
+
+TEXT = {"Content-Type": "text/plain"}
+JSON = {"Content-Type": "application/json"}
+CLOSE = {"Stream-Closed": "true"}
+POLL = "&live=long-poll"
+Make = Callable[..., str]
+
+pytestmark = pytest.mark.usefixtures("only_bells")
+
+
+def interval(clock: Clock) -> int:
+    return (clock.now_ms // 1000 - EPOCH_SECONDS) // INTERVAL_SECONDS
+
+
+# --- without waiting ----------------------------------------------------------------
+
+
+def test_data_that_is_there(server: Door, clock: Clock, path: str) -> None:
+    """As a catch-up read answers, and a cursor; a server that waits for minutes does not wait."""
+    server.put(path, JSON, b'[{"a":1}, 2]')
+    answer = server.get(f"{path}?offset=-1{POLL}")
+    catch_up = server.get(path)
+    assert answer.headers == catch_up.headers | {"stream-cursor": str(interval(clock))}
+    assert (answer.status, answer.body) == (200, b'[{"a":1},2]')
+
+
+def test_nothing_comes(door: Door, make_stream: Make, clock: Clock) -> None:
+    """204 with the tail, up to date, the cursor; nothing a cache may keep, and no body."""
+    path = make_stream("application/json", b"[1]")
+    tail = door.head(path).next_offset
+    for offset in (tail, "now"):
+        answer = door.get(f"{path}?offset={offset}{POLL}")
+        assert answer.status == 204
+        assert answer.next_offset == tail
+        assert answer["stream-up-to-date"] == "true"
+        assert answer["stream-cursor"] == str(interval(clock))
+        assert answer["stream-closed"] is None
+        assert answer["cache-control"] == "no-store"
+        assert answer["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("offset", ["0000000000000004", "now"])
+def test_the_end_of_a_closed_stream(server: Door, path: str, offset: str) -> None:
+    """§5.7: MUST NOT wait. This server would for ten minutes."""
+    server.put(path, TEXT | CLOSE, b"data")
+    answer = server.get(f"{path}?offset={offset}{POLL}")
+    assert answer.status == 204
+    assert (answer["stream-closed"], answer["stream-up-to-date"]) == ("true", "true")
+    assert answer.next_offset == "0000000000000004"
+
+
+def test_the_rest_of_a_closed_stream(server: Door, path: str) -> None:
+    server.put(path, TEXT | CLOSE, b"data")
+    answer = server.get(f"{path}?offset=0000000000000001{POLL}")
+    assert (answer.status, answer.body, answer["stream-closed"]) == (200, b"ata", "true")
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_a_part(server: Door, path: str) -> None:
+    """More is there than fits a page: neither up to date nor the end."""
+    server.put(path, TEXT, b"0123456789")
+    server.post(path, TEXT | CLOSE, b"more")
+    answer = server.get(f"{path}?offset=-1{POLL}")
+    assert (answer.status, answer.body) == (200, b"0123456789")
+    assert (answer["stream-up-to-date"], answer["stream-closed"]) == (None, None)
+    assert answer["stream-cursor"]
+
+
+@pytest.mark.parametrize("ahead", [-5, -1, 0, 1, 180, 10**9])
+def test_cursors(door: Door, make_stream: Make, clock: Clock, ahead: int) -> None:
+    """§10.1: later than the client's own, with data and without; both doors agree on which."""
+    path = make_stream(body=b"data")
+    client = interval(clock) + ahead
+    answers = [door.get(f"{path}?offset={offset}{POLL}&cursor={client}") for offset in ("-1", "now")]
+    assert [answer.status for answer in answers] == [200, 204]
+    expected = max(interval(clock), client + 1)
+    assert [answer["stream-cursor"] for answer in answers] == [str(expected)] * 2
+
+
+def test_a_client_that_follows_its_cursors(door: Door, make_stream: Make) -> None:
+    """Never the same URL twice, or a cache would answer it for ever."""
+    path = make_stream(body=b"data")
+    cursor, seen = "0", set()
+    for _ in range(5):
+        cursor = door.get(f"{path}?offset=now{POLL}&cursor={cursor}")["stream-cursor"] or ""
+        assert cursor not in seen
+        seen.add(cursor)
+
+
+# --- waiting ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def looked(server: Door, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Event]:
+    """Set once a waiting request has made its first read: what is written from then on must wake it."""
+    first_read = asyncio.Event()
+    loop = server.runner.get_loop()
+
+    def read_and_tell(*arguments: Any) -> Any:
+        reading = read(*arguments)
+        loop.call_soon_threadsafe(first_read.set)
+        return reading
+
+    monkeypatch.setattr(live, "read", read_and_tell)
+    yield first_read
+    assert first_read.is_set()
+
+
+async def poll_while(
+    server: Door, looked: asyncio.Event, target: str, happening: Callable[[], Any]
+) -> Answer:
+    async with server.open("GET", target) as exchange:
+        await looked.wait()
+        assert not exchange.done
+        await happening()
+        return await exchange.until(lambda _: exchange.done)
+
+
+@pytest.mark.parametrize("offset", ["0000000000000003", "now"])
+def test_woken_by_an_append(server: Door, looked: asyncio.Event, path: str, offset: str) -> None:
+    server.put(path, TEXT, b"old")
+    answer = server.run(
+        poll_while(
+            server, looked, f"{path}?offset={offset}{POLL}", lambda: server.ask("POST", path, TEXT, b"new")
+        )
+    )
+    assert (answer.status, answer.body) == (200, b"new")
+    assert answer.next_offset == "0000000000000006"
+    assert answer["stream-up-to-date"] == "true"
+    assert answer["stream-cursor"]
+    assert answer["stream-closed"] is None
+
+
+def test_data_behind_now_is_not_kept(server: Door, looked: asyncio.Event, path: str) -> None:
+    """§8, §10.1: `now` names another place at every moment. A cache that keeps the answer would
+    hand data of the past to whoever asks for the future; and it has no tag."""
+    server.put(path, JSON, b"[1]")
+    answer = server.run(
+        poll_while(server, looked, f"{path}?offset=now{POLL}", lambda: server.ask("POST", path, JSON, b"[2]"))
+    )
+    assert (answer.status, answer.json) == (200, [2])
+    assert answer["cache-control"] == "no-store"
+    assert answer["etag"] is None
+
+
+def test_woken_by_closing(server: Door, looked: asyncio.Event, path: str) -> None:
+    server.put(path, TEXT, b"old")
+    answer = server.run(
+        poll_while(server, looked, f"{path}?offset=now{POLL}", lambda: server.ask("POST", path, CLOSE))
+    )
+    assert (answer.status, answer["stream-closed"], answer["stream-up-to-date"]) == (204, "true", "true")
+    assert answer.next_offset == "0000000000000003"
+
+
+def test_woken_by_the_last_append(server: Door, looked: asyncio.Event, path: str) -> None:
+    server.put(path, TEXT, b"old")
+    answer = server.run(
+        poll_while(
+            server, looked, f"{path}?offset=now{POLL}", lambda: server.ask("POST", path, TEXT | CLOSE, b"end")
+        )
+    )
+    assert (answer.status, answer.body, answer["stream-closed"]) == (200, b"end", "true")
+
+
+def test_woken_by_deletion(server: Door, looked: asyncio.Event, path: str) -> None:
+    server.put(path, TEXT)
+    answer = server.run(
+        poll_while(server, looked, f"{path}?offset=now{POLL}", lambda: server.ask("DELETE", path))
+    )
+    assert answer.status == 404
+
+
+def test_not_woken_by_another_stream(server: Door, looked: asyncio.Event, path: str) -> None:
+    server.put(path, TEXT)
+    server.put(f"{path}/other", TEXT)
+
+    async def both() -> None:
+        await server.ask("POST", f"{path}/other", TEXT, b"other")
+        await server.ask("POST", path, TEXT, b"own")
+
+    answer = server.run(poll_while(server, looked, f"{path}?offset=now{POLL}", both))
+    assert answer.body == b"own"
+
+
+def test_all_are_woken_alike(server: Door, looked: asyncio.Event, path: str) -> None:
+    """Equal requests, equal answers, so that a cache in front may send one of them only."""
+    server.put(path, JSON, b"[0]")
+    target = f"{path}?offset=0000000000000002{POLL}&cursor=7"
+
+    async def crowd() -> list[Answer]:
+        waiting = [asyncio.create_task(server.ask("GET", target)) for _ in range(20)]
+        await looked.wait()
+        await server.ask("POST", path, JSON, b"[1]")
+        return await asyncio.gather(*waiting)
+
+    answers = server.run(crowd())
+    assert answers[0].json == [1]
+    assert answers == [answers[0]] * 20
+
+
+def test_a_client_that_leaves(server: Door, looked: asyncio.Event, path: str) -> None:
+    """Its request ends with it; the stream, and who else waits, do not notice."""
+    server.put(path, TEXT)
+    short = server.configured(long_poll_seconds=0.05)
+
+    async def leave() -> None:
+        async with short.open("GET", f"{path}?offset=now{POLL}"):
+            await looked.wait()
+
+    server.run(leave())
+    assert server.post(path, TEXT, b"x").status == 204

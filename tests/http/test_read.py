@@ -1,0 +1,339 @@
+"""Catch-up reads (§5.6), `offset=now` (§8), and what a cache may keep of them (§10)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.http.asgi import Answer, Door
+from tidemark.log.read import read_page
+
+TEXT = {"Content-Type": "text/plain"}
+JSON = {"Content-Type": "application/json"}
+CLOSE = {"Stream-Closed": "true"}
+SHARED = "public, max-age=60, stale-while-revalidate=300"
+Make = Callable[..., str]
+
+
+def state(answer: Answer) -> tuple[str | None, str | None]:
+    return answer["stream-up-to-date"], answer["stream-closed"]
+
+
+def check_absent(answer: Answer, *names: str) -> None:
+    assert {name: answer[name] for name in names} == dict.fromkeys(names)
+
+
+def test_everything_there_is(door: Door, make_stream: Make) -> None:
+    path = make_stream("text/plain; charset=utf-8", b"hello")
+    answer = door.get(path)
+    assert (answer.status, answer.body) == (200, b"hello")
+    assert answer["content-type"] == "text/plain; charset=utf-8"
+    assert answer.next_offset == "0000000000000005"
+    assert state(answer) == ("true", None)
+    assert answer["cache-control"] == SHARED
+    assert (answer["etag"] or "").endswith(':0000000000000000:0000000000000005"')
+    check_absent(
+        answer, "location", "stream-ttl", "stream-expires-at", "producer-epoch", "stream-sse-data-encoding"
+    )
+
+
+@pytest.mark.parametrize("query", ["?offset=-1", "?offset=0000000000000000", "?cursor=x", "?unknown=1"])
+def test_the_beginning(door: Door, make_stream: Make, query: str) -> None:
+    path = make_stream(body=b"hello")
+    assert door.get(path + query) == door.get(path)
+
+
+def test_from_where_the_last_read_ended(door: Door, make_stream: Make) -> None:
+    path = make_stream(body=b"one,")
+    first = door.get(path)
+    door.post(path, TEXT, b"two,")
+    second = door.get(f"{path}?offset={first.next_offset}")
+    assert (second.body, state(second)) == (b"two,", ("true", None))
+    assert door.get(path).body == b"one,two,"
+
+
+@pytest.mark.parametrize(("content_type", "empty"), [("text/plain", b""), ("application/json", b"[]")])
+def test_nothing_new(door: Door, make_stream: Make, content_type: str, empty: bytes) -> None:
+    """Up to date, the offset as it was asked for, and never kept: an append makes it untrue."""
+    path = make_stream(content_type, b"1")
+    tail = door.head(path).next_offset
+    answer = door.get(f"{path}?offset={tail}")
+    assert (answer.status, answer.body, answer.next_offset) == (200, empty, tail)
+    assert state(answer) == ("true", None)
+    assert answer["cache-control"] == "no-store"
+    assert answer["etag"]
+
+
+@pytest.mark.parametrize(("content_type", "empty"), [("text/plain", b""), ("application/json", b"[]")])
+def test_an_empty_stream(door: Door, make_stream: Make, content_type: str, empty: bytes) -> None:
+    answer = door.get(make_stream(content_type))
+    assert (answer.body, answer.next_offset) == (empty, "0000000000000000")
+    assert state(answer) == ("true", None)
+
+
+def test_any_byte_of_a_stream_of_bytes(door: Door, make_stream: Make) -> None:
+    path = make_stream("application/octet-stream", b"0123")
+    for body in (b"4567", b"89"):
+        door.post(path, {"Content-Type": "application/octet-stream"}, body)
+    for position in range(11):
+        answer = door.get(f"{path}?offset={position:016d}")
+        assert (answer.body, answer.next_offset) == (b"0123456789"[position:], "0000000000000010")
+    assert door.get(f"{path}?offset={11:016d}").status == 400
+
+
+def test_messages_of_one_append(door: Door, make_stream: Make) -> None:
+    """Each message's end is an offset to read from; what lies between is none."""
+    path = make_stream("application/json", b'[1, "zwei", {"three": 3}]')
+    found = []
+    for position in range(int(door.head(path).next_offset) + 1):
+        answer = door.get(f"{path}?offset={position:016d}")
+        assert answer.status in {200, 400}
+        if answer.status == 200:
+            found.append(answer.json)
+    assert found == [[1, "zwei", {"three": 3}], ["zwei", {"three": 3}], [{"three": 3}], []]
+
+
+# --- closed streams -----------------------------------------------------------------
+
+
+def test_the_end_of_a_closed_stream(door: Door, make_stream: Make) -> None:
+    """Found out with the final data, or behind it; the end is final, so a cache may keep it."""
+    path = make_stream(body=b"data", Stream_Closed="true")
+    whole = door.get(path)
+    behind = door.get(f"{path}?offset={whole.next_offset}")
+    assert (whole.body, state(whole)) == (b"data", ("true", "true"))
+    assert (behind.status, behind.body, state(behind)) == (200, b"", ("true", "true"))
+    assert behind.next_offset == whole.next_offset
+    assert whole["cache-control"] == behind["cache-control"] == SHARED
+
+
+def test_closed_after_the_data_was_read(door: Door, make_stream: Make) -> None:
+    path = make_stream("application/json", b"[1]")
+    tail = door.get(path).next_offset
+    door.post(path, CLOSE)
+    answer = door.get(f"{path}?offset={tail}")
+    assert (answer.body, state(answer)) == (b"[]", ("true", "true"))
+
+
+# --- pages --------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("closed", [False, True])
+def test_pages(door: Door, make_stream: Make, closed: bool) -> None:
+    """A part says nothing of the tail or the end; the last one does. Together they are all."""
+    path = make_stream("application/json")
+    for n in range(6):
+        door.post(path, JSON, f'[{n},"{n}{n}"]'.encode())
+    if closed:
+        door.post(path, CLOSE)
+    pages = [door.get(path)]
+    while state(pages[-1])[0] is None:
+        pages.append(door.get(f"{path}?offset={pages[-1].next_offset}"))
+    assert len(pages) > 2
+    assert [state(page) for page in pages[:-1]] == [(None, None)] * (len(pages) - 1)
+    assert state(pages[-1]) == ("true", "true" if closed else None)
+    read = [item for page in pages for item in page.json]
+    assert read == [item for n in range(6) for item in (n, f"{n}{n}")]
+    assert all(page["cache-control"] == SHARED for page in pages)
+    assert pages[-1].next_offset == door.head(path).next_offset
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_a_page_that_ends_at_the_closing(door: Door, make_stream: Make) -> None:
+    """All data is in the page, the closing is not known to be: EOF is told by the read behind it."""
+    path = make_stream(body=b"0123456789")
+    door.post(path, CLOSE)
+    page = door.get(path)
+    end = door.get(f"{path}?offset={page.next_offset}")
+    assert page.body + end.body == b"0123456789"
+    assert "true" in (state(page)[1], state(end)[1])
+    assert state(end) == ("true", "true")
+
+
+def test_a_page_begins_inside_a_batch(door: Door, make_stream: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_stream(body=b"0123456789")
+    door.post(path, TEXT, b"abc")
+    door.post(path, TEXT, b"def")
+    monkeypatch.setattr("tidemark.service.read.read_page", partial(read_page, limit_bytes=5))
+    page = door.get(f"{path}?offset={8:016d}")
+    assert (page.body, state(page)) == (b"89abc", (None, None))
+    page = door.get(f"{path}?offset={page.next_offset}")
+    assert (page.body, state(page)) == (b"def", ("true", None))
+
+
+def test_pages_of_real_size(door: Door, make_stream: Make) -> None:
+    """About 4 MB each, whether the bytes lie in the table or in S3."""
+    path = make_stream()
+    body = b"x" * 1_500_000
+    for _ in range(4):
+        door.post(path, TEXT, body)
+    first = door.get(path)
+    assert 1_500_000 <= len(first.body) <= 4 * 1024 * 1024
+    assert state(first) == (None, None)
+    rest = door.get(f"{path}?offset={first.next_offset}")
+    assert len(first.body) + len(rest.body) == 6_000_000
+    assert state(rest) == ("true", None)
+
+
+# --- offset=now ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("content_type", "empty"), [("text/plain", b""), ("application/json", b"[]")])
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("content", [b"", b"123"])
+def test_now(
+    door: Door, make_stream: Make, *, content_type: str, empty: bytes, closed: bool, content: bytes
+) -> None:
+    """No data, whatever the stream holds; the tail; never kept, and nothing to compare it by."""
+    path = make_stream(content_type, content, **({"Stream_Closed": "true"} if closed else {}))
+    answer = door.get(f"{path}?offset=now")
+    assert (answer.status, answer.body) == (200, empty)
+    assert answer.next_offset == door.head(path).next_offset
+    assert state(answer) == ("true", "true" if closed else None)
+    assert answer["cache-control"] == "no-store"
+    assert answer["content-type"] == content_type
+    assert answer["etag"] is None
+
+
+def test_now_is_where_the_next_append_goes(door: Door, make_stream: Make) -> None:
+    path = make_stream("application/json", b"[1,2]")
+    now = door.get(f"{path}?offset=now").next_offset
+    door.post(path, JSON, b"[3]")
+    assert door.get(f"{path}?offset={now}").json == [3]
+
+
+# --- If-None-Match ------------------------------------------------------------------
+
+
+def test_not_modified(door: Door, make_stream: Make) -> None:
+    """304 without a body, with what a cache needs to go on using what it has."""
+    path = make_stream(body=b"hello")
+    first = door.get(path)
+    again = door.get(path, {"If-None-Match": first["etag"] or ""})
+    assert (again.status, again.body) == (304, b"")
+    for name in ("etag", "cache-control", "stream-next-offset", "stream-up-to-date"):
+        assert again[name] == first[name]
+
+
+@pytest.mark.parametrize("form", ["{}", "W/{}", '"other", {}', '{}, "other"', '"a" ,W/{} , "b"', "*"])
+def test_forms_of_if_none_match(door: Door, make_stream: Make, form: str) -> None:
+    path = make_stream(body=b"hello")
+    etag = door.get(path)["etag"] or ""
+    assert door.get(path, {"If-None-Match": form.replace("{}", etag)}).status == 304
+
+
+def test_if_none_match_in_two_headers(door: Door, make_stream: Make) -> None:
+    path = make_stream(body=b"hello")
+    etag = door.get(path)["etag"] or ""
+    assert door.get(path, [("If-None-Match", '"other"'), ("If-None-Match", etag)]).status == 304
+
+
+@pytest.mark.parametrize("form", ["", '"other"', '"{}"', "{}x", "W/", ","])
+def test_forms_that_do_not_match(door: Door, make_stream: Make, form: str) -> None:
+    path = make_stream(body=b"hello")
+    etag = door.get(path)["etag"] or ""
+    assert door.get(path, {"If-None-Match": form.replace("{}", etag)}).status == 200
+
+
+def test_an_append_changes_the_tag(door: Door, make_stream: Make) -> None:
+    path = make_stream(body=b"hello")
+    etag = door.get(path)["etag"] or ""
+    door.post(path, TEXT, b"!")
+    answer = door.get(path, {"If-None-Match": etag})
+    assert (answer.status, answer.body) == (200, b"hello!")
+
+
+@pytest.mark.parametrize("query", ["", "?offset=0000000000000005"])
+def test_closing_changes_the_tag(door: Door, make_stream: Make, query: str) -> None:
+    """§10.1: or a 304 would hide the closing from whoever has the data already."""
+    path = make_stream(body=b"hello")
+    before = door.get(path + query)
+    door.post(path, CLOSE)
+    after = door.get(path + query, {"If-None-Match": before["etag"] or ""})
+    assert (after.status, after["stream-closed"]) == (200, "true")
+    assert after["etag"] != before["etag"]
+    assert door.get(path + query, {"If-None-Match": after["etag"] or ""}).status == 304
+
+
+def test_tags_of_different_ranges_differ(door: Door, make_stream: Make) -> None:
+    path = make_stream(body=b"hello")
+    tags = {door.get(f"{path}?offset={position:016d}")["etag"] for position in range(6)}
+    assert len(tags) == 6
+
+
+def test_now_is_never_not_modified(door: Door, make_stream: Make) -> None:
+    """The tail a client is after is in the headers; there is no tag it could have got."""
+    path = make_stream(body=b"hello")
+    etag = door.get(f"{path}?offset=0000000000000005")["etag"] or ""
+    for value in (etag, "*"):
+        assert door.get(f"{path}?offset=now", {"If-None-Match": value}).status == 200
+
+
+# --- HEAD ---------------------------------------------------------------------------
+
+
+def test_head(door: Door, make_stream: Make) -> None:
+    path = make_stream("application/json; charset=utf-8", b"[1,2]")
+    answer = door.head(path)
+    assert answer.status == 200
+    assert answer["content-type"] == "application/json"
+    assert answer.next_offset == door.get(path).next_offset
+    assert answer["cache-control"] == "no-store"
+    check_absent(
+        answer, "stream-closed", "stream-ttl", "stream-expires-at", "stream-up-to-date", "etag", "location"
+    )
+    assert answer["content-length"] is None, "it would be the length of the body a GET gets"
+
+
+def test_head_of_a_closed_stream(door: Door, make_stream: Make) -> None:
+    path = make_stream(body=b"data")
+    door.post(path, CLOSE)
+    answer = door.head(path)
+    assert (answer["stream-closed"], answer.next_offset) == ("true", "0000000000000004")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("Stream-TTL", "3600"), ("Stream-Expires-At", "2040-01-01T01:00:00.5+01:00")],
+)
+def test_head_tells_the_expiry(door: Door, make_stream: Make, name: str, value: str) -> None:
+    """As it was asked for; neither is in the answers to GET."""
+    path = make_stream(**{name.replace("-", "_"): value})
+    assert door.head(path)[name] == value
+    check_absent(door.get(path), "stream-ttl", "stream-expires-at")
+
+
+# --- what is read is what was written -----------------------------------------------
+
+
+def test_every_byte(door: Door, make_stream: Make) -> None:
+    path = make_stream("application/octet-stream", bytes(range(256)))
+    door.post(path, {"Content-Type": "application/octet-stream"}, bytes(reversed(range(256))))
+    assert door.get(path).body == bytes(range(256)) + bytes(reversed(range(256)))
+
+
+def test_json_of_all_kinds(door: Door, make_stream: Make) -> None:
+    path = make_stream("application/json")
+    values: list[Any] = [
+        None,
+        True,
+        0,
+        -1.5,
+        "",
+        "\u0000\u2028\U0001f30a",
+        [],
+        {},
+        [[]],
+        {"": {"": []}},
+        "a,b]",
+        '"',
+        "\\",
+    ]
+    for value in values:
+        assert door.post(path, JSON, json.dumps([value]).encode()).status == 204
+    assert door.get(path).json == values

@@ -1,0 +1,351 @@
+"""Server-sent events (§5.8): data, its control event, and so on until the end."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.http.asgi import Door
+from tests.protocol.event_source import Event
+from tests.support import Clock
+from tidemark.http import live
+from tidemark.protocol.cursor import EPOCH_SECONDS, INTERVAL_SECONDS
+
+TEXT = {"Content-Type": "text/plain"}
+JSON = {"Content-Type": "application/json"}
+BINARY = {"Content-Type": "application/octet-stream"}
+CLOSE = {"Stream-Closed": "true"}
+SSE = "&live=sse"
+Make = Callable[..., str]
+
+pytestmark = pytest.mark.usefixtures("only_bells")
+
+
+def interval(clock: Clock) -> int:
+    return (clock.now_ms // 1000 - EPOCH_SECONDS) // INTERVAL_SECONDS
+
+
+def controls(events: list[Event]) -> list[dict[str, Any]]:
+    return [json.loads(event.data) for event in events if event.type == "control"]
+
+
+def data(events: list[Event]) -> list[str]:
+    return [event.data for event in events if event.type == "data"]
+
+
+def check_order(events: list[Event]) -> None:
+    """A control event after every data event, and nothing unknown."""
+    kinds = [event.type for event in events]
+    assert set(kinds) <= {"data", "control"}
+    assert kinds[-1] == "control"
+    assert all(after == "control" for kind, after in pairwise(kinds) if kind == "data")
+
+
+# --- what is there ------------------------------------------------------------------
+
+
+def test_catch_up(door: Door, make_stream: Make, clock: Clock) -> None:
+    path = make_stream("application/json", b'[{"a":1}, {"b":2}]')
+    answer = door.get(f"{path}?offset=-1{SSE}")
+    assert answer.status == 200
+    assert answer["content-type"] == "text/event-stream"
+    assert "no-store" in (answer["cache-control"] or "")
+    check_order(answer.events)
+    assert [json.loads(text) for text in data(answer.events)] == [[{"a": 1}, {"b": 2}]]
+    assert controls(answer.events) == [
+        {
+            "streamNextOffset": door.head(path).next_offset,
+            "streamCursor": str(interval(clock)),
+            "upToDate": True,
+        }
+    ]
+    for absent in (
+        "stream-next-offset",
+        "stream-up-to-date",
+        "stream-closed",
+        "stream-cursor",
+        "content-length",
+    ):
+        assert answer[absent] is None, "it is told by the events"
+
+
+@pytest.mark.parametrize("offset", ["now", "0000000000000004"])
+def test_at_the_tail(door: Door, make_stream: Make, clock: Clock, offset: str) -> None:
+    """A control event comes first and at once: where the tail is, and that this is it."""
+    path = make_stream(body=b"data")
+    answer = door.get(f"{path}?offset={offset}{SSE}")
+    assert data(answer.events) == []
+    assert controls(answer.events) == [
+        {"streamNextOffset": "0000000000000004", "streamCursor": str(interval(clock)), "upToDate": True}
+    ]
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_every_page_has_its_control_event(server: Door, path: str) -> None:
+    """Only the last says that it is the last; and each can be gone on from."""
+    server.put(path, JSON)
+    for n in range(6):
+        server.post(path, JSON, f"[{n}, {n + 100}]".encode())
+    server.post(path, CLOSE)
+    events = server.get(f"{path}?offset=-1{SSE}").events
+    check_order(events)
+    told = controls(events)
+    assert len(told) > 2
+    assert [control.get("upToDate") for control in told] == [None] * (len(told) - 1) + [True]
+    assert [control.get("streamClosed") for control in told] == [None] * (len(told) - 1) + [True]
+    everything = [item for n in range(6) for item in (n, n + 100)]
+    assert [item for text in data(events) for item in json.loads(text)] == everything
+    for at, control in enumerate(told):
+        rest = server.get(f"{path}?offset={control['streamNextOffset']}{SSE}").events
+        assert data(rest) == data(events)[at + 1 :]
+
+
+@pytest.mark.parametrize("offset", ["-1", "now", "0000000000000004"])
+def test_a_closed_stream_ends(server: Door, path: str, offset: str) -> None:
+    """The last control event says so, without a cursor: nobody is to come back. This server
+    would go on for ten minutes."""
+    server.put(path, TEXT | CLOSE, b"data")
+    events = server.get(f"{path}?offset={offset}{SSE}").events
+    assert data(events) == (["data"] if offset == "-1" else [])
+    assert controls(events) == [
+        {"streamNextOffset": "0000000000000004", "upToDate": True, "streamClosed": True}
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a\nb",
+        "a\r\nb\rc",
+        "\n",
+        "\n\n",
+        " a",
+        "  ",
+        "\0",
+        "data: x\n\nevent: control\ndata: {}\n\n",
+        ":",
+        "é\u2028",
+    ],
+)
+def test_text_stays_inside_its_event(door: Door, make_stream: Make, text: str) -> None:
+    path = make_stream(body=text.encode())
+    answer = door.get(f"{path}?offset=-1{SSE}")
+    assert answer["stream-sse-data-encoding"] is None
+    check_order(answer.events)
+    assert data(answer.events) == [text.replace("\r\n", "\n").replace("\r", "\n")]
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/octet-stream", "application/ndjson", "image/png", "application/x-protobuf"]
+)
+def test_anything_else_as_base64(door: Door, make_stream: Make, content_type: str) -> None:
+    path = make_stream(content_type, bytes(range(256)))
+    answer = door.get(f"{path}?offset=-1{SSE}")
+    assert answer["stream-sse-data-encoding"] == "base64"
+    check_order(answer.events)
+    assert [base64.b64decode(text, validate=True) for text in data(answer.events)] == [bytes(range(256))]
+    assert controls(answer.events)[0]["upToDate"] is True
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/html", "TEXT/plain; charset=utf-8", "application/json; charset=utf-8"]
+)
+def test_text_is_not_encoded(door: Door, make_stream: Make, content_type: str) -> None:
+    path = make_stream(content_type, b"1")
+    assert door.get(f"{path}?offset=-1{SSE}")["stream-sse-data-encoding"] is None
+
+
+@pytest.mark.parametrize("ahead", [-1, 0, 1, 1000])
+def test_cursors(door: Door, make_stream: Make, clock: Clock, ahead: int) -> None:
+    path = make_stream(body=b"data")
+    client = interval(clock) + ahead
+    (control,) = controls(door.get(f"{path}?offset=-1{SSE}&cursor={client}").events)
+    assert control["streamCursor"] == str(max(interval(clock), client + 1))
+
+
+# --- what comes ---------------------------------------------------------------------
+
+
+def test_appends_as_they_come(server: Door, path: str) -> None:
+    server.put(path, JSON, b"[0]")
+
+    async def follow() -> list[Event]:
+        async with server.open("GET", f"{path}?offset=-1{SSE}") as exchange:
+            await exchange.until_events(2)
+            for n in (1, 2, 3):
+                await server.ask("POST", path, JSON, f"[{n}, {n}]".encode())
+                await exchange.until_events(2 + 2 * n)
+            return exchange.answer.events
+
+    events = server.run(follow())
+    check_order(events)
+    assert [json.loads(text) for text in data(events)] == [[0], [1, 1], [2, 2], [3, 3]]
+    assert all(control["upToDate"] for control in controls(events))
+    offsets = [control["streamNextOffset"] for control in controls(events)]
+    assert offsets == sorted(set(offsets))
+
+
+def test_only_what_comes_behind_now(server: Door, path: str) -> None:
+    server.put(path, TEXT, b"old")
+
+    async def follow() -> list[Event]:
+        async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
+            await exchange.until_events(1)
+            await server.ask("POST", path, TEXT, b"new")
+            return await exchange.until_events(3)
+
+    events = server.run(follow())
+    assert data(events) == ["new"]
+    assert [control["streamNextOffset"] for control in controls(events)] == [
+        "0000000000000003",
+        "0000000000000006",
+    ]
+
+
+@pytest.mark.parametrize(("body", "headers", "shown"), [(b"", CLOSE, []), (b"end", TEXT | CLOSE, ["end"])])
+def test_ends_with_the_stream(
+    server: Door, path: str, body: bytes, headers: dict[str, str], shown: list[str]
+) -> None:
+    """Closed while somebody listens: the last data, the last control event, and that is it."""
+    server.put(path, TEXT)
+
+    async def follow() -> list[Event]:
+        async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
+            await exchange.until_events(1)
+            await server.ask("POST", path, headers, body)
+            return (await exchange.until(lambda _: exchange.done)).events
+
+    events = server.run(follow())
+    check_order(events)
+    assert data(events) == shown
+    assert controls(events)[-1] == {
+        "streamNextOffset": f"{len(body):016d}",
+        "upToDate": True,
+        "streamClosed": True,
+    }
+
+
+def test_ends_when_the_stream_is_deleted(server: Door, path: str) -> None:
+    """Without a word of closing: the client comes back and hears 404."""
+    server.put(path, TEXT)
+
+    async def follow() -> list[Event]:
+        async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
+            await exchange.until_events(1)
+            await server.ask("DELETE", path)
+            return (await exchange.until(lambda _: exchange.done)).events
+
+    assert not any("streamClosed" in control for control in controls(server.run(follow())))
+
+
+def test_a_heartbeat_while_nothing_comes(server: Door, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps proxies from dropping the connection; no client sees it, and the next event is whole."""
+    monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.01)
+    server.put(path, TEXT)
+
+    async def follow() -> list[Event]:
+        async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
+            await exchange.until_comment()
+            await server.ask("POST", path, TEXT, b"after")
+            return await exchange.until_events(3)
+
+    events = server.run(follow())
+    assert (data(events), len(events)) == (["after"], 3)
+
+
+def test_ends_after_its_time(server: Door, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """§10.2: so that clients meet again at the edge. They go on from the last control event."""
+    monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.01)
+    server.put(path, TEXT, b"data")
+    answer = server.configured(sse_seconds=0.05).get(f"{path}?offset=-1{SSE}")
+    check_order(answer.events)
+    assert not any("streamClosed" in control for control in controls(answer.events))
+
+
+def test_a_client_that_leaves(server: Door, path: str) -> None:
+    server.put(path, TEXT)
+
+    async def leave() -> None:
+        async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
+            await exchange.until_events(1)
+
+    server.run(leave())
+    assert server.post(path, TEXT, b"x").status == 204
+
+
+# --- characters cut in two ----------------------------------------------------------
+
+
+def test_half_a_character_is_held_back(server: Door, path: str) -> None:
+    """Two appends, one character: no reader is shown a half, and none is lost."""
+    euro = "€".encode()
+    server.put(path, TEXT)
+
+    async def follow() -> list[Event]:
+        async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
+            await exchange.until_events(1)
+            await server.ask("POST", path, TEXT, b"10 " + euro[:1])
+            await exchange.until_events(3)
+            await server.ask("POST", path, TEXT, euro[1:2])
+            await exchange.until_events(4)
+            await server.ask("POST", path, TEXT, euro[2:] + b"!")
+            return await exchange.until_events(6)
+
+    events = server.run(follow())
+    assert data(events) == ["10 ", "€!"]
+    offsets = [int(control["streamNextOffset"]) for control in controls(events)]
+    assert offsets == [0, 3, 3, 7]
+
+
+def test_resumed_at_half_a_character(server: Door, path: str) -> None:
+    """Every offset that a control event gave begins with a whole character."""
+    whole = "aé€🐢z".encode()
+    server.put(path, TEXT)
+
+    async def reconnect() -> str:
+        """Comes back after every append, from wherever the last control event said."""
+        shown, offset = "", "-1"
+        for at in range(len(whole)):
+            await server.ask("POST", path, TEXT, whole[at : at + 1])
+            async with server.open("GET", f"{path}?offset={offset}{SSE}") as exchange:
+                answer = await exchange.until(lambda answer: bool(controls(answer.events)))
+            shown += "".join(data(answer.events))
+            offset = controls(answer.events)[-1]["streamNextOffset"]
+        return shown
+
+    assert server.run(reconnect()) == whole.decode()
+
+
+def test_half_a_character_at_the_end_of_a_closed_stream(server: Door, path: str) -> None:
+    """Nothing more will come: what is there is shown, and the offset is the end."""
+    server.put(path, TEXT | CLOSE, b"a\xe2\x82")
+    events = server.get(f"{path}?offset=-1{SSE}").events
+    assert data(events) == ["a\ufffd"]
+    assert controls(events)[-1]["streamNextOffset"] == "0000000000000003"
+
+
+# --- cursors of one connection ------------------------------------------------------
+
+
+def test_cursors_follow_the_clock_not_the_events(server: Door, path: str, clock: Clock) -> None:
+    """Whoever reconnects from the same place at the same time should come with the same cursor,
+    whether its connection was old or young: only then does a cache collapse them (§10.1)."""
+    server.put(path, TEXT)
+
+    async def follow() -> list[str]:
+        async with server.open("GET", f"{path}?offset=now{SSE}&cursor={interval(clock)}") as exchange:
+            await exchange.until_events(1)
+            for n in range(1, 6):
+                await server.ask("POST", path, TEXT, b"x")
+                await exchange.until_events(1 + 2 * n)
+            clock.advance(10 * INTERVAL_SECONDS * 1000)
+            await server.ask("POST", path, TEXT, b"x")
+            return [control["streamCursor"] for control in controls(await exchange.until_events(13))]
+
+    before = interval(clock)
+    assert server.run(follow()) == [str(before + 1)] * 6 + [str(before + 10)]

@@ -1,0 +1,58 @@
+"""The functions on a fresh table, and beside them the application as a server runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.http.asgi import Door
+from tests.lambdas.functions import Functions
+from tests.support import World, make_world
+from tidemark.http.backend import many_at_once
+from tidemark.local.engines import LocalServices
+from tidemark.service.stores import wall_clock_ms
+from tidemark.settings import Settings
+
+_serial = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def world(services: LocalServices) -> World:
+    return make_world(services)
+
+
+@pytest.fixture(scope="module")
+def functions(world: World) -> Iterator[Functions]:
+    """They do not wait: a live read finds what is there."""
+    environment = {
+        "TABLE_NAME": world.table_name,
+        "BUCKET_NAME": world.bucket_name,
+        "LONG_POLL_SECONDS": "0",
+        "SSE_BUFFERED_SECONDS": "0",
+    }
+    running = Functions()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        running.start()
+        yield running
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def door(world: World) -> Iterator[Door]:
+    """The other way in, over the same table."""
+    settings = Settings(world.table_name, world.bucket_name, long_poll_seconds=0, sse_seconds=0)
+    with asyncio.Runner() as runner:
+        door = Door(world.process(clock=wall_clock_ms), many_at_once, runner, settings)
+        yield door
+        door.close()
+
+
+@pytest.fixture
+def path() -> str:
+    """A stream that nobody else uses."""
+    return f"/v1/stream/test/{next(_serial)}"

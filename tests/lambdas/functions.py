@@ -1,0 +1,164 @@
+"""The deployed handlers, loaded from their files and called as Lambda calls them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import importlib.util
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from tests.http.asgi import Answer, check_any_answer
+
+ROOT: Final = Path(__file__).parents[2]
+EVENTS: Final = ROOT / "events"
+#: What Lambda takes as an answer, in bytes of JSON.
+MAX_ANSWER_BYTES: Final = 6 * 1024 * 1024 + 100
+#: Which function a method is routed to.
+WRITES: Final = frozenset({"PUT", "POST", "DELETE"})
+
+_serial = itertools.count()
+
+Event = dict[str, Any]
+Handler = Callable[[Event, Any], Any]
+
+
+def load_event(name: str) -> Event:
+    event: Event = json.loads((EVENTS / f"{name}.json").read_text())
+    return event
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    remaining_ms: int = 30_000
+
+    def get_remaining_time_in_millis(self) -> int:
+        return self.remaining_ms
+
+
+@dataclass(slots=True)
+class Functions:
+    """`write`, `read` and `janitor` in one environment: a thread with an event loop of its own."""
+
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+    handlers: dict[str, Handler] = field(default_factory=dict)
+
+    def start(self) -> None:
+        self._thread.submit(asyncio.set_event_loop, self._loop).result()
+        for name in ("write", "read", "janitor"):
+            self.handlers[name] = self.load(name)
+
+    def load(self, name: str) -> Handler:
+        """Another one of the same, with the settings that are in the environment now."""
+        return self._thread.submit(load_handler, name).result()
+
+    def stop(self) -> None:
+        self._thread.shutdown()
+        self._loop.close()
+
+    def invoke(self, function: str, event: Event, context: Context | None = None) -> Any:
+        """Event and answer as JSON, which is all that passes between Lambda and a function."""
+        event = json.loads(json.dumps(event))
+        handler = self.handlers[function]
+        answer = self._thread.submit(handler, event, context or Context()).result()
+        wire = json.dumps(answer)
+        assert len(wire) <= MAX_ANSWER_BYTES, f"Lambda refuses an answer of {len(wire)} bytes"
+        return json.loads(wire)
+
+    def raw(self, event: Event) -> dict[str, Any]:
+        """What the function that an HTTP event is routed to returns."""
+        method = event["requestContext"]["http"]["method"]
+        answer: dict[str, Any] = self.invoke("write" if method in WRITES else "read", event)
+        return answer
+
+    def __call__(self, event: Event) -> Answer:
+        """The answer as a client sees it behind the gateway."""
+        answer = decode_answer(self.raw(event))
+        check_any_answer(event["requestContext"]["http"]["method"], answer)
+        return answer
+
+
+def load_handler(name: str) -> Handler:
+    """A fresh module each time, as a new environment has. Its settings come from the environment."""
+    file = ROOT / "functions" / name / "app.py"
+    specification = importlib.util.spec_from_file_location(f"_function_{next(_serial)}", file)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    handler: Handler = module.handler
+    return handler
+
+
+def decode_answer(answer: Mapping[str, Any]) -> Answer:
+    assert answer.keys() <= {"statusCode", "headers", "body", "isBase64Encoded", "cookies"}
+    assert isinstance(answer["statusCode"], int)
+    headers = answer["headers"]
+    assert all(isinstance(value, str) and name == name.lower() for name, value in headers.items())
+    body = answer.get("body", "")
+    decoded = base64.b64decode(body, validate=True) if answer["isBase64Encoded"] else body.encode()
+    return Answer(answer["statusCode"], headers, decoded)
+
+
+def http_event(
+    method: str,
+    path: str,
+    query: str = "",
+    headers: Mapping[str, str] | None = None,
+    body: bytes = b"",
+) -> Event:
+    """What an HTTP API makes of a request; `path` is as a client encodes it, the event's is not."""
+    event = load_event("get-catch-up")
+    route = f"{method} /v1/stream/{{proxy+}}"
+    decoded = unquote(path)
+    event |= {"routeKey": route, "rawPath": decoded, "rawQueryString": query}
+    event["headers"] |= {name.lower(): value for name, value in (headers or {}).items()}
+    event["headers"]["content-length"] = str(len(body))
+    event["requestContext"]["routeKey"] = route
+    event["requestContext"]["http"] |= {"method": method, "path": decoded}
+    event["pathParameters"] = {"proxy": decoded.removeprefix("/v1/stream/")}
+    event.pop("queryStringParameters", None)
+    if query:
+        event["queryStringParameters"] = dict(pair.partition("=")[::2] for pair in query.split("&"))
+    return event | _body(body)
+
+
+def _body(body: bytes) -> Event:
+    """As text where it is text, as base64 where it is not."""
+    if not body:
+        return {"isBase64Encoded": False}
+    try:
+        return {"body": body.decode(), "isBase64Encoded": False}
+    except UnicodeDecodeError:
+        return {"body": base64.b64encode(body).decode(), "isBase64Encoded": True}
+
+
+def in_base64(event: Event) -> Event:
+    """The same, as a gateway sends a body whose type it does not take for text."""
+    body = event["body"].encode()
+    return event | {"body": base64.b64encode(body).decode(), "isBase64Encoded": True}
+
+
+def function_url_event(event: Event) -> Event:
+    """The same request at a function URL, which hands on the path as it was sent."""
+    event = deepcopy(event)
+    domain = "abcdefghijklmnopqrstuvwxyz012345.lambda-url.eu-west-1.on.aws"
+    encoded = quote(event["rawPath"], safe="/:@!$&'()*+,;=~")
+    event |= {"rawPath": encoded, "routeKey": "$default"}
+    event["headers"]["host"] = domain
+    event["requestContext"] |= {
+        "domainName": domain,
+        "domainPrefix": domain.partition(".")[0],
+        "routeKey": "$default",
+    }
+    event["requestContext"]["http"]["path"] = encoded
+    event.pop("pathParameters", None)
+    return event

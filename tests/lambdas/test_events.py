@@ -1,0 +1,102 @@
+"""The sample events, which also serve `sam local invoke`, through the handlers they are meant for."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lambdas.functions import EVENTS, Functions, load_event
+from tests.protocol.event_source import parse_events
+
+STREAM = "/v1/stream/tides/cuxhaven"
+RAW = "/v1/stream/tides/gauge-raw"
+HTTP_EVENTS = sorted(
+    file.stem
+    for file in EVENTS.glob("*.json")
+    if "http" in json.loads(file.read_text()).get("requestContext", {})
+)
+
+
+@pytest.fixture
+def fresh(functions: Functions) -> Iterator[Functions]:
+    """Neither of the events' streams is there, before and after."""
+    yield functions
+    for path in (STREAM, RAW):
+        event = load_event("delete")
+        event["rawPath"] = event["requestContext"]["http"]["path"] = path
+        functions.raw(event)
+
+
+@pytest.mark.parametrize("name", HTTP_EVENTS)
+def test_whatever_comes_first(fresh: Functions, name: str) -> None:
+    """In any order, on an empty table: an answer, and never a failure of the function."""
+    assert fresh(load_event(name)).status < 500
+
+
+def test_a_tour(fresh: Functions) -> None:
+    created = fresh(load_event("put-create"))
+    assert created.status == 201
+    assert created["location"] == f"https://{load_event('put-create')['headers']['host']}{STREAM}"
+    assert created["content-type"] == "application/json"
+    assert fresh(load_event("put-create")).status == 200
+
+    appended = fresh(load_event("post-append"))
+    assert (appended.status, appended.body) == (204, b"")
+    sent = json.loads(load_event("post-append")["body"])
+
+    read = fresh(load_event("get-catch-up"))
+    assert (read.status, read["content-type"], read["stream-up-to-date"]) == (200, "application/json", "true")
+    messages = read.json
+    assert messages[-len(sent) :] == sent
+    assert read.next_offset == appended.next_offset
+
+    looked = fresh(load_event("head"))
+    assert (looked.status, looked.body, looked.next_offset) == (200, b"", appended.next_offset)
+
+    polled = fresh(load_event("get-long-poll"))
+    assert polled.status in {200, 204}
+    assert polled["stream-cursor"]
+
+    listened = fresh(load_event("get-sse"))
+    assert listened["content-type"] == "text/event-stream"
+    data, control = listened.events
+    assert (data.type, json.loads(data.data)) == ("data", messages)
+    assert json.loads(control.data)["streamNextOffset"] == appended.next_offset
+
+    assert fresh(load_event("delete")).status == 204
+    assert fresh(load_event("get-catch-up")).status == 404
+    assert fresh(load_event("delete")).status == 404
+
+
+def test_binary(fresh: Functions) -> None:
+    """A body that is no text travels as base64, both ways, and is the same bytes again."""
+    fresh(load_event("put-create-binary"))
+    event = load_event("post-append-binary")
+    assert event["isBase64Encoded"] is True
+    assert fresh(event).status == 204
+    read = load_event("get-catch-up")
+    read["rawPath"] = read["requestContext"]["http"]["path"] = RAW
+    raw = fresh.raw(read)
+    assert raw["isBase64Encoded"] is True
+    assert base64.b64decode(raw["body"]) == base64.b64decode(event["body"])
+
+
+def test_preflight(fresh: Functions) -> None:
+    event = load_event("options-preflight")
+    answer = fresh(event)
+    assert answer.status == 204
+    allowed = {name.strip() for name in (answer["access-control-allow-headers"] or "").lower().split(",")}
+    assert allowed >= set(event["headers"]["access-control-request-headers"].split(","))
+    assert event["headers"]["access-control-request-method"] in (answer["access-control-allow-methods"] or "")
+
+
+def test_events_end_by_themselves(fresh: Functions) -> None:
+    """A gateway hands an answer on only once it is complete: data, control, end."""
+    fresh(load_event("put-create"))
+    fresh(load_event("post-append"))
+    stream = fresh(load_event("get-sse")).body
+    assert stream.endswith(b"\n\n")
+    assert [event.type for event in parse_events(stream)] == ["data", "control"]

@@ -1,0 +1,251 @@
+"""What an HTTP API or a function URL makes of a request, and what becomes of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from urllib.parse import quote
+
+import pytest
+
+from tests.http.asgi import Answer, Door
+from tests.lambdas.functions import (
+    Functions,
+    function_url_event,
+    http_event,
+    in_base64,
+    load_event,
+)
+from tidemark.http.requests import MAX_BODY_BYTES
+
+JSON = {"Content-Type": "application/json"}
+TEXT = {"Content-Type": "text/plain"}
+BINARY = {"Content-Type": "application/octet-stream"}
+PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
+HOST = load_event("get-catch-up")["headers"]["host"]
+
+
+# --- bodies -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [bytes(range(256)), b"\0", b"plain", "żółw".encode(), b"\xff\xfe", b"=="],
+    ids=["all", "NUL", "text", "UTF-8", "no UTF-8", "padding"],
+)
+def test_every_byte_both_ways(functions: Functions, path: str, body: bytes) -> None:
+    functions(http_event("PUT", path, headers=BINARY, body=body))
+    functions(http_event("POST", path, headers=BINARY, body=body))
+    assert functions(http_event("GET", path)).body == body * 2
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name":"żółw 🐢"}', '"\\u017c\\n"', '{"a":"\u2028"}', '["a","b"]', '{"b":1.0,  "a":1e2}']
+)
+@pytest.mark.parametrize("encoded", [False, True], ids=["text", "base64"])
+def test_json(functions: Functions, path: str, text: str, encoded: bool) -> None:
+    """The same bytes, whether the gateway took the body for text or not."""
+    create = http_event("PUT", path, headers=JSON, body=text.encode())
+    functions(in_base64(create) if encoded else create)
+    answer = functions(http_event("GET", path))
+    value = json.loads(text)
+    assert answer.json == (value if isinstance(value, list) else [value])
+    assert text.strip("[]").encode() in answer.body
+    assert answer["content-type"] == "application/json"
+
+
+def test_no_body(functions: Functions, path: str) -> None:
+    """An event without one, or with an empty one: an append of nothing, or a closing."""
+    functions(http_event("PUT", path, headers=TEXT))
+    nothing = http_event("POST", path, headers=TEXT)
+    assert functions(nothing).status == 400
+    assert functions(nothing | {"body": ""}).status == 400
+    closing = http_event("POST", path, headers={"Stream-Closed": "true"})
+    assert functions(closing)["stream-closed"] == "true"
+
+
+def test_a_body_over_the_limit(functions: Functions, path: str) -> None:
+    functions(http_event("PUT", path, headers=BINARY))
+    answer = functions(http_event("POST", path, headers=BINARY, body=b"\xff" * (MAX_BODY_BYTES + 1)))
+    assert answer.status == 413
+    assert functions(http_event("GET", path)).body == b""
+
+
+# --- answers ------------------------------------------------------------------------
+
+
+def test_204_keeps_its_content_type(functions: Functions, path: str) -> None:
+    """Where the application names none, the adapter says `application/json` in its place."""
+    functions(http_event("PUT", path, headers=TEXT, body=b"x"))
+    appended = functions(http_event("POST", path, headers=TEXT, body=b"x"))
+    polled = functions(http_event("GET", path, "offset=now&live=long-poll"))
+    not_modified = functions(http_event("GET", path, headers={"If-None-Match": "*"}))
+    produced = functions(http_event("POST", path, headers=TEXT | PRODUCER, body=b"x"))
+    assert [answer.status for answer in (appended, polled, not_modified, produced)] == [204, 204, 304, 200]
+    for answer in (appended, polled, not_modified, produced):
+        assert answer["content-type"] == "text/plain"
+
+
+def test_head_has_no_body(functions: Functions, path: str) -> None:
+    functions(http_event("PUT", path, headers=TEXT, body=b"data"))
+    found, missing = functions(http_event("HEAD", path)), functions(http_event("HEAD", f"{path}/x"))
+    assert (found.status, found["content-type"], found.next_offset) == (200, "text/plain", "0000000000000004")
+    assert missing.status == 404
+
+
+@pytest.mark.parametrize("method", ["PATCH", "TRACE", "PROPFIND"])
+def test_other_methods(functions: Functions, path: str, method: str) -> None:
+    """The route for everything else leads to `read`."""
+    answer = functions(http_event(method, path))
+    assert answer.status == 405
+    assert "PUT" in (answer["allow"] or "")
+
+
+def test_a_fault_in_the_function(
+    functions: Functions, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a table: 500 in the usual form, with the usual headers, and not the adapter's text."""
+    monkeypatch.setenv("TABLE_NAME", "no-such-table")
+    for name in ("read", "write"):
+        monkeypatch.setitem(functions.handlers, name, functions.load(name))
+    for event in (http_event("GET", path), http_event("PUT", path, headers=TEXT)):
+        answer = functions(event)
+        assert answer.status == 500
+        assert "table" not in answer.json["error"].lower()
+    assert caplog.records
+
+
+# --- headers ------------------------------------------------------------------------
+
+
+def test_a_header_that_came_twice_is_joined(functions: Functions, path: str) -> None:
+    """By a bare comma: a single value it is not, a list of tags it is."""
+    functions(http_event("PUT", path, headers=TEXT, body=b"x"))
+    etag = functions(http_event("GET", path))["etag"]
+    listed = http_event("GET", path, headers={"If-None-Match": f'"other",{etag}'})
+    assert functions(listed).status == 304
+    for name, value in {
+        "Producer-Seq": "0,0",
+        "Producer-Epoch": "0,0",
+        "Content-Type": "text/plain,text/plain",
+    }.items():
+        headers = TEXT | PRODUCER | {name: value}
+        assert functions(http_event("POST", path, headers=headers, body=b"y")).status == 400
+    twice = TEXT | {"Stream-Closed": "true,true"}
+    assert functions(http_event("POST", path, headers=twice, body=b"y"))["stream-closed"] is None
+    assert functions(http_event("GET", path)).body == b"xy"
+
+
+def test_header_names_in_capitals(functions: Functions, path: str) -> None:
+    """As a test event written by hand has them."""
+    event = http_event("PUT", path)
+    event["headers"] |= {"Content-Type": "application/json", "STREAM-TTL": "60"}
+    assert functions(event)["content-type"] == "application/json"
+    assert functions(http_event("HEAD", path))["stream-ttl"] == "60"
+
+
+@pytest.mark.parametrize(
+    "query", ["offset=-1&offset=-1", "offset=&live=sse", "offset=%2C", "live=sse", "offset=-1&live=x"]
+)
+def test_bad_queries(functions: Functions, path: str, query: str) -> None:
+    """Read from the query as it was sent: what the gateway parsed has lost the difference."""
+    functions(http_event("PUT", path, headers=TEXT, body=b"x"))
+    assert functions(http_event("GET", path, query)).status == 400
+
+
+# --- names --------------------------------------------------------------------------
+
+NAMES = [
+    "plain",
+    "a b",
+    "100%",
+    "50%25",
+    "%2F",
+    "%2525",
+    "%zz",
+    "a+b",
+    "a?b#c",
+    "żółw/🐢",
+    "é",
+    "a:b@c;d=e,f!g$h&i'j(k)*l",
+    "~._-",
+    "a\\b",
+    '"quoted"',
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_stream_whichever_door_it_came_through(
+    functions: Functions, door: Door, path: str, name: str
+) -> None:
+    """A gateway has decoded the path, a server and a function URL have not; who decodes twice,
+    or not at all, makes two streams of one, or one of two."""
+    encoded = f"{path}/{quote(name)}"
+    created = functions(http_event("PUT", encoded, headers=TEXT, body=b"gateway,"))
+    assert created.status == 201
+    assert created["location"] == f"https://{HOST}{created_path(created)}"
+    assert door.get(created_path(created)).body == b"gateway,"
+    assert door.post(encoded, TEXT, b"server,").status == 204
+    through_url = function_url_event(http_event("POST", encoded, headers=TEXT, body=b"url"))
+    assert functions(through_url).status == 204
+    for answer in (
+        door.get(encoded),
+        functions(http_event("GET", encoded)),
+        functions(function_url_event(http_event("GET", encoded))),
+    ):
+        assert answer.body == b"gateway,server,url"
+
+
+def created_path(created: Answer) -> str:
+    location = created["location"] or ""
+    return "/" + location.split("/", 3)[3]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_created_through_a_function_url(functions: Functions, door: Door, path: str, name: str) -> None:
+    encoded = f"{path}/{quote(name)}"
+    event = function_url_event(http_event("PUT", encoded, headers=TEXT, body=b"url"))
+    created = functions(event)
+    assert created.status == 201
+    assert created["location"] == f"https://{event['headers']['host']}{event['rawPath']}"
+    assert door.get(encoded).body == b"url"
+
+
+@pytest.mark.parametrize(
+    ("raw_path", "status"),
+    [
+        ("a/../b", 400),
+        ("..", 400),
+        ("a//b", 400),
+        ("a\0b", 400),
+        ("a\nb", 404),
+        ("", 400),
+        ("x" * 1001, 400),
+        ("__ds/subscriptions/x", 404),
+    ],
+)
+@pytest.mark.parametrize("method", ["PUT", "GET"])
+def test_bad_names(functions: Functions, raw_path: str, status: int, method: str) -> None:
+    event = http_event(method, "/v1/stream/x", headers=TEXT)
+    event["rawPath"] = event["requestContext"]["http"]["path"] = f"/v1/stream/{raw_path}"
+    assert functions(event).status in {status, 400 if status == 404 else 404}
+
+
+@pytest.mark.parametrize("raw_path", ["a%2Fb", "a%00b", "%2e%2e", "%FF", "%C0%AF", "%5F_ds"])
+def test_bad_names_at_a_function_url(functions: Functions, raw_path: str) -> None:
+    event = function_url_event(http_event("PUT", "/v1/stream/x", headers=TEXT))
+    event["rawPath"] = event["requestContext"]["http"]["path"] = f"/v1/stream/{raw_path}"
+    assert functions(event).status in {400, 404}
+
+
+def test_every_body_travels_as_base64(functions: Functions, path: str) -> None:
+    """As text it would be escaped in JSON, up to six bytes for one (`test_size.py`)."""
+    functions(http_event("PUT", path, headers=TEXT, body=b"a\xff"))
+    for event in (
+        http_event("GET", path),
+        http_event("GET", f"{path}/x"),
+        http_event("GET", path, "live=sse&offset=-1"),
+    ):
+        raw = functions.raw(event)
+        assert raw["isBase64Encoded"] is True
+        assert base64.b64decode(raw["body"])

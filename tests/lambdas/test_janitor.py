@@ -1,0 +1,32 @@
+"""The janitor's handler: an event from the schedule, a count of what was done."""
+
+from __future__ import annotations
+
+from tests.http.asgi import Door
+from tests.lambdas.functions import Context, Functions, load_event
+
+TEXT = {"Content-Type": "text/plain"}
+SCHEDULE = load_event("janitor-schedule")
+
+
+def test_nothing_to_do(functions: Functions) -> None:
+    assert set(functions.invoke("janitor", SCHEDULE).values()) == {0}
+
+
+def test_ends_what_has_expired(functions: Functions, door: Door, path: str) -> None:
+    door.put(path, TEXT | {"Stream-TTL": "0"}, b"gone")
+    door.put(f"{path}/stays", TEXT | {"Stream-TTL": "3600"}, b"stays")
+    door.put(f"{path}/forever", TEXT, b"stays too")
+    swept = functions.invoke("janitor", SCHEDULE)
+    assert (swept["expired"], swept["reclaimed"]) == (1, 0)
+    assert door.get(f"{path}/stays").body == b"stays"
+    assert door.get(f"{path}/forever").body == b"stays too"
+    assert functions.invoke("janitor", SCHEDULE)["expired"] == 0, "done once, done for good"
+
+
+def test_stops_while_there_is_time(functions: Functions, door: Door, path: str) -> None:
+    """Cut off in the middle of an entry it would be, if it began one; what is left is still due."""
+    door.put(path, TEXT | {"Stream-TTL": "0"}, b"gone")
+    hurried = functions.invoke("janitor", SCHEDULE, Context(remaining_ms=1000))
+    assert hurried["expired"] == 0
+    assert functions.invoke("janitor", SCHEDULE)["expired"] == 1

@@ -1,0 +1,103 @@
+"""Lambda takes 6 MB of JSON as an answer: every page fits, whatever it holds."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.http.asgi import Answer, Door
+from tests.lambdas.functions import Functions, http_event
+from tidemark.http.requests import MAX_BODY_BYTES
+
+#: Four megabytes of what costs most in some encoding: escapes, `\uXXXX`, a prefix for every line.
+TEXTS: dict[str, bytes] = {
+    "letters": b"a" * MAX_BODY_BYTES,
+    "quotes": b'"' * MAX_BODY_BYTES,
+    "backslashes": b"\\" * MAX_BODY_BYTES,
+    "control characters": b"\x01" * MAX_BODY_BYTES,
+    "Cyrillic": "ж".encode() * (MAX_BODY_BYTES // 2),
+    "emoji": "🌊".encode() * (MAX_BODY_BYTES // 4),
+    "lines": b"a line like others\n" * (MAX_BODY_BYTES // 19),
+    "empty lines": b"\n" * (MAX_BODY_BYTES // 4),
+    "spaces in front": b" \n" * (MAX_BODY_BYTES // 6),
+}
+
+
+def json_of(element: str, separator: str = ",") -> bytes:
+    count = (MAX_BODY_BYTES - 2) // len((element + separator).encode())
+    return f"[{separator.join([element] * count)}]".encode()
+
+
+JSONS: dict[str, bytes] = {
+    "objects": json_of('{"a":"b","c":"d","e":"f","g":"h","i":"j"}'),
+    "escaped quotes": json_of('"' + '\\"' * 100 + '"'),
+    "Cyrillic": json_of('"' + "ж" * 100 + '"'),
+    "one message": b'["' + b"\\\\" * ((MAX_BODY_BYTES - 4) // 2) + b'"]',
+    "printed prettily": json_of('{\n  "a": [\n    1,\n    2,\n    3,\n    4\n  ]\n}'),
+    "one message, printed prettily": b"[[" + json_of("1", ",\n")[1:-1] + b"]]",
+}
+
+
+@pytest.fixture
+def write(door: Door, path: str) -> Callable[[str, bytes], str]:
+    def create(content_type: str, body: bytes) -> str:
+        assert door.put(path, {"Content-Type": content_type}, body).status == 201
+        return path
+
+    return create
+
+
+@pytest.mark.parametrize("body", TEXTS.values(), ids=TEXTS.keys())
+def test_a_page_of_text(functions: Functions, write: Callable[[str, bytes], str], body: bytes) -> None:
+    assert functions(http_event("GET", write("text/plain", body))).body == body
+
+
+def test_a_page_of_bytes(functions: Functions, write: Callable[[str, bytes], str]) -> None:
+    body = bytes(range(256)) * (MAX_BODY_BYTES // 256)
+    assert functions(http_event("GET", write("application/octet-stream", body))).body == body
+
+
+@pytest.mark.parametrize("body", JSONS.values(), ids=JSONS.keys())
+def test_a_page_of_json(functions: Functions, write: Callable[[str, bytes], str], body: bytes) -> None:
+    path = write("application/json", body)
+    for query in ("offset=-1", "offset=-1&live=long-poll"):
+        assert functions(http_event("GET", path, query)).json == json.loads(body)
+
+
+def follow(functions: Functions, path: str) -> list[Answer]:
+    """Connection after connection, as a client of buffered events reads."""
+    answers: list[Answer] = []
+    offset = "-1"
+    while len(answers) < 100:
+        answer = functions(http_event("GET", path, f"offset={offset}&live=sse"))
+        answers.append(answer)
+        control = json.loads(answer.events[-1].data)
+        if control.get("upToDate"):
+            return answers
+        assert control["streamNextOffset"] > offset, "every answer leads on"
+        offset = control["streamNextOffset"]
+    raise AssertionError("no end in sight")
+
+
+def data_of(answers: list[Answer]) -> list[str]:
+    return [event.data for answer in answers for event in answer.events if event.type == "data"]
+
+
+@pytest.mark.parametrize("body", TEXTS.values(), ids=TEXTS.keys())
+def test_events_of_text(functions: Functions, write: Callable[[str, bytes], str], body: bytes) -> None:
+    assert "".join(data_of(follow(functions, write("text/plain", body)))) == body.decode()
+
+
+def test_events_of_bytes(functions: Functions, write: Callable[[str, bytes], str]) -> None:
+    body = bytes(range(256)) * (MAX_BODY_BYTES // 256)
+    texts = data_of(follow(functions, write("application/octet-stream", body)))
+    assert b"".join(base64.b64decode(text, validate=True) for text in texts) == body
+
+
+@pytest.mark.parametrize("body", JSONS.values(), ids=JSONS.keys())
+def test_events_of_json(functions: Functions, write: Callable[[str, bytes], str], body: bytes) -> None:
+    texts = data_of(follow(functions, write("application/json", body)))
+    assert [item for text in texts for item in json.loads(text)] == json.loads(body)

@@ -1,0 +1,163 @@
+"""The loop's own way to DynamoDB: whole answers, whatever the pieces they come in, and
+NoAnswer for everything that leaves it open whether the request arrived."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.support import World, a_key
+from tidemark.log.dynamodb import NoAnswer
+from tidemark.loop import http as loop_http
+from tidemark.loop.http import LoopHttp
+from tidemark.loop.steps import run_in_steps
+from tidemark.service.append import INLINE_BYTES
+from tidemark.service.read import read
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n"
+
+
+class _NoSignature:
+    def headers(self, operation: str, _body: bytes) -> list[tuple[str, str]]:
+        return [("X-Amz-Target", operation)]
+
+
+def exchange(serve: Serve, times: int = 1) -> list[Any]:
+    """What `times` calls in a row get from a server; failures as they are."""
+
+    async def run() -> list[Any]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        send = LoopHttp(f"http://127.0.0.1:{port}", _NoSignature())  # type: ignore[arg-type]
+        answers: list[Any] = []
+        for _ in range(times):
+            try:
+                answers.append(await run_in_steps(lambda: send("PutItem", b"{}")))
+            except NoAnswer as failure:
+                answers.append(failure)
+        await send.close()
+        server.close()
+        await end_all_others()
+        return answers
+
+    return asyncio.run(run())
+
+
+async def end_all_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.sleep(0)
+
+
+async def take_request(reader: asyncio.StreamReader) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(2)
+
+
+def answering(*pieces: bytes, close: bool = False) -> Serve:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                await take_request(reader)
+                for piece in pieces:
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                if close:
+                    break
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [OK + b'{"a": 1}'],
+        [OK, b'{"a"', b": 1}"],
+        [bytes([byte]) for byte in OK + b'{"a": 1}'],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b'3\r\n{"a\r\n5\r\n": 1}\r\n0\r\n\r\n'],
+    ],
+    ids=["whole", "in pieces", "byte by byte", "chunked"],
+)
+@pytest.mark.parametrize("close", [False, True])
+def test_whole_answers(pieces: list[bytes], close: bool) -> None:
+    answers = exchange(answering(*pieces, close=close), times=3)
+    # A connection that the server closed may be found closed only when it is used again.
+    whole = [answer for answer in answers if not isinstance(answer, NoAnswer)]
+    assert whole[0] == (200, b'{"a": 1}')
+    assert len(whole) == 3 or close
+
+
+@pytest.mark.parametrize("pieces", [[], [b"HTTP/1.1 200"], [OK, b'{"a"'], [b"nonsense\r\n\r\n"]])
+def test_half_an_answer_is_none(pieces: list[bytes]) -> None:
+    assert isinstance(exchange(answering(*pieces, close=True))[0], NoAnswer)
+
+
+def test_silence_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_http, "_ANSWER_SECONDS", 0.05)
+    assert isinstance(exchange(answering())[0], NoAnswer)
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_http, "_ANSWER_SECONDS", 0.2)
+    seen = []
+
+    async def late_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                await take_request(reader)
+                seen.append(1)
+                if len(seen) == 1:
+                    await asyncio.sleep(0.4)
+                    writer.write(OK + b'"first!"')
+                else:
+                    writer.write(OK + b'"second"')
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    first, second = exchange(late_once, times=2)
+    assert isinstance(first, NoAnswer)
+    assert second == (200, b'"second"')
+
+
+def test_nobody_there_is_no_answer() -> None:
+    send = LoopHttp("http://127.0.0.1:9", _NoSignature())  # type: ignore[arg-type]
+    with pytest.raises(NoAnswer):
+        asyncio.run(run_in_steps(lambda: send("GetItem", b"{}")))
+
+
+def test_use_cases_run_on_the_loop_as_on_threads(world: World) -> None:
+    """Create, append (inline and through S3), read in parallel parts, many at once."""
+    process = world.process()
+    loop = process.on_loop()
+    process.stores = loop.stores
+    key, body = a_key(), bytes(INLINE_BYTES + 1)
+
+    async def scenario() -> bytes:
+        await loop.run(lambda: process.create(key))
+        await loop.run(lambda: process.append(key, b"<"))
+        await loop.run(lambda: process.append(key, body))
+        await loop.run(lambda: process.append(key, body))
+        cold = world.process()
+        other = cold.on_loop()
+        reads = (other.run(lambda: read(other.stores, key, 0)) for _ in range(10))
+        readings = await asyncio.gather(*reads)
+        await loop.close()
+        await other.close()
+        assert len({reading.page.end for reading in readings}) == 1
+        return readings[0].data
+
+    assert asyncio.run(scenario()) == b"<" + body + body

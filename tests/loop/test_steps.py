@@ -1,0 +1,92 @@
+"""Functions in steps: what they return and raise, and that they hold nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from tidemark.loop.steps import run_in_steps, step_aside
+
+
+async def later(value: int, *, fails: bool = False) -> int:
+    await asyncio.sleep(0)
+    if fails:
+        raise LookupError(value)
+    return value
+
+
+def total(*numbers: int) -> int:
+    return sum(step_aside(later(number)) for number in numbers)
+
+
+def test_a_function_gets_what_it_waits_for() -> None:
+    assert asyncio.run(run_in_steps(lambda: total(1, 2, 3))) == 6
+    assert asyncio.run(run_in_steps(lambda: 7)) == 7
+
+
+def test_failures_arrive_where_they_are_waited_for() -> None:
+    def caught() -> str:
+        try:
+            step_aside(later(5, fails=True))
+        except LookupError as failure:
+            return f"caught {failure}"
+        return "nothing to catch"
+
+    assert asyncio.run(run_in_steps(caught)) == "caught 5"
+    with pytest.raises(LookupError):
+        asyncio.run(run_in_steps(lambda: step_aside(later(5, fails=True))))
+
+
+def test_many_functions_wait_at_once() -> None:
+    """Each steps aside until all have come: on one thread that needs all of them in flight."""
+
+    async def meet(count: int) -> int:
+        gate, arrived = asyncio.Event(), []
+
+        def come(number: int) -> int:
+            arrived.append(number)
+            if len(arrived) == count:
+                gate.set()
+            step_aside(gate.wait())
+            return total(number, 1)
+
+        return sum(await asyncio.gather(*(run_in_steps(partial(come, n)) for n in range(count))))
+
+    assert asyncio.run(meet(100)) == sum(range(100)) + 100
+
+
+def test_functions_may_run_functions() -> None:
+    def pair() -> tuple[int, int]:
+        both = asyncio.gather(run_in_steps(lambda: total(1, 1)), run_in_steps(lambda: total(2, 2)))
+        return step_aside(both)
+
+    assert asyncio.run(run_in_steps(pair)) == (2, 4)
+
+
+def test_cancelling_ends_the_function() -> None:
+    ended = []
+
+    def waits_for_ever() -> None:
+        try:
+            step_aside(asyncio.Event().wait())
+        finally:
+            ended.append("cleaned up")
+
+    async def cancel() -> None:
+        task = asyncio.create_task(run_in_steps(waits_for_ever))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert ended == ["cleaned up"]
+
+
+def test_outside_of_steps_nobody_steps_aside() -> None:
+    awaitable = later(1)
+    with pytest.raises(AssertionError, match="in steps"):
+        step_aside(awaitable)
+    awaitable.close()

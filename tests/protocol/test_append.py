@@ -1,0 +1,348 @@
+"""Deciding about appends, against a model of §5.2 and §5.2.1 that has memory without end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemark.protocol.append import Append, Kind, Outcome, Plan, plan_appends, unknown_producers
+from tidemark.protocol.errors import (
+    ContentTypeMismatch,
+    Malformed,
+    ProducerFenced,
+    Refused,
+    SequenceGap,
+    SequenceRegression,
+    StreamClosed,
+)
+from tidemark.protocol.messages import NOTHING, Messages
+from tidemark.protocol.producer import Claim, ProducerState
+from tidemark.protocol.tail import EMPTY, RECENT_PRODUCERS, Tail
+
+Answer = tuple[object, ...]
+"""What a client can tell: the kind of answer, and the numbers in its headers."""
+
+
+def data(size: int) -> Messages:
+    return Messages(b"x" * size, (size,)) if size else NOTHING
+
+
+# --- the model ----------------------------------------------------------------------
+
+
+@dataclass
+class Model:
+    """A stream as the specification describes it: every producer is remembered for ever."""
+
+    offset: int = 0
+    closed: bool = False
+    closed_by: Claim | None = None
+    stream_seq: str | None = None
+    producers: dict[str, ProducerState] = field(default_factory=dict)
+
+    def apply(self, append: Append) -> Answer:
+        if self.closed:
+            return self._apply_to_closed(append)
+        if append.fault is not None:
+            return (type(append.fault),)
+        if append.claim is not None:
+            refused = self._validate(append.claim)
+            if refused is not None:
+                return refused
+        if self._regresses(append.stream_seq):
+            return (SequenceRegression,)
+        return self._accept(append)
+
+    def _apply_to_closed(self, append: Append) -> Answer:
+        """The very request that closed it, or closing without a body and a name: success."""
+        claim = append.claim
+        if claim is None and append.close and not append.messages.data and append.fault is None:
+            return (Kind.ALREADY_CLOSED, self.offset, True)
+        if claim is not None and claim == self.closed_by:
+            return (Kind.DUPLICATE, self.offset, True, claim.epoch, claim.seq)
+        state = self.producers.get(claim.producer_id) if claim else None
+        if claim is not None and state is not None and claim.epoch < state.epoch:
+            return (ProducerFenced, state.epoch)
+        return (StreamClosed, self.offset)
+
+    def _validate(self, claim: Claim) -> Answer | None:
+        """The pseudo code of §5.2.1, line by line."""
+        state = self.producers.get(claim.producer_id)
+        if state is None:
+            return (SequenceGap, 0, claim.seq) if claim.seq else None
+        if claim.epoch < state.epoch:
+            return (ProducerFenced, state.epoch)
+        if claim.epoch > state.epoch:
+            return (Malformed,) if claim.seq else None
+        if claim.seq <= state.seq:
+            end = state.end if claim.seq == state.seq else self.offset
+            return (Kind.DUPLICATE, end, self.closed, state.epoch, state.seq)
+        if claim.seq > state.seq + 1:
+            return (SequenceGap, state.seq + 1, claim.seq)
+        return None
+
+    def _regresses(self, received: str | None) -> bool:
+        return received is not None and self.stream_seq is not None and received <= self.stream_seq
+
+    def _accept(self, append: Append) -> Answer:
+        self.offset += len(append.messages.data)
+        self.stream_seq = append.stream_seq or self.stream_seq
+        if append.close:
+            self.closed, self.closed_by = True, append.claim
+        claim = append.claim
+        if claim is None:
+            return (Kind.APPENDED, self.offset, self.closed)
+        self.producers[claim.producer_id] = ProducerState(
+            claim.producer_id, claim.epoch, claim.seq, self.offset
+        )
+        return (Kind.APPENDED, self.offset, self.closed, claim.epoch, claim.seq)
+
+
+# --- the rules, with the storage they ask for ---------------------------------------
+
+
+@dataclass
+class Stream:
+    """A tail, and the items of the producers it no longer carries."""
+
+    tail: Tail = EMPTY
+    items: dict[str, ProducerState] = field(default_factory=dict)
+    stored: bytes = b""
+    lengths: tuple[int, ...] = ()
+
+    def apply(self, group: list[Append]) -> list[Answer]:
+        unknown = unknown_producers(self.tail, group)
+        plan = plan_appends(self.tail, group, {name: self.items.get(name) for name in unknown})
+        check_plan(plan, group)
+        if plan.writes:
+            self.tail = plan.after
+            self.items.update(plan.pushed_out)
+            self.stored += plan.data
+            self.lengths += plan.lengths
+        return [answer_of(answer) for answer in plan.answers]
+
+
+def check_plan(plan: Plan, group: list[Append]) -> None:
+    """What storage relies on."""
+    assert len(plan.answers) == len(group)
+    accepted = [a for a in plan.answers if isinstance(a, Outcome) and a.kind is Kind.APPENDED]
+    assert plan.writes == bool(accepted)
+    assert plan.writes or plan.after == plan.before, "what is not written changes nothing"
+    assert plan.after.offset - plan.before.offset == len(plan.data) == sum(plan.lengths)
+    carried = {state.producer_id for state in plan.after.producers}
+    assert not carried & plan.pushed_out.keys(), "a producer's state is in one place"
+    assert plan.after.overflowed or not plan.pushed_out
+
+
+def answer_of(answer: Outcome | Refused) -> Answer:
+    if isinstance(answer, Outcome):
+        producer = (answer.producer.epoch, answer.producer.seq) if answer.producer else ()
+        return (answer.kind, answer.next_offset, answer.closed, *producer)
+    numbers = [int(value) for value in answer.headers.values() if value != "true"]
+    return (type(answer), *numbers)
+
+
+# --- random histories ---------------------------------------------------------------
+
+#: More of them than a batch carries, some so long that few fit.
+producer_ids = st.sampled_from([*(f"p{n}" for n in range(14)), "x" * 200, "y" * 250, "z" * 256])
+bodies = st.integers(min_value=1, max_value=9).map(data)
+faults = st.sampled_from([Malformed("bad body"), ContentTypeMismatch("a/b", "c/d")])
+stream_seqs = st.sampled_from([None, None, *"0123456789abcdef"])
+#: What a producer may do: mostly go on, or repeat itself.
+moves = st.sampled_from(["next"] * 6 + ["again", "older", "gap", "new epoch", "new epoch, late", "stale"])
+
+
+def claim_for(move: str, producer_id: str, state: ProducerState | None) -> Claim:
+    """The claim that this move makes of a producer who is where `state` says."""
+    epoch, seq = (state.epoch, state.seq) if state else (0, -1)
+    numbers = {
+        "next": (epoch, seq + 1),
+        "again": (epoch, max(seq, 0)),
+        "older": (epoch, max(seq - 1, 0)),
+        "gap": (epoch, seq + 2),
+        "new epoch": (epoch + 1, 0),
+        "new epoch, late": (epoch + 1, 1),
+        "stale": (max(epoch - 1, 0), seq + 1),
+    }
+    return Claim(producer_id, *numbers[move])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Append]:
+    """A life in which most appends are accepted, perhaps its end, and what comes too late."""
+    model, history = Model(), list[Append]()
+
+    def happen(append: Append) -> None:
+        history.append(append)
+        model.apply(append)
+
+    def draw_claim() -> Claim:
+        producer_id = draw(producer_ids)
+        return claim_for(draw(moves), producer_id, model.producers.get(producer_id))
+
+    for kind in draw(st.lists(st.sampled_from("pppppasf"), max_size=50)):
+        claim = draw_claim() if kind == "p" or draw(st.booleans()) else None
+        if kind == "f":
+            happen(Append(fault=draw(faults), close=draw(st.booleans()), claim=claim))
+        else:
+            seq = draw(stream_seqs) if kind == "s" else None
+            happen(Append(draw(bodies), stream_seq=seq, claim=claim))
+    for kind in draw(st.sampled_from(["", "c", "ca", "cc", "cpcfr", "crcrp", "ccrp"])):
+        claim = draw_claim() if kind == "p" or draw(st.booleans()) else None
+        if kind == "c":
+            happen(Append(draw(st.one_of(st.just(NOTHING), bodies)), close=True, claim=claim))
+        elif kind == "r":
+            happen(Append(draw(bodies), close=True, claim=model.closed_by))
+        elif kind == "f":
+            happen(Append(fault=draw(faults), close=draw(st.booleans()), claim=claim))
+        else:
+            happen(Append(draw(bodies), claim=claim))
+    return history
+
+
+@settings(max_examples=300)
+@given(histories())
+def test_one_at_a_time(history: list[Append]) -> None:
+    """The bounded memory of a batch, with items for those pushed out, answers as if it were endless."""
+    model, stream = Model(), Stream()
+    for append in history:
+        assert stream.apply([append]) == [model.apply(append)]
+    assert (stream.tail.offset, stream.tail.closed) == (model.offset, model.closed)
+    assert len(stream.stored) == sum(stream.lengths) == model.offset
+
+
+@settings(max_examples=300)
+@given(histories(), st.data())
+def test_a_group_is_as_many_groups_of_one(history: list[Append], cuts: st.DataObject) -> None:
+    """However concurrent appends are gathered, each is answered as if it had come alone."""
+    alone, together = Stream(), Stream()
+    rest = history
+    while rest:
+        size = cuts.draw(st.integers(min_value=1, max_value=len(rest)))
+        group, rest = rest[:size], rest[size:]
+        expected = [answer for append in group for answer in alone.apply([append])]
+        assert together.apply(group) == expected
+        assert together.tail == alone.tail
+        assert (together.stored, together.lengths) == (alone.stored, alone.lengths)
+
+
+@given(histories())
+def test_nothing_follows_the_closing(history: list[Append]) -> None:
+    stream = Stream()
+    for append in history:
+        before = stream.tail
+        stream.apply([append])
+        assert not before.closed or stream.tail == before
+
+
+# --- single rules, told one by one --------------------------------------------------
+
+BODY = data(3)
+
+
+def decide(tail: Tail, append: Append, **looked_up: ProducerState) -> Answer:
+    return answer_of(plan_appends(tail, [append], looked_up).answers[0])
+
+
+@pytest.mark.parametrize(
+    "append",
+    [
+        Append(BODY),
+        Append(BODY, stream_seq="0"),
+        Append(BODY, close=True),
+        Append(NOTHING, fault=Malformed("bad")),
+        Append(NOTHING, fault=ContentTypeMismatch("a/b", "c/d")),
+        Append(NOTHING, close=True, fault=ContentTypeMismatch("a/b", "c/d")),
+        Append(BODY, claim=Claim("new", 0, 7)),
+        Append(NOTHING, close=True, claim=Claim("new", 0, 0)),
+    ],
+)
+def test_closed_comes_before_everything_else(append: Append) -> None:
+    """§5.2, error precedence: content type, sequence, and a body that cannot be read come after."""
+    assert decide(Tail(5, closed=True, stream_seq="9"), append) == (StreamClosed, 5)
+
+
+def test_the_content_type_comes_before_the_sequence() -> None:
+    fault = ContentTypeMismatch("a/b", "c/d")
+    append = Append(NOTHING, stream_seq="0", claim=Claim("p", 0, 9), fault=fault)
+    assert decide(Tail(5, stream_seq="9"), append) == (ContentTypeMismatch,)
+
+
+def test_a_retry_is_recognised_before_its_stream_seq_is_refused() -> None:
+    """A producer that also sends Stream-Seq repeats both: 204, not 409."""
+    tail = Tail(5, stream_seq="7", producers=(ProducerState("p", 0, 0, 5),))
+    append = Append(BODY, stream_seq="7", claim=Claim("p", 0, 0))
+    assert decide(tail, append) == (Kind.DUPLICATE, 5, False, 0, 0)
+
+
+def test_a_refused_stream_seq_does_not_advance_the_producer() -> None:
+    tail = Tail(5, stream_seq="7")
+    plan = plan_appends(tail, [Append(BODY, stream_seq="7", claim=Claim("p", 0, 0))], {})
+    assert plan.after == tail
+    assert not plan.writes
+
+
+def test_an_old_duplicate_tells_the_latest_sequence() -> None:
+    """§5.2.1: Producer-Seq is the highest accepted, so that a client can recover its place."""
+    tail = Tail(50, producers=(ProducerState("p", 2, 8, 40),))
+    assert decide(tail, Append(BODY, claim=Claim("p", 2, 3))) == (Kind.DUPLICATE, 50, False, 2, 8)
+    assert decide(tail, Append(BODY, claim=Claim("p", 2, 8))) == (Kind.DUPLICATE, 40, False, 2, 8)
+
+
+def test_a_producer_that_was_pushed_out_is_looked_up() -> None:
+    claim = Claim("gone", 1, 4)
+    tail = Tail(9, overflowed=True, producers=(ProducerState("p", 0, 0, 9),))
+    assert unknown_producers(tail, [Append(BODY, claim=claim), Append(BODY)]) == {"gone"}
+    state = ProducerState("gone", 1, 4, 6)
+    assert decide(tail, Append(BODY, claim=claim), gone=state) == (Kind.DUPLICATE, 6, False, 1, 4)
+
+
+def test_nothing_is_looked_up_without_need() -> None:
+    """The usual stream, with few producers, costs one write and no read."""
+    carried = Tail(9, overflowed=True, producers=(ProducerState("p", 0, 0, 9),))
+    assert unknown_producers(carried, [Append(BODY, claim=Claim("p", 0, 1))]) == set()
+    assert unknown_producers(Tail(9), [Append(BODY, claim=Claim("new", 0, 0))]) == set()
+    assert unknown_producers(carried, [Append(BODY)]) == set()
+
+
+def test_closing_twice_by_the_same_request() -> None:
+    claim = Claim("p", 0, 3)
+    tail = Tail(9, closed=True, producers=(ProducerState("p", 0, 3, 9),), closed_by=claim)
+    for messages in (NOTHING, BODY):
+        again = Append(messages, close=True, claim=claim)
+        assert decide(tail, again) == (Kind.DUPLICATE, 9, True, 0, 3)
+    assert decide(tail, Append(BODY, close=True, claim=Claim("p", 0, 4))) == (StreamClosed, 9)
+    assert decide(tail, Append(BODY, close=True, claim=Claim("q", 0, 3))) == (StreamClosed, 9)
+    assert decide(tail, Append(BODY, claim=Claim("p", 0, 2))) == (StreamClosed, 9)
+
+
+def test_closing_without_a_body_by_a_producer_advances_it() -> None:
+    plan = plan_appends(Tail(5), [Append(NOTHING, close=True, claim=Claim("p", 0, 0))], {})
+    assert plan.after.producers == (ProducerState("p", 0, 0, 5),)
+    assert plan.after.closed_by == Claim("p", 0, 0)
+    assert plan.data == b""
+    assert plan.writes
+
+
+def test_pushed_out_and_back_within_a_group() -> None:
+    """Nobody has written the pushed-out state yet, so nobody can look it up: the plan itself knows."""
+    crowd = [Append(BODY, claim=Claim(f"p{n}", 0, 0)) for n in range(RECENT_PRODUCERS + 2)]
+    back = [Append(BODY, claim=Claim("p0", 0, seq)) for seq in (0, 1, 1)]
+    stream = Stream()
+    answers = stream.apply([*crowd, *back])
+    assert [answer[0] for answer in answers[-3:]] == [Kind.DUPLICATE, Kind.APPENDED, Kind.DUPLICATE]
+    assert stream.items.keys() == {"p1", "p2"}, "p0 is carried again, and needs no item"
+
+
+def test_once_overflowed_always_overflowed() -> None:
+    """Whoever was pushed out long ago is still to be looked up."""
+    stream = Stream()
+    for seq in range(3):
+        for n in range(RECENT_PRODUCERS + 1 if seq == 0 else 2):
+            stream.apply([Append(BODY, claim=Claim(f"p{n + (1 if seq else 0)}", 0, seq))])
+    assert stream.tail.overflowed
+    assert stream.apply([Append(BODY, claim=Claim("p0", 0, 0))])[0][0] is Kind.DUPLICATE

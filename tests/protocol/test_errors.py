@@ -1,0 +1,41 @@
+"""Every refusal: its status, and the headers the protocol wants with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.protocol import errors
+from tidemark.protocol.errors import Refused
+
+CASES: list[tuple[Refused, int, dict[str, str]]] = [
+    (errors.Malformed("x"), 400, {}),
+    (errors.ProducerFenced(7), 403, {"Producer-Epoch": "7"}),
+    (errors.StreamNotFound(), 404, {}),
+    (errors.StreamGone(), 410, {}),
+    (errors.Conflict("x"), 409, {}),
+    (errors.StreamClosed(12), 409, {"Stream-Closed": "true", "Stream-Next-Offset": "0000000000000012"}),
+    (errors.ContentTypeMismatch("a/b", "c/d"), 409, {}),
+    (errors.SequenceRegression("2", "1"), 409, {}),
+    (errors.SequenceGap(3, 9), 409, {"Producer-Expected-Seq": "3", "Producer-Received-Seq": "9"}),
+    (errors.PayloadTooLarge(10), 413, {}),
+    (errors.TooManyMessages(10), 413, {}),
+    (errors.Busy(), 429, {"Retry-After": "1"}),
+    (errors.Unavailable(), 503, {"Retry-After": "1"}),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "headers"), CASES, ids=lambda case: type(case).__name__)
+def test_status_and_headers(error: Refused, status: int, headers: dict[str, str]) -> None:
+    assert (error.status, error.headers) == (status, headers)
+    assert error.message
+    assert str(error) == error.message
+
+
+def test_every_refusal_is_in_the_table() -> None:
+    """A new way to say no needs its line above."""
+    declared = {
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, Refused) and value is not Refused
+    }
+    assert declared == {type(error) for error, _, _ in CASES}

@@ -1,0 +1,259 @@
+"""Expiry: a sliding window that never ends early, or a fixed instant."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemark.protocol.errors import Malformed
+from tidemark.protocol.expiry import (
+    NEVER,
+    RENEWALS_PER_WINDOW,
+    Expiry,
+    deadline_ms,
+    is_expired,
+    needs_renewal,
+    parse_expiry,
+)
+
+NOON_2030_MS = 1_894_708_800_000
+
+
+def instant_ms(value: str) -> int | None:
+    return parse_expiry(None, value).expires_at_ms
+
+
+# --- parsing ------------------------------------------------------------------------
+
+
+def test_neither() -> None:
+    assert parse_expiry(None, None) == NEVER
+
+
+@pytest.mark.parametrize(("ttl", "seconds"), [("0", 0), ("3600", 3600), (str(2**53 - 1), 2**53 - 1)])
+def test_ttl(ttl: str, seconds: int) -> None:
+    assert parse_expiry(ttl, None) == Expiry(ttl_seconds=seconds)
+
+
+@pytest.mark.parametrize("ttl", ["", "+3600", "03600", "3600.0", "3.6e3", "-1", " 60", "60s", str(2**53)])
+def test_ttl_in_another_form(ttl: str) -> None:
+    """Seed and §5.1 name the first four."""
+    with pytest.raises(Malformed, match="Stream-TTL"):
+        parse_expiry(ttl, None)
+
+
+@pytest.mark.parametrize(("ttl", "at"), [("60", "2030-01-15T12:00:00Z"), ("", ""), ("x", "y")])
+def test_both_at_once(ttl: str, at: str) -> None:
+    with pytest.raises(Malformed, match="not both"):
+        parse_expiry(ttl, at)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "2030-01-15T12:00:00Z",
+        "2030-01-15t12:00:00z",
+        "2030-01-15T12:00:00.0Z",
+        "2030-01-15T12:00:00.000000000Z",
+        "2030-01-15T12:00:00+00:00",
+        "2030-01-15T12:00:00-00:00",
+        "2030-01-15T13:30:00+01:30",
+        "2030-01-15T04:00:00-08:00",
+        "2030-01-16T11:59:00+23:59",
+    ],
+)
+def test_one_instant_however_it_is_written(value: str) -> None:
+    expiry = parse_expiry(None, value)
+    assert expiry.expires_at_ms == NOON_2030_MS
+    assert expiry.expires_at == value, "HEAD answers with the client's own words"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("2030-01-15T12:00:00.5Z", NOON_2030_MS + 500),
+        ("2030-01-15T12:00:00.123456789Z", NOON_2030_MS + 123),
+        ("2028-02-29T00:00:00Z", 1_835_395_200_000),
+        ("1970-01-01T00:00:00Z", 0),
+        ("9999-12-31T23:59:59Z", 253_402_300_799_000),
+    ],
+)
+def test_instants(value: str, expected: int) -> None:
+    assert instant_ms(value) == expected
+
+
+@given(st.integers(min_value=0, max_value=253_402_300_799_999))
+def test_every_millisecond_is_exact(ms: int) -> None:
+    """A float in between would lose one here and there, and a stream would end early."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+    assert instant_ms(moment.isoformat(timespec="milliseconds")) == ms
+
+
+NOT_AN_INSTANT = [
+    "",
+    "never",
+    "1894708800",
+    "2030-01-15",
+    "2030-01-15T12:00Z",
+    "2030-01-15T12:00:00",  # no zone: whose noon?
+    "2030-01-15 12:00:00Z",
+    "2030-01-15T12:00:00 Z",
+    " 2030-01-15T12:00:00Z",
+    "2030-01-15T12:00:00Z\n",
+    "2030-1-15T12:00:00Z",
+    "30-01-15T12:00:00Z",
+    "+2030-01-15T12:00:00Z",
+    "12030-01-15T12:00:00Z",
+    "0000-01-15T12:00:00Z",
+    "2030-00-15T12:00:00Z",
+    "2030-13-15T12:00:00Z",
+    "2030-01-00T12:00:00Z",
+    "2030-02-30T12:00:00Z",
+    "2029-02-29T12:00:00Z",
+    "2030-01-15T24:00:00Z",
+    "2030-01-15T25:00:00Z",
+    "2030-01-15T12:60:00Z",
+    "2030-01-15T12:00:60Z",  # no leap second is announced there
+    "2030-01-15T12:00:61Z",
+    "2030-01-15T12:00:00.Z",
+    "2030-01-15T12:00:00,5Z",
+    "2030-01-15T12:00:00.5",
+    "2030-01-15T12:00:00+01",
+    "2030-01-15T12:00:00+0100",
+    "2030-01-15T12:00:00+24:00",
+    "2030-01-15T12:00:00+99:00",
+    "2030-01-15T12:00:00+01:60",
+    "2030-01-15T12:00:00-01:99",
+    "2030-01-15T12:00:00+01:00:00",
+    "2030-01-15T12:00:00ZZ",
+    "2030-W03-2T12:00:00Z",
+    "20300115T120000Z",
+    "٢٠٣٠-٠١-١٥T١٢:٠٠:٠٠Z",
+    "2030-01-15T12:00:00Z, 2030-01-15T12:00:00Z",
+    "Tue, 15 Jan 2030 12:00:00 GMT",
+    "2030-01-15T12:00:00Z" * 1000,
+]
+
+
+@pytest.mark.parametrize("value", NOT_AN_INSTANT, ids=lambda value: value[:40])
+def test_not_an_instant(value: str) -> None:
+    with pytest.raises(Malformed, match="Stream-Expires-At"):
+        parse_expiry(None, value)
+
+
+@given(st.text(max_size=40))
+def test_garbage_is_refused_and_nothing_worse(value: str) -> None:
+    with pytest.raises(Malformed):
+        parse_expiry(None, value)
+
+
+@given(
+    st.from_regex(
+        r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([+-][0-9]{2}:[0-9]{2}|Z)", fullmatch=True
+    )
+)
+def test_the_right_shape_with_any_digits(value: str) -> None:
+    """Either a number or Malformed: the calendar's own errors are translated."""
+    with contextlib.suppress(Malformed):
+        assert isinstance(instant_ms(value), int)
+
+
+# --- matching -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (NEVER, NEVER, True),
+        (Expiry(ttl_seconds=1), Expiry(ttl_seconds=1), True),
+        (Expiry(ttl_seconds=1), Expiry(ttl_seconds=2), False),
+        (Expiry(ttl_seconds=0), NEVER, False),
+        (parse_expiry(None, "2030-01-15T12:00:00Z"), parse_expiry(None, "2030-01-15T13:00:00+01:00"), True),
+        (parse_expiry(None, "2030-01-15T12:00:00Z"), parse_expiry(None, "2030-01-15T12:00:01Z"), False),
+        (parse_expiry(None, "1970-01-01T00:00:00Z"), NEVER, False),
+    ],
+)
+def test_matches(one: Expiry, other: Expiry, same: bool) -> None:
+    assert one.matches(other) is same
+    assert other.matches(one) is same
+
+
+# --- deadlines ----------------------------------------------------------------------
+
+
+def test_no_expiry_never_expires() -> None:
+    assert deadline_ms(NEVER, 0) is None
+    assert not is_expired(NEVER, 0, 10**18)
+    assert not needs_renewal(NEVER, 0, 10**18)
+
+
+def test_a_fixed_instant_is_exact_and_is_not_renewed() -> None:
+    expiry = parse_expiry(None, "2030-01-15T12:00:00Z")
+    assert not is_expired(expiry, 0, NOON_2030_MS - 1)
+    assert is_expired(expiry, 0, NOON_2030_MS)
+    assert is_expired(expiry, NOON_2030_MS - 1, NOON_2030_MS), "a touch does not move it"
+    assert not needs_renewal(expiry, 0, NOON_2030_MS - 1)
+
+
+def test_ttl_zero_is_over_at_once() -> None:
+    assert is_expired(Expiry(ttl_seconds=0), 1000, 1000)
+
+
+#: Shares of the window, many of them where something changes.
+shares = st.one_of(
+    st.sampled_from(
+        [0, 0.01, 0.049, 0.05, 0.051, 0.09, 0.2, 0.5, 0.94, 0.95, 0.96, 0.999, 1, 1.001, 1.05, 1.051]
+    ),
+    st.floats(min_value=0, max_value=1.2),
+)
+
+
+@settings(max_examples=500)
+@given(
+    st.one_of(st.just(1000), st.integers(min_value=0, max_value=10**7)),
+    st.lists(st.tuples(st.booleans(), shares), max_size=20),
+)
+def test_never_early_and_at_most_five_percent_late(ttl: int, gaps: list[tuple[bool, float]]) -> None:
+    """However reads and looks (HEAD) follow each other: the window counts from the last
+    read, although most reads are not recorded."""
+    expiry, window_ms = Expiry(ttl_seconds=ttl), ttl * 1000
+    now = recorded = last_read = 1_800_000_000_000
+    for is_read, share in gaps:
+        now += int(share * window_ms)
+        idle = now - last_read
+        if is_expired(expiry, recorded, now):
+            assert idle >= window_ms
+            return
+        assert idle < window_ms * (1 + 1 / RENEWALS_PER_WINDOW)
+        if is_read:
+            last_read = now
+            recorded = now if needs_renewal(expiry, recorded, now) else recorded
+
+
+def test_every_millisecond_of_a_window() -> None:
+    """One read, whenever: a whole window from there on, and a twentieth more at most."""
+    second = Expiry(ttl_seconds=1)
+    for read_at in range(1000):
+        recorded = read_at if needs_renewal(second, 0, read_at) else 0
+        assert not is_expired(second, recorded, read_at + 999)
+        assert is_expired(second, recorded, read_at + 1050)
+
+
+@given(
+    st.integers(min_value=1, max_value=10**7),
+    st.lists(st.floats(min_value=0, max_value=0.5), min_size=1, max_size=200),
+)
+def test_few_renewals(ttl: int, gaps: list[float]) -> None:
+    """A reader that never stops costs at most one write per twentieth of the window."""
+    expiry, window_ms = Expiry(ttl_seconds=ttl), ttl * 1000
+    start = now = recorded = 0
+    renewals = 0
+    for share in gaps:
+        now += int(share * window_ms)
+        if needs_renewal(expiry, recorded, now):
+            recorded, renewals = now, renewals + 1
+    assert renewals <= (now - start) * RENEWALS_PER_WINDOW / window_ms

@@ -1,0 +1,77 @@
+"""Offsets and the sentinels of a read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.protocol.offset import MAX_OFFSET, NOW, parse_read_from, parse_token, render_offset
+
+positions = st.integers(min_value=0, max_value=MAX_OFFSET)
+
+NOT_A_TOKEN = [
+    "",
+    " ",
+    ",",
+    "0",
+    "-2",
+    "--1",
+    "-1 ",
+    " -1",
+    "+1",
+    "NOW",
+    "now ",
+    "1,2",
+    "000000000000000",
+    "00000000000000000",
+    "000000000000000a",
+    "0000000000000000,0000000000000000",
+    "0000000000000000 ",
+    " 0000000000000000",
+    "0000000000000000\n",
+    "00000000_0000000",
+    "-000000000000001",
+    "+000000000000001",
+    "٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠",
+    "null",
+    "../../../etc/pas",
+]
+
+
+@pytest.mark.parametrize("value", NOT_A_TOKEN)
+def test_not_an_offset(value: str) -> None:
+    assert parse_read_from(value) is None
+    assert parse_token(value) is None
+
+
+@pytest.mark.parametrize(("value", "expected"), [(None, 0), ("-1", 0), ("now", NOW)])
+def test_sentinels(value: str | None, expected: int | str) -> None:
+    assert parse_read_from(value) == expected
+
+
+@pytest.mark.parametrize("sentinel", ["-1", "now"])
+def test_a_sentinel_is_no_token(sentinel: str) -> None:
+    """Where the server's own offsets are meant, the sentinels are not (§8)."""
+    assert parse_token(sentinel) is None
+
+
+@given(positions)
+def test_round_trip(position: int) -> None:
+    assert parse_token(render_offset(position)) == position
+    assert parse_read_from(render_offset(position)) == position
+
+
+@given(positions, positions)
+def test_strings_sort_as_positions_do(one: int, other: int) -> None:
+    assert (render_offset(one) < render_offset(other)) == (one < other)
+    assert (render_offset(one) == render_offset(other)) == (one == other)
+
+
+@given(positions)
+def test_safe_in_a_url(position: int) -> None:
+    """§8: none of `, & = ? /`, reasonably short, and never a sentinel."""
+    token = render_offset(position)
+    assert not set(token) & set(",&=?/")
+    assert len(token) < 256
+    assert token not in {"-1", "now"}

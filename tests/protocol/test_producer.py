@@ -1,0 +1,105 @@
+"""Idempotent producers: the headers, and the validation logic of §5.2.1 line by line."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.protocol.errors import Malformed, ProducerFenced, Refused, SequenceGap
+from tidemark.protocol.producer import MAX_ID_LENGTH, Claim, ProducerState, is_duplicate, parse_claim
+
+MAX = str(2**53 - 1)
+
+
+# --- headers ------------------------------------------------------------------------
+
+
+def test_none_of_them() -> None:
+    assert parse_claim(None, None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "seq"),
+    [
+        ("p", "0", "0"),
+        ("order-service-1", "3", "17"),
+        ("p", MAX, MAX),
+        ("a b", "0", "0"),
+        ("!~", "0", "0"),
+        ("p" * MAX_ID_LENGTH, "0", "0"),
+        ("6ba7b810-9dad-11d1-80b4-00c04fd430c8", "0", "0"),
+        ("a,b", "0", "0"),
+    ],
+)
+def test_all_three(producer_id: str, epoch: str, seq: str) -> None:
+    assert parse_claim(producer_id, epoch, seq) == Claim(producer_id, int(epoch), int(seq))
+
+
+@pytest.mark.parametrize("given_headers", range(1, 7))
+def test_only_some(given_headers: int) -> None:
+    producer_id = "p" if given_headers & 1 else None
+    epoch = "0" if given_headers & 2 else None
+    seq = "0" if given_headers & 4 else None
+    with pytest.raises(Malformed, match="together"):
+        parse_claim(producer_id, epoch, seq)
+
+
+@pytest.mark.parametrize(
+    "producer_id", ["", " ", " p", "p ", "p\t", "p\0", "p\x7f", "pé", "ｐ", "p" * (MAX_ID_LENGTH + 1), "a\nb"]
+)
+def test_ids(producer_id: str) -> None:
+    with pytest.raises(Malformed, match="Producer-Id"):
+        parse_claim(producer_id, "0", "0")
+
+
+@pytest.mark.parametrize("number", ["", "-1", "+1", "01", "1.0", "1e3", "x", " 1", "0, 0", str(2**53)])
+def test_numbers(number: str) -> None:
+    with pytest.raises(Malformed, match="Producer-Epoch"):
+        parse_claim("p", number, "0")
+    with pytest.raises(Malformed, match="Producer-Seq"):
+        parse_claim("p", "0", number)
+
+
+# --- validation ---------------------------------------------------------------------
+
+STATE = ProducerState("p", epoch=5, seq=10, end=100)
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "seq", "duplicate"),
+    [
+        (None, 0, 0, False),
+        (None, 9, 0, False),  # a producer whose state was lost may come with any epoch
+        (STATE, 5, 11, False),
+        (STATE, 5, 10, True),
+        (STATE, 5, 9, True),
+        (STATE, 5, 0, True),
+        (STATE, 6, 0, False),
+        (STATE, 99, 0, False),
+        (ProducerState("p", 2**53 - 1, 2**53 - 2, 0), 2**53 - 1, 2**53 - 1, False),
+    ],
+)
+def test_accepted(state: ProducerState | None, epoch: int, seq: int, duplicate: bool) -> None:
+    assert is_duplicate(state, Claim("p", epoch, seq)) is duplicate
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "seq", "refusal", "headers"),
+    [
+        (None, 0, 1, SequenceGap, {"Producer-Expected-Seq": "0", "Producer-Received-Seq": "1"}),
+        (None, 3, 7, SequenceGap, {"Producer-Expected-Seq": "0", "Producer-Received-Seq": "7"}),
+        (STATE, 5, 12, SequenceGap, {"Producer-Expected-Seq": "11", "Producer-Received-Seq": "12"}),
+        (STATE, 4, 11, ProducerFenced, {"Producer-Epoch": "5"}),
+        (STATE, 4, 0, ProducerFenced, {"Producer-Epoch": "5"}),
+        (STATE, 0, 10, ProducerFenced, {"Producer-Epoch": "5"}),
+        (STATE, 6, 1, Malformed, {}),
+        (STATE, 6, 11, Malformed, {}),
+    ],
+)
+def test_refused(
+    state: ProducerState | None, epoch: int, seq: int, refusal: type[Refused], headers: dict[str, str]
+) -> None:
+    """The epoch is looked at before the sequence."""
+    with pytest.raises(refusal) as refused:
+        is_duplicate(state, Claim("p", epoch, seq))
+    assert type(refused.value) is refusal
+    assert refused.value.headers == headers

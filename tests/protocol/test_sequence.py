@@ -1,0 +1,49 @@
+"""Stream-Seq."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.protocol.errors import Malformed, SequenceRegression
+from tidemark.protocol.sequence import MAX_LENGTH, check_stream_seq, parse_stream_seq
+
+ascii_text = st.text(alphabet=st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize("value", [None, "0", "001", "a b", "~", "x" * MAX_LENGTH])
+def test_accepted(value: str | None) -> None:
+    assert parse_stream_seq(value) == value
+
+
+@pytest.mark.parametrize("value", ["", "x" * (MAX_LENGTH + 1), "é", "\u2028", "１"])
+def test_refused(value: str) -> None:
+    with pytest.raises(Malformed, match="Stream-Seq"):
+        parse_stream_seq(value)
+
+
+@pytest.mark.parametrize(
+    ("last", "received"),
+    [(None, None), (None, "0"), ("0", None), ("1", "2"), ("09", "1"), ("A", "a"), ("a", "aa"), ("9", "A")],
+)
+def test_increases(last: str | None, received: str | None) -> None:
+    check_stream_seq(last, received)
+
+
+@pytest.mark.parametrize(("last", "received"), [("1", "1"), ("2", "1"), ("2", "10"), ("a", "A"), ("aa", "a")])
+def test_does_not_increase(last: str, received: str) -> None:
+    """Byte by byte, not as numbers: `10` comes before `2`."""
+    with pytest.raises(SequenceRegression) as refused:
+        check_stream_seq(last, received)
+    assert refused.value.status == 409
+
+
+@given(ascii_text, ascii_text)
+def test_order_is_that_of_the_bytes(last: str, received: str) -> None:
+    try:
+        check_stream_seq(last, received)
+    except SequenceRegression:
+        assert received.encode() <= last.encode()
+    else:
+        assert received.encode() > last.encode()

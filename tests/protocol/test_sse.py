@@ -1,0 +1,163 @@
+"""Server-sent events: what a browser would read out of what is written."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.protocol.event_source import Event, parse_comments, parse_events
+from tests.protocol.json_text import arrays
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.messages import parse_messages
+from tidemark.protocol.sse import HEARTBEAT, render_control_event, render_data_event, text_end
+
+TEXT = parse_content_type("text/plain")
+JSON = parse_content_type("application/json")
+BINARY = parse_content_type("application/octet-stream")
+
+#: Much of what a frame is made of, and some of everything else.
+texts = st.text(
+    alphabet=st.one_of(
+        st.sampled_from("\r\n\0 :\ufeff\u2028\u0085abdt"), st.characters(exclude_categories=["Cs"])
+    ),
+    max_size=30,
+)
+
+
+def normalised(text: str) -> str:
+    """A reader sees every line end as one newline; that much an event stream cannot keep."""
+    return re.sub(r"\r\n|\r", "\n", text)
+
+
+def test_the_reader_itself() -> None:
+    """The example of the HTML standard, so that the reader below is not merely our mirror image."""
+    stream = b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event"
+    assert parse_events(stream) == [Event("message", "first event"), Event("message", "second event")]
+    assert parse_events(stream + b"\n\n")[-1] == Event("message", " third event")
+    assert parse_events(b"data\n\ndata\ndata\n\ndata:") == [Event("message", ""), Event("message", "\n")]
+    assert parse_events(b"event: add\r\ndata: 7\r\rdata: x\n\n") == [Event("add", "7"), Event("message", "x")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hello",
+        " leading",
+        "  two",
+        "\n",
+        "\n\n",
+        "a\n",
+        "\na",
+        "a\r\nb\rc\nd",
+        "\r\n\r\n",
+        "\0",
+        "a\0b",
+        ":",
+        ": comment",
+        "data: x\n\nevent: control\ndata: {}",
+        "event: control\n\n",
+        "id: 7\nretry: 1",
+        "\ufeffbom",
+        "line\u2028separator\u0085next",
+        "€",
+    ],
+)
+def test_text(text: str) -> None:
+    """Whatever it holds, it is one data event: it neither ends the event nor begins another."""
+    assert parse_events(render_data_event(TEXT, text.encode())) == [Event("data", normalised(text))]
+
+
+@given(st.lists(texts, min_size=1, max_size=3))
+def test_any_text(written: list[str]) -> None:
+    stream = b"".join(render_data_event(TEXT, text.encode()) for text in written)
+    assert parse_events(stream) == [Event("data", normalised(text)) for text in written]
+
+
+@given(st.binary(max_size=40))
+def test_bytes_that_are_no_text_cannot_break_the_frame(data: bytes) -> None:
+    """In a stream of text nothing keeps a writer from sending what is not UTF-8."""
+    events = parse_events(
+        render_data_event(TEXT, data) + render_control_event(1, 1, up_to_date=True, closed=False)
+    )
+    assert [event.type for event in events] == ["data", "control"]
+
+
+@given(arrays())
+def test_json(array: tuple[str, list[str]]) -> None:
+    """Messages with line ends inside span several lines of the event, and parse to the same."""
+    body, elements = array
+    stored = parse_messages(JSON, body.encode()).data
+    (event,) = parse_events(render_data_event(JSON, stored))
+    assert event.type == "data"
+    assert json.loads(event.data) == json.loads(body)
+    assert len(json.loads(event.data)) == len(elements)
+
+
+@given(
+    st.binary(max_size=100), st.sampled_from(["application/octet-stream", "image/png", "application/ndjson"])
+)
+def test_binary(data: bytes, content_type: str) -> None:
+    (event,) = parse_events(render_data_event(parse_content_type(content_type), data))
+    assert event.type == "data"
+    assert len(event.data) % 4 == 0
+    assert base64.b64decode(event.data, validate=True) == data
+
+
+@given(st.integers(min_value=0, max_value=10**15), st.integers(min_value=0), st.booleans(), st.booleans())
+def test_control(next_offset: int, cursor: int, up_to_date: bool, closed: bool) -> None:
+    stream = render_control_event(next_offset, cursor, up_to_date=up_to_date, closed=closed)
+    (event,) = parse_events(stream)
+    expected: dict[str, Any] = {"streamNextOffset": f"{next_offset:016d}"}
+    if not closed:
+        expected["streamCursor"] = str(cursor)
+    if up_to_date:
+        expected["upToDate"] = True
+    if closed:
+        expected["streamClosed"] = True
+    assert event.type == "control"
+    assert json.loads(event.data) == expected
+
+
+def test_a_heartbeat_is_no_event() -> None:
+    stream = HEARTBEAT + render_data_event(TEXT, b"x") + HEARTBEAT
+    assert parse_events(stream) == [Event("data", "x")]
+    assert len(parse_comments(stream)) == 2
+
+
+# --- characters cut in two ----------------------------------------------------------
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8))
+def test_text_end_at_every_cut(text: str) -> None:
+    """Up to it the text is whole; what is held back is one character's beginning."""
+    data = text.encode()
+    for cut in range(len(data) + 1):
+        end = text_end(data[:cut])
+        data[:end].decode()
+        assert 0 <= cut - end <= 3
+        assert cut == end or cut < len(data)
+        assert not data[end:cut].decode(errors="ignore")
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8), st.data())
+def test_appends_cut_anywhere_read_as_one_text(text: str, data: st.DataObject) -> None:
+    whole = text.encode()
+    cuts = sorted(data.draw(st.lists(st.integers(min_value=0, max_value=len(whole)), max_size=5)))
+    shown, held = "", b""
+    for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        held += whole[start:end]
+        ready = text_end(held)
+        shown, held = shown + held[:ready].decode(), held[ready:]
+    assert (shown, held) == (text, b"")
+
+
+@given(st.binary(max_size=12))
+def test_text_end_of_anything(data: bytes) -> None:
+    """In bytes that are no UTF-8 nothing is held back for long either."""
+    assert 0 <= len(data) - text_end(data) <= 3

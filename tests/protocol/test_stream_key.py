@@ -1,0 +1,157 @@
+"""Names of streams, and that no name can be taken for another."""
+
+from __future__ import annotations
+
+import contextlib
+from urllib.parse import quote
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tidemark.protocol.errors import Malformed, StreamNotFound
+from tidemark.protocol.stream_key import MAX_STREAM_ID_BYTES, PLAIN_BUCKET, parse_plain_path
+
+
+def stream_id(path: str, *, encoded: bool = True) -> str:
+    key = parse_plain_path(path, encoded=encoded)
+    assert key.bucket == PLAIN_BUCKET
+    return key.stream_id
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a", "a"),
+        ("a/b/c", "a/b/c"),
+        ("Tides", "Tides"),
+        ("a%20b", "a b"),
+        ("a+b", "a+b"),  # a plus is a plus in a path
+        ("%E2%82%AC", "€"),
+        ("%e2%82%ac", "€"),
+        ("%61", "a"),
+        ("100%25", "100%"),
+        ("%2525", "%25"),  # decoded once, not twice
+        ("a%3Fb%23c", "a?b#c"),
+        ("...", "..."),
+        ("a..b", "a..b"),
+        ("%5C..", "\\.."),
+        ("x/__ds", "x/__ds"),
+        ("__dsx", "__dsx"),
+        ("__DS", "__DS"),
+        ("café", "café"),
+    ],
+)
+def test_names(path: str, expected: str) -> None:
+    assert stream_id(path) == expected
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/",
+        "a/",
+        "/a",
+        "a//b",
+        ".",
+        "..",
+        "a/..",
+        "../a",
+        "a/../b",
+        "a/./b",
+        "%2e",
+        "%2E%2e",
+        "a/%2e%2e/b",
+        "a%2Fb",
+        "a%2fb",
+        "%2F",
+        "..%2Fa",
+        "%00",
+        "a%00b",
+        "a%0Ab",
+        "a%0Db",
+        "a%1Fb",
+        "a%7F",
+        "%FF",
+        "%C3",
+        "%E2%82",
+        "%C0%AF",  # "/" in too many bytes
+        "%ED%A0%80",  # half of a surrogate pair
+        "%F4%90%80%80",  # beyond Unicode
+    ],
+)
+def test_refused(path: str) -> None:
+    with pytest.raises(Malformed):
+        stream_id(path)
+
+
+@pytest.mark.parametrize("path", ["__ds", "__ds/subscriptions/x", "%5F%5Fds", "__d%73/jwks"])
+@pytest.mark.parametrize("encoded", [True, False])
+def test_reserved(path: str, encoded: bool) -> None:
+    """§6: control paths are no streams, however they are spelled."""
+    if not encoded and "%" in path:
+        assert stream_id(path, encoded=False) == path
+        return
+    with pytest.raises(StreamNotFound, match="__ds"):
+        parse_plain_path(path, encoded=encoded)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x" * MAX_STREAM_ID_BYTES,
+        "é" * (MAX_STREAM_ID_BYTES // 2),
+        "/".join(["x"] * (MAX_STREAM_ID_BYTES // 2)),
+    ],
+)
+def test_longest(name: str) -> None:
+    """Bytes in UTF-8 count, not characters, nor percent signs."""
+    assert stream_id(quote(name)) == name
+    with pytest.raises(Malformed, match="too long"):
+        stream_id(quote(name) + "xx")
+
+
+@pytest.mark.parametrize("path", ["a%2Fb", "100%", "%zz", "a%00b", "%E2%82%AC", "a b", "€"])
+def test_decoded_by_the_front_door(path: str) -> None:
+    """Once decoded, a percent sign is a character like any other."""
+    assert stream_id(path, encoded=False) == path
+
+
+@pytest.mark.parametrize("path", ["", "a/", "a//b", "a/../b", "a\0b", "a\nb", "a\x7f"])
+def test_refused_decoded(path: str) -> None:
+    with pytest.raises(Malformed):
+        stream_id(path, encoded=False)
+
+
+names = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@given(names)
+def test_both_doors_agree(name: str) -> None:
+    """A name that comes encoded and the same name decoded by the gateway are one stream, or
+    are refused alike."""
+    assume("/" not in name)
+    try:
+        through_gateway = stream_id(name, encoded=False)
+    except Malformed:
+        with pytest.raises(Malformed):
+            stream_id(quote(name, safe=""))
+    else:
+        assert stream_id(quote(name, safe="")) == through_gateway == name
+
+
+@given(st.lists(names, min_size=1, max_size=4), st.lists(names, min_size=1, max_size=4))
+def test_different_segments_are_different_streams(one: list[str], other: list[str]) -> None:
+    assume(one != other)
+    try:
+        ids = [stream_id("/".join(quote(name, safe="") for name in segments)) for segments in (one, other)]
+    except (Malformed, StreamNotFound):
+        return
+    assert ids[0] != ids[1]
+
+
+@given(st.text(alphabet="%/.\0aF2eE_ds é", max_size=12), st.booleans())
+def test_nothing_but_the_protocols_own_errors(path: str, encoded: bool) -> None:
+    with contextlib.suppress(Malformed, StreamNotFound):
+        stream_id(path, encoded=encoded)

@@ -1,0 +1,75 @@
+"""Which producers a batch carries, and that none of the others gets lost."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.protocol.producer import MAX_ID_LENGTH, ProducerState
+from tidemark.protocol.tail import EMPTY, RECENT_PRODUCERS, RECENT_PRODUCERS_BYTES, Tail, remember
+
+ids = st.one_of(
+    st.sampled_from([f"p{n}" for n in range(12)]),
+    st.sampled_from([str(n) * 100 for n in range(6)]),
+    st.sampled_from([letter * MAX_ID_LENGTH for letter in "xyz"]),
+)
+writers = st.lists(ids, max_size=60)
+
+
+def id_bytes(states: tuple[ProducerState, ...]) -> int:
+    return sum(len(state.producer_id) for state in states)
+
+
+@given(writers)
+def test_no_producer_is_forgotten(written: list[str]) -> None:
+    """Those in the batch together with those pushed out are the latest state of each, once."""
+    carried: tuple[ProducerState, ...] = ()
+    own_items: dict[str, ProducerState] = {}
+    latest: dict[str, ProducerState] = {}
+    for seq, producer_id in enumerate(written):
+        state = latest[producer_id] = ProducerState(producer_id, 0, seq, seq)
+        before = {kept.producer_id for kept in carried} | {producer_id}
+        carried, pushed_out = remember(carried, state)
+        out = [pushed.producer_id for pushed in pushed_out]
+        assert sorted([*out, *(kept.producer_id for kept in carried)]) == sorted(before)
+        own_items.update((pushed.producer_id, pushed) for pushed in pushed_out)
+        assert own_items | {kept.producer_id: kept for kept in carried} == latest
+
+
+@given(writers)
+def test_bounds(written: list[str]) -> None:
+    """A batch stays within its first kilobyte; the latest is carried whatever it takes."""
+    carried: tuple[ProducerState, ...] = ()
+    for seq, producer_id in enumerate(written):
+        state = ProducerState(producer_id, 0, seq, seq)
+        carried, _ = remember(carried, state)
+        assert carried[-1] == state
+        assert len(carried) <= RECENT_PRODUCERS
+        assert id_bytes(carried) <= RECENT_PRODUCERS_BYTES
+
+
+@given(writers)
+def test_the_longest_silent_goes_first(written: list[str]) -> None:
+    carried: tuple[ProducerState, ...] = ()
+    for seq, producer_id in enumerate(written):
+        carried, pushed_out = remember(carried, ProducerState(producer_id, 0, seq, seq))
+        order = [state.seq for state in (*pushed_out, *carried)]
+        assert order == sorted(order)
+
+
+def test_nobody_is_pushed_out_without_need() -> None:
+    carried: tuple[ProducerState, ...] = ()
+    for n in range(RECENT_PRODUCERS):
+        carried, pushed_out = remember(carried, ProducerState(f"p{n}", 0, 0, 0))
+        assert not pushed_out
+    again, pushed_out = remember(carried, ProducerState("p0", 0, 1, 9))
+    assert (len(again), pushed_out) == (RECENT_PRODUCERS, ())
+    _, pushed_out = remember(again, ProducerState("new", 0, 0, 0))
+    assert [state.producer_id for state in pushed_out] == ["p1"]
+
+
+def test_looking_up_a_producer() -> None:
+    one, two = ProducerState("a", 1, 2, 3), ProducerState("b", 4, 5, 6)
+    tail = Tail(producers=(one, two))
+    assert (tail.producer("a"), tail.producer("b"), tail.producer("c")) == (one, two, None)
+    assert EMPTY.producer("a") is None
