@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from botocore.config import Config
 
+from tidemark.meter import PROCESS, Count
+
 #: What is asked again is safe to ask again, so timeouts are short.
 CLIENT_CONFIG: Final = Config(
     connect_timeout=2,
@@ -23,7 +25,13 @@ def s3_client() -> Any:
     import boto3
 
     # Path style, so that a local endpoint needs no name of its own for the bucket.
-    return boto3.client("s3", config=CLIENT_CONFIG.merge(Config(s3={"addressing_style": "path"})))
+    s3 = boto3.client("s3", config=CLIENT_CONFIG.merge(Config(s3={"addressing_style": "path"})))
+    s3.meta.events.register("before-send.s3", _count_call)
+    return s3
+
+
+def _count_call(event_name: str, **_: Any) -> None:
+    PROCESS.add(Count.STORAGE_CALLS, 1, event_name.rpartition(".")[2])
 
 
 class ParameterUnavailable(Exception):

@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,6 +39,8 @@ class Answer:
     status: int
     headers: dict[str, str]
     body: bytes
+    #: The one header that says something of the moment, and so is no part of what is compared.
+    timing: str = field(default="", compare=False)
 
     @property
     def error(self) -> str:
@@ -79,7 +81,9 @@ class Asgi:
 
         await self._app(_scope(method, target, headers), receive, send)
         named = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-        return Answer(sent[0]["status"], named, b"".join(message.get("body", b"") for message in sent[1:]))
+        timing = named.pop("server-timing", "")
+        body = b"".join(message.get("body", b"") for message in sent[1:])
+        return Answer(sent[0]["status"], named, body, timing)
 
 
 def _scope(method: str, target: str, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -125,7 +129,9 @@ class FunctionUrl:
         event["requestContext"]["http"]["path"] = path
         answering = self._environments[match.route.function].invoke(json.dumps(event).encode())
         answer = read_answer(json.loads(answering.result(60)), method)
-        return Answer(answer.status, dict(answer.headers), answer.body)
+        named = dict(answer.headers)
+        timing = named.pop("server-timing", "")
+        return Answer(answer.status, named, answer.body, timing)
 
     def close(self) -> None:
         for environments in self._environments.values():

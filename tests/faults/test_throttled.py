@@ -11,7 +11,7 @@ import pytest
 from tests.authorization.ways import WAYS, Answer, Way
 from tests.support import conflict, make_world, refusal
 from tidemark.local.engines import LocalServices
-from tidemark.log.dynamodb import SignedHttp
+from tidemark.log.dynamodb import BlockingHttp
 from tidemark.settings import Settings
 
 _serial = itertools.count()
@@ -58,11 +58,11 @@ def path(way: Way) -> str:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trying again takes no time."""
-    monkeypatch.setattr("tidemark.log.dynamodb.time.sleep", lambda _: None)
+    monkeypatch.setattr("tidemark.log.dynamodb.random.uniform", lambda *_: 0.0)
 
 
 def throttle(monkeypatch: pytest.MonkeyPatch, answer: tuple[int, bytes]) -> None:
-    monkeypatch.setattr(SignedHttp, "__call__", lambda *_: answer)
+    monkeypatch.setattr(BlockingHttp, "__call__", lambda *_: answer)
 
 
 def check_busy(answer: Answer, method: str) -> None:

@@ -21,6 +21,7 @@ from tidemark.local.events import Request, http_event
 from tidemark.local.routes import match_route
 from tidemark.local.template import Template, load_template
 
+TEMPLATE: Final[Template] = load_template(ROOT / "template.yaml")
 METHODS: Final = (
     "GET",
     "GET",
@@ -80,9 +81,8 @@ class Functions:
     """The deployed handlers, with an event of ours."""
 
     def __init__(self) -> None:
-        self.template: Template = load_template(ROOT / "template.yaml")
-        names = {route.function for route in self.template.routes}
-        self._environments = {name: Environments(self.template.functions[name]) for name in names}
+        names = {route.function for route in TEMPLATE.routes}
+        self._environments = {name: Environments(TEMPLATE.functions[name]) for name in names}
 
     def __call__(self, function: str, event: dict[str, Any], method: str) -> Answer:
         payload = json.dumps(event).encode()
@@ -117,7 +117,7 @@ def _loosely(text: str) -> str:
 
 
 def make_event(method: str, path: str, query: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
-    match = match_route(load_template(ROOT / "template.yaml").routes, method, "/v1/stream/x")
+    match = match_route(TEMPLATE.routes, method, "/v1/stream/x")
     assert match is not None
     request = Request(method, "/v1/stream/x", query, [], body, "203.0.113.7", 443)
     event = http_event(request, match, datetime.now(UTC))

@@ -59,7 +59,7 @@ class Twist:
 
 TWISTS: Final = st.builds(
     Twist,
-    name=st.sampled_from(NAMES) | st.none(),
+    name=st.sampled_from([*NAMES, *NAMES, None]),
     offset=st.sampled_from(OFFSETS) | st.none(),
     content_type=st.sampled_from(TYPES) | st.none(),
     body=st.sampled_from(BODIES) | st.none(),
@@ -93,7 +93,9 @@ def fuzz(subject: Subject, way: Way, requests: int, first_seed: int) -> None:
 def _turns(schema: Any) -> Iterator[st.SearchStrategy[Case]]:
     operations = [found.ok() for found in schema.get_all_operations()]
     # A stream's operations, so that most of the time is theirs.
-    weighted = [each for each in operations if "{path}" in each.path] * 4 + operations
+    streams = [each for each in operations if "{path}" in each.path]
+    writing = [each for each in streams if each.method in {"put", "post"}]
+    weighted = writing + streams + writing + operations
     strategies: list[st.SearchStrategy[Case]] = [
         each.as_strategy(generation_mode=mode)
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.fuzz.session import fuzz_events, fuzz_published
 from tidemark.local.engines import LocalServices
 
-REQUESTS = 600
+REQUESTS = 400
 SEED = 20_240_501
 
 

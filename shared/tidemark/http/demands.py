@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 
+from tidemark.http.metrics import METRICS_PATH
 from tidemark.http.requests import STREAM_ROOT, parse_fork, request_path
 from tidemark.protocol.authorization import Demand, Right, Target
 from tidemark.protocol.errors import Malformed, Refused, StreamNotFound
@@ -19,7 +20,6 @@ from tidemark.protocol.stream_key import parse_plain_path
 
 #: Says nothing about any stream.
 OPEN_PATHS: Final = frozenset({"/v1/health", "/v1/openapi.json"})
-METRICS_PATH: Final = "/v1/metrics"
 #: The one name under a bucket that is no stream: its listing.
 LISTING: Final = "streams"
 #: As the service says it, word for word.

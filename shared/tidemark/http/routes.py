@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from fastapi import FastAPI
@@ -22,11 +22,12 @@ from tidemark.http.requests import (
     parse_read,
     parse_stream,
 )
+from tidemark.meter import PROCESS, Duration
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.load import load_known
-from tidemark.service.read import read
+from tidemark.service.read import Reading, read
 
 
 def _backend(request: Request) -> Backend:
@@ -57,7 +58,9 @@ async def append_to_stream(request: Request) -> Response:
     """§5.2, §5.3."""
     backend, key = _backend(request), parse_stream(request)
     asked = await parse_append(request)
-    return answers.appended(asked, await backend.append(key, asked))
+    outcome = await backend.append(key, asked)
+    PROCESS.appended(len(asked.body))
+    return answers.appended(asked, outcome)
 
 
 async def delete_stream(request: Request) -> Response:
@@ -87,11 +90,22 @@ async def read_stream(request: Request) -> Response:
 
 async def _long_poll(request: Request, backend: Backend, key: StreamKey, asked: ReadRequest) -> Response:
     waiting = read_or_wait(backend, key, asked, backend.settings.long_poll_seconds)
+    began_ms = backend.stores.clock_ms()
     try:
-        reading = await unless_gone(request.receive, waiting)
+        with PROCESS.waiting("long-poll"):
+            reading = await unless_gone(request.receive, waiting)
     except ClientGone:
         return Response(status_code=204)  # For nobody.
-    return answers.polled(asked, reading, backend.stores.clock_ms())
+    now_ms = backend.stores.clock_ms()
+    _count_wake(reading, began_ms, now_ms)
+    return answers.polled(asked, reading, now_ms)
+
+
+def _count_wake(reading: Reading, began_ms: int, now_ms: int) -> None:
+    """Only what was appended after the wait began has woken anybody."""
+    batches = reading.page.batches
+    if batches and batches[0].time_ms >= began_ms:
+        PROCESS.observe(Duration.WAKE, (now_ms - batches[0].time_ms) / 1000)
 
 
 async def _server_sent_events(
@@ -101,7 +115,13 @@ async def _server_sent_events(
         return await _buffered_events(backend, key, asked)
     reading = await backend.run(lambda: read(backend.stores, key, asked.read_from))
     headers = answers.event_stream_headers(reading.record)
-    return StreamingResponse(event_stream(backend, key, asked, reading), headers=headers)
+    return StreamingResponse(_counted(event_stream(backend, key, asked, reading)), headers=headers)
+
+
+async def _counted(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    with PROCESS.waiting("sse"):
+        async for each in events:
+            yield each
 
 
 async def _buffered_events(backend: Backend, key: StreamKey, asked: ReadRequest) -> Response:

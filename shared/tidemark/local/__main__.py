@@ -153,7 +153,7 @@ class System:
         from tidemark.http.local import create_local_backend
 
         backend = create_local_backend(self.settings)
-        return create_app(backend), backend.hub
+        return create_app(backend, with_metrics=True), backend.hub
 
     async def _serve(
         self, application: Application, listener: socket.socket, services: LocalServices
