@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from botocore.config import Config
 
-from tidemark.meter import PROCESS, Count
+from tidemark.meter import PROCESS, STORAGE_CALLS
 
 #: What is asked again is safe to ask again, so timeouts are short.
 CLIENT_CONFIG: Final = Config(
@@ -31,7 +31,7 @@ def s3_client() -> Any:
 
 
 def _count_call(event_name: str, **_: Any) -> None:
-    PROCESS.add(Count.STORAGE_CALLS, 1, event_name.rpartition(".")[2])
+    PROCESS.add(STORAGE_CALLS, 1, (event_name.rpartition(".")[2],))
 
 
 class ParameterUnavailable(Exception):

@@ -9,43 +9,56 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final
 
 #: Upper bounds of the histograms' buckets, in seconds.
 BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
-class Count(Enum):
-    """Name, what it means, and the name of its label."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Count:
+    """Compared by identity: an enumeration's hash would cost more than the addition."""
 
-    REQUESTS = ("requests", "Answers, by method and status", ("method", "status"))
-    APPENDS = ("appends", "Appends accepted, a producer's repetitions included", ())
-    APPEND_BYTES = ("append_bytes", "Bytes in them", ())
-    CONFLICTS = ("conflicts", "Requests that contradicted the state of their stream (409)", ())
-    THROTTLED = ("throttled", "Requests turned away because storage was too busy (429)", ())
-    FAULTS = ("faults", "Answers of 500 and above", ())
-    STORAGE_CALLS = ("storage_calls", "Calls to DynamoDB and S3, by operation", ("operation",))
-    RETRIES = ("retries", "Of them, those that were sent again", ())
-    WAITS = ("waits", "Live reads that began: long-polls and event streams", ("kind",))
-
-    def __init__(self, title: str, meaning: str, labels: tuple[str, ...]) -> None:
-        self.title = title
-        self.meaning = meaning
-        self.labels = labels
+    title: str
+    meaning: str
+    labels: tuple[str, ...] = ()
 
 
-class Duration(Enum):
-    REQUEST = ("request_seconds", "Until the answer began, long-polls included")
-    STORAGE = ("storage_seconds", "Of one call to DynamoDB")
-    WAKE = ("wake_seconds", "From an append's own time to the long-poll that it woke")
+@dataclass(frozen=True, slots=True, eq=False)
+class Duration:
+    title: str
+    meaning: str
 
-    def __init__(self, title: str, meaning: str) -> None:
-        self.title = title
-        self.meaning = meaning
+
+REQUESTS: Final = Count("requests", "Answers, by method and status", ("method", "status"))
+APPENDS: Final = Count("appends", "Appends accepted, a producer's repetitions included")
+APPEND_BYTES: Final = Count("append_bytes", "Bytes in them")
+CONFLICTS: Final = Count("conflicts", "Requests that contradicted the state of their stream (409)")
+THROTTLED: Final = Count("throttled", "Requests turned away because storage was too busy (429)")
+FAULTS: Final = Count("faults", "Answers of 500 and above")
+STORAGE_CALLS: Final = Count("storage_calls", "Calls to DynamoDB and S3, by operation", ("operation",))
+RETRIES: Final = Count("retries", "Of them, those that were sent again")
+WAITS: Final = Count("waits", "Live reads that began: long-polls and event streams", ("kind",))
+COUNTS: Final = (
+    REQUESTS,
+    APPENDS,
+    APPEND_BYTES,
+    CONFLICTS,
+    THROTTLED,
+    FAULTS,
+    STORAGE_CALLS,
+    RETRIES,
+    WAITS,
+)
+
+REQUEST_SECONDS: Final = Duration("request_seconds", "Until the answer began, long-polls included")
+STORAGE_SECONDS: Final = Duration("storage_seconds", "Of one call to DynamoDB")
+WAKE_SECONDS: Final = Duration("wake_seconds", "From an append's own time to the long-poll that it woke")
+DURATIONS: Final = (REQUEST_SECONDS, STORAGE_SECONDS, WAKE_SECONDS)
 
 
 @dataclass(slots=True)
@@ -62,7 +75,7 @@ class Histogram:
         return sum(self.buckets)
 
 
-Labels = tuple[str, ...]
+Labels = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,45 +92,45 @@ class Meter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: dict[tuple[Count, Labels], float] = {}
-        self._durations = {duration: Histogram() for duration in Duration}
+        self._counts: defaultdict[tuple[Count, Labels], float] = defaultdict(float)
+        self._durations = {duration: Histogram() for duration in DURATIONS}
         self._waiting = 0
 
-    def add(self, count: Count, amount: float = 1, *labels: str) -> None:
+    def add(self, count: Count, amount: float = 1, labels: Labels = ()) -> None:
         with self._lock:
-            key = (count, labels)
-            self._counts[key] = self._counts.get(key, 0) + amount
+            self._counts[count, labels] += amount
 
     def observe(self, duration: Duration, seconds: float) -> None:
         with self._lock:
             self._durations[duration].observe(seconds)
 
     def answered(self, method: str, status: int, seconds: float) -> None:
-        """One request; under one lock, because every append pays for it."""
+        """One request. This and the next two are what every append pays for."""
         with self._lock:
-            counts = self._counts
-            key = (Count.REQUESTS, (method, str(status)))
-            counts[key] = counts.get(key, 0) + 1
-            self._durations[Duration.REQUEST].observe(seconds)
-            special = _SPECIAL.get(status) or (Count.FAULTS if status >= 500 else None)
-            if special is not None:
-                counts[special, ()] = counts.get((special, ()), 0) + 1
+            self._counts[REQUESTS, (method, status)] += 1
+            self._durations[REQUEST_SECONDS].observe(seconds)
+        if status >= 409:
+            self._answered_badly(status)
+
+    def _answered_badly(self, status: int) -> None:
+        special = FAULTS if status >= 500 else _SPECIAL.get(status)
+        if special is not None:
+            self.add(special)
 
     def called(self, operation: str, seconds: float) -> None:
+        """One call to storage."""
         with self._lock:
-            key = (Count.STORAGE_CALLS, (operation,))
-            self._counts[key] = self._counts.get(key, 0) + 1
-            self._durations[Duration.STORAGE].observe(seconds)
+            self._counts[STORAGE_CALLS, (operation,)] += 1
+            self._durations[STORAGE_SECONDS].observe(seconds)
 
     def appended(self, size_bytes: int) -> None:
         with self._lock:
-            counts = self._counts
-            counts[_APPENDS] = counts.get(_APPENDS, 0) + 1
-            counts[_APPEND_BYTES] = counts.get(_APPEND_BYTES, 0) + size_bytes
+            self._counts[_APPENDS] += 1
+            self._counts[_APPEND_BYTES] += size_bytes
 
     @contextmanager
     def waiting(self, kind: str) -> Iterator[None]:
-        self.add(Count.WAITS, 1, kind)
+        self.add(WAITS, 1, (kind,))
         with self._lock:
             self._waiting += 1
         try:
@@ -135,9 +148,9 @@ class Meter:
             return Reading(dict(self._counts), durations, self._waiting)
 
 
-_APPENDS: Final = (Count.APPENDS, ())
-_APPEND_BYTES: Final = (Count.APPEND_BYTES, ())
-_SPECIAL: Final = {409: Count.CONFLICTS, 429: Count.THROTTLED}
+_APPENDS: Final = (APPENDS, ())
+_APPEND_BYTES: Final = (APPEND_BYTES, ())
+_SPECIAL: Final = {409: CONFLICTS, 429: THROTTLED}
 
 #: The process's own.
 PROCESS: Final = Meter()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message
@@ -27,6 +27,8 @@ from tidemark.local.routes import match_route
 from tidemark.local.template import load_template
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
+
+_T = TypeVar("_T")
 
 ROOT = Path(__file__).parents[2]
 FUNCTION_URL = "abcdefghijklmnopqrstuvwxyz012345.lambda-url.eu-west-1.on.aws"
@@ -64,9 +66,12 @@ class Asgi:
     def __call__(
         self, method: str, target: str, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> Answer:
-        return self._runner.run(self._ask(method, target, headers or {}, body))
+        return self.run(self.ask(method, target, headers or {}, body))
 
-    async def _ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    def run(self, scenario: Coroutine[Any, Any, _T]) -> _T:
+        return self._runner.run(scenario)
+
+    async def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
         sent: list[Message] = []
         requests = [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -9,7 +9,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemark.meter import BOUNDS, PROCESS, Count, Duration, Histogram, Reading
+from tidemark.meter import BOUNDS, COUNTS, DURATIONS, PROCESS, Duration, Histogram, Labels, Reading
 
 METRICS_PATH: Final = "/v1/metrics"
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -24,15 +24,15 @@ def render(reading: Reading) -> str:
 
 
 def _lines(reading: Reading) -> Iterator[str]:
-    for count in Count:
+    for count in COUNTS:
         name = f"tidemark_{count.title}_total"
         yield from _head(name, count.meaning, "counter")
         found = [(labels, value) for (each, labels), value in reading.counts.items() if each is count]
-        for labels, value in sorted(found) or ([] if count.labels else [((), 0)]):
+        for labels, value in sorted(found, key=str) or ([] if count.labels else [((), 0)]):
             yield f"{name}{_labels(count.labels, labels)} {value:g}"
     yield from _head("tidemark_waiting", "Live reads that wait at this moment", "gauge")
     yield f"tidemark_waiting {reading.waiting}"
-    for duration in Duration:
+    for duration in DURATIONS:
         yield from _histogram(duration, reading.durations[duration])
 
 
@@ -41,8 +41,8 @@ def _head(name: str, meaning: str, kind: str) -> Iterator[str]:
     yield f"# TYPE {name} {kind}"
 
 
-def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
-    pairs = ",".join(f'{name}="{_escape(value)}"' for name, value in zip(names, values, strict=True))
+def _labels(names: tuple[str, ...], values: Labels) -> str:
+    pairs = ",".join(f'{name}="{_escape(str(value))}"' for name, value in zip(names, values, strict=True))
     return f"{{{pairs}}}" if pairs else ""
 
 

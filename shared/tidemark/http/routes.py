@@ -22,7 +22,7 @@ from tidemark.http.requests import (
     parse_read,
     parse_stream,
 )
-from tidemark.meter import PROCESS, Duration
+from tidemark.meter import PROCESS, WAKE_SECONDS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.create import create
 from tidemark.service.delete import delete
@@ -105,7 +105,7 @@ def _count_wake(reading: Reading, began_ms: int, now_ms: int) -> None:
     """Only what was appended after the wait began has woken anybody."""
     batches = reading.page.batches
     if batches and batches[0].time_ms >= began_ms:
-        PROCESS.observe(Duration.WAKE, (now_ms - batches[0].time_ms) / 1000)
+        PROCESS.observe(WAKE_SECONDS, (now_ms - batches[0].time_ms) / 1000)
 
 
 async def _server_sent_events(

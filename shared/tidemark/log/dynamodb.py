@@ -20,7 +20,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.session import get_session
 
-from tidemark.meter import PROCESS, Count
+from tidemark.meter import PROCESS, RETRIES
 from tidemark.protocol.errors import Unavailable
 
 Send = Callable[[str, bytes], tuple[int, bytes]]
@@ -99,7 +99,7 @@ class DynamoDB:
                     raise
                 if tried == _TRIES:
                     raise _final(failure) from failure
-            PROCESS.add(Count.RETRIES)
+            PROCESS.add(RETRIES)
             self.sleep(random.uniform(0, _FIRST_DELAY_SECONDS * 2**tried))
         raise AssertionError("unreachable")
 
