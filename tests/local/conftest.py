@@ -19,6 +19,14 @@ def dynoxide_binary() -> Path:
         pytest.skip(f"needs the durable engine: {reason}")
 
 
+@pytest.fixture
+def no_endpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session's own engines may be in the environment, and would be taken for the user's."""
+    for name in os.environ:
+        if name.startswith("AWS_ENDPOINT_URL"):
+            monkeypatch.delenv(name)
+
+
 TEMPLATE = """
 Transform: AWS::Serverless-2016-10-31
 Globals:

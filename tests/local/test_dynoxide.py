@@ -31,7 +31,7 @@ def test_a_missing_binary_is_named(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def database(dynoxide_binary: Path, tmp_path: Path) -> Iterator[Path]:
+def database(dynoxide_binary: Path, tmp_path: Path, no_endpoints: None) -> Iterator[Path]:
     """Made by dynoxide, which is running on it: two tables with ten stream records each."""
     with LocalServices(tmp_path / "data", only=["dynamodb"]) as services:
         for table in ("north", "south"):
@@ -82,7 +82,7 @@ def test_trimming_keeps_the_newest_of_each_table(database: Path) -> None:
     assert _numbers(database, "south") == [10]
 
 
-def test_numbers_go_on_after_trimming(dynoxide_binary: Path, tmp_path: Path) -> None:
+def test_numbers_go_on_after_trimming(dynoxide_binary: Path, tmp_path: Path, no_endpoints: None) -> None:
     with LocalServices(tmp_path / "data", only=["dynamodb"]) as services:
         services.create_table("north")
         _put(services, "north", "1", "2", "3")

@@ -31,11 +31,7 @@ _clients: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
-def _no_endpoints(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Other tests may have set them for the whole session."""
-    for name in os.environ:
-        if name.startswith("AWS_ENDPOINT_URL"):
-            monkeypatch.delenv(name)
+def _close_clients(no_endpoints: None) -> Iterator[None]:
     yield
     while _clients:
         _clients.pop().close()

@@ -14,7 +14,10 @@ def test_the_deployed_template_is_complete() -> None:
     """Every function it declares has its code in this repository, and the janitor has its schedule."""
     template = load_template(ROOT / "template.yaml")
     assert {"WriteFunction", "ReadFunction", "JanitorFunction"} <= template.functions.keys()
-    for function in template.functions.values():
+    functions = dict(template.functions)
+    live = functions.pop("LiveFunction")
+    assert live.module.with_suffix(".sh").is_file(), "the web adapter starts a script, not a handler"
+    for function in functions.values():
         assert function.module.is_file(), function.module
         assert function.attribute == "handler"
     assert template.scheduled == ("JanitorFunction",)

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from tidemark.loop.steps import run_in_steps, step_aside
+from tidemark.loop.stores import Concurrently
 
 
 async def later(value: int, *, fails: bool = False) -> int:
@@ -58,11 +59,10 @@ def test_many_functions_wait_at_once() -> None:
 
 
 def test_functions_may_run_functions() -> None:
-    def pair() -> tuple[int, int]:
-        both = asyncio.gather(run_in_steps(lambda: total(1, 1)), run_in_steps(lambda: total(2, 2)))
-        return step_aside(both)
+    def both() -> tuple[int, int]:
+        return Concurrently().pair(lambda: total(1, 1), lambda: total(2, 2))
 
-    assert asyncio.run(run_in_steps(pair)) == (2, 4)
+    assert asyncio.run(run_in_steps(both)) == (2, 4)
 
 
 def test_cancelling_ends_the_function() -> None:

@@ -242,11 +242,21 @@ def check_against_reference(body: bytes) -> None:
 
 def reference_parse(body: bytes) -> Any:
     """Python's own parser without its extensions. Raises ValueError."""
-    value = json.loads(body.decode(), parse_constant=refuse_constant)
+    value = json.loads(body.decode(), parse_constant=refuse_constant, object_pairs_hook=check_pairs)
+    check_strictly(value)
+    return value
+
+
+def check_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Before a repeated name hides an earlier one."""
+    check_strictly(pairs)
+    return dict(pairs)
+
+
+def check_strictly(value: Any) -> None:
     json.dumps(value, ensure_ascii=False).encode()  # refuses lone surrogates
     if "Infinity" in json.dumps(value):
         raise ValueError("beyond the range of a double")
-    return value
 
 
 def refuse_constant(name: str) -> None:

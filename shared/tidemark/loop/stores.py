@@ -30,7 +30,8 @@ class Concurrently:
     """`service.concurrency.Concurrency` on the loop."""
 
     def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
-        return step_aside(asyncio.gather(run_in_steps(one), run_in_steps(other)))
+        first, second = step_aside(asyncio.gather(run_in_steps(one), run_in_steps(other)))
+        return first, second
 
     def each(self, call: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
         return step_aside(asyncio.gather(*(run_in_steps(partial(call, name)) for name in names)))
