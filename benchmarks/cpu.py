@@ -34,6 +34,7 @@ ENVIRONMENT = {
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
     "ALLOW_ANONYMOUS": "true",
+    "POWERTOOLS_METRICS_DISABLED": "true",
 }
 
 Handler = Callable[[dict[str, Any], object], dict[str, Any]]

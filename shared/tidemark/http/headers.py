@@ -50,7 +50,6 @@ _ALWAYS: Final = {
     "Cross-Origin-Resource-Policy": "cross-origin",
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Expose-Headers": ", ".join(_ANSWER_HEADERS),
-    "Timing-Allow-Origin": "*",
 }
 #: Browsers keep a preflight's answer for at most a day.
 PREFLIGHT: Final = {

@@ -71,6 +71,8 @@ def _settings(configuration: Configuration) -> Settings:
     settings.authorization.check_not_open(configuration.host)
     if not settings.authorization.is_on:
         os.environ["ALLOW_ANONYMOUS"] = "true"
+    # There is no CloudWatch to read the lines that metrics are.
+    os.environ.setdefault("POWERTOOLS_METRICS_DISABLED", "true")
     return settings
 
 
