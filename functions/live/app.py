@@ -17,4 +17,6 @@ _settings.authorization.check_not_open()
 
 #: Storage calls on threads, though there is one request at a time: heartbeats and the end of the
 #: connection must not wait for them.
-app = Reporting(create_app(many_at_once(connect(_settings), _settings)), Reporter("live"))
+app = Reporting(
+    create_app(many_at_once(connect(_settings), _settings)), Reporter("live", log_level=_settings.log_level)
+)

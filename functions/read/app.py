@@ -14,5 +14,6 @@ from tidemark.settings import Settings
 #: holds. As text, a page of quotes or of Cyrillic would be escaped beyond Lambda's 6 MB.
 _NONE_AS_TEXT = ["\n"]
 
-_app = create_function_app(Settings.from_environment(os.environ))
-handler = reporting("read", Mangum(_app, lifespan="off", text_mime_types=_NONE_AS_TEXT))
+_settings = Settings.from_environment(os.environ)
+_app = create_function_app(_settings)
+handler = reporting("read", _settings.log_level, Mangum(_app, lifespan="off", text_mime_types=_NONE_AS_TEXT))

@@ -27,6 +27,8 @@ class Settings:
     sse_seconds: float = 55.0
     #: How long an SSE answer waits for data where the platform sends it only once complete.
     sse_buffered_seconds: float = 1.0
+    #: From which severity on a deployed function logs; INFO writes a line for every request.
+    log_level: str = "WARNING"
     authorization: AuthorizationSettings = field(default_factory=AuthorizationSettings)
 
     @classmethod
@@ -40,8 +42,15 @@ class Settings:
             long_poll_seconds=_seconds(environment, "LONG_POLL_SECONDS", default.long_poll_seconds),
             sse_seconds=_seconds(environment, "SSE_SECONDS", default.sse_seconds),
             sse_buffered_seconds=_seconds(environment, "SSE_BUFFERED_SECONDS", default.sse_buffered_seconds),
+            log_level=_level(environment.get("LOG_LEVEL") or default.log_level),
             authorization=AuthorizationSettings.from_environment(environment),
         )
+
+
+def _level(name: str) -> str:
+    if name not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
+        raise InvalidSetting(f"LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, got {name!r}")
+    return name
 
 
 def _seconds(environment: Mapping[str, str], name: str, default: float) -> float:

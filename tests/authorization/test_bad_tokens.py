@@ -112,9 +112,9 @@ def test_the_case_of_bearer_does_not_matter(way: Way, stream: str) -> None:
 def test_a_signed_request_brings_its_token_beside_the_signature(way: Way, stream: str) -> None:
     """The distribution signs what it sends to a function's address, where the token was."""
     signature = {"Authorization": "AWS4-HMAC-SHA256 Credential=AKID/…"[:-1]}
-    forwarded = signature | {"X-Forwarded-Authorization": f"Bearer {signed()}"}
+    forwarded = signature | {"X-Tidemark-Authorization": f"Bearer {signed()}"}
     assert way("GET", f"/v1/stream/{stream}", forwarded).status == 200
     assert way("GET", f"/v1/stream/{stream}", signature).status == 401
     # A token of one's own cannot be overruled from beside.
-    both = {"Authorization": "Bearer wrong", "X-Forwarded-Authorization": f"Bearer {signed()}"}
+    both = {"Authorization": "Bearer wrong", "X-Tidemark-Authorization": f"Bearer {signed()}"}
     assert way("GET", f"/v1/stream/{stream}", both).status == 401

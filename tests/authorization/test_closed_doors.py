@@ -90,8 +90,13 @@ def test_who_does_not_come_through_the_edge_is_sent_away() -> None:
 
     with asyncio.Runner() as runner:
         way = edge(load, runner)
-        assert way("GET", "/v1/stream/x", {"X-Edge-Secret": "the word"}).body == b"inside"
-        for headers in ({}, {"X-Edge-Secret": ""}, {"X-Edge-Secret": "another"}, {"X-Edge-Secret": "é"}):
+        assert way("GET", "/v1/stream/x", {"X-Tidemark-Edge": "the word"}).body == b"inside"
+        for headers in (
+            {},
+            {"X-Tidemark-Edge": ""},
+            {"X-Tidemark-Edge": "another"},
+            {"X-Tidemark-Edge": "é"},
+        ):
             answer = way("GET", "/v1/stream/x", headers)
             assert (answer.status, answer.headers["cache-control"]) == (403, "no-store")
             assert "the word" not in answer.body.decode()
@@ -103,5 +108,5 @@ def test_without_the_word_nobody_comes_in() -> None:
         return None
 
     with asyncio.Runner() as runner:
-        answer = edge(load, runner)("GET", "/v1/stream/x", {"X-Edge-Secret": ""})
+        answer = edge(load, runner)("GET", "/v1/stream/x", {"X-Tidemark-Edge": ""})
         assert (answer.status, answer.headers["retry-after"]) == (503, "5")

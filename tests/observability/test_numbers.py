@@ -236,8 +236,7 @@ def test_the_level_can_ask_for_all(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a request's words only method, path and ids: tokens and bodies stay out of it."""
-    monkeypatch.setenv("LOG_LEVEL", "INFO")
-    handler = reporting("all", lambda *_: {"statusCode": 200})
+    handler = reporting("all", "INFO", lambda *_: {"statusCode": 200})
     made = event(body="a body", headers={"authorization": f"Bearer {token('read:*')}"})
     assert handler(made, Context()) == {"statusCode": 200}
     [line] = [line for line in lines(capsys.readouterr().out) if "status" in line]

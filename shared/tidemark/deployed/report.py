@@ -11,7 +11,6 @@ status, and the ids to find it by. Never a query, a header or a body: tokens are
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -37,9 +36,9 @@ class Reporter:
         service: str,
         meter: Meter = PROCESS,
         clock: Callable[[], float] = time.monotonic,
-        logger: Logger | None = None,
+        log_level: str = "WARNING",
     ) -> None:
-        self.logger = logger or Logger(service=service, level=os.environ.get("LOG_LEVEL") or "WARNING")
+        self.logger = Logger(service=service, level=log_level)
         self._level = self.logger.log_level
         self._service = service
         self._meter = meter
@@ -120,9 +119,9 @@ def _camel(title: str) -> str:
     return title.title().replace("_", "")
 
 
-def reporting(service: str, handler: Callable[[Any, Any], dict[str, Any]]) -> Handler:
+def reporting(service: str, log_level: str, handler: Callable[[Any, Any], dict[str, Any]]) -> Handler:
     """The handler of HTTP events, with a word on what it did."""
-    reporter = Reporter(service)
+    reporter = Reporter(service, log_level=log_level)
 
     def reported(event: dict[str, Any], context: Any) -> dict[str, Any]:
         answer = handler(event, context)

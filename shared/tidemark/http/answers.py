@@ -38,7 +38,7 @@ def _absolute_url(request: Request) -> str:
     scheme = (
         forwarded if forwarded in {"http", "https"} else "https" if "aws.event" in request.scope else "http"
     )
-    host = header(request, "Host") or "localhost"
+    host = header(request, "X-Tidemark-Host") or header(request, "Host") or "localhost"
     return f"{scheme}://{host}{url_path(request)}"
 
 

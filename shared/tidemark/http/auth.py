@@ -26,7 +26,7 @@ from tidemark.protocol.caching import decide_private
 from tidemark.protocol.errors import Refused
 
 #: Where a signed request comes in, `Authorization` is the signature's place; the edge moves the token here.
-FORWARDED: Final = "X-Forwarded-Authorization"
+FORWARDED: Final = "X-Tidemark-Authorization"
 QUERY_NAME: Final = "access_token"
 _SIGNATURE: Final = "AWS4-HMAC-SHA256"
 

@@ -17,7 +17,7 @@ from tidemark.http.kept import CannotFetch, Kept, KeysUnavailable
 from tidemark.http.requests import header, request_path
 from tidemark.protocol.errors import Refused
 
-HEADER: Final = "X-Edge-Secret"
+HEADER: Final = "X-Tidemark-Edge"
 Load = Callable[[], Awaitable[str | None]]
 
 
