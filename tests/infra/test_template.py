@@ -78,13 +78,12 @@ ALLOWED = [
     for name, function in FUNCTIONS.items()
     for statement in statements_of(function)
 ]
+ARN_OF_PARAMETERS = "arn:${AWS::Partition}:ssm:${AWS::Region}:${AWS::AccountId}:parameter"
 SECRETS = [
     {
         "If": [
             f"Has{name}",
-            {
-                "Sub": f"arn:${{AWS::Partition}}:ssm:${{AWS::Region}}:${{AWS::AccountId}}:parameter${{{name}Name}}"
-            },
+            {"Sub": ARN_OF_PARAMETERS + f"${{{name}Name}}"},
             {"Ref": "AWS::NoValue"},
         ]
     }
