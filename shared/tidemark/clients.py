@@ -24,8 +24,14 @@ CLIENT_CONFIG: Final = Config(
 def s3_client() -> Any:
     import boto3
 
-    # Path style, so that a local endpoint needs no name of its own for the bucket.
-    s3 = boto3.client("s3", config=CLIENT_CONFIG.merge(Config(s3={"addressing_style": "path"})))
+    # Path style, so that a local endpoint needs no name of its own for the bucket. A presigned URL
+    # is for a body that is not known yet: it must not promise a checksum of none.
+    config = Config(
+        s3={"addressing_style": "path"},
+        signature_version="s3v4",
+        request_checksum_calculation="when_required",
+    )
+    s3 = boto3.client("s3", config=CLIENT_CONFIG.merge(config))
     s3.meta.events.register("before-send.s3", _count_call)
     return s3
 

@@ -52,6 +52,7 @@ EXPOSED: Final = (
     "Stream-Expires-At",
     "Stream-Next-Offset",
     "Stream-SSE-Data-Encoding",
+    "Stream-Snapshot-Offset",
     "Stream-TTL",
     "Stream-Up-To-Date",
 )

@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 from tidemark.local.patterns import matches
+from tidemark.local.routes import match_route
+from tidemark.local.template import load_template
 from tidemark.log.schema import log_pk, table_definition, wait_pk
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.settings import Settings
@@ -230,6 +232,8 @@ def test_methods_go_to_the_function_that_may_serve_them() -> None:
     stream = "/v1/stream/{proxy+}"
     assert sorted(ROUTES) == sorted(
         [(f"{method} {stream}", "WriteFunction") for method in ("PUT", "POST", "DELETE")]
+        + [(f"{method} /{{bucket}}/{{proxy+}}", "WriteFunction") for method in ("PUT", "POST", "DELETE")]
+        + [(f"{method} /{{bucket}}", "WriteFunction") for method in ("PUT", "DELETE")]
         + [(f"{method} {stream}", "ReadFunction") for method in ("GET", "HEAD")]
         + [("GET /v1/health", "ReadFunction"), ("$default", "ReadFunction")]
     )
@@ -313,7 +317,12 @@ def test_every_sample_event_is_one_the_template_delivers(path: Path) -> None:
     context = event["requestContext"]
     assert event["routeKey"] in dict(ROUTES)
     assert (context["routeKey"], context["http"]["path"]) == (event["routeKey"], event["rawPath"])
-    assert event["routeKey"] in ("$default", f"{context['http']['method']} /v1/stream/{{proxy+}}")
+    match = match_route(
+        load_template(ROOT / "template.yaml").routes, context["http"]["method"], event["rawPath"]
+    )
+    assert match is not None
+    assert match.route.key == event["routeKey"]
+    assert dict(match.path_parameters) == event.get("pathParameters", {})
     assert [name for name in event["headers"] if name != name.lower()] == []
 
 

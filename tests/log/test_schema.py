@@ -10,14 +10,27 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tidemark.log.records import Batch, Due, DueKind, Fork, Segment, StreamRecord, Waiter
+from tidemark.log.records import (
+    Batch,
+    BucketRecord,
+    Due,
+    DueKind,
+    Fork,
+    Segment,
+    Snapshot,
+    StreamRecord,
+    Waiter,
+)
 from tidemark.log.schema import (
+    BOUNDARY_ATTRIBUTES,
     DUE_SHARDS,
     STATE_ATTRIBUTES,
     WAIT_SHARDS,
     batch_sk,
+    bucket_key,
     decode_batch,
     decode_batch_start,
+    decode_bucket,
     decode_due,
     decode_lengths,
     decode_log_pk,
@@ -28,6 +41,7 @@ from tidemark.log.schema import (
     due_key,
     due_pk,
     encode_batch,
+    encode_bucket,
     encode_due,
     encode_lengths,
     encode_producer,
@@ -84,6 +98,7 @@ expiries = st.one_of(
 segments = st.builds(Segment, stream_keys, ids, offsets)
 fork_points = st.builds(ForkPoint, stream_keys, st.one_of(st.none(), offsets), st.integers(0, SAFE))
 forks = st.builds(Fork, fork_points, ids, st.integers(min_value=1, max_value=32))
+snapshots = st.builds(Snapshot, offsets, printable, content_types, safe_integers, times)
 #: References and the deleted mark are not written with the item: they change by updates alone.
 records = st.builds(
     StreamRecord,
@@ -95,7 +110,10 @@ records = st.builds(
     times,
     lineage=st.lists(segments, max_size=3).map(tuple),
     fork=st.one_of(st.none(), forks),
+    snapshot=st.one_of(st.none(), snapshots),
+    retained=offsets,
 )
+buckets = st.builds(BucketRecord, printable, times, ids, st.integers(0, 10**9))
 waiters = st.builds(Waiter, ids, printable.map("https://sqs.example/{}".format), times)
 
 
@@ -154,6 +172,14 @@ def test_stream(record: StreamRecord) -> None:
     assert {name: item[name] for name in ("pk", "sk")} == stream_key(record.key)
 
 
+@given(buckets)
+def test_bucket(record: BucketRecord) -> None:
+    item = stored(encode_bucket(record))
+    assert decode_bucket(item) == record
+    assert {name: item[name] for name in ("pk", "sk")} == bucket_key(record.bucket)
+    assert item["sk"]["S"] < stream_key(StreamKey(record.bucket, "\x01"))["sk"]["S"], "no stream's key"
+
+
 @given(stream_keys, ids, batches())
 def test_batch(key: StreamKey, incarnation: str, batch: Batch) -> None:
     assert decode_batch(stored(encode_batch(log_pk(key, incarnation), batch))) == batch
@@ -172,6 +198,14 @@ def test_a_batch_without_its_bytes_still_tells_the_tail(batch: Batch) -> None:
     )
     assert (lean.tombstone, lean.behind_closing) == (batch.tombstone, batch.behind_closing)
     assert not {"b", "s", "m"} & set(STATE_ATTRIBUTES), "the bytes are what it must not pay for"
+
+
+@given(batches())
+def test_a_batch_without_its_bytes_still_tells_where_messages_end(batch: Batch) -> None:
+    item = encode_batch("log/x", batch)
+    lean = decode_batch({name: item[name] for name in BOUNDARY_ATTRIBUTES if name in item})
+    assert (lean.start, lean.end, lean.lengths) == (batch.start, batch.end, batch.lengths)
+    assert (lean.tombstone, lean.time_ms) == (batch.tombstone, batch.time_ms)
 
 
 @given(records, st.integers(min_value=1, max_value=10**6))
@@ -196,9 +230,20 @@ def test_producer(incarnation: str, state: ProducerState) -> None:
     assert {name: item[name] for name in ("pk", "sk")} == producer_key(incarnation, state.producer_id)
 
 
-@given(st.sampled_from(DueKind), stream_keys, ids, st.integers(min_value=0, max_value=10**19))
-def test_due(kind: DueKind, key: StreamKey, incarnation: str, due_ms: int) -> None:
-    due = Due(kind, key, incarnation, due_ms)
+dues = st.builds(
+    Due,
+    st.sampled_from(DueKind),
+    stream_keys,
+    ids,
+    st.integers(min_value=0, max_value=10**19),
+    mark=st.one_of(st.just(""), ids),
+    offset=offsets,
+    blob=st.one_of(st.none(), printable),
+)
+
+
+@given(dues)
+def test_due(due: Due) -> None:
     item = stored(encode_due(due))
     assert decode_due(item) == due
     assert due_key(decode_due(item)) == due_key(due), "the entry that is settled is the one that was read"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Protocol
 
 from botocore import exceptions
 from botocore.exceptions import ClientError
 
+from tidemark.blobs.compose import Composition, compose
 from tidemark.protocol.errors import Busy, Unavailable
+from tidemark.protocol.offset import render_offset
 
 
 def batch_blob_key(incarnation: str, append_id: str) -> str:
@@ -21,6 +24,20 @@ def log_prefix(incarnation: str) -> str:
     return f"log/{incarnation}/"
 
 
+def snapshot_blob_key(incarnation: str, offset: int, mark: str) -> str:
+    """Each publish has a mark of its own, so that no blob is ever written over."""
+    return f"{snapshot_prefix(incarnation)}{render_offset(offset)}-{mark}"
+
+
+def snapshot_prefix(incarnation: str) -> str:
+    return f"snapshot/{incarnation}/"
+
+
+def bootstrap_blob_key(snapshot_blob: str) -> str:
+    """The bootstrap answer of a snapshot that is too large to be answered with."""
+    return f"{snapshot_blob}.bootstrap"
+
+
 class Blobs(Protocol):
     """Immutable objects by name."""
 
@@ -28,7 +45,19 @@ class Blobs(Protocol):
 
     def get(self, key: str) -> bytes: ...
 
-    def delete(self, key: str) -> None: ...
+    def size(self, key: str) -> int | None:
+        """None where there is no such object."""
+
+    def compose(self, key: str, wanted: Composition) -> None: ...
+
+    def url_to_get(self, key: str, seconds: int, content_type: str | None = None) -> str:
+        """Anybody who has it may read this one object, for so long."""
+
+    def url_to_put(self, key: str, seconds: int) -> str:
+        """Anybody who has it may write this one object, for so long."""
+
+    def delete(self, *keys: str) -> None:
+        """Up to 1,000 at once; what is not there is no matter."""
 
     def delete_prefix(self, prefix: str) -> None:
         """Remove every object whose name begins with `prefix`."""
@@ -41,13 +70,10 @@ class BlobStore:
     def __init__(self, make_client: Callable[[], Any], bucket: str) -> None:
         self._make_client = make_client
         self._bucket = bucket
-        self._made: Any = None
 
-    @property
+    @cached_property
     def _client(self) -> Any:
-        if self._made is None:
-            self._made = self._make_client()
-        return self._made
+        return self._make_client()
 
     def put(self, key: str, data: bytes) -> None:
         with _translated():
@@ -59,9 +85,38 @@ class BlobStore:
             data: bytes = answer["Body"].read()
         return data
 
-    def delete(self, key: str) -> None:
+    def size(self, key: str) -> int | None:
+        """Where listing is not allowed, S3 says 403 of what is not there."""
+        try:
+            with _translated():
+                answer = self._client.head_object(Bucket=self._bucket, Key=key)
+        except ClientError as fault:
+            if fault.response["ResponseMetadata"]["HTTPStatusCode"] in {403, 404}:
+                return None
+            raise
+        size: int = answer["ContentLength"]
+        return size
+
+    def compose(self, key: str, wanted: Composition) -> None:
         with _translated():
-            self._client.delete_object(Bucket=self._bucket, Key=key)
+            compose(self._client, self._bucket, key, wanted)
+
+    def url_to_get(self, key: str, seconds: int, content_type: str | None = None) -> str:
+        arguments = {"Bucket": self._bucket, "Key": key}
+        if content_type is not None:
+            arguments["ResponseContentType"] = content_type
+        url: str = self._client.generate_presigned_url("get_object", Params=arguments, ExpiresIn=seconds)
+        return url
+
+    def url_to_put(self, key: str, seconds: int) -> str:
+        arguments = {"Bucket": self._bucket, "Key": key}
+        url: str = self._client.generate_presigned_url("put_object", Params=arguments, ExpiresIn=seconds)
+        return url
+
+    def delete(self, *keys: str) -> None:
+        with _translated():
+            objects = [{"Key": key} for key in keys]
+            self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True})
 
     def delete_prefix(self, prefix: str) -> None:
         """Remove every object whose key begins with `prefix`, 1,000 at a time."""

@@ -28,12 +28,12 @@ def created(request: Request, made: Created) -> Response:
         **_closed_if(closed=known.tail.closed),
     }
     if made.is_new:
-        headers["Location"] = _absolute_url(request)
+        headers["Location"] = absolute_url(request)
     return Response(status_code=201 if made.is_new else 200, headers=headers)
 
 
-def _absolute_url(request: Request) -> str:
-    """The stream's URL as the client wrote it, seen through whatever proxy is in front."""
+def absolute_url(request: Request) -> str:
+    """The request's URL as the client wrote it, seen through whatever proxy is in front."""
     forwarded = header(request, "X-Forwarded-Proto")
     scheme = (
         forwarded if forwarded in {"http", "https"} else "https" if "aws.event" in request.scope else "http"
@@ -71,6 +71,8 @@ def metadata(known: Known) -> Response:
         headers["Stream-TTL"] = str(expiry.ttl_seconds)
     if expiry.expires_at is not None:
         headers["Stream-Expires-At"] = expiry.expires_at
+    if known.record.snapshot is not None:
+        headers["Stream-Snapshot-Offset"] = render_offset(known.record.snapshot.offset)
     return _without_length(Response(headers=headers))
 
 

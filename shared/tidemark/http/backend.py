@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from starlette.requests import Request
+
 from tidemark.http.timing import timed
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import Refused
@@ -60,6 +62,11 @@ class Backend:
         await asyncio.to_thread(self.wake.close)
         if self.on_loop is not None:
             await self.on_loop.close()
+
+
+def backend_of(request: Request) -> Backend:
+    backend: Backend = request.app.state.backend
+    return backend
 
 
 def make_wake(stores: Stores, settings: Settings) -> Wake:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
-from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 
 from tidemark.http.metrics import METRICS_PATH
-from tidemark.http.requests import STREAM_ROOT, parse_fork, request_path
+from tidemark.http.requests import STREAM_ROOT, parse_fork, parse_place, request_path
 from tidemark.protocol.authorization import Demand, Right, Target
-from tidemark.protocol.errors import Malformed, Refused, StreamNotFound
+from tidemark.protocol.bucket import Place, Resource
+from tidemark.protocol.errors import BucketNotFound, NothingHere, Refused
 from tidemark.protocol.stream_key import parse_plain_path
 
 #: Says nothing about any stream.
 OPEN_PATHS: Final = frozenset({"/v1/health", "/v1/openapi.json"})
-#: The one name under a bucket that is no stream: its listing.
-LISTING: Final = "streams"
-#: As the service says it, word for word.
+#: As the service says them, word for word.
+_NO_BUCKET: Final = BucketNotFound().message
 _NO_SOURCE: Final = "The source stream does not exist; Stream-Forked-From must name one"
 
 _READ: Final = frozenset({Right.READ})
@@ -44,29 +43,25 @@ def demands_of(request: Request) -> Iterator[Demand]:
     elif path.startswith(STREAM_ROOT):
         key = parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=encoded)
         yield Demand(Target(key.bucket, key.stream_id), _STREAM.get(request.method, _MANAGE))
+    elif path == "/v1" or path.startswith("/v1/"):
+        raise NothingHere
     else:
-        yield _in_bucket(request.method, path.removeprefix("/"), encoded=encoded)
+        yield _at(request, parse_place(request))
     yield from _source(request)
 
 
-def _in_bucket(method: str, path: str, *, encoded: bool) -> Demand:
-    """`/{bucket}`, `/{bucket}/{stream}` and what hangs below a stream: snapshots decide how
-    far back it can be read, so they are managed, not written."""
-    segments = [_decode(segment) if encoded else segment for segment in path.split("/")]
-    bucket, stream_id = segments[0], segments[1] if len(segments) > 1 else None
-    if not bucket or bucket == "v1":
-        raise StreamNotFound(f"Nothing is here; streams live under {STREAM_ROOT}")
-    below = _READ if method in {"GET", "HEAD"} else _MANAGE
-    if stream_id is None or stream_id == LISTING:
-        return Demand(Target(bucket), below)
-    return Demand(Target(bucket, stream_id), below if len(segments) > 2 else _STREAM.get(method, _MANAGE))
-
-
-def _decode(segment: str) -> str:
-    try:
-        return unquote_to_bytes(segment).decode()
-    except UnicodeDecodeError:
-        raise Malformed("Names must be percent-encoded UTF-8") from None
+def _at(request: Request, place: Place) -> Demand:
+    """On the bucket surface. What a snapshot replaces can be read no more, so snapshots are
+    managed, not written."""
+    reads = request.method in {"GET", "HEAD"}
+    if place.resource is Resource.BUCKET:
+        return Demand(Target(place.bucket), _READ if reads else _MANAGE, _NO_BUCKET)
+    if place.resource is Resource.LISTING:
+        prefix = request.query_params.get("prefix", "")
+        return Demand(Target(place.bucket, prefix, is_prefix=True), _READ if reads else _MANAGE, _NO_BUCKET)
+    below = _READ if reads else _MANAGE
+    rights = _STREAM.get(request.method, _MANAGE) if place.resource is Resource.STREAM else below
+    return Demand(Target(place.bucket, place.stream_id), rights)
 
 
 def _source(request: Request) -> Iterator[Demand]:

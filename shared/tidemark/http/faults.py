@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from tidemark.http.bucket_routes import allowed_methods
 from tidemark.http.headers import METHODS, PREFLIGHT
 from tidemark.http.requests import STREAM_ROOT
 from tidemark.protocol.errors import Refused
@@ -45,13 +47,25 @@ async def _not_routed(request: Request, fault: Exception) -> Response:
         return Response(status_code=204, headers=PREFLIGHT | {"Content-Type": "text/plain"})
     assert isinstance(fault, HTTPException)
     if fault.status_code == 405:
-        allow = ", ".join(METHODS if request.scope["path"].startswith(STREAM_ROOT) else METHODS[:1])
-        return _answer(
-            request, 405, f"{request.method} is not allowed here; allowed: {allow}", {"Allow": allow}
-        )
+        return _not_allowed(request)
     if fault.status_code == 404:
         return _answer(request, 404, f"Nothing is here; streams live under {STREAM_ROOT}")
     return _answer(request, fault.status_code, str(fault.detail))
+
+
+def _not_allowed(request: Request) -> Response:
+    try:
+        allow = ", ".join(_allowed_methods(request))
+    except Refused as refusal:
+        return refusal_answer(request, refusal)
+    message = f"{request.method} is not allowed here; allowed: {allow}"
+    return _answer(request, 405, message, {"Allow": allow})
+
+
+def _allowed_methods(request: Request) -> Sequence[str]:
+    if request.scope["path"].startswith(STREAM_ROOT):
+        return METHODS
+    return METHODS[:1] if request.scope["path"].startswith("/v1/") else allowed_methods(request)
 
 
 async def _unexpected(request: Request, fault: Exception) -> Response:

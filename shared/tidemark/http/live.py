@@ -11,7 +11,7 @@ from typing import Final
 
 from tidemark.http.backend import Backend
 from tidemark.http.requests import ReadRequest
-from tidemark.log.read import Page
+from tidemark.log.read import PAGE_BYTES, Page
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.cursor import decide_cursor
 from tidemark.protocol.errors import Refused, StreamNotFound
@@ -64,21 +64,41 @@ class Follower:
         self._reading = _behind(reading)
         self._at_tail = reading.page.up_to_date
         self._look_at = -math.inf
+        self._rung = False
         self._has_waited = False
 
     async def next(self, until: float) -> Reading | None:
         """The next page with news, or None at `until`, by the monotonic clock.
         Raises StreamNotFound when the stream ends without being closed."""
         while True:
-            now = time.monotonic()
-            if now >= self._look_at and _is_news(reading := await self.look()):
+            reading = await self._news()
+            if reading is not None:
                 return reading
-            left = until - time.monotonic()
-            if left <= 0:
+            now = time.monotonic()
+            if now >= until:
                 return None
             self._has_waited = True
-            if await self._bell.wait(min(left, self._look_at - time.monotonic())):
-                self._look_at = -math.inf
+            self._rung = await self._bell.wait(min(until, self._look_at) - now)
+
+    async def _news(self) -> Reading | None:
+        """What there is to tell, if it is time to look: because it rang, or has not for long."""
+        if self._rung and (known := self._known()):
+            return known
+        if not self._rung and time.monotonic() < self._look_at:
+            return None
+        reading = await self.look()
+        return reading if _is_news(reading) else None
+
+    def _known(self) -> Reading | None:
+        """What this process has written itself, which nobody needs to be asked for: a batch
+        never changes. What else has rung is not known, so the next thing to do is to look."""
+        record, start = self._reading.record, self._reading.page.start
+        batches = self._backend.stores.recent.chain(record.incarnation, start, PAGE_BYTES)
+        if not batches:
+            return None
+        self._look_at = -math.inf
+        page = Page(start, tuple(batches), up_to_date=True, closed=batches[-1].after.closed)
+        return self._follow(Reading(record, page))
 
     async def latest(self) -> Reading:
         """Where the stream has got to, looked up after the last wait has ended."""
@@ -90,7 +110,10 @@ class Follower:
         call = partial(_look, backend.look_stores, backend.wake if self._at_tail else None, seen)
         reading, patience_seconds = await backend.look(name, call)
         self._look_at = time.monotonic() + patience_seconds
-        self._has_waited = False
+        return self._follow(reading)
+
+    def _follow(self, reading: Reading) -> Reading:
+        self._rung = self._has_waited = False
         self._reading, self._at_tail = _behind(reading), reading.page.up_to_date
         self._bell.has_read(reading.record.incarnation, reading.page.end)
         return reading

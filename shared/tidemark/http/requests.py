@@ -11,6 +11,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from tidemark.protocol import content_type, cursor, offset
+from tidemark.protocol.bucket import Place, Resource, parse_bucket_path
 from tidemark.protocol.content_type import ContentType, parse_content_type
 from tidemark.protocol.errors import Malformed, PayloadTooLarge
 from tidemark.protocol.expiry import parse_expiry
@@ -56,8 +57,17 @@ def header(request: Request, name: str) -> str | None:
 
 
 def parse_stream(request: Request) -> StreamKey:
+    """On either surface."""
     path, encoded = request_path(request.scope)
-    return parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=encoded)
+    if path.startswith(STREAM_ROOT):
+        return parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=encoded)
+    return parse_place(request).key
+
+
+def parse_place(request: Request) -> Place:
+    """What is asked for on the bucket surface. Raises Malformed, StreamNotFound, NothingHere."""
+    path, encoded = request_path(request.scope)
+    return parse_bucket_path(path.removeprefix("/"), encoded=encoded)
 
 
 def request_path(scope: Mapping[str, Any]) -> tuple[str, bool]:
@@ -141,9 +151,13 @@ def parse_fork(request: Request) -> ForkPoint | None:
 
 def _parse_source(path: str) -> StreamKey:
     """The path of a stream on this server, as it stands in its URL."""
-    if not path.startswith(STREAM_ROOT) or "?" in path or "#" in path:
-        raise Malformed(f"Stream-Forked-From must be a path such as {STREAM_ROOT}name, got {path[:80]!r}")
-    return parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=True)
+    if path.startswith(STREAM_ROOT) and "?" not in path and "#" not in path:
+        return parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=True)
+    if path.startswith("/") and "?" not in path and "#" not in path:
+        place = parse_bucket_path(path.removeprefix("/"), encoded=True)
+        if place.resource is Resource.STREAM:
+            return place.key
+    raise Malformed(f"Stream-Forked-From must be a path such as {STREAM_ROOT}name, got {path[:80]!r}")
 
 
 async def parse_append(request: Request) -> AppendRequest:
@@ -165,8 +179,8 @@ async def parse_append(request: Request) -> AppendRequest:
 
 
 def parse_read(request: Request) -> ReadRequest:
-    live = _parse_live(_single(request, "live"))
-    token = _single(request, "offset")
+    live = _parse_live(single(request, "live"))
+    token = single(request, "offset")
     if live is not None and token is None:
         raise Malformed(f"live={live.value} needs an offset: -1, now, or a Stream-Next-Offset")
     read_from = offset.parse_read_from(token)
@@ -175,12 +189,12 @@ def parse_read(request: Request) -> ReadRequest:
     return ReadRequest(
         read_from=read_from,
         live=live,
-        cursor=cursor.parse_cursor(_single(request, "cursor")) if live else None,
+        cursor=cursor.parse_cursor(single(request, "cursor")) if live else None,
         if_none_match=header(request, "If-None-Match"),
     )
 
 
-def _single(request: Request, name: str) -> str | None:
+def single(request: Request, name: str) -> str | None:
     values = request.query_params.getlist(name)
     if len(values) > 1:
         raise Malformed(f"{name} must be given once")

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from tidemark.http import answers
-from tidemark.http.backend import Backend
+from tidemark.http.backend import Backend, backend_of
 from tidemark.http.gone import ClientGone, unless_gone
 from tidemark.http.live import BUFFERED_BYTES, EventStream, event_stream, read_or_wait
 from tidemark.http.requests import (
@@ -30,11 +30,6 @@ from tidemark.service.load import load_known
 from tidemark.service.read import Reading, read
 
 
-def _backend(request: Request) -> Backend:
-    backend: Backend = request.app.state.backend
-    return backend
-
-
 async def health(_: Request) -> Response:
     return JSONResponse({"status": "ok"}, headers={"Cache-Control": "no-store"})
 
@@ -48,7 +43,7 @@ async def openapi_document(_: Request) -> Response:
 
 async def create_stream(request: Request) -> Response:
     """§5.1."""
-    backend, key = _backend(request), parse_stream(request)
+    backend, key = backend_of(request), parse_stream(request)
     asked = await parse_create(request)
     made = await backend.run(lambda: create(backend.stores, key, asked))
     return answers.created(request, made)
@@ -56,7 +51,7 @@ async def create_stream(request: Request) -> Response:
 
 async def append_to_stream(request: Request) -> Response:
     """§5.2, §5.3."""
-    backend, key = _backend(request), parse_stream(request)
+    backend, key = backend_of(request), parse_stream(request)
     asked = await parse_append(request)
     outcome = await backend.append(key, asked)
     PROCESS.appended(len(asked.body))
@@ -65,7 +60,7 @@ async def append_to_stream(request: Request) -> Response:
 
 async def delete_stream(request: Request) -> Response:
     """§5.4."""
-    backend, key = _backend(request), parse_stream(request)
+    backend, key = backend_of(request), parse_stream(request)
     await backend.run(lambda: delete(backend.stores, key))
     backend.hub.ring(key)
     return answers.deleted()
@@ -73,13 +68,13 @@ async def delete_stream(request: Request) -> Response:
 
 async def stream_metadata(request: Request) -> Response:
     """§5.5."""
-    backend, key = _backend(request), parse_stream(request)
+    backend, key = backend_of(request), parse_stream(request)
     return answers.metadata(await backend.run(lambda: load_known(backend.stores, key)))
 
 
 async def read_stream(request: Request) -> Response:
     """§5.6, §5.7, §5.8."""
-    backend, key = _backend(request), parse_stream(request)
+    backend, key = backend_of(request), parse_stream(request)
     asked = parse_read(request)
     if asked.live is Live.LONG_POLL:
         return await _long_poll(request, backend, key, asked)

@@ -58,6 +58,14 @@ def _identity(environment: Mapping[str, str]) -> dict[str, str]:
     return identity
 
 
+def credentials_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """What clients will sign with, as far as the environment tells: an emulator that verifies
+    presigned URLs must know it."""
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    given = {name: environment[name] for name in names if environment.get(name)}
+    return given if any(environment.get(name) for name in CREDENTIALS) else dict(DUMMY_CREDENTIALS)
+
+
 def _past_the_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     """botocore would ask a proxy even for a loopback address."""
     names = {name.lower() for name, value in environment.items() if value}

@@ -9,12 +9,14 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from tidemark.local.endpoints import credentials_of
 from tidemark.local.ports import LOOPBACK, listening_socket, port_of
 from tidemark.local.process import Child, EngineFailed
 
 PACKAGE = "ministack"
 LAUNCHER = "tidemark.local.ministack_server"
-#: Not AWS_*: those of the user must neither reach the emulator nor be needed by it.
+#: Not AWS_*: those of the user must neither reach the emulator nor be needed by it. The credentials alone
+#: do: presigned URLs are signed with them, and it verifies those.
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TMPDIR")
 
 
@@ -46,18 +48,22 @@ class Ministack:
 
     def _environment(self) -> Mapping[str, str]:
         environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        return environment | {
-            "SERVICES": ",".join(sorted(self.services)),
-            "GATEWAY_PORT": str(self.port),
-            "MINISTACK_HOST": LOOPBACK,
-            "LOG_LEVEL": "WARNING",
-            "IOT_MTLS_ENABLED": "0",
-            "SFTP_ENABLED": "0",
-            # It removes containers that it takes for its own: let it find no Docker at all.
-            "DOCKER_HOST": "unix:///nonexistent",
-            "S3_PERSIST": "0" if self.s3_directory is None else "1",
-            "S3_DATA_DIR": str(self.s3_directory or "/nonexistent"),
-        }
+        return (
+            environment
+            | credentials_of(os.environ)
+            | {
+                "SERVICES": ",".join(sorted(self.services)),
+                "GATEWAY_PORT": str(self.port),
+                "MINISTACK_HOST": LOOPBACK,
+                "LOG_LEVEL": "WARNING",
+                "IOT_MTLS_ENABLED": "0",
+                "SFTP_ENABLED": "0",
+                # It removes containers that it takes for its own: let it find no Docker at all.
+                "DOCKER_HOST": "unix:///nonexistent",
+                "S3_PERSIST": "0" if self.s3_directory is None else "1",
+                "S3_DATA_DIR": str(self.s3_directory or "/nonexistent"),
+            }
+        )
 
     def _answers(self) -> bool:
         connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=5)

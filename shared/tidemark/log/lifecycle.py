@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemark.log.append import TailMoved, batch_item, check_landed
+from tidemark.log.buckets import count_streams
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.references import add_reference, if_unreferenced, mark_deleted
 from tidemark.log.schema import (
@@ -21,6 +22,7 @@ from tidemark.log.table import (
     Write,
 )
 from tidemark.log.tails import RECLAIM_AFTER_MS
+from tidemark.protocol.errors import BucketNotFound
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
@@ -44,12 +46,13 @@ def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
 
 
 def create_stream(table: Table, record: StreamRecord, first: Batch | None) -> None:
-    """Make the stream and its first batch, together. Raises StreamExists, and for a fork
-    StreamChanged when its source is not as it was.
+    """Make the stream and its first batch, together, and count it in its bucket. Raises
+    StreamExists, BucketNotFound, and for a fork StreamChanged when its source is not as it was.
 
-    A stream without content, expiry or source is one conditional write.
+    A stream without content, expiry, source or bucket is one conditional write.
     """
-    extra = _creation_extras(record, first)
+    counted = count_streams(record.key.bucket, +1)
+    extra = [*counted, *_creation_extras(record, first)]
     try:
         if extra:
             table.transact([Write(encode_stream(record), condition=IF_ABSENT), *extra])
@@ -58,6 +61,8 @@ def create_stream(table: Table, record: StreamRecord, first: Batch | None) -> No
     except ConditionFailed as refused:
         _check_created(record, refused.existing)
     except TransactionRefused as refused:
+        if counted and refused.failed[1]:
+            raise BucketNotFound from refused
         if not refused.failed[0]:
             raise StreamChanged from refused
         _check_created(record, refused.existing[0])
@@ -89,18 +94,19 @@ def tombstone(tail: Tail, append_id: str, now_ms: int) -> Batch:
 
 
 def end_stream(table: Table, record: StreamRecord, last: Batch, release: Sequence[Write] = ()) -> None:
-    """Delete or expire: tombstone the log, remove the item, ask for the space back, and let
-    go of the stream it was forked from (`log/references.py`).
+    """Delete or expire: tombstone the log, remove the item, count it out of its bucket, ask
+    for the space back, and let go of the stream it was forked from (`log/references.py`).
 
     A stream that forks were made of keeps its item and its log, and is marked as deleted.
     Raises TailMoved when an append came first, StreamChanged when anything else did.
     """
+    counted = count_streams(record.key.bucket, -1)
     if record.references:
-        _end(table, last, record, [mark_deleted(record, last.time_ms)])
+        _end(table, last, record, [mark_deleted(record, last.time_ms), *counted])
     else:
         unreferenced = if_unreferenced(record.incarnation)
         gone = Write(delete=stream_key(record.key), condition=unreferenced)
-        _end(table, last, record, [gone, reclaim(record, last.time_ms), *release])
+        _end(table, last, record, [gone, *counted, reclaim(record, last.time_ms), *release])
 
 
 def replace_stream(
@@ -112,7 +118,8 @@ def replace_stream(
     *,
     release: Sequence[Write] = (),
 ) -> None:
-    """Create a stream where an expired one still has its item. Raises as `end_stream`."""
+    """Create a stream where an expired one still has its item: its bucket counts no more and
+    no fewer. Raises as `end_stream`."""
     fresh = Write(encode_stream(record), condition=if_unreferenced(expired.incarnation))
     extras = _creation_extras(record, first)
     _end(table, last, expired, [fresh, reclaim(expired, last.time_ms), *release, *extras])

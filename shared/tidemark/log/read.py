@@ -119,7 +119,7 @@ def read_page(
     skip = start - before.start
     if record.content_type.is_json and skip not in accumulate(before.lengths):
         raise Malformed(f"Offset {render_offset(start)} is not the end of a message")
-    rest = [_cut(before, spans[0].end), *page.batches]
+    rest = [cut_batch(before, spans[0].end), *page.batches]
     return _page(start, rest, limit_bytes, reached_tail=page.up_to_date, skip=skip)
 
 
@@ -140,7 +140,7 @@ def _read_forward(
         left_bytes = start + limit_bytes - begin
         found = _chain(recent, span, begin, left_bytes)
         complete = _fill(table, span, begin, found, left_bytes)
-        batches.extend(_cut(batch, span.end) for batch in found)
+        batches.extend(cut_batch(batch, span.end) for batch in found)
         if not complete or (batches and batches[-1].end - start > limit_bytes):
             break
     return _page(start, batches, limit_bytes, reached_tail=complete and span.end is None)
@@ -171,7 +171,7 @@ def _is_enough(span: Span, begin: int, batches: Sequence[Batch], limit_bytes: in
     return end - begin > limit_bytes or (span.end is not None and end >= span.end)
 
 
-def _cut(batch: Batch, end: int | None) -> Batch:
+def cut_batch(batch: Batch, end: int | None) -> Batch:
     """What a fork inherits of a batch: it may leave its source in the middle, and it never
     inherits what the source's writers were up to, nor that the source was closed."""
     if end is None:

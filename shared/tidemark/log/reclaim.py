@@ -14,7 +14,7 @@ from tidemark.log.schema import (
     encode_due,
     log_pk,
 )
-from tidemark.log.table import Table
+from tidemark.log.table import Condition, ConditionFailed, Table
 
 
 def due_entries(table: Table, now_ms: int) -> Iterator[Due]:
@@ -24,12 +24,33 @@ def due_entries(table: Table, now_ms: int) -> Iterator[Due]:
         yield from map(decode_due, items)
 
 
+def overdue(table: Table, now_ms: int, shard: int) -> list[Due]:
+    """All that has fallen due in one shard."""
+    found: list[Due] = []
+    at_least, more = "0", True
+    while more:
+        items, more = table.query(due_pk(shard), at_least=at_least, at_most=due_before(now_ms))
+        found += map(decode_due, items)
+        if items:
+            at_least = f"{items[-1]['sk']['S']}/"  # behind the last one, whatever its mark
+    return found
+
+
 def schedule(table: Table, due: Due) -> None:
     table.put(encode_due(due))
 
 
 def settle(table: Table, due: Due) -> None:
     table.delete(due_key(due))
+
+
+def claim(table: Table, due: Due) -> bool:
+    """Take the entry out of the queue; False where somebody else has."""
+    try:
+        table.delete(due_key(due), Condition("attribute_exists(sk)"))
+    except ConditionFailed:
+        return False
+    return True
 
 
 def remove_log(table: Table, due: Due) -> None:

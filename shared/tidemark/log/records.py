@@ -13,6 +13,27 @@ from tidemark.protocol.tail import Tail
 
 
 @dataclass(frozen=True, slots=True)
+class BucketRecord:
+    """`streams` counts those that have an item; `creation_id` is the creation's own mark."""
+
+    bucket: str
+    created_ms: int
+    creation_id: str
+    streams: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The visible snapshot of a stream: what lies before `offset`, folded, in a blob."""
+
+    offset: int
+    blob: str
+    content_type: ContentType
+    size: int
+    published_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """A stretch of another stream's log that a fork inherits: up to `end`, from where the
     segment before it ends."""
@@ -36,6 +57,7 @@ class StreamRecord:
     """A stream that exists. A re-created one has another incarnation, and so another log.
 
     `touched_ms` is the last recorded read; writes are recorded by their batches.
+    `retained` is the earliest offset that may be read.
     `lineage` is flat: whatever a fork of a fork inherits, in order of offsets.
     `references` counts the forks made of this very stream; `deleted` says that only they
     keep it.
@@ -51,11 +73,17 @@ class StreamRecord:
     fork: Fork | None = None
     references: int = 0
     deleted: bool = False
+    snapshot: Snapshot | None = None
+    retained: int = 0
 
     @property
     def base(self) -> int:
         """The offset at which the stream's own log begins."""
         return self.lineage[-1].end if self.lineage else 0
+
+    def owns(self, blob: str) -> bool:
+        """Whether a snapshot's blob is the stream's own, and not one that a fork inherited."""
+        return f"/{self.incarnation}/" in blob
 
     def inherited(self, end: int) -> tuple[Segment, ...]:
         """The lineage of a fork at `end`."""
@@ -105,6 +133,10 @@ class DueKind(Enum):
 
     EXPIRE = "expire"
     RECLAIM = "reclaim"
+    #: Remove the batches below `offset`, and the blob of the snapshot before.
+    TRIM = "trim"
+    #: Remove an upload that nobody has published.
+    UPLOAD = "upload"
     #: Remove what was put into S3 for a stream that never came to be.
     ORPHAN = "orphan"
     #: Remove a deleted stream if its last fork is gone.
@@ -113,12 +145,18 @@ class DueKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """An entry in the janitor's queue: do `kind` to this incarnation, not before `due_ms`."""
+    """An entry in the janitor's queue: do `kind` to this incarnation, not before `due_ms`.
+
+    `mark` keeps apart the entries of kinds that a stream may have several of.
+    """
 
     kind: DueKind
     key: StreamKey
     incarnation: str
     due_ms: int
+    mark: str = ""
+    offset: int = 0
+    blob: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 | item     | pk                                       | sk                               |
 | -------- | ---------------------------------------- | -------------------------------- |
+| bucket   | `bucket/<bucket>`                        | `.`                              |
 | stream   | `bucket/<bucket>`                        | `stream/<stream id>`             |
 | batch    | `log/<bucket>/<stream id>#<incarnation>` | start offset, 16 digits, or with |
 |          |                                          | `.`: a closed stream's tombstone |
 | producer | `producer/<incarnation>`                 | producer id                      |
-| due      | `due/<shard>`                            | `<due ms>/<incarnation>`         |
+| due      | `due/<shard>`                            | `<due ms>/<incarnation>[/<mark>]`|
 | waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`      |
 
 Attribute names are short because DynamoDB bills a write by the kilobyte of the whole item.
@@ -22,7 +23,17 @@ from typing import Any, Final
 
 import orjson
 
-from tidemark.log.records import Batch, Due, DueKind, Fork, Segment, StreamRecord, Waiter
+from tidemark.log.records import (
+    Batch,
+    BucketRecord,
+    Due,
+    DueKind,
+    Fork,
+    Segment,
+    Snapshot,
+    StreamRecord,
+    Waiter,
+)
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
@@ -43,6 +54,8 @@ DUE_SHARDS: Final = 8
 #: Waiters are spread over this many partitions, so that those of a stream are found with one
 #: query, and all of them with this many, however many streams there are.
 WAIT_SHARDS: Final = 64
+#: What a snapshot's offset is checked against: the last batch that begins at or before it.
+BOUNDARY_ATTRIBUTES: Final = ("sk", "e", "m", "x", "i", "t")
 #: What a read for the tail needs of a batch: all but the bytes.
 STATE_ATTRIBUTES: Final = ("sk", "e", "c", "x", "q", "p", "o", "k", "i", "t")
 
@@ -68,11 +81,44 @@ def _key(pk: str, sk: str) -> Key:
     return {"pk": {"S": pk}, "sk": {"S": sk}}
 
 
+# --- bucket -------------------------------------------------------------------------
+
+
+def bucket_pk(bucket: str) -> str:
+    return f"bucket/{bucket}"
+
+
+def bucket_key(bucket: str) -> Key:
+    return _key(bucket_pk(bucket), ".")
+
+
+def encode_bucket(record: BucketRecord) -> Item:
+    """`n` stream count, `cr` created, `i` creation id."""
+    return bucket_key(record.bucket) | {
+        "n": {"N": str(record.streams)},
+        "cr": {"N": str(record.created_ms)},
+        "i": {"S": record.creation_id},
+    }
+
+
+def decode_bucket(item: Item) -> BucketRecord:
+    return BucketRecord(
+        bucket=item["pk"]["S"].removeprefix("bucket/"),
+        created_ms=int(item["cr"]["N"]),
+        creation_id=item["i"]["S"],
+        streams=int(item["n"]["N"]),
+    )
+
+
 # --- stream -------------------------------------------------------------------------
 
 
+def stream_sk(stream_id: str) -> str:
+    return f"stream/{stream_id}"
+
+
 def stream_key(key: StreamKey) -> Key:
-    return _key(f"bucket/{key.bucket}", f"stream/{key.stream_id}")
+    return _key(bucket_pk(key.bucket), stream_sk(key.stream_id))
 
 
 def encode_stream(record: StreamRecord) -> Item:
@@ -89,7 +135,35 @@ def encode_stream(record: StreamRecord) -> Item:
     if record.expiry.expires_at is not None:
         item["xa"] = {"S": record.expiry.expires_at}
         item["xm"] = {"N": str(record.expiry.expires_at_ms)}
+    if record.retained:
+        item["er"] = {"N": str(record.retained)}
+    if record.snapshot is not None:
+        item |= encode_snapshot(record.snapshot)
     return item | _encode_fork(record)
+
+
+def encode_snapshot(snapshot: Snapshot) -> Item:
+    """Attributes of the stream's item: `so` offset, `sb` blob, `sc` content type, `sz` size,
+    `sp` published. Beside them `er`, the earliest offset that is retained."""
+    return {
+        "so": {"N": str(snapshot.offset)},
+        "sb": {"S": snapshot.blob},
+        "sc": {"S": snapshot.content_type.value},
+        "sz": {"N": str(snapshot.size)},
+        "sp": {"N": str(snapshot.published_ms)},
+    }
+
+
+def decode_snapshot(item: Item) -> Snapshot | None:
+    if "sb" not in item:
+        return None
+    return Snapshot(
+        offset=int(item["so"]["N"]),
+        blob=item["sb"]["S"],
+        content_type=parse_content_type(item["sc"]["S"]),
+        size=int(item["sz"]["N"]),
+        published_ms=int(item["sp"]["N"]),
+    )
 
 
 def _encode_fork(record: StreamRecord) -> Item:
@@ -129,6 +203,8 @@ def decode_stream(item: Item) -> StreamRecord:
         ),
         created_ms=int(item["cr"]["N"]),
         touched_ms=int(item["to"]["N"]),
+        snapshot=decode_snapshot(item),
+        retained=_number(item, "er") or 0,
         lineage=_decode_lineage(item),
         fork=_decode_fork(item),
         references=_number(item, "rc") or 0,
@@ -322,7 +398,8 @@ def due_pk(shard: int) -> str:
 def due_key(due: Due) -> Key:
     shard = _shard(due.incarnation, DUE_SHARDS)
     # Digits only, so that an instant before 1970 sorts with the rest.
-    return _key(due_pk(shard), f"{render_offset(max(0, due.due_ms))}/{due.incarnation}")
+    sk = f"{render_offset(max(0, due.due_ms))}/{due.incarnation}"
+    return _key(due_pk(shard), f"{sk}/{due.mark}" if due.mark else sk)
 
 
 def _shard(incarnation: str, shards: int) -> int:
@@ -330,21 +407,30 @@ def _shard(incarnation: str, shards: int) -> int:
 
 
 def encode_due(due: Due) -> Item:
-    """`kd` what to do, `bk` and `st` the stream it is to be done to."""
-    return due_key(due) | {
+    """`kd` what to do, `bk` and `st` the stream it is to be done to, `of` below which
+    offset, `s` with which blob."""
+    item = due_key(due) | {
         "kd": {"S": due.kind.value},
         "bk": {"S": due.key.bucket},
         "st": {"S": due.key.stream_id},
     }
+    if due.offset:
+        item["of"] = {"N": str(due.offset)}
+    if due.blob is not None:
+        item["s"] = {"S": due.blob}
+    return item
 
 
 def decode_due(item: Item) -> Due:
-    due_ms, incarnation = item["sk"]["S"].split("/", 1)
+    due_ms, incarnation, *marks = item["sk"]["S"].split("/")
     return Due(
         kind=DueKind(item["kd"]["S"]),
         key=StreamKey(item["bk"]["S"], item["st"]["S"]),
         incarnation=incarnation,
         due_ms=int(due_ms),
+        mark=marks[0] if marks else "",
+        offset=_number(item, "of") or 0,
+        blob=item["s"]["S"] if "s" in item else None,
     )
 
 

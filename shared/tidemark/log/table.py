@@ -56,11 +56,15 @@ def if_incarnation(incarnation: str) -> Condition:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A change of some attributes of an item, as an update expression and its values."""
+    """A change of some attributes of an item, as an update expression and its values.
+
+    `names` stand in for attributes whose own name is a word of DynamoDB's.
+    """
 
     key: Key
     expression: str
     values: Item
+    names: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,9 @@ class Table:
         )
 
     def delete(self, key: Key, condition: Condition | None = None) -> None:
-        """Raises ConditionFailed."""
-        self._call("DeleteItem", Key=key, **(condition.arguments() if condition else {}))
+        """Raises ConditionFailed with the item that is there."""
+        arguments = condition.arguments() if condition else {}
+        self._call("DeleteItem", Key=key, ReturnValuesOnConditionCheckFailure="ALL_OLD", **arguments)
 
     def delete_many(self, keys: Sequence[Key]) -> None:
         """Remove up to 25 items; those that DynamoDB leaves over are asked for again."""
@@ -160,7 +165,12 @@ class Table:
 
 def _update_arguments(update: Update, condition: Condition | None) -> dict[str, Any]:
     values = update.values | ((condition.values or {}) if condition else {})
-    return {"Key": update.key, "UpdateExpression": update.expression, "ExpressionAttributeValues": values}
+    arguments = {
+        "Key": update.key,
+        "UpdateExpression": update.expression,
+        "ExpressionAttributeValues": values,
+    }
+    return arguments | ({"ExpressionAttributeNames": update.names} if update.names else {})
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from tidemark.blobs.compose import Composition
 from tidemark.blobs.store import Blobs
 from tidemark.log.dynamodb import Signer, connect_dynamodb
 from tidemark.log.table import Table
@@ -16,6 +17,9 @@ from tidemark.loop.http import LoopHttp
 from tidemark.loop.steps import run_in_steps, step_aside
 from tidemark.service.concurrency import Run
 from tidemark.service.stores import Stores
+
+#: Each has a connection of its own.
+_AT_ONCE: Final = 16
 
 _T = TypeVar("_T")
 _A = TypeVar("_A")
@@ -33,8 +37,14 @@ class Concurrently:
         first, second = step_aside(asyncio.gather(run_in_steps(one), run_in_steps(other)))
         return first, second
 
-    def each(self, call: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
-        return step_aside(asyncio.gather(*(run_in_steps(partial(call, name)) for name in names)))
+    def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def when_there_is_room(item: _A) -> _T:
+            async with room:
+                return await run_in_steps(partial(call, item))
+
+        return step_aside(asyncio.gather(*map(when_there_is_room, items)))
 
     def sleep(self, seconds: float) -> None:
         sleep(seconds)
@@ -56,8 +66,20 @@ class _BlobsOnThreads:
     def get(self, key: str) -> bytes:
         return self._call(lambda: self.blobs.get(key))
 
-    def delete(self, key: str) -> None:
-        self._call(lambda: self.blobs.delete(key))
+    def size(self, key: str) -> int | None:
+        return self._call(lambda: self.blobs.size(key))
+
+    def compose(self, key: str, wanted: Composition) -> None:
+        self._call(lambda: self.blobs.compose(key, wanted))
+
+    def url_to_get(self, key: str, seconds: int, content_type: str | None = None) -> str:
+        return self._call(lambda: self.blobs.url_to_get(key, seconds, content_type))
+
+    def url_to_put(self, key: str, seconds: int) -> str:
+        return self._call(lambda: self.blobs.url_to_put(key, seconds))
+
+    def delete(self, *keys: str) -> None:
+        self._call(lambda: self.blobs.delete(*keys))
 
     def delete_prefix(self, prefix: str) -> None:
         self._call(lambda: self.blobs.delete_prefix(prefix))

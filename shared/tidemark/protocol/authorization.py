@@ -64,6 +64,8 @@ class Target:
 
     bucket: str | None
     stream_id: str | None = None
+    #: All streams whose name begins like this, as a listing shows them.
+    is_prefix: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,9 @@ class Grant:
             return False
         if target.stream_id is None:
             return not self.prefix and not self.exact and (target.bucket is not None or self.is_everywhere)
-        return target.stream_id == self.prefix if self.exact else target.stream_id.startswith(self.prefix)
+        if self.exact:
+            return target.stream_id == self.prefix and not target.is_prefix
+        return target.stream_id.startswith(self.prefix)
 
     @property
     def is_everywhere(self) -> bool:

@@ -8,12 +8,21 @@ to write it down.
     ├── Malformed             400  the request itself is wrong
     ├── ProducerFenced        403  a newer epoch of this producer exists (§5.2.1)
     ├── StreamNotFound        404
+    ├── BucketNotFound        404
+    ├── SnapshotNotFound      404
+    ├── NothingHere           404  no resource has this path
     ├── Conflict              409
     │   ├── StreamClosed           no append after closing (§4.1)
     │   ├── ContentTypeMismatch    (§5.2)
     │   ├── SequenceRegression     Stream-Seq did not increase (§5.2)
-    │   └── SequenceGap            Producer-Seq skipped ahead (§5.2.1)
+    │   ├── SequenceGap            Producer-Seq skipped ahead (§5.2.1)
+    │   ├── BucketExists           (extensions §1.2)
+    │   ├── BucketNotEmpty         (extensions §1.5)
+    │   ├── OffsetBeyondTail       a snapshot of what is not written yet (extensions §2.2)
+    │   ├── SnapshotNeeded         the latest one is what bootstrap begins with (extensions §2.6)
+    │   └── UploadNotFound         named by a publish, and not there
     ├── StreamGone            410  deleted, but forks still live on its data (§4.2)
+    ├── RetentionGone         410  the offset lies below what is retained (extensions §2.2)
     ├── PayloadTooLarge       413
     ├── TooManyMessages       413
     ├── Busy                  429  storage asks us to slow down
@@ -49,6 +58,31 @@ class StreamNotFound(Refused):
 
     def __init__(self, message: str = "Stream does not exist; create it with PUT") -> None:
         super().__init__(message)
+
+
+class BucketNotFound(Refused):
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("Bucket does not exist; create it with PUT")
+
+
+class SnapshotNotFound(Refused):
+    """Never published, or superseded by a later one."""
+
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("The stream has no such snapshot")
+
+
+class NothingHere(Refused):
+    """No resource has this path, whatever the method."""
+
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("Nothing is here; a stream has snapshot, snapshot/{offset}[/upload] and bootstrap")
 
 
 class StreamGone(Refused):
@@ -94,6 +128,50 @@ class SequenceGap(Conflict):
         )
 
 
+class BucketExists(Conflict):
+    def __init__(self) -> None:
+        super().__init__("Bucket exists already")
+
+
+class BucketNotEmpty(Conflict):
+    def __init__(self) -> None:
+        super().__init__("Bucket is not empty: delete its streams first")
+
+
+class OffsetBeyondTail(Conflict):
+    """The tail travels along, so that a client knows what it may fold."""
+
+    def __init__(self, tail: int) -> None:
+        super().__init__(
+            f"Snapshot offset lies beyond the tail {render_offset(tail)}",
+            {"Stream-Next-Offset": render_offset(tail)},
+        )
+
+
+class SnapshotNeeded(Conflict):
+    def __init__(self) -> None:
+        super().__init__("This is the latest snapshot: without it bootstrap would be incomplete")
+
+
+class UploadNotFound(Conflict):
+    def __init__(self) -> None:
+        super().__init__(
+            "No such upload is there for this offset: it is not finished, published already, or lapsed"
+        )
+
+
+class RetentionGone(Refused):
+    """Where to go on travels along; what lies before is in the snapshot."""
+
+    status = 410
+
+    def __init__(self, retained: int) -> None:
+        super().__init__(
+            f"Offsets below {render_offset(retained)} are no longer retained; start over from bootstrap",
+            {"Stream-Next-Offset": render_offset(retained)},
+        )
+
+
 class ProducerFenced(Refused):
     """Zombie fencing; the current epoch lets the client claim the next one (§5.2.1)."""
 
@@ -109,8 +187,8 @@ class ProducerFenced(Refused):
 class PayloadTooLarge(Refused):
     status = 413
 
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__(f"Body is too large: at most {limit_bytes} bytes in one request")
+    def __init__(self, limit_bytes: int, way_out: str = "") -> None:
+        super().__init__(f"Body is too large: at most {limit_bytes} bytes in one request{way_out}")
 
 
 class TooManyMessages(Refused):

@@ -31,7 +31,7 @@ def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
     it before we see it. Raises Malformed for a name that could be taken for another one,
     StreamNotFound for the reserved control paths.
     """
-    segments = [_decode(segment) if encoded else segment for segment in path.split("/")]
+    segments = [decode_segment(segment) if encoded else segment for segment in path.split("/")]
     for segment in segments:
         _check_segment(segment)
     stream_id = "/".join(segments)
@@ -42,7 +42,7 @@ def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
     return StreamKey(PLAIN_BUCKET, stream_id)
 
 
-def _decode(segment: str) -> str:
+def decode_segment(segment: str) -> str:
     try:
         return unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:

@@ -16,8 +16,8 @@ class Concurrency(Protocol):
     def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
         """Both at once: two independent calls cost the time of one."""
 
-    def each(self, call: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
-        """The same call for several names at once; the answers in their order."""
+    def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
+        """The same call for several things, some at once; the answers in their order."""
 
     def sleep(self, seconds: float) -> None: ...
 
@@ -39,8 +39,8 @@ class Threads:
         second = other()
         return future.result(), second
 
-    def each(self, call: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
-        return list(self._pool.map(call, names))
+    def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
+        return list(self._pool.map(call, items))
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -103,6 +103,8 @@ class _Creation:
             touched_ms=now_ms,
             lineage=origin.lineage,
             fork=origin.fork,
+            snapshot=origin.snapshot,
+            retained=origin.retained,
         )
         return record, self._first_batch(record, request, now_ms)
 

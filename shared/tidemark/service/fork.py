@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemark.log.read import read_page
-from tidemark.log.records import Fork, Segment
+from tidemark.log.records import Fork, Segment, Snapshot
 from tidemark.log.tails import Known
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import Conflict, Malformed, StreamGone, StreamNotFound
@@ -18,6 +18,7 @@ from tidemark.protocol.fork import (
     decide_sub_offset,
 )
 from tidemark.protocol.offset import render_offset
+from tidemark.protocol.snapshot import check_retained
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_known
 from tidemark.service.stores import Stores
@@ -29,6 +30,8 @@ class Origin:
     expiry: Expiry
     lineage: tuple[Segment, ...] = ()
     fork: Fork | None = None
+    snapshot: Snapshot | None = None
+    retained: int = 0
 
 
 def fork_origin(
@@ -38,9 +41,11 @@ def fork_origin(
     content_type: ContentType | None,
     expiry: Expiry,
 ) -> Origin:
-    """What the fork `key` begins with. Copies nothing, whatever the source's size.
+    """What the fork `key` begins with. Copies nothing, whatever the source's size: where the
+    source begins with a snapshot, the fork begins with the same one.
 
-    Raises as the table of fork creation errors says: StreamNotFound, Malformed, Conflict.
+    Raises as the table of fork creation errors says: StreamNotFound, Malformed, Conflict; and
+    RetentionGone.
     """
     if point.source == key:
         raise Malformed("A stream cannot be forked from itself")
@@ -50,10 +55,18 @@ def fork_origin(
     check_generation(generation)
     fork_type = decide_content_type(record.content_type, content_type)
     anchor = source.tail.offset if point.offset is None else point.offset
+    check_retained(anchor, record.retained)
     end = _resolve(stores, source, anchor, point.sub_offset)
     asked = ForkPoint(point.source, anchor, point.sub_offset)
     fork = Fork(asked, record.incarnation, generation)
-    return Origin(fork_type, decide_expiry(record.expiry, expiry), record.inherited(end), fork)
+    return Origin(
+        fork_type,
+        decide_expiry(record.expiry, expiry),
+        record.inherited(end),
+        fork,
+        record.snapshot,
+        record.retained,
+    )
 
 
 def _load_source(stores: Stores, key: StreamKey) -> Known:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidemark.blobs.store import log_prefix
+from tidemark.blobs.store import log_prefix, snapshot_prefix
 from tidemark.log.append import TailMoved
 from tidemark.log.lifecycle import StreamChanged, load_stream
 from tidemark.log.read import load_last
@@ -21,6 +21,7 @@ from tidemark.service.delete import end
 from tidemark.service.load import known_from
 from tidemark.service.release import release
 from tidemark.service.stores import Stores
+from tidemark.service.trim import remove_upload, trim
 
 
 @dataclass(slots=True)
@@ -30,6 +31,8 @@ class Swept:
     expired: int = 0
     postponed: int = 0
     reclaimed: int = 0
+    trimmed: int = 0
+    lapsed: int = 0
     released: int = 0
     orphans: int = 0
 
@@ -43,6 +46,10 @@ def sweep(stores: Stores, may_go_on: Callable[[], bool] = lambda: True) -> Swept
         if due.kind is DueKind.RECLAIM:
             _reclaim(stores, due)
             swept.reclaimed += 1
+        elif due.kind is DueKind.TRIM:
+            swept.trimmed += trim(stores, due, may_go_on)
+        elif due.kind is DueKind.UPLOAD:
+            swept.lapsed += remove_upload(stores, due)
         elif due.kind is DueKind.ORPHAN:
             swept.orphans += _remove_orphan(stores, due)
         elif due.kind is DueKind.RELEASE:
@@ -55,6 +62,7 @@ def sweep(stores: Stores, may_go_on: Callable[[], bool] = lambda: True) -> Swept
 def _reclaim(stores: Stores, due: Due) -> None:
     remove_log(stores.table, due)
     stores.blobs.delete_prefix(log_prefix(due.incarnation))
+    stores.blobs.delete_prefix(snapshot_prefix(due.incarnation))
     settle(stores.table, due)
 
 

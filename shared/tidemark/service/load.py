@@ -8,6 +8,7 @@ from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.tails import Known
 from tidemark.protocol.errors import Refused, StreamGone, StreamNotFound
+from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.stores import Stores
@@ -63,6 +64,22 @@ def _load(stores: Stores, key: StreamKey, now_ms: int) -> tuple[StreamRecord | N
     if record is not None and record.incarnation != expected:
         last = load_last(stores.table, log_pk(key, record.incarnation))
     return record, last
+
+
+def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int, now_ms: int) -> int:
+    """When the stream was last used, as far as its expiry hangs on it. Raises StreamNotFound or
+    StreamGone.
+
+    `seen_ms` is the time of some batch of it. Writes renew by their batches alone, so a
+    stream that nobody reads looks idle in its item; only then is its tail asked.
+    """
+    used_ms = max(record.touched_ms, seen_ms)
+    if is_expired(record.expiry, used_ms, now_ms):
+        last = load_last(stores.table, log_pk(record.key, record.incarnation))
+        used_ms = max(used_ms, last.time_ms if last else 0)
+        if is_expired(record.expiry, used_ms, now_ms):
+            raise ended(record)
+    return used_ms
 
 
 def reload_tail(stores: Stores, record: StreamRecord) -> Known:

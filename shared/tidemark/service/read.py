@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tidemark.log.lifecycle import load_stream
-from tidemark.log.read import Page, load_last, read_page
+from tidemark.log.read import PAGE_BYTES, Page, read_page
 from tidemark.log.records import StreamRecord
-from tidemark.log.schema import log_pk, stream_key
+from tidemark.log.schema import stream_key
 from tidemark.log.table import ConditionFailed, if_incarnation
-from tidemark.protocol.errors import StreamNotFound
-from tidemark.protocol.expiry import is_expired, needs_renewal
+from tidemark.log.tails import Known
+from tidemark.protocol.errors import Malformed, RetentionGone, StreamNotFound
+from tidemark.protocol.expiry import needs_renewal
 from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
-from tidemark.service.load import ended, existing, known_from, load_known
+from tidemark.service.load import ended, existing, known_from, last_used_ms, load_known
 from tidemark.service.stores import Stores
 
 
@@ -31,17 +32,26 @@ class Reading:
 
 
 def read(stores: Stores, key: StreamKey, read_from: ReadFrom) -> Reading:
-    """One page. Raises StreamNotFound, or Malformed for an offset not in the stream.
+    """One page. Raises StreamNotFound, RetentionGone for an offset below what is retained,
+    or Malformed for one that is not in the stream.
 
     A read renews a sliding expiry (§5.1), whether it finds data or not.
     """
     now_ms = stores.clock_ms()
     if read_from == NOW:
         known = load_known(stores, key)
-        record = _renew(stores, known.record, known.touched_ms, now_ms)
+        record = renew(stores, known.record, known.touched_ms, now_ms)
         tail = known.tail
         return Reading(record, Page(tail.offset, (), up_to_date=True, closed=tail.closed))
     record, page = _load_page(stores, key, read_from, now_ms)
+    record = _keep_alive(stores, record, page, now_ms)
+    return _reading(stores, record, page, now_ms)
+
+
+def read_record(stores: Stores, record: StreamRecord, start: int, limit_bytes: int = PAGE_BYTES) -> Reading:
+    """One page of a stream whose item was read just now. Raises as `read`."""
+    now_ms = stores.clock_ms()
+    page = read_page(stores.table, record, start, recent=stores.recent, limit_bytes=limit_bytes)
     record = _keep_alive(stores, record, page, now_ms)
     return _reading(stores, record, page, now_ms)
 
@@ -85,17 +95,36 @@ def _load_page(stores: Stores, key: StreamKey, start: int, now_ms: int) -> tuple
     known = stores.tails.get(key, now_ms)
     if known is None:
         record = existing(load_stream(stores.table, key))
+        _check_retained(stores, record, start, now_ms)
         return record, _query_page(stores, record, start, None)
     guess = known
     found, page = stores.concurrency.pair(
-        lambda: load_stream(stores.table, key),
-        lambda: _query_page(stores, guess.record, start, guess.tail),
+        lambda: load_stream(stores.table, key), lambda: _try_page(stores, guess, start)
     )
     record = existing(found)
+    _check_retained(stores, record, start, now_ms)
     if record.incarnation != known.record.incarnation:
         stores.tails.forget(key)
         page = _query_page(stores, record, start, None)
+    if isinstance(page, Malformed):
+        raise page
     return record, page
+
+
+def _try_page(stores: Stores, guess: Known, start: int) -> Page | Malformed:
+    """What is wrong with an offset counts only once the stream's item agrees: the stream may
+    be another by now, or what was before the offset trimmed."""
+    try:
+        return _query_page(stores, guess.record, start, guess.tail)
+    except Malformed as fault:
+        return fault
+
+
+def _check_retained(stores: Stores, record: StreamRecord, start: int, now_ms: int) -> None:
+    """Raises RetentionGone; of an expired stream StreamNotFound."""
+    if start < record.retained:
+        last_used_ms(stores, record, 0, now_ms)
+        raise RetentionGone(record.retained)
 
 
 def _query_page(stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None) -> Page:
@@ -103,21 +132,12 @@ def _query_page(stores: Stores, record: StreamRecord, start: int, known_tail: Ta
 
 
 def _keep_alive(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> StreamRecord:
-    """Judge the expiry, and renew a sliding one. Raises StreamNotFound.
-
-    Writes renew by their batches alone, so a stream that nobody reads looks idle in its
-    item; only then is its tail asked.
-    """
-    touched_ms = max(record.touched_ms, page.last.time_ms if page.last else 0)
-    if is_expired(record.expiry, touched_ms, now_ms):
-        last = load_last(stores.table, log_pk(record.key, record.incarnation))
-        touched_ms = max(touched_ms, last.time_ms if last else 0)
-        if is_expired(record.expiry, touched_ms, now_ms):
-            raise ended(record)
-    return _renew(stores, record, touched_ms, now_ms)
+    """Judge the expiry, and renew a sliding one. Raises StreamNotFound or StreamGone."""
+    touched_ms = last_used_ms(stores, record, page.last.time_ms if page.last else 0, now_ms)
+    return renew(stores, record, touched_ms, now_ms)
 
 
-def _renew(stores: Stores, record: StreamRecord, touched_ms: int, now_ms: int) -> StreamRecord:
+def renew(stores: Stores, record: StreamRecord, touched_ms: int, now_ms: int) -> StreamRecord:
     """Record that a read took place. Raises StreamNotFound where the stream just ended."""
     if not needs_renewal(record.expiry, touched_ms, now_ms):
         return record

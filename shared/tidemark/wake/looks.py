@@ -34,18 +34,13 @@ class SharedLooks:
             gathering = self._gathering[name] = _Gathering(call)
             # A ring wakes its readers in one turn of the loop; this comes in the next.
             asyncio.get_running_loop().call_soon(self._start, name)
-        gathering.askers += 1
-        try:
-            return await asyncio.shield(gathering.answer)
-        finally:
-            gathering.askers -= 1
+        # One who leaves takes nobody along.
+        return await asyncio.shield(gathering.answer)
 
     def _start(self, name: Hashable) -> None:
-        gathering = self._gathering.pop(name)
-        if gathering.askers:
-            task = asyncio.create_task(self._answer(gathering))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        task = asyncio.create_task(self._answer(self._gathering.pop(name)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, gathering: _Gathering) -> None:
         try:
@@ -61,4 +56,3 @@ class _Gathering:
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call = call
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.askers = 0

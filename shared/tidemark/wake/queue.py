@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Final
 
 from botocore import exceptions
@@ -50,13 +51,10 @@ class Queues:
     def __init__(self, make_client: Callable[[], Any], prefix: str) -> None:
         self._make_client = make_client
         self._prefix = prefix
-        self._made: Any = None
 
-    @property
+    @cached_property
     def _client(self) -> Any:
-        if self._made is None:
-            self._made = self._make_client()
-        return self._made
+        return self._make_client()
 
     def create(self, now_ms: int) -> str:
         """The URL of a new queue. Its name says when it was made, so that a sweep need not

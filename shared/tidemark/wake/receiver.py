@@ -13,7 +13,7 @@ from typing import Final
 
 from tidemark.wake.hub import Hub
 from tidemark.wake.queue import MAX_RECEIVE_SECONDS, QueueGone, Queues, QueueUnavailable
-from tidemark.wake.ring import decode_ring
+from tidemark.wake.ring import NotARing, decode_ring
 
 _log = logging.getLogger("tidemark")
 
@@ -57,11 +57,11 @@ class Receiver:
         self._clock_ms = clock_ms
         self._receive_seconds = receive_seconds
         self._queue: OwnQueue | None = None
-        self._create_after_ms = -math.inf
+        self._create_after = -math.inf
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._late_after_ms: float = math.inf
-        self._all_rung_at = 0.0
+        self._all_rung_at = time.monotonic()
         self._troubled = False
         self._closed = False
 
@@ -74,11 +74,12 @@ class Receiver:
             return self._queue
 
     def _create(self) -> OwnQueue:
-        now_ms = self._clock_ms()
-        if self._closed or now_ms < self._create_after_ms:
+        now = time.monotonic()
+        if self._closed or now < self._create_after:
             raise QueueUnavailable("the process ends" if self._closed else "it failed a moment ago")
-        self._create_after_ms = now_ms + RETRY_SECONDS * 1000
-        return OwnQueue(self._queues.create(now_ms), time.monotonic() + SETTLING_SECONDS)
+        self._create_after = now + RETRY_SECONDS
+        url = self._queues.create(self._clock_ms())
+        return OwnQueue(url, time.monotonic() + SETTLING_SECONDS)
 
     def attend(self) -> None:
         """Somebody is about to wait: there must be a thread that listens, and is not stuck."""
@@ -108,6 +109,8 @@ class Receiver:
         except QueueGone:
             self._ring_all()
         except Exception as failure:  # noqa: BLE001 - whatever it is, readers must not wait for this thread
+            if self._closed:
+                return
             self._report(failure)
             self._ring_all()
             time.sleep(RETRY_SECONDS)
@@ -139,7 +142,7 @@ class Receiver:
         """What was received, and every reader whom nothing has rung for as long as a receive
         lasts: other streams may keep the queue from ever being empty."""
         for body in bodies:
-            with suppress(ValueError):
+            with suppress(NotARing):
                 ring = decode_ring(body)
                 self._hub.ring(ring.key, ring.incarnation, ring.start)
         if not bodies or time.monotonic() - self._all_rung_at >= self._receive_seconds:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from tidemark.log.schema import decode_log_pk
+from tidemark.log.schema import decode_log_pk, is_log_pk
 from tidemark.protocol.stream_key import StreamKey
+
+
+class NotARing(ValueError):
+    """A message that `encode_ring` did not write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +35,11 @@ def encode_ring(ring: Ring) -> str:
 
 
 def decode_ring(body: str) -> Ring:
-    """Raises ValueError for what `encode_ring` did not write."""
-    log_pk, start = json.loads(body)
-    if not isinstance(log_pk, str) or not isinstance(start, int):
-        raise ValueError(body)  # noqa: TRY004 - the message is wrong, not its type
+    """Raises NotARing."""
+    try:
+        log_pk, start = json.loads(body)
+    except (ValueError, TypeError):
+        raise NotARing(body) from None
+    if not (isinstance(log_pk, str) and is_log_pk(log_pk) and isinstance(start, int)):
+        raise NotARing(body)
     return Ring(log_pk, start)

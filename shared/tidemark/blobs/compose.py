@@ -1,0 +1,76 @@
+"""One S3 object made of bytes, another object, and bytes, without moving the other one here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+_MEGABYTE: Final = 1024 * 1024
+#: S3 takes no smaller part, but for the last.
+_SMALLEST_PART: Final = 5 * _MEGABYTE
+#: Up to here it is simpler, and fewer calls, to read the object and write it again.
+SMALL_OBJECT: Final = 4 * _SMALLEST_PART
+#: Copies within S3 go at some 100 MB/s each, and many at once.
+_COPIED_PART: Final = 128 * _MEGABYTE
+_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """An object of `before`, the `size` bytes of the object `source`, and `after`."""
+
+    content_type: str
+    before: bytes
+    source: str
+    size: int
+    after: bytes
+
+
+def compose(client: Any, bucket: str, key: str, wanted: Composition) -> None:
+    """Complete or not there at all."""
+    if wanted.size <= SMALL_OBJECT:
+        middle: bytes = client.get_object(Bucket=bucket, Key=wanted.source)["Body"].read()
+        body = wanted.before + middle + wanted.after
+        client.put_object(Bucket=bucket, Key=key, Body=body, ContentType=wanted.content_type)
+        return
+    upload = {"Bucket": bucket, "Key": key}
+    started = client.create_multipart_upload(**upload, ContentType=wanted.content_type)
+    upload["UploadId"] = started["UploadId"]
+    try:
+        parts = _upload_parts(client, upload, wanted)
+        client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+    except BaseException:
+        client.abort_multipart_upload(**upload)
+        raise
+
+
+def _upload_parts(client: Any, upload: dict[str, str], wanted: Composition) -> list[dict[str, Any]]:
+    """The first part takes the object's beginning along: alone, `before` would be too small."""
+    source = {"Bucket": upload["Bucket"], "Key": wanted.source}
+    ranges = list(_ranges(_SMALLEST_PART, wanted.size))
+    head: bytes = client.get_object(**source, Range=f"bytes=0-{_SMALLEST_PART - 1}")["Body"].read()
+
+    def put(number: int, body: bytes) -> dict[str, Any]:
+        answer = client.upload_part(**upload, PartNumber=number, Body=body)
+        return {"PartNumber": number, "ETag": answer["ETag"]}
+
+    def copy(numbered: tuple[int, str]) -> dict[str, Any]:
+        number, byte_range = numbered
+        copied = {"CopySource": source, "CopySourceRange": byte_range}
+        answer = client.upload_part_copy(**upload, PartNumber=number, **copied)
+        return {"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]}
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        middle = pool.map(copy, enumerate(ranges, start=2))
+        return [put(1, wanted.before + head), *middle, put(len(ranges) + 2, wanted.after)]
+
+
+def _ranges(begin: int, size: int) -> Iterator[str]:
+    """About equal ones, so that none is too small."""
+    count = -(-(size - begin) // _COPIED_PART)
+    edges = [begin + (size - begin) * index // count for index in range(count + 1)]
+    for first, behind in pairwise(edges):
+        yield f"bytes={first}-{behind - 1}"

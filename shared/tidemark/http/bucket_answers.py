@@ -1,0 +1,123 @@
+"""Writing an answer on the bucket surface. All of them speak of this moment: none is cached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from tidemark.http.answers import absolute_url
+from tidemark.log.records import BucketRecord, Snapshot
+from tidemark.log.tails import Known
+from tidemark.protocol.caching import NO_STORE
+from tidemark.protocol.listing import ListingRequest
+from tidemark.protocol.multipart import choose_boundary, render_multipart
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES
+from tidemark.service.bootstrap import Bootstrap
+from tidemark.service.list_streams import Listing
+from tidemark.service.read_snapshot import SnapshotReading
+from tidemark.service.upload_snapshot import Upload
+
+_NOT_CACHED = {"Cache-Control": NO_STORE}
+#: Without a type, a 204 leaves an HTTP API as application/json anyhow.
+_EMPTY = _NOT_CACHED | {"Content-Type": "application/json"}
+
+
+def bucket_made(request: Request, record: BucketRecord) -> Response:
+    headers = _NOT_CACHED | {"Location": absolute_url(request)}
+    return JSONResponse(_bucket(record), 201, headers)
+
+
+def bucket(record: BucketRecord) -> Response:
+    return JSONResponse(_bucket(record), headers=_NOT_CACHED)
+
+
+def _bucket(record: BucketRecord) -> dict[str, Any]:
+    return {
+        "bucket_id": record.bucket,
+        "streams": record.streams,
+        "created_at_ms": record.created_ms,
+    }
+
+
+def listing(bucket_id: str, asked: ListingRequest, found: Listing) -> Response:
+    body = {
+        "bucket_id": bucket_id,
+        "prefix": asked.prefix,
+        "stream_count": len(found.streams),
+        "streams": [_stream(known) for known in found.streams],
+        "next_cursor": found.next_cursor,
+        "has_more": found.has_more,
+    }
+    return JSONResponse(body, headers=_NOT_CACHED)
+
+
+def _stream(known: Known) -> dict[str, Any]:
+    return {
+        "stream_id": known.record.key.stream_id,
+        "status": "Closed" if known.tail.closed else "Open",
+        "content_type": known.record.content_type.served,
+        "tail_offset": known.tail.offset,
+        "created_at_ms": known.record.created_ms,
+        "last_write_at_ms": known.written_ms,
+    }
+
+
+def nothing() -> Response:
+    return Response(status_code=204, headers=_EMPTY)
+
+
+def published(snapshot: Snapshot) -> Response:
+    return Response(status_code=204, headers=_EMPTY | _snapshot_offset(snapshot))
+
+
+def upload_begun(upload: Upload) -> Response:
+    body = {
+        "upload": str(upload.id),
+        "method": "PUT",
+        "url": upload.url,
+        "url_expires_at_ms": upload.url_expires_ms,
+        "publish_before_ms": upload.id.lapses_ms,
+        "max_bytes": MAX_UPLOAD_BYTES,
+    }
+    return JSONResponse(body, 201, _NOT_CACHED)
+
+
+def to_latest_snapshot(request: Request, snapshot: Snapshot) -> Response:
+    location = f"{absolute_url(request)}/{render_offset(snapshot.offset)}"
+    return _redirect(location, _snapshot_offset(snapshot))
+
+
+def snapshot(reading: SnapshotReading) -> Response:
+    """A redirect carries the same headers: what it leads to knows nothing of streams."""
+    found, tail = reading.snapshot, reading.known.tail
+    headers = _NOT_CACHED | _snapshot_offset(found) | {"Stream-Next-Offset": render_offset(found.offset)}
+    if tail.offset == found.offset:
+        headers["Stream-Up-To-Date"] = "true"
+    if reading.url is not None:
+        return _redirect(reading.url, headers)
+    return Response(reading.data, headers=headers | {"Content-Type": found.content_type.value})
+
+
+def bootstrap(made: Bootstrap) -> Response:
+    headers = _NOT_CACHED | {"Stream-Next-Offset": render_offset(made.next_offset)}
+    headers |= _snapshot_offset(made.snapshot) if made.snapshot else {"Stream-Snapshot-Offset": "-1"}
+    if made.up_to_date:
+        headers["Stream-Up-To-Date"] = "true"
+    if made.closed:
+        headers["Stream-Closed"] = "true"
+    if made.url is not None:
+        return _redirect(made.url, headers)
+    boundary = choose_boundary(made.parts)
+    headers["Content-Type"] = f"multipart/mixed; boundary={boundary}"
+    return Response(render_multipart(made.parts, boundary), headers=headers)
+
+
+def _redirect(location: str, headers: dict[str, str]) -> Response:
+    return Response(status_code=307, headers=_EMPTY | headers | {"Location": location})
+
+
+def _snapshot_offset(snapshot: Snapshot) -> dict[str, str]:
+    return {"Stream-Snapshot-Offset": render_offset(snapshot.offset)}

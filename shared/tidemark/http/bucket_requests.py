@@ -1,0 +1,38 @@
+"""Reading a request on the bucket surface."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from tidemark.http.requests import MAX_BODY_BYTES, header, parse_body_type, read_body, single
+from tidemark.protocol import content_type
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.errors import Malformed, PayloadTooLarge
+from tidemark.protocol.listing import ListingRequest, parse_listing
+from tidemark.protocol.snapshot import parse_snapshot_offset, parse_upload_id
+from tidemark.service.publish_snapshot import PublishRequest
+
+_WAY_OUT = "; POST to this path followed by /upload says where to put a larger snapshot"
+
+
+def parse_list(request: Request) -> ListingRequest:
+    return parse_listing(single(request, "prefix"), single(request, "after"), single(request, "limit"))
+
+
+async def parse_publish(request: Request, offset_token: str) -> PublishRequest:
+    offset = parse_snapshot_offset(offset_token)
+    upload = parse_upload_id(header(request, "Snapshot-Upload"))
+    body_type = parse_body_type(request) or parse_content_type(content_type.DEFAULT)
+    try:
+        body = await read_body(request)
+    except PayloadTooLarge:
+        raise PayloadTooLarge(MAX_BODY_BYTES, _WAY_OUT) from None
+    if upload is not None and body:
+        raise Malformed("A publish that names a Snapshot-Upload has no body of its own")
+    return PublishRequest(offset, body_type, body, upload)
+
+
+def check_bootstrap(request: Request) -> None:
+    """Extensions §3.1: it is answered once, and there is nothing to wait for."""
+    if "live" in request.query_params:
+        raise Malformed("bootstrap is answered once; read on from its Stream-Next-Offset with live")

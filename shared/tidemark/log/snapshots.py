@@ -1,0 +1,103 @@
+"""Snapshots in the table: the pointer in the stream's item, and trimming what lies below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tidemark.log.read import cut_batch, load_last, spans_of
+from tidemark.log.records import Batch, Due, Snapshot, StreamRecord
+from tidemark.log.schema import (
+    BOUNDARY_ATTRIBUTES,
+    Item,
+    decode_batch,
+    decode_batch_start,
+    decode_stream,
+    due_key,
+    encode_due,
+    encode_snapshot,
+    stream_key,
+)
+from tidemark.log.table import Condition, Table, TransactionRefused, Update, Write
+from tidemark.protocol.errors import UploadNotFound
+from tidemark.protocol.offset import render_offset
+
+#: What one BatchWriteItem takes.
+_BATCH_WRITE: Final = 25
+
+
+class SnapshotMoved(Exception):
+    """Somebody else published, or ended the stream; `latest` is what is there now."""
+
+    def __init__(self, latest: StreamRecord | None) -> None:
+        super().__init__("the snapshot has moved")
+        self.latest = latest
+
+
+def load_batch_at(table: Table, record: StreamRecord, offset: int) -> Batch | None:
+    """The last batch that begins at or before the offset, in whichever log of a lineage that
+    lies, and without its bytes."""
+    span = next(span for span in spans_of(record) if span.end is None or span.end > offset)
+    items, _ = table.query(
+        span.pk, at_most=render_offset(offset), attributes=BOUNDARY_ATTRIBUTES, limit=1, backward=True
+    )
+    return cut_batch(decode_batch(items[0]), span.end) if items else None
+
+
+def commit_snapshot(
+    table: Table, record: StreamRecord, snapshot: Snapshot, trim: Due, upload: Due | None
+) -> None:
+    """Make the snapshot the visible one in place of `record.snapshot`, and its offset the
+    earliest retained; what it supersedes is due for removal from then on, and the upload is
+    due no more. All at once. Raises SnapshotMoved, UploadNotFound.
+    """
+    writes = [_move_pointer(record, snapshot), Write(encode_due(trim))]
+    if upload is not None:
+        writes.append(Write(delete=due_key(upload), condition=Condition("attribute_exists(sk)")))
+    try:
+        table.transact(writes)
+    except TransactionRefused as refused:
+        if not refused.failed[0]:
+            raise UploadNotFound from refused
+        found = refused.existing[0]
+        latest = decode_stream(found) if found else None
+        # The reply to our own publish may have been lost: then we meet ourselves.
+        if latest is None or latest.snapshot is None or latest.snapshot.blob != snapshot.blob:
+            raise SnapshotMoved(latest) from refused
+
+
+def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> Write:
+    """Publishing is a use of the stream, so it renews a sliding expiry."""
+    attributes = encode_snapshot(snapshot) | {"er": {"N": str(snapshot.offset)}}
+    assignments = ", ".join(f"{name} = :{name}" for name in attributes)
+    values: Item = {f":{name}": value for name, value in attributes.items()}
+    values[":to"] = {"N": str(snapshot.published_ms)}
+    update = Update(stream_key(record.key), f"SET {assignments}, #to = :to", values, {"#to": "to"})
+    return Write(update=update, condition=_if_snapshot_is(record))
+
+
+def _if_snapshot_is(record: StreamRecord) -> Condition:
+    values: Item = {":inc": {"S": record.incarnation}}
+    same_stream = "inc = :inc AND attribute_not_exists(dl)"
+    if record.snapshot is None:
+        return Condition(f"{same_stream} AND attribute_not_exists(sb)", values)
+    return Condition(f"{same_stream} AND sb = :before", values | {":before": {"S": record.snapshot.blob}})
+
+
+def batches_below(table: Table, pk: str, offset: int) -> Iterator[list[Item]]:
+    """Batches that end at or before the offset, a few at a time, in order.
+
+    Never the last one of the log: the state of the tail is in it.
+    """
+    last = load_last(table, pk)
+    position, more = "0", last is not None
+    while more:
+        items, more = table.query(
+            pk, at_least=position, at_most=render_offset(offset), attributes=("pk", "sk", "e", "s")
+        )
+        below = [item for item in items if last and item["sk"]["S"] < render_offset(last.start)]
+        below = [item for item in below if int(item["e"]["N"]) <= offset]
+        for start in range(0, len(below), _BATCH_WRITE):
+            yield below[start : start + _BATCH_WRITE]
+        if items:
+            position = render_offset(decode_batch_start(items[-1]["sk"]["S"]) + 1)

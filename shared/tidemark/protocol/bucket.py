@@ -1,0 +1,110 @@
+"""Buckets (extensions §1): their names, and what lies under `/{bucket}`.
+
+A stream id has no slash here, so what follows it can only be a resource of the stream's own:
+`snapshot` and `bootstrap` stay legal names of streams.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from tidemark.protocol.errors import Malformed, NothingHere, StreamNotFound
+from tidemark.protocol.stream_key import RESERVED_SEGMENT, StreamKey, decode_segment
+
+#: Of a stream id, and of `{bucket}/{stream id}` together, in UTF-8.
+MAX_KEY_BYTES: Final = 122
+#: Sorts behind every character there is.
+LAST_CHARACTER: Final = "\U0010ffff"
+
+_BUCKET_ID: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
+_LISTING: Final = "streams"
+
+
+class Resource(Enum):
+    BUCKET = "bucket"
+    LISTING = "listing"
+    STREAM = "stream"
+    LATEST_SNAPSHOT = "latest snapshot"
+    SNAPSHOT = "snapshot"
+    UPLOAD = "upload"
+    BOOTSTRAP = "bootstrap"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a path under the root names. `offset_token` is as it was sent, decoded."""
+
+    resource: Resource
+    bucket: str
+    stream_id: str = ""
+    offset_token: str = ""
+
+    @property
+    def key(self) -> StreamKey:
+        return StreamKey(self.bucket, self.stream_id)
+
+
+def parse_bucket_path(path: str, *, encoded: bool) -> Place:
+    """The place at `path`, the part after the root's slash.
+
+    `encoded` says whether percent-encoding is still in it. Raises Malformed for an id that
+    may not be, StreamNotFound and NothingHere for a path where nothing can be.
+    """
+    segments = [decode_segment(segment) if encoded else segment for segment in path.split("/")]
+    bucket = parse_bucket_id(segments[0])
+    if len(segments) == 1:
+        return Place(Resource.BUCKET, bucket)
+    stream_id = segments[1]
+    if stream_id == _LISTING:
+        if len(segments) > 2:
+            raise NothingHere
+        return Place(Resource.LISTING, bucket)
+    check_stream_id(bucket, stream_id)
+    return _place_of_stream(bucket, stream_id, segments[2:])
+
+
+def parse_bucket_id(text: str) -> str:
+    if not _BUCKET_ID.fullmatch(text) or text == RESERVED_SEGMENT:
+        raise Malformed(
+            f"Bucket id must be 4 to 64 of a-z, 0-9, - and _, and not {RESERVED_SEGMENT}; got {text[:80]!r}"
+        )
+    return text
+
+
+def check_stream_id(bucket: str, stream_id: str) -> None:
+    """Extensions §1.1: any UTF-8 but for a few things. Raises Malformed or StreamNotFound."""
+    if not stream_id:
+        raise Malformed("Stream id must not be empty")
+    check_id_text("Stream id", stream_id)
+    if len(f"{bucket}/{stream_id}".encode()) > MAX_KEY_BYTES:
+        raise Malformed(f"{{bucket}}/{{stream id}} must be at most {MAX_KEY_BYTES} bytes in UTF-8")
+    if stream_id == RESERVED_SEGMENT:
+        raise StreamNotFound(f"{RESERVED_SEGMENT} is reserved and is no stream")
+
+
+def check_id_text(name: str, text: str) -> None:
+    """What holds for a stream id, and so for a prefix of one and for a cursor over them."""
+    if "/" in text or "\0" in text or ".." in text:
+        raise Malformed(f"{name} must not contain '/', NUL or '..'")
+    if len(text.encode()) > MAX_KEY_BYTES:
+        raise Malformed(f"{name} must be at most {MAX_KEY_BYTES} bytes in UTF-8")
+
+
+def _place_of_stream(bucket: str, stream_id: str, rest: Sequence[str]) -> Place:
+    match rest:
+        case []:
+            return Place(Resource.STREAM, bucket, stream_id)
+        case ["bootstrap"]:
+            return Place(Resource.BOOTSTRAP, bucket, stream_id)
+        case ["snapshot"]:
+            return Place(Resource.LATEST_SNAPSHOT, bucket, stream_id)
+        case ["snapshot", token]:
+            return Place(Resource.SNAPSHOT, bucket, stream_id, token)
+        case ["snapshot", token, "upload"]:
+            return Place(Resource.UPLOAD, bucket, stream_id, token)
+        case _:
+            raise NothingHere

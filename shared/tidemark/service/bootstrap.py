@@ -1,0 +1,91 @@
+"""Bootstrap (extensions §3): the snapshot and what came after it, in one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.blobs.store import bootstrap_blob_key
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.records import Snapshot, StreamRecord
+from tidemark.protocol.content_type import DEFAULT
+from tidemark.protocol.multipart import Part, part_bytes
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.load import existing, last_used_ms
+from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES
+from tidemark.service.read import Reading, read_record, renew
+from tidemark.service.read_snapshot import URL_SECONDS
+from tidemark.service.stores import Stores
+
+#: A snapshot or a message of the largest size, and what stands around them, still fit.
+_LIMIT_BYTES: Final = MAX_ANSWER_BYTES + 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """All of it as of one version of the stream's item: that names the snapshot and where the
+    updates begin. `url` in place of the parts where the snapshot is too large for an answer."""
+
+    snapshot: Snapshot | None
+    next_offset: int
+    up_to_date: bool
+    closed: bool
+    parts: tuple[Part, ...] = ()
+    url: str | None = None
+
+
+def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
+    """Raises StreamNotFound. Renews a sliding expiry, as every read does."""
+    record = existing(load_stream(stores.table, key))
+    snapshot = record.snapshot
+    if snapshot is None:
+        return _bootstrap(record, Part(DEFAULT, b""), read_record(stores, record, 0))
+    if snapshot.size > MAX_ANSWER_BYTES:
+        return _redirected(stores, record, snapshot)
+    blob, reading = stores.concurrency.pair(
+        lambda: stores.blobs.get(snapshot.blob),
+        lambda: read_record(stores, record, snapshot.offset, MAX_ANSWER_BYTES - snapshot.size),
+    )
+    return _bootstrap(record, Part(snapshot.content_type.value, blob), reading)
+
+
+def _redirected(stores: Stores, record: StreamRecord, snapshot: Snapshot) -> Bootstrap:
+    """The object that was made when it was published: the snapshot, and no update."""
+    now_ms = stores.clock_ms()
+    renew(stores, record, last_used_ms(stores, record, 0, now_ms), now_ms)
+    url = stores.blobs.url_to_get(bootstrap_blob_key(snapshot.blob), URL_SECONDS)
+    return Bootstrap(snapshot, snapshot.offset, up_to_date=False, closed=False, url=url)
+
+
+def _bootstrap(record: StreamRecord, first: Part, reading: Reading) -> Bootstrap:
+    """As many updates as fit: cut at the end of a message, and the reader goes on from there."""
+    content_type, page = record.content_type.served, reading.page
+    parts, next_offset = [first], page.start
+    left_bytes = _LIMIT_BYTES - part_bytes(first.content_type, len(first.body))
+    for end, message in messages(reading):
+        left_bytes -= part_bytes(content_type, len(message))
+        if left_bytes < 0:
+            break
+        parts.append(Part(content_type, message))
+        next_offset = end
+    complete = next_offset == page.end
+    return Bootstrap(
+        record.snapshot,
+        next_offset,
+        up_to_date=complete and page.up_to_date,
+        closed=complete and page.closed,
+        parts=tuple(parts),
+    )
+
+
+def messages(reading: Reading) -> Iterator[tuple[int, bytes]]:
+    """The messages of a page, each with the offset of its end; JSON as it was sent."""
+    page, is_json = reading.page, reading.record.content_type.is_json
+    for batch in page.batches:
+        position, data = batch.start, batch.data or b""
+        for length in batch.lengths:
+            begin, position = position, position + length
+            if begin >= page.start:
+                stored = data[begin - batch.start : position - batch.start]
+                yield position, stored[:-1] if is_json else stored

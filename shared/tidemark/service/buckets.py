@@ -1,0 +1,58 @@
+"""Buckets (extensions §1): making one, looking at it, removing it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from tidemark.log import buckets
+from tidemark.log.append import TailMoved
+from tidemark.log.lifecycle import StreamChanged
+from tidemark.log.records import BucketRecord
+from tidemark.protocol.errors import BucketNotEmpty
+from tidemark.service.delete import end
+from tidemark.service.overdue import overdue_streams
+from tidemark.service.stores import Stores
+
+_MAX_TRIES: Final = 5
+
+
+def create_bucket(stores: Stores, bucket: str) -> BucketRecord:
+    """Raises BucketExists."""
+    record = BucketRecord(bucket, stores.clock_ms(), stores.new_id())
+    buckets.create_bucket(stores.table, record)
+    return record
+
+
+def describe_bucket(stores: Stores, bucket: str) -> BucketRecord:
+    """The bucket with its count of streams. Raises BucketNotFound.
+
+    The item counts an expired stream until somebody ends it: those are looked for and left
+    out. The count is read before and after, so that none is left out that was ended meanwhile.
+    """
+    record = buckets.load_bucket(stores.table, bucket)
+    alive = record.streams
+    for _ in range(_MAX_TRIES):
+        before = record
+        expired = overdue_streams(stores, bucket)
+        record = buckets.load_bucket(stores.table, bucket)
+        alive = max(0, record.streams - len(expired))
+        if not expired or record == before:
+            break
+    return replace(record, streams=alive)
+
+
+def delete_bucket(stores: Stores, bucket: str) -> None:
+    """Raises BucketNotFound, BucketNotEmpty. Streams that have expired are in nobody's way:
+    what the janitor would end soon is ended here."""
+    try:
+        buckets.delete_bucket(stores.table, bucket)
+    except BucketNotEmpty:
+        expired = overdue_streams(stores, bucket)
+        if not expired:
+            raise
+        for known in expired:
+            with suppress(TailMoved, StreamChanged):
+                end(stores, known, stores.new_id())
+        buckets.delete_bucket(stores.table, bucket)

@@ -1,0 +1,73 @@
+"""Listing a bucket's streams (extensions §1.4), with their committed tails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from tidemark.log.buckets import list_records, load_bucket
+from tidemark.log.read import load_last
+from tidemark.log.records import StreamRecord
+from tidemark.log.schema import log_pk
+from tidemark.log.tails import Known
+from tidemark.protocol.expiry import is_expired
+from tidemark.protocol.listing import ListingRequest
+from tidemark.service.load import known_from
+from tidemark.service.stores import Stores
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A page of streams in the order of their ids' bytes in UTF-8."""
+
+    streams: list[Known]
+    has_more: bool
+
+    @property
+    def next_cursor(self) -> str | None:
+        return self.streams[-1].record.key.stream_id if self.has_more else None
+
+
+def list_streams(stores: Stores, bucket: str, asked: ListingRequest) -> Listing:
+    """Raises BucketNotFound. Streams that have expired are not there any more.
+
+    A stream's place is its id alone, so what is made or ended meanwhile moves no other one.
+    """
+    load_bucket(stores.table, bucket)
+    found: list[Known] = []
+    after, more = asked.after, True
+    while more:
+        left = asked.limit - len(found)
+        # One more than are wanted, to see whether there is one.
+        records, more = list_records(stores.table, bucket, asked.prefix, after, left + 1)
+        wanted, beyond = records[:left], records[left:]
+        found += _alive(stores, wanted)
+        if len(found) < asked.limit:
+            more, beyond = more or bool(beyond), []
+        elif any(_exists(stores, record) for record in beyond):
+            return Listing(found, has_more=True)
+        after = max([after, *(record.key.stream_id for record in (*wanted, *beyond))])
+    return Listing(found, has_more=False)
+
+
+def _alive(stores: Stores, records: list[StreamRecord]) -> list[Known]:
+    """Those that exist, with their tails as they are now."""
+    now_ms = stores.clock_ms()
+    tails = stores.concurrency.each(partial(_load_alive, stores, now_ms), records)
+    return [known for known in tails if known is not None]
+
+
+def _exists(stores: Stores, record: StreamRecord) -> bool:
+    """What its item says is enough, unless a write may have renewed it."""
+    if record.deleted:
+        return False
+    if not is_expired(record.expiry, record.touched_ms, stores.clock_ms()):
+        return True
+    return record.expiry.ttl_seconds is not None and bool(_alive(stores, [record]))
+
+
+def _load_alive(stores: Stores, now_ms: int, record: StreamRecord) -> Known | None:
+    last = load_last(stores.table, log_pk(record.key, record.incarnation))
+    known = known_from(record, last, now_ms)
+    ended = record.deleted or (last is not None and last.tombstone)
+    return None if ended or known.is_expired(now_ms) else known

@@ -1,0 +1,40 @@
+"""Streams that have expired and still have their item, because the janitor has not come by yet.
+
+Every stream that can expire has an entry in the janitor's queue, due no later than its end. So
+those of a bucket are among what is overdue: what fell due since the janitor's last round,
+however many streams there are.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import load_last
+from tidemark.log.reclaim import overdue
+from tidemark.log.records import Due, DueKind
+from tidemark.log.schema import DUE_SHARDS, log_pk
+from tidemark.log.tails import Known
+from tidemark.service.load import known_from
+from tidemark.service.stores import Stores
+
+
+def overdue_streams(stores: Stores, bucket: str) -> list[Known]:
+    now_ms = stores.clock_ms()
+    shards = stores.concurrency.each(partial(overdue, stores.table, now_ms), range(DUE_SHARDS))
+    entries = [due for shard in shards for due in shard if _is_of(due, bucket)]
+    found = stores.concurrency.each(partial(_load_expired, stores, now_ms), entries)
+    return [known for known in found if known is not None]
+
+
+def _is_of(due: Due, bucket: str) -> bool:
+    return due.kind is DueKind.EXPIRE and due.key.bucket == bucket
+
+
+def _load_expired(stores: Stores, now_ms: int, due: Due) -> Known | None:
+    record = load_stream(stores.table, due.key)
+    if record is None or record.incarnation != due.incarnation or record.deleted:
+        return None
+    last = load_last(stores.table, log_pk(record.key, record.incarnation))
+    known = known_from(record, last, now_ms)
+    return known if known.is_expired(now_ms) else None

@@ -1,0 +1,158 @@
+"""Publishing a snapshot (extensions §2.2): check, store the blob whole, move the pointer.
+
+Appends are not in the way and not held up: they touch the log alone, and this the stream's item.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.blobs.compose import Composition
+from tidemark.blobs.store import bootstrap_blob_key, snapshot_blob_key
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.reclaim import schedule
+from tidemark.log.records import Due, DueKind, Snapshot, StreamRecord
+from tidemark.log.snapshots import SnapshotMoved, commit_snapshot, load_batch_at
+from tidemark.log.tails import RECLAIM_AFTER_MS
+from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.errors import Busy, PayloadTooLarge, Refused, StreamNotFound, UploadNotFound
+from tidemark.protocol.multipart import Part, choose_boundary, close_parts, open_part
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES, UploadId, check_boundary, check_retained
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.load import ended, existing, last_used_ms
+from tidemark.service.stores import Stores
+
+#: What one answer carries: base64 must fit a Lambda answer of 6 MB.
+MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
+_MAX_TRIES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRequest:
+    """With `upload`, the blob is in S3 already, and the body is empty."""
+
+    offset: int
+    content_type: ContentType
+    body: bytes = b""
+    upload: UploadId | None = None
+
+
+def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) -> Snapshot:
+    """Raises, in this order: StreamNotFound, RetentionGone, OffsetBeyondTail, Malformed for an
+    offset between messages' ends, UploadNotFound; Busy.
+
+    Complete before visible: whoever dies on the way leaves the old snapshot as it was. Of two at
+    once the higher offset stays; at the same offset the later one.
+    """
+    record = check_snapshot_offset(stores, key, request.offset)
+    mark = request.upload.mark if request.upload else stores.new_id()
+    blob = snapshot_blob_key(record.incarnation, request.offset, mark)
+    if record.snapshot is not None and record.snapshot.blob == blob:
+        return record.snapshot  # An upload that is asked to be published again.
+    size = _store_blob(stores, blob, request)
+    snapshot = Snapshot(request.offset, blob, request.content_type, size, stores.clock_ms())
+    try:
+        _commit(stores, record, snapshot, _upload_due(record, blob, request.upload))
+    except Refused:
+        if request.upload is None:
+            _discard(stores, record, snapshot)
+        raise
+    return snapshot
+
+
+def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> StreamRecord:
+    """The stream, if a snapshot may be published there. Raises as `publish_snapshot`."""
+    now_ms = stores.clock_ms()
+    record = existing(load_stream(stores.table, key))
+    batch = load_batch_at(stores.table, record, offset)
+    last_used_ms(stores, record, batch.time_ms if batch else 0, now_ms)
+    check_retained(offset, record.retained)
+    if batch is None:
+        check_boundary(offset, record.base, ())
+    elif batch.tombstone:
+        raise ended(record)
+    else:
+        check_boundary(offset, batch.start, batch.lengths)
+    return record
+
+
+def _store_blob(stores: Stores, blob: str, request: PublishRequest) -> int:
+    if request.upload is None:
+        stores.blobs.put(blob, request.body)
+        return len(request.body)
+    size = stores.blobs.size(blob)
+    if size is None:
+        raise UploadNotFound
+    if size > MAX_UPLOAD_BYTES:
+        raise PayloadTooLarge(MAX_UPLOAD_BYTES)
+    if size > MAX_ANSWER_BYTES:
+        _compose_bootstrap(stores, blob, size, request)
+    return size
+
+
+def _compose_bootstrap(stores: Stores, blob: str, size: int, request: PublishRequest) -> None:
+    """The answer to bootstrap, as an object: it is too large for us to give.
+
+    Its boundary is chosen at random and after the blob was complete, so that no blob can have
+    been made to contain it; S3 copies the blob, and nobody here reads it.
+    """
+    content_type, offset = request.content_type.value, render_offset(request.offset)
+    boundary = choose_boundary([Part(content_type, stores.new_id().encode())])
+    headers = {"Stream-Snapshot-Offset": offset, "Stream-Next-Offset": offset}
+    stores.blobs.compose(
+        bootstrap_blob_key(blob),
+        Composition(
+            content_type=f"multipart/mixed; boundary={boundary}",
+            before=open_part(boundary, content_type, headers),
+            source=blob,
+            size=size,
+            after=close_parts(boundary),
+        ),
+    )
+
+
+def _commit(stores: Stores, record: StreamRecord, snapshot: Snapshot, upload: Due | None) -> None:
+    """Take the place of whatever snapshot is there by now, unless that is a later one."""
+    for tries in range(_MAX_TRIES):
+        try:
+            trim = _trim_due(stores, record, snapshot)
+            return commit_snapshot(stores.table, record, snapshot, trim, upload)
+        except SnapshotMoved as moved:
+            if moved.latest is not None and moved.latest.incarnation != record.incarnation:
+                raise StreamNotFound from moved
+            record = existing(moved.latest)
+            check_retained(snapshot.offset, record.retained)
+            stores.pause(tries)
+    raise Busy
+
+
+def _trim_due(stores: Stores, record: StreamRecord, snapshot: Snapshot) -> Due:
+    """What this snapshot supersedes goes once no reader can be on it any more, and no writer
+    can hold a tail that lies below (`docs/buckets-and-snapshots.md`)."""
+    before = record.snapshot
+    superseded = before.blob if before is not None and record.owns(before.blob) else None
+    due_ms = stores.clock_ms() + RECLAIM_AFTER_MS
+    mark = snapshot.blob.rpartition("/")[2]
+    return Due(DueKind.TRIM, record.key, record.incarnation, due_ms, mark, snapshot.offset, superseded)
+
+
+def _discard(stores: Stores, record: StreamRecord, snapshot: Snapshot) -> None:
+    """A blob that never became visible; later, because a lost reply may hide that it did."""
+    due_ms = stores.clock_ms() + RECLAIM_AFTER_MS
+    mark = f"{snapshot.blob.rpartition('/')[2]}-discarded"
+    due = Due(DueKind.TRIM, record.key, record.incarnation, due_ms, mark, blob=snapshot.blob)
+    with suppress(Refused):  # What refused the publish is what the client must hear.
+        schedule(stores.table, due)
+
+
+def _upload_due(record: StreamRecord, blob: str, upload: UploadId | None) -> Due | None:
+    return None if upload is None else upload_due(record, blob, upload)
+
+
+def upload_due(record: StreamRecord, blob: str, upload: UploadId) -> Due:
+    """The entry that removes an upload when it lapses. Publishing takes it out of the queue, the
+    janitor as well before it removes anything: whoever comes first has the blob."""
+    return Due(DueKind.UPLOAD, record.key, record.incarnation, upload.lapses_ms, upload.mark, blob=blob)

@@ -1,0 +1,217 @@
+"""Buckets over HTTP: every status of extensions §1, and whatever else a client may send."""
+
+from __future__ import annotations
+
+import itertools
+from urllib.parse import quote
+
+import pytest
+
+from tests.http.asgi import Door
+
+_serial = itertools.count(1)
+TEXT = {"Content-Type": "text/plain"}
+
+
+@pytest.fixture
+def bucket(door: Door) -> str:
+    path = f"/tides-{next(_serial)}"
+    answer = door.put(path)
+    assert answer.status == 201
+    assert answer["location"] == f"http://streams.example:8443{path}"
+    return path
+
+
+def test_a_buckets_life(door: Door, bucket: str) -> None:
+    assert door.put(bucket).status == 409
+    answer = door.get(bucket)
+    assert (answer.status, answer["cache-control"]) == (200, "no-store")
+    assert answer.json == {
+        "bucket_id": bucket[1:],
+        "streams": 0,
+        "created_at_ms": door.process.stores.clock_ms(),
+    }
+    assert door.put(f"{bucket}/north", TEXT).status == 201
+    assert door.get(bucket).json["streams"] == 1
+    assert door.delete(bucket).status == 409
+    assert door.delete(f"{bucket}/north").status == 204
+    assert door.delete(bucket).status == 204
+    assert [door.get(bucket).status, door.delete(bucket).status, door.get(f"{bucket}/streams").status] == [
+        404
+    ] * 3
+    assert door.put(bucket).status == 201
+
+
+def test_all_operations_of_a_stream(door: Door, bucket: str) -> None:
+    path = f"{bucket}/snapshot"  # A name like any other.
+    made = door.put(path, TEXT, b"abc")
+    assert (made.status, made["location"]) == (201, f"http://streams.example:8443{path}")
+    assert door.put(path, TEXT).status == 200
+    assert door.post(path, TEXT, b"de").status == 204
+    assert door.get(path).body == b"abcde"
+    assert door.get(f"{path}?offset=0000000000000003").body == b"de"
+    assert door.get(f"{path}?offset=0000000000000003&live=long-poll").body == b"de"
+    assert door.get(f"{path}?offset=-1&live=sse").events[0].data == "abcde"
+    assert door.head(path).next_offset == "0000000000000005"
+    assert door.post(path, {"Stream-Closed": "true"}).status == 204
+    assert door.post(path, TEXT, b"f").status == 409
+    assert door.delete(path).status == 204
+    assert door.get(path).status == 404
+
+
+def test_a_stream_of_one_surface_is_none_of_the_other(door: Door, bucket: str) -> None:
+    name = f"x{next(_serial)}"
+    assert door.put(f"{bucket}/{name}", TEXT).status == 201
+    assert door.get(f"/v1/stream/{name}").status == 404
+    assert door.get(f"/v1/stream{bucket}/{name}").status == 404
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "GET", "HEAD", "DELETE"])
+def test_a_stream_where_there_is_no_bucket(door: Door, method: str) -> None:
+    headers = TEXT if method in {"PUT", "POST"} else {}
+    body = b"x" if method == "POST" else b""
+    assert door(method, "/no-such-bucket/a", headers, body).status == 404
+    assert door.get("/no-such-bucket").status == 404
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "/abc",
+        "/" + "x" * 65,
+        "/Tides",
+        "/ti.des",
+        "/favicon.ico",
+        "/v2",
+        "/__ds",
+        "/t%20des",
+        "/tide%2Fs",
+        "/tides%00",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
+def test_bucket_ids(door: Door, place: str, method: str) -> None:
+    """Refused before storage is asked, and alike for what would lie below."""
+    door.process.calls.taken()
+    for path in (place, f"{place}/streams", f"{place}/a"):
+        assert door(method, path).status == 400
+    assert door.process.calls.taken() == {}
+
+
+@pytest.mark.parametrize("stream_id", ["", "a..b", "..", "a%2Fb", "%00", "%FF", "x" * 123, quote("é" * 60)])
+@pytest.mark.parametrize("rest", ["", "/bootstrap", "/snapshot", "/snapshot/0000000000000000"])
+def test_stream_ids(door: Door, bucket: str, stream_id: str, rest: str) -> None:
+    door.process.calls.taken()
+    assert door.get(f"{bucket}/{stream_id}{rest}").status == 400
+    assert door.process.calls.taken() == {}
+
+
+@pytest.mark.parametrize(
+    "stream_id", ["a b", "a%0Ab", "€", "100%25", ".", "...x"[3:], "snapshot", "bootstrap", "v1", "upload"]
+)
+def test_strange_but_legal_stream_ids(door: Door, bucket: str, stream_id: str) -> None:
+    path = f"{bucket}/{stream_id if '%' in stream_id else quote(stream_id)}"
+    assert door.put(path, TEXT, b"x").status == 201
+    assert door.get(path).body == b"x"
+    assert door.get(f"{path}/snapshot").status == 404
+    assert door.get(f"{path}/bootstrap").status == 200
+
+
+@pytest.mark.parametrize(
+    "rest", ["/", "/x", "/Snapshot", "/snapshot/1/", "/snapshot/1/x", "/bootstrap/", "/bootstrap/x"]
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "X"])
+def test_unknown_places(door: Door, bucket: str, rest: str, method: str) -> None:
+    assert door(method, f"{bucket}/a{rest}").status == 404
+
+
+ALLOWED = {
+    "": "GET, HEAD, PUT, DELETE, OPTIONS",
+    "/streams": "GET, HEAD, OPTIONS",
+    "/a": "GET, HEAD, PUT, POST, DELETE, OPTIONS",
+    "/a/snapshot": "GET, HEAD, OPTIONS",
+    "/a/snapshot/0000000000000000": "GET, HEAD, PUT, DELETE, OPTIONS",
+    "/a/snapshot/0000000000000000/upload": "POST, OPTIONS",
+    "/a/bootstrap": "GET, HEAD, OPTIONS",
+}
+
+
+@pytest.mark.parametrize(("place", "allowed"), ALLOWED.items())
+def test_methods(door: Door, bucket: str, place: str, allowed: str) -> None:
+    for method in ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "TRACE", "X", "get"):
+        answer = door(method, f"{bucket}{place}", TEXT)
+        if method in allowed.split(", "):
+            assert answer.status != 405
+        else:
+            assert (answer.status, answer["allow"]) == (405, allowed)
+    preflight = door("OPTIONS", f"{bucket}{place}")
+    assert preflight.status == 204
+    assert "Snapshot-Upload" in (preflight["access-control-allow-headers"] or "")
+    assert "Stream-Snapshot-Offset" in (preflight["access-control-expose-headers"] or "")
+
+
+def test_the_plain_surfaces_places_are_no_buckets(door: Door) -> None:
+    for place in ("/", "/v1", "/v1/", "/v1/stream", "/v1/streams"):
+        for method in ("GET", "PUT", "DELETE"):
+            assert door(method, place).status == 404
+    assert door("PUT", "/v1/health")["allow"] == "GET"
+
+
+# --- listings -----------------------------------------------------------------------
+
+
+def test_a_listing(door: Door, bucket: str) -> None:
+    now = door.process.stores.clock_ms()
+    for name in ("user-2", "user-1", "other"):
+        door.put(f"{bucket}/{name}", {"Content-Type": "text/plain; charset=utf-8"}, name.encode())
+    door.post(f"{bucket}/user-2", {"Stream-Closed": "true"})
+    answer = door.get(f"{bucket}/streams?prefix=user-&limit=1")
+    assert (answer.status, answer["content-type"], answer["cache-control"]) == (
+        200,
+        "application/json",
+        "no-store",
+    )
+    first = {
+        "stream_id": "user-1",
+        "status": "Open",
+        "content_type": "text/plain; charset=utf-8",
+        "tail_offset": 6,
+        "created_at_ms": now,
+        "last_write_at_ms": now,
+    }
+    assert answer.json == {
+        "bucket_id": bucket[1:],
+        "prefix": "user-",
+        "stream_count": 1,
+        "streams": [first],
+        "next_cursor": "user-1",
+        "has_more": True,
+    }
+    rest = door.get(f"{bucket}/streams?prefix=user-&limit=1&after=user-1").json
+    assert [stream["status"] for stream in rest["streams"]] == ["Closed"]
+    assert (rest["next_cursor"], rest["has_more"]) == (None, False)
+    whole = door.get(f"{bucket}/streams").json
+    assert (whole["stream_count"], whole["prefix"]) == (3, "")
+    assert door.get(f"{bucket}/streams?prefix=&after=").json == whole
+
+
+@pytest.mark.parametrize(
+    "query",
+    [f"limit={limit}" for limit in ("0", "-1", "1001", "abc", "", "1.5", "%31%30%30%31", "1&limit=2")]
+    + ["prefix=a%2Fb", "after=a..b", "prefix=%00", "after=" + "x" * 123, "prefix=a&prefix=b"],
+)
+def test_bad_listings(door: Door, bucket: str, query: str) -> None:
+    assert door.get(f"{bucket}/streams?{query}").status == 400
+    assert door.get(f"/no-such-bucket/streams?{query}").status == 400
+
+
+def test_a_fork_in_a_bucket(door: Door, bucket: str) -> None:
+    door.put(f"{bucket}/a", TEXT, b"abc")
+    forked = door.put(f"{bucket}/b", {"Stream-Forked-From": f"{bucket}/a"})
+    assert forked.status == 201
+    assert door.get(f"{bucket}/b").body == b"abc"
+    assert door.get(bucket).json["streams"] == 2
+    assert door.delete(f"{bucket}/a").status == 204
+    assert door.get(bucket).json["streams"] == 1, "what only its forks keep is there no more"
+    assert [each["stream_id"] for each in door.get(f"{bucket}/streams").json["streams"]] == ["b"]
+    assert door.put(f"{bucket}/c", {"Stream-Forked-From": f"{bucket}/b/snapshot"}).status == 400

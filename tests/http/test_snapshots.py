@@ -1,0 +1,299 @@
+"""Snapshots and bootstrap over HTTP: every status of extensions §2 and §3."""
+
+from __future__ import annotations
+
+import itertools
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.http.asgi import Answer, Door
+from tests.mime import parse_parts
+from tests.support import HOUR_MS, Clock
+from tidemark.http.requests import MAX_BODY_BYTES
+from tidemark.service.janitor import sweep
+from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES
+
+_serial = itertools.count(1)
+JSON = {"Content-Type": "application/json"}
+MEGABYTE = 1024 * 1024
+
+
+def token(offset: int) -> str:
+    return f"{offset:016d}"
+
+
+@dataclass(frozen=True)
+class Document:
+    """A stream of JSON edits in a bucket of its own, each ten bytes as stored."""
+
+    door: Door
+    path: str
+
+    def publish(self, offset: int, body: bytes = b'{"folded":true}', **headers: str) -> Answer:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.door.put(f"{self.path}/snapshot/{token(offset)}", named, body)
+
+    def bootstrap(self) -> Answer:
+        return self.door.get(f"{self.path}/bootstrap")
+
+
+@pytest.fixture
+def document(door: Door) -> Document:
+    bucket = f"/docs-{next(_serial)}"
+    assert door.put(bucket).status == 201
+    made = Document(door, f"{bucket}/report")
+    assert door.put(made.path, JSON).status == 201
+    for number in range(4):
+        door.post(made.path, JSON, b'{"edit":%d}' % number)
+    assert door.head(made.path).next_offset == token(44)
+    return made
+
+
+def parts(answer: Answer) -> list[tuple[str, bytes]]:
+    assert answer.status == 200
+    return parse_parts(answer.headers["content-type"], answer.body)
+
+
+def test_publish_and_read(door: Door, document: Document) -> None:
+    published = document.publish(22, b"<folded/>", Content_Type='Application/XML; charset="utf-8"')
+    assert (published.status, published["stream-snapshot-offset"]) == (204, token(22))
+    latest = door.get(f"{document.path}/snapshot")
+    assert (latest.status, latest["stream-snapshot-offset"]) == (307, token(22))
+    assert latest["location"] == f"http://streams.example:8443{document.path}/snapshot/{token(22)}"
+    read = door.get(f"{document.path}/snapshot/{token(22)}")
+    assert (read.status, read.body) == (200, b"<folded/>")
+    assert read["content-type"] == 'Application/XML; charset="utf-8"'
+    assert (read["stream-snapshot-offset"], read.next_offset) == (token(22), token(22))
+    assert (read["stream-up-to-date"], read["cache-control"]) == (None, "no-store")
+    head = door.head(f"{document.path}/snapshot/{token(22)}")
+    assert (head.status, head["content-length"]) == (200, "9")
+    assert door.head(document.path)["stream-snapshot-offset"] == token(22)
+    document.publish(44)
+    read = door.get(f"{document.path}/snapshot/{token(44)}")
+    assert (read["stream-up-to-date"], read["content-type"]) == ("true", "application/octet-stream")
+    assert door.get(f"{document.path}/snapshot/{token(22)}").status == 404
+
+
+def test_without_a_snapshot(door: Door, document: Document) -> None:
+    assert door.head(document.path)["stream-snapshot-offset"] is None
+    assert door.get(f"{document.path}/snapshot").status == 404
+    assert door.get(f"{document.path}/snapshot/{token(0)}").status == 404
+    assert door.delete(f"{document.path}/snapshot/{token(0)}").status == 404
+
+
+def test_the_order_of_checks(door: Door, document: Document) -> None:
+    missing = f"{document.path}-missing/snapshot"
+    assert document.publish(22).status == 204
+    gone = document.publish(11)
+    assert (gone.status, gone.next_offset) == (410, token(22))
+    assert document.publish(10).status == 410
+    beyond = document.publish(45)
+    assert (beyond.status, beyond.next_offset) == (409, token(44))
+    assert document.publish(40).status == 400
+    for bad in ("-1", "now", "garbage", "22", "", "%30", "0" * 17, token(22) + "%00", "%E2%82%AC"):
+        for path in (f"{document.path}/snapshot/{bad}", f"{missing}/{bad}"):
+            assert [door.put(path).status, door.get(path).status, door.delete(path).status] == [400] * 3
+    assert door.put(f"{missing}/{token(22)}").status == 404
+    assert door.put(f"{document.path}/snapshot/%30{token(22)[1:]}").status == 204, "encoding is undone"
+    assert door.put(f"{document.path}/snapshot/{token(22)}", {"Content-Type": "nonsense"}).status == 400
+
+
+def test_deleting(door: Door, document: Document) -> None:
+    document.publish(22)
+    assert door.delete(f"{document.path}/snapshot/{token(22)}").status == 409
+    assert door.delete(f"{document.path}/snapshot/{token(11)}").status == 404
+    assert door.delete(f"{document.path}-missing/snapshot/{token(22)}").status == 404
+
+
+BELOW = ["", *(f"?offset={offset}" for offset in ("-1", token(0), token(11), token(5)))]
+LIVE = [f"{query}&live={live}" for query in BELOW[1:] for live in ("long-poll", "sse")]
+
+
+@pytest.mark.parametrize("query", [*BELOW, *LIVE])
+def test_what_lies_below_is_gone(door: Door, document: Document, query: str) -> None:
+    """In every mode, with or without a tag of what was there, and never as an event stream."""
+    tag = door.get(f"{document.path}?offset=-1")["etag"] or ""
+    document.publish(22)
+    for headers in ({}, {"If-None-Match": tag}, {"If-None-Match": "*"}):
+        answer = door.get(document.path + query, headers)
+        assert (answer.status, answer.next_offset) == (410, token(22))
+        assert (answer["cache-control"], answer["etag"]) == ("no-store", None)
+        assert answer["content-type"] == "application/json"
+    for kept in (token(22), token(33), token(44)):
+        for live in ("", "&live=long-poll", "&live=sse"):
+            assert door.get(f"{document.path}?offset={kept}{live}").status in {200, 204}
+    assert door.get(f"{document.path}?offset=now").status == 200
+
+
+def test_bootstrap(door: Door, document: Document, clock: Clock) -> None:
+    edits = [("application/json", b'{"edit":%d}' % number) for number in range(4)]
+    answer = document.bootstrap()
+    assert parts(answer) == [("application/octet-stream", b""), *edits]
+    assert (answer["stream-snapshot-offset"], answer.next_offset) == ("-1", token(44))
+    assert (answer["stream-up-to-date"], answer["cache-control"]) == ("true", "no-store")
+    assert answer["stream-closed"] is None
+    document.publish(22, b"\r\n--x\r\n", Content_Type="text/x")
+    for _ in range(2):
+        answer = document.bootstrap()
+        assert parts(answer) == [("text/x", b"\r\n--x\r\n"), *edits[2:]]
+        assert (answer["stream-snapshot-offset"], answer.next_offset) == (token(22), token(44))
+        clock.advance(2 * HOUR_MS)
+        sweep(door.process.stores)
+    door.post(document.path, {"Stream-Closed": "true"})
+    assert document.bootstrap()["stream-closed"] == "true"
+    assert len(document.bootstrap().body) == int(
+        door.head(f"{document.path}/bootstrap").headers["content-length"]
+    )
+
+
+@pytest.mark.parametrize("query", ["live=sse", "live=long-poll", "live=", "live=x", "offset=-1&live=sse"])
+def test_bootstrap_is_answered_once(door: Door, document: Document, query: str) -> None:
+    answer = door.get(f"{document.path}/bootstrap?{query}")
+    assert answer.status == 400
+
+
+def test_bootstrap_of_nothing(door: Door, document: Document) -> None:
+    assert door.get(f"{document.path}-missing/bootstrap").status == 404
+    door.put(f"{document.path}-empty", JSON)
+    answer = door.get(f"{document.path}-empty/bootstrap")
+    assert parts(answer) == [("application/octet-stream", b"")]
+    assert (answer.next_offset, answer["stream-up-to-date"]) == (token(0), "true")
+
+
+def test_json_values_come_as_they_were_sent(door: Door, document: Document) -> None:
+    sent = [b'{"a" :  1e2, "b":"\\u00e9"}', '"é"'.encode(), b"1.0", b"[ ]", b'"--tidemark-"']
+    path = f"{document.path}-exact"
+    door.put(path, JSON)
+    door.post(path, JSON, b"[" + b" , ".join(sent) + b"]")
+    assert [body for _, body in parts(door.get(f"{path}/bootstrap"))[1:]] == sent
+
+
+def test_a_bootstrap_that_is_too_large_is_cut(door: Door, document: Document) -> None:
+    """At a message's end, and the rest is an ordinary read."""
+    path = f"{document.path}-large"
+    door.put(path, {"Content-Type": "application/octet-stream"})
+    sent = [bytes([number]) * MEGABYTE for number in range(6)]
+    for body in sent:
+        door.post(path, {"Content-Type": "application/octet-stream"}, body)
+    door.put(f"{path}/snapshot/{token(MEGABYTE)}", {}, bytes(2 * MEGABYTE))
+    answer = door.get(f"{path}/bootstrap")
+    found = [body for _, body in parts(answer)]
+    assert found == [bytes(2 * MEGABYTE), *sent[1:3]]
+    assert (answer.next_offset, answer["stream-up-to-date"]) == (token(3 * MEGABYTE), None)
+    assert len(answer.body) * 4 / 3 < 6 * 1000 * 1000, "fits a Lambda answer"
+    assert door.get(f"{path}?offset={answer.next_offset}").body[:1] == b"\x03"
+
+
+def test_the_largest_direct_snapshot(door: Door, document: Document) -> None:
+    body = bytes(MAX_BODY_BYTES)
+    assert document.publish(22, body).status == 204
+    assert door.get(f"{document.path}/snapshot/{token(22)}").body == body
+    answer = document.bootstrap()
+    assert parts(answer)[0] == ("application/octet-stream", body)
+    assert len(answer.body) * 4 / 3 < 6 * 1000 * 1000
+    larger = document.publish(22, body + b"x")
+    assert larger.status == 413
+    assert str(MAX_BODY_BYTES) in larger.json["error"]
+    assert "/upload" in larger.json["error"]
+    assert door.get(f"{document.path}/snapshot/{token(22)}").body == body
+
+
+# --- uploads ------------------------------------------------------------------------
+
+
+def begin(document: Document, offset: int) -> dict[str, Any]:
+    answer = document.door.post(f"{document.path}/snapshot/{token(offset)}/upload")
+    assert (answer.status, answer["cache-control"]) == (201, "no-store")
+    assert answer.json["method"] == "PUT"
+    return answer.json
+
+
+def put_to(url: str, body: bytes) -> None:
+    """As any HTTP client would, straight to S3."""
+    request = urllib.request.Request(
+        url, data=body, method="PUT", headers={"Content-Type": "application/x-folded"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        assert answer.status == 200
+
+
+def get_from(url: str) -> tuple[str, bytes]:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return answer.headers["Content-Type"], answer.read()
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1000, MAX_ANSWER_BYTES, MAX_ANSWER_BYTES + 1, 20 * MEGABYTE, 27 * MEGABYTE + 1]
+)
+def test_an_upload(door: Door, document: Document, size: int) -> None:
+    """Published by name; read back, and found in bootstrap, whatever its size."""
+    upload = begin(document, 22)
+    body = (bytes(range(256)) * (size // 256 + 1))[:size]
+    put_to(upload["url"], body)
+    assert door.head(document.path)["stream-snapshot-offset"] is None, "nothing is visible before the publish"
+    name = {"Snapshot_Upload": upload["upload"], "Content_Type": "text/x-folded; a=b"}
+    for _ in range(2):
+        assert document.publish(22, b"", **name).status == 204, "asking twice publishes once"
+    read = door.get(f"{document.path}/snapshot/{token(22)}")
+    assert (read["stream-snapshot-offset"], read.next_offset) == (token(22), token(22))
+    answer = document.bootstrap()
+    assert answer["stream-snapshot-offset"] == token(22)
+    if size <= MAX_ANSWER_BYTES:
+        assert (read.status, read["content-type"], read.body) == (200, "text/x-folded; a=b", body)
+        assert parts(answer)[0] == ("text/x-folded; a=b", body)
+        return
+    assert (read.status, answer.status) == (307, 307)
+    assert get_from(read.headers["location"]) == ("text/x-folded; a=b", body)
+    assert (answer.next_offset, answer["stream-up-to-date"]) == (token(22), None)
+    assert parse_parts(*get_from(answer.headers["location"])) == [("text/x-folded; a=b", body)]
+    assert door.get(f"{document.path}?offset={answer.next_offset}").json == [{"edit": 2}, {"edit": 3}]
+
+
+def test_uploads_that_cannot_be_published(door: Door, document: Document, clock: Clock) -> None:
+    upload = begin(document, 22)
+    name = {"Snapshot_Upload": upload["upload"]}
+    assert document.publish(22, b"", **name).status == 409, "nothing was uploaded"
+    put_to(upload["url"], b"folded")
+    assert document.publish(22, b"body", **name).status == 400
+    assert document.publish(33, b"", **name).status == 409, "it was uploaded for another offset"
+    assert document.publish(22, b"", Snapshot_Upload="x").status == 400
+    assert document.publish(22, b"", Snapshot_Upload="0" * 16 + "-x").status == 409
+    clock.advance(25 * HOUR_MS)
+    assert sweep(door.process.stores).lapsed >= 1
+    assert document.publish(22, b"", **name).status == 409, "it has lapsed"
+    assert door.head(document.path)["stream-snapshot-offset"] is None
+
+
+def test_an_upload_that_was_superseded_is_not_published_again(document: Document) -> None:
+    upload = begin(document, 22)
+    put_to(upload["url"], b"folded")
+    name = {"Snapshot_Upload": upload["upload"]}
+    assert document.publish(22, b"", **name).status == 204
+    assert document.publish(22, b"direct").status == 204
+    assert document.publish(22, b"", **name).status == 409
+    assert document.publish(33, b"direct").status == 204
+    assert document.publish(22, b"", **name).status == 410
+
+
+def test_a_published_upload_does_not_lapse(door: Door, document: Document, clock: Clock) -> None:
+    upload = begin(document, 22)
+    put_to(upload["url"], bytes(MAX_ANSWER_BYTES + 1))
+    assert document.publish(22, b"", Snapshot_Upload=upload["upload"]).status == 204
+    clock.advance(30 * HOUR_MS)
+    sweep(door.process.stores)
+    location = door.get(f"{document.path}/snapshot/{token(22)}").headers["location"]
+    assert len(get_from(location)[1]) == MAX_ANSWER_BYTES + 1
+    assert len(get_from(document.bootstrap().headers["location"])[1]) > MAX_ANSWER_BYTES
+
+
+@pytest.mark.parametrize(("offset", "status"), [(11, 410), (45, 409), (23, 400)])
+def test_an_upload_is_refused_as_its_publish_would_be(
+    door: Door, document: Document, offset: int, status: int
+) -> None:
+    document.publish(22)
+    assert door.post(f"{document.path}/snapshot/{token(offset)}/upload").status == status
+    assert door.post(f"{document.path}-missing/snapshot/{token(offset)}/upload").status == 404
+    assert door.post(f"{document.path}/snapshot/now/upload").status == 400

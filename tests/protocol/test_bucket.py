@@ -1,0 +1,141 @@
+"""Paths under a bucket: what they name, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+from urllib.parse import quote
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tidemark.protocol.bucket import MAX_KEY_BYTES, Place, Resource, parse_bucket_path
+from tidemark.protocol.errors import Malformed, NothingHere, Refused, StreamNotFound
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("tides", Place(Resource.BUCKET, "tides")),
+        ("a-_9", Place(Resource.BUCKET, "a-_9")),
+        ("x" * 64, Place(Resource.BUCKET, "x" * 64)),
+        ("%74ides", Place(Resource.BUCKET, "tides")),
+        ("tides/streams", Place(Resource.LISTING, "tides")),
+        ("tides/%73treams", Place(Resource.LISTING, "tides")),
+        ("tides/north", Place(Resource.STREAM, "tides", "north")),
+        ("tides/Streams", Place(Resource.STREAM, "tides", "Streams")),
+        ("tides/snapshot", Place(Resource.STREAM, "tides", "snapshot")),
+        ("tides/bootstrap", Place(Resource.STREAM, "tides", "bootstrap")),
+        ("tides/upload", Place(Resource.STREAM, "tides", "upload")),
+        ("tides/v1", Place(Resource.STREAM, "tides", "v1")),
+        ("tides/%E2%82%AC%20%0A", Place(Resource.STREAM, "tides", "€ \n")),
+        ("tides/a.b.", Place(Resource.STREAM, "tides", "a.b.")),
+        ("tides/north/snapshot", Place(Resource.LATEST_SNAPSHOT, "tides", "north")),
+        ("tides/snapshot/snapshot", Place(Resource.LATEST_SNAPSHOT, "tides", "snapshot")),
+        ("tides/north/snapshot/12", Place(Resource.SNAPSHOT, "tides", "north", "12")),
+        ("tides/north/snapshot/%31%2F2", Place(Resource.SNAPSHOT, "tides", "north", "1/2")),
+        ("tides/north/snapshot/", Place(Resource.SNAPSHOT, "tides", "north", "")),
+        ("tides/north/snapshot/12/upload", Place(Resource.UPLOAD, "tides", "north", "12")),
+        ("tides/north/bootstrap", Place(Resource.BOOTSTRAP, "tides", "north")),
+        ("tides/bootstrap/bootstrap", Place(Resource.BOOTSTRAP, "tides", "bootstrap")),
+    ],
+)
+def test_places(path: str, expected: Place) -> None:
+    assert parse_bucket_path(path, encoded=True) == expected
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "abc",
+        "v1x",
+        "x" * 65,
+        "Tides",
+        "tides.",
+        "tid%20es",
+        "tïdes",
+        "tides\n",
+        "tides%0A",
+        "__ds",
+        "%5F_ds",
+        "tides/",
+        "tides//snapshot",
+        "tides/..",
+        "tides/a..b",
+        "tides/a%2Fb",
+        "tides/a%00",
+        "tides/%FF",
+        "tides/%C3",
+        "abc/north",
+        "tides/" + "x" * (MAX_KEY_BYTES - 5),
+        "tides/" + "%C3%A9" * 59,
+        "tides/x%2e%2e",
+    ],
+)
+def test_malformed(path: str) -> None:
+    with pytest.raises(Malformed):
+        parse_bucket_path(path, encoded=True)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tides/north/",
+        "tides/north/x",
+        "tides/north/Snapshot",
+        "tides/north/bootstrap/",
+        "tides/north/bootstrap/x",
+        "tides/north/snapshot/1/x",
+        "tides/north/snapshot/1/upload/x",
+        "tides/north/snapshot/1/",
+        "tides/streams/x",
+    ],
+)
+def test_nothing_is_there(path: str) -> None:
+    with pytest.raises(NothingHere):
+        parse_bucket_path(path, encoded=True)
+
+
+@pytest.mark.parametrize("path", ["tides/__ds", "tides/__d%73/snapshot"])
+def test_reserved(path: str) -> None:
+    with pytest.raises(StreamNotFound, match="__ds"):
+        parse_bucket_path(path, encoded=True)
+
+
+@pytest.mark.parametrize("bucket", ["tides", "x" * 64])
+def test_the_longest_id(bucket: str) -> None:
+    """Bucket, slash and stream id count, in bytes of UTF-8."""
+    room = MAX_KEY_BYTES - len(bucket) - 1
+    longest = "é" * (room // 2) + "x" * (room % 2)
+    assert parse_bucket_path(f"{bucket}/{quote(longest)}", encoded=True).stream_id == longest
+    with pytest.raises(Malformed, match="at most 122 bytes"):
+        parse_bucket_path(f"{bucket}/{quote(longest)}x", encoded=True)
+
+
+def test_decoded_by_the_front_door() -> None:
+    """Once decoded, a percent sign is a character like any other, and a slash divides."""
+    assert parse_bucket_path("tides/100%", encoded=False).stream_id == "100%"
+    assert parse_bucket_path("tides/%2F", encoded=False).stream_id == "%2F"
+    assert parse_bucket_path("tides/a/snapshot/1", encoded=False).offset_token == "1"
+
+
+ids = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@given(ids)
+def test_both_doors_agree(stream_id: str) -> None:
+    assume("/" not in stream_id)
+    try:
+        through_gateway = parse_bucket_path(f"tides/{stream_id}", encoded=False)
+    except Refused as refusal:
+        with pytest.raises(type(refusal)):
+            parse_bucket_path(f"tides/{quote(stream_id, safe='')}", encoded=True)
+    else:
+        assert parse_bucket_path(f"tides/{quote(stream_id, safe='')}", encoded=True) == through_gateway
+
+
+@given(st.text(alphabet="%/.\0aF2etidsnaphou_ é", max_size=30), st.booleans())
+def test_nothing_but_the_protocols_own_errors(path: str, encoded: bool) -> None:
+    with contextlib.suppress(Malformed, StreamNotFound, NothingHere):
+        parse_bucket_path(path, encoded=encoded)

@@ -1,0 +1,100 @@
+"""A stream, a process that reads it, one that writes it, and everything between them counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.http.asgi import Exchange
+from tests.support import TEXT, World, a_key
+from tests.wake.support import eventually, make_prefix, request, shared_sqs
+from tidemark.http.app import create_app
+from tidemark.http.backend import Backend
+from tidemark.log.schema import log_pk
+from tidemark.log.waiters import load_waiters
+from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.settings import Settings
+from tidemark.wake.notifier import Notifier
+from tidemark.wake.queue import QueueGone, Queues
+from tidemark.wake.ring import Ring
+from tidemark.wake.wake import Wake
+
+#: Short, because tests wait for receives to end; what they assert is how many it takes.
+RECEIVE_SECONDS = 1
+WAITS_LONG = Settings(long_poll_seconds=50, sse_seconds=50, sse_buffered_seconds=50)
+
+
+class CountedQueues(Queues):
+    """Counts the receives that began, and remembers what each brought."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__(shared_sqs, prefix)
+        self.begun = 0
+        self.receives: list[int | None] = []
+
+    def receive(self, url: str, wait_seconds: int) -> list[str]:
+        self.begun += 1
+        try:
+            bodies = super().receive(url, wait_seconds)
+        except QueueGone:
+            self.receives.append(None)
+            raise
+        self.receives.append(len(bodies))
+        return bodies
+
+
+@dataclass
+class Scene:
+    """A stream, a process that reads it and one that writes it."""
+
+    world: World
+    make: Callable[..., Backend]
+    receive_seconds: int = RECEIVE_SECONDS
+    make_queues: Callable[[str], CountedQueues] = CountedQueues
+    settings: Settings = WAITS_LONG
+    clock: Any = None
+    content_type: ContentType = TEXT
+    prefix: str = field(default_factory=make_prefix)
+    key: StreamKey = field(default_factory=lambda: a_key("trigger"))
+
+    def __post_init__(self) -> None:
+        self.clock = self.clock or self.world.clock
+        self.queues = self.make_queues(self.prefix)
+        self.reader, self.writer = self.world.process(clock=self.clock), self.world.process(clock=self.clock)
+        self.wake = Wake(self.reader.stores.table, self.queues, self.clock, self.receive_seconds)
+        self.backend = self.make(self.reader.stores, self.settings, self.wake)
+        self.app = create_app(self.backend)
+        self.record = self.writer.create(self.key, content_type=self.content_type).known.record
+        self.reader.calls.taken()
+
+    @property
+    def target(self) -> str:
+        return f"/v1/stream/{self.key.stream_id}?offset=-1&live="
+
+    async def append(self, body: bytes) -> None:
+        await asyncio.to_thread(self.writer.append, self.key, body, content_type=TEXT)
+
+    async def waiting(self, count: int = 1) -> None:
+        """The reader waits, and its queue is past its first second."""
+        await eventually(lambda: self.queues.begun and len(self.wake.hub._waiting) == count)
+
+    @asynccontextmanager
+    async def reading(self, live: str) -> AsyncIterator[Exchange]:
+        async with request(self.app, self.target + live) as exchange:
+            await self.waiting()
+            yield exchange
+
+    def registered(self) -> set[str]:
+        waiters = load_waiters(self.writer.stores.table, self.record.incarnation, self.clock())
+        return {waiter.queue_url for waiter in waiters}
+
+    def notify(self, *starts: int) -> None:
+        """The trigger, without a pump."""
+        notifier = Notifier(self.writer.stores.table, Queues(shared_sqs, self.prefix), self.clock)
+        pk = log_pk(self.key, self.record.incarnation)
+        for start in starts:
+            assert notifier.notify([Ring(pk, start)]) == {}

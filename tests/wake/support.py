@@ -1,0 +1,103 @@
+"""What the tests of waking stand on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from tests.http.asgi import Exchange, make_scope
+from tests.support import World
+from tidemark.local.pump import Demand, Pump
+from tidemark.local.template import Function, Template, load_template
+from tidemark.wake.queue import Queues, sqs_client
+from tidemark.wake.receiver import OwnQueue
+from tidemark.wake.wake import Wake
+
+ROOT: Final = Path(__file__).parents[2]
+#: Long enough that only a hang reaches it.
+PATIENCE_SECONDS: Final = 60.0
+
+
+@cache
+def shared_sqs() -> Any:
+    """Making a client takes longer than most of these tests."""
+    return sqs_client()
+
+
+def make_prefix() -> str:
+    """Nobody else's queues begin so."""
+    return f"tidemark-test-{uuid.uuid4().hex[:8]}-"
+
+
+def make_queues(prefix: str | None = None) -> Queues:
+    return Queues(shared_sqs, prefix or make_prefix())
+
+
+def settled(wake: Wake) -> Wake:
+    """With a queue that is past its first second, in which readers look for themselves."""
+    receiver = wake._receiver
+    made = receiver.queue()
+    receiver._queue = OwnQueue(made.url, time.monotonic())
+    return wake
+
+
+@cache
+def template() -> Template:
+    return load_template(ROOT / "template.yaml")
+
+
+def notifier_function(world: World, prefix: str) -> Function:
+    variables = {"TABLE_NAME": world.table_name, "BUCKET_NAME": world.bucket_name, "QUEUE_PREFIX": prefix}
+    return replace(template().functions["NotifierFunction"], variables=variables)
+
+
+@contextmanager
+def pumping(world: World, prefix: str, **demand: Any) -> Iterator[Pump]:
+    """The trigger of the table's stream, from now on."""
+    positioned = threading.Event()
+    [trigger] = template().triggers
+    wanted = Demand(on_positioned=positioned.set, **demand)
+    pump = Pump(trigger, notifier_function(world, prefix), world.table_name, wanted)
+    pump.start()
+    try:
+        assert positioned.wait(PATIENCE_SECONDS)
+        yield pump
+    finally:
+        pump.stop()
+
+
+@asynccontextmanager
+async def request(app: Any, target: str, method: str = "GET", body: bytes = b"") -> AsyncIterator[Exchange]:
+    """A request under way; the client hangs up at the end."""
+    exchange = Exchange([body])
+    scope = make_scope(method, target, {"Content-Type": "text/plain"} if body else {})
+    task = asyncio.ensure_future(app(scope, exchange.receive, exchange.send))
+    try:
+        yield exchange
+    finally:
+        exchange.gone.set()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await task
+
+
+async def eventually(condition: Callable[[], Any]) -> None:
+    """Waits for as long as it takes, within reason, and lets others run meanwhile."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - it waits for other threads and for storage
+            await asyncio.sleep(0.01)
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """As `eventually`, on a thread."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,125 @@
+"""Lambda's environments: one request at a time, an event loop that stands still between two, and freezes.
+
+In the local gateway many environments share one loaded module, each on a thread and a loop of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import pytest
+from mangum import Mangum
+
+from tests.support import MINUTE_MS, World
+from tests.wake.scene import CountedQueues, Scene
+from tests.wake.support import PATIENCE_SECONDS, ROOT, pumping, settled, until
+from tidemark.http.app import create_app
+from tidemark.http.backend import one_at_a_time
+from tidemark.settings import Settings
+
+EVENT = json.loads((ROOT / "events" / "get-long-poll.json").read_text())
+
+
+class Environment(threading.Thread):
+    """Serves events one after another, as Lambda's runtime and Mangum do."""
+
+    def __init__(self, app: Any, events: list[dict[str, Any]]) -> None:
+        super().__init__(daemon=True)
+        self._app = app
+        self._events = events
+        self.answers: list[dict[str, Any]] = []
+
+    def run(self) -> None:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        handler = Mangum(self._app, lifespan="off")
+        for event in self._events:
+            self.answers.append(handler(event, None))  # type: ignore[arg-type]
+        loop.close()
+
+    def join_in_time(self) -> list[dict[str, Any]]:
+        self.join(PATIENCE_SECONDS)
+        assert not self.is_alive()
+        return self.answers
+
+
+def event(scene: Scene, offset: str = "-1", live: str = "long-poll") -> dict[str, Any]:
+    path = f"/v1/stream/{scene.key.stream_id}"
+    made: dict[str, Any] = json.loads(json.dumps(EVENT))
+    made |= {"rawPath": path, "rawQueryString": f"offset={offset}&live={live}"}
+    made["requestContext"]["http"] |= {"method": "GET", "path": path}
+    return made
+
+
+def test_environments_share_a_hub(world: World) -> None:
+    """One queue and one registration for thirty waiting requests; the trigger wakes each on its own loop."""
+    scene = Scene(world, one_at_a_time, receive_seconds=20)
+    environments = [Environment(scene.app, [event(scene)]) for _ in range(30)]
+    with pumping(world, scene.prefix):
+        for environment in environments:
+            environment.start()
+        until(lambda: len(scene.wake.hub._waiting) == len(environments))
+        assert len(list(scene.queues.all())) == 1
+        scene.writer.append(scene.key, b"news", content_type=scene.content_type)
+        answers = [answer for environment in environments for answer in environment.join_in_time()]
+    assert {(answer["statusCode"], answer["body"]) for answer in answers} == {(200, "news")}
+    assert scene.reader.calls.taken()["PutItem"] == 1
+    scene.wake.close()
+
+
+def test_an_environment_serves_one_request_after_another(world: World) -> None:
+    """Nothing of a request is left on the loop for the next one to stumble over."""
+    scene = Scene(world, one_at_a_time, settings=Settings(long_poll_seconds=0.3, sse_buffered_seconds=0.3))
+    events = [event(scene), event(scene, live="sse")] * 4
+    environment = Environment(scene.app, events)
+    environment.start()
+    assert [answer["statusCode"] for answer in environment.join_in_time()] == [204, 200] * 4
+    assert scene.wake.hub.listening == 0
+    scene.wake.close()
+
+
+class FrozenQueues(CountedQueues):
+    """The first receive never comes back: its answer was sent while nothing ran here."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__(prefix)
+        self.frozen = threading.Event()
+        self.thawed = threading.Event()
+
+    def receive(self, url: str, wait_seconds: int) -> list[str]:
+        if not self.frozen.is_set():
+            self.frozen.set()
+            self.thawed.wait(PATIENCE_SECONDS)
+            return []
+        return super().receive(url, wait_seconds)
+
+
+@pytest.mark.parametrize("live", ["long-poll", "sse"])
+def test_a_freeze_in_the_middle_of_a_receive(world: World, live: str) -> None:
+    """The request after the freeze is woken by its ring, and does not wait for what will never come."""
+    scene = Scene(world, one_at_a_time, 20, make_queues=FrozenQueues, settings=Settings(long_poll_seconds=2))
+    settled(scene.wake)
+    queues: Any = scene.queues
+    before = Environment(scene.app, [event(scene)])
+    before.start()
+    until(queues.frozen.is_set)
+    assert before.join_in_time()[0]["statusCode"] == 204
+
+    scene.world.clock.advance(10 * MINUTE_MS)
+    patient = Settings(long_poll_seconds=50, sse_buffered_seconds=50)
+    after = Environment(
+        create_app(one_at_a_time(scene.reader.stores, patient, scene.wake)), [event(scene, live=live)]
+    )
+    with pumping(world, scene.prefix):
+        after.start()
+        until(lambda: len(scene.wake.hub._waiting) == 1)
+        scene.writer.append(scene.key, b"news", content_type=scene.content_type)
+        [answer] = after.join_in_time()
+    assert answer["statusCode"] == 200
+    assert "news" in answer["body"]
+    assert 0 not in scene.queues.receives, "it was the ring that woke it"
+    queues.thawed.set()
+    scene.wake.close()

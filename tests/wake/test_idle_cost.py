@@ -1,0 +1,117 @@
+"""What a reader costs while it waits and nothing happens: calls to the table and to the queue, counted.
+
+Everything runs five times as fast as it is deployed, clock included, so a minute takes twelve seconds. A
+slow machine makes fewer calls in that time, never more: the numbers are upper bounds, and they are those of
+`docs/live.md`, which puts prices to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.support import World
+from tests.wake.scene import Scene
+from tests.wake.support import request
+from tidemark.http.backend import many_at_once
+from tidemark.service.stores import wall_clock_ms
+from tidemark.settings import Settings
+
+FASTER = 5
+MINUTES = 2
+SETTINGS = Settings(long_poll_seconds=25 / FASTER, sse_seconds=55 / FASTER)
+RECEIVE_SECONDS = 20 // FASTER
+
+
+BEGAN_MS = wall_clock_ms()
+
+
+def fast_clock_ms() -> int:
+    return BEGAN_MS + FASTER * (wall_clock_ms() - BEGAN_MS)
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Calls in a minute. Receives count whether they bring something or not."""
+
+    GetItem: float
+    Query: float
+    PutItem: float
+    ReceiveMessage: float
+
+
+#: What `docs/live.md` says. Of a hundred readers that come at once most share their looks; how many
+#: do is up to chance, so here none does.
+EXPECTED = {
+    "long-poll, one reader": Bill(GetItem=2.4, Query=12, PutItem=2, ReceiveMessage=4.8),
+    "SSE, one reader": Bill(GetItem=1.1, Query=6, PutItem=2, ReceiveMessage=4.1),
+    "SSE, 100 readers of one process": Bill(GetItem=110, Query=224, PutItem=2, ReceiveMessage=4.1),
+}
+
+
+Reader = Callable[[Scene, float], Coroutine[Any, Any, None]]
+
+
+def scene(world: World, make: Any) -> Scene:
+    return Scene(world, make, RECEIVE_SECONDS, settings=SETTINGS, clock=fast_clock_ms)
+
+
+async def long_poller(scene: Scene, until: float) -> None:
+    while time.monotonic() < until:
+        async with request(scene.app, scene.target + "long-poll") as exchange:
+            await exchange.until(lambda _: exchange.done)
+            assert exchange.status == 204
+
+
+async def listener(scene: Scene, until: float) -> None:
+    while time.monotonic() < until:
+        async with request(scene.app, scene.target + "sse") as exchange:
+            await exchange.until(lambda _: exchange.done)
+
+
+async def counted(scene: Scene, reader: Reader, readers: int = 1) -> Bill:
+    """A minute's calls, on average over some, once the queue is past its first second."""
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(request(scene.app, scene.target + "sse"))
+        await scene.waiting()
+    scene.reader.calls.taken()
+    scene.queues.begun = 0
+    began = time.monotonic()
+    until = began + MINUTES * 60 / FASTER
+    await asyncio.gather(*(reader(scene, until) for _ in range(readers)))
+    minutes = (time.monotonic() - began) * FASTER / 60
+    calls = Counter(scene.reader.calls.taken())
+    await asyncio.to_thread(scene.wake.close)
+    kinds = ("GetItem", "Query", "PutItem")
+    per_minute = {kind: calls[kind] / minutes for kind in kinds}
+    return Bill(**per_minute, ReceiveMessage=scene.queues.begun / minutes)
+
+
+@pytest.fixture(scope="module")
+def bills(world: World) -> dict[str, Bill]:
+    """All at once: they mostly wait."""
+
+    async def count() -> dict[str, Bill]:
+        counts = [
+            counted(scene(world, many_at_once), long_poller),
+            counted(scene(world, many_at_once), listener),
+            counted(scene(world, many_at_once), listener, 100),
+        ]
+        return dict(zip(EXPECTED, await asyncio.gather(*counts), strict=True))
+
+    return asyncio.run(count())
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_waiting_minute_costs_no_more_than_the_documents_say(bills: dict[str, Bill], name: str) -> None:
+    bill, expected = bills[name], EXPECTED[name]
+    print(f"\n{name}: {bill}")
+    for call in ("GetItem", "Query", "PutItem", "ReceiveMessage"):
+        assert getattr(bill, call) <= getattr(expected, call) * 1.15 + 0.6, call

@@ -1,0 +1,169 @@
+"""The orders of `test_interleavings.py`, taken by the code itself on real engines.
+
+One reader, one writer with its trigger; every call to the table or the queue waits for its turn.
+What would rescue a reader whose ring got lost, a receive that returns empty, is counted: there
+must be none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.support import World, a_key
+from tests.wake.support import PATIENCE_SECONDS, make_prefix, settled, shared_sqs
+from tidemark.http import live
+from tidemark.http.backend import one_at_a_time
+from tidemark.http.requests import Live, ReadRequest
+from tidemark.log.schema import log_pk
+from tidemark.service.read import Reading
+from tidemark.service.stores import Stores
+from tidemark.settings import Settings
+from tidemark.wake.notifier import Notifier
+from tidemark.wake.queue import MAX_RECEIVE_SECONDS, Queues
+from tidemark.wake.ring import Ring
+from tidemark.wake.wake import Wake
+
+#: Stream item, log, register, log, receive; and commit, waiters, send.
+READER_STEPS, TRIGGER_STEPS = 5, 3
+
+ORDERS = [
+    "".join("T" if index in places else "R" for index in range(READER_STEPS + TRIGGER_STEPS))
+    for places in itertools.combinations(range(READER_STEPS + TRIGGER_STEPS), TRIGGER_STEPS)
+]
+
+
+class Turns:
+    """Lets each step begin when the order says so, and only after the one before has ended."""
+
+    def __init__(self, order: str) -> None:
+        self._order = list(order)
+        self._busy = False
+        self._finished: set[str] = set()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def turn(self, actor: str, *, may_last: bool = False) -> Iterator[None]:
+        """`may_last`: others go on while this step is under way."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._may(actor), PATIENCE_SECONDS)
+            if self._order:
+                self._order.pop(0)
+            self._busy = not may_last
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy = self._busy and may_last
+                self._changed.notify_all()
+
+    def _may(self, actor: str) -> bool:
+        while self._order and self._order[0] in self._finished:
+            self._order.pop(0)
+        return not self._busy and (not self._order or self._order[0] == actor)
+
+    def finish(self, actor: str) -> None:
+        with self._changed:
+            self._finished.add(actor)
+            self._changed.notify_all()
+
+
+class TurnedQueues(Queues):
+    """The reader's and the trigger's calls take turns; empty receives are counted."""
+
+    def __init__(self, turns: Turns) -> None:
+        super().__init__(shared_sqs, make_prefix())
+        self.turns = turns
+        self.empty_receives = 0
+
+    def receive(self, url: str, wait_seconds: int) -> list[str]:
+        with self.turns.turn("R", may_last=True):
+            bodies = super().receive(url, wait_seconds)
+        self.empty_receives += not bodies
+        return bodies
+
+    def send(self, url: str, bodies: Any) -> None:
+        with self.turns.turn("T"):
+            super().send(url, bodies)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_reader_gets_the_append(world: World, order: str) -> None:
+    queues = _read_and_append(world, order, MAX_RECEIVE_SECONDS)
+    assert queues.empty_receives == 0, "the ring was lost, and only the end of the receive helped"
+
+
+def test_there_are_no_other_orders() -> None:
+    assert len(set(ORDERS)) == 56
+
+
+def test_the_wrong_order_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With reading and registering swapped, an append between the two rings nobody. The reader still gets
+    it, when its receive returns empty."""
+    look = live._look
+
+    def read_then_register(stores: Stores, wake: Wake | None, seen: Reading) -> tuple[Reading, float]:
+        reading, patience_seconds = look(stores, None, seen)
+        return reading, max(patience_seconds, wake.expect(seen.record.incarnation) if wake else 0.0)
+
+    monkeypatch.setattr(live, "_look", read_then_register)
+    queues = _read_and_append(world, order="RRR" + "TTT" + "RR", receive_seconds=1)
+    assert queues.empty_receives > 0
+
+
+def _read_and_append(world: World, order: str, receive_seconds: int) -> TurnedQueues:
+    """One reader that waits at the beginning, and one append: the reader must get it."""
+    turns = Turns(order)
+    queues = TurnedQueues(turns)
+    key = a_key("order")
+    reader, trigger = world.process(), world.process()
+    # The writer knows the tail, as if it had created the stream itself.
+    known = world.process().create(key).known
+    trigger.stores.tails.learn(known)
+    _take_turns(reader.dynamodb, turns, "R")
+    _take_turns(trigger.dynamodb, turns, "T")
+    wake = settled(Wake(reader.stores.table, queues, world.clock, receive_seconds))
+    backend = one_at_a_time(reader.stores, Settings(), wake)
+    got: list[bytes] = []
+
+    def read() -> None:
+        asked = ReadRequest(0, Live.LONG_POLL, None, None)
+        got.append(asyncio.run(live.read_or_wait(backend, key, asked, PATIENCE_SECONDS)).data)
+        turns.finish("R")
+
+    def append_and_ring() -> None:
+        trigger.append(key, b"news")
+        notifier = Notifier(trigger.stores.table, queues, world.clock)
+        assert notifier.notify([Ring(log_pk(key, known.record.incarnation), 0)]) == {}
+        turns.finish("T")
+
+    _together(read, append_and_ring)
+    wake.close()
+    assert got == [b"news"]
+    return queues
+
+
+def _take_turns(dynamodb: Any, turns: Turns, actor: str) -> None:
+    send = dynamodb.send
+
+    def turned(operation: str, body: bytes) -> tuple[int, bytes]:
+        with turns.turn(actor):
+            return send(operation, body)
+
+    dynamodb.send = turned
+
+
+def _together(*calls: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS * 2)
+        assert not thread.is_alive()

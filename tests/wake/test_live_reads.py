@@ -1,0 +1,214 @@
+"""What a live read does besides waking: heartbeats, its end, streams that end under it, bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.http.asgi import Exchange
+from tests.support import TEXT, World, a_key
+from tests.wake.scene import Scene
+from tests.wake.support import eventually, request, settled
+from tidemark.http import live
+from tidemark.http.backend import many_at_once
+from tidemark.protocol.expiry import Expiry
+from tidemark.service.delete import delete
+from tidemark.service.stores import wall_clock_ms
+from tidemark.settings import Settings
+
+BRIEF = Settings(long_poll_seconds=1, sse_seconds=1)
+
+
+async def whole(exchange: Exchange) -> Any:
+    return await exchange.until(lambda _: exchange.done)
+
+
+def test_a_silent_stream_sends_heartbeats(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comments, which no client shows, and for which nothing is read: they are for the proxies on the way."""
+    monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.05)
+    scene = Scene(world, many_at_once, receive_seconds=20)
+
+    async def scenario() -> None:
+        async with scene.reading("sse") as exchange:
+            scene.reader.calls.taken()
+            beats = exchange.received.count(b": heartbeat\n\n")
+            await exchange.until(lambda answer: answer.body.count(b": heartbeat\n\n") >= beats + 10)
+            assert scene.reader.calls.taken() == {}
+            assert [event.type for event in exchange.answer.events] == ["control"]
+            await scene.append(b"news")
+            await asyncio.to_thread(scene.notify, 0)
+            await exchange.until(lambda answer: b"news" in answer.body)
+
+    settled(scene.wake)
+    asyncio.run(scenario())
+    scene.wake.close()
+
+
+def test_a_heartbeat_comes_every_fifteen_seconds() -> None:
+    """CloudFront and most proxies give up on a silent connection after thirty seconds or more."""
+    assert live.HEARTBEAT_SECONDS == 15
+
+
+def test_events_end_after_their_time_and_say_where_to_go_on(world: World) -> None:
+    scene = Scene(world, many_at_once, settings=BRIEF)
+
+    async def scenario() -> None:
+        async with request(scene.app, scene.target + "sse") as exchange:
+            answer = await whole(exchange)
+        assert json.loads(answer.events[-1].data)["streamNextOffset"] == "0" * 16
+
+    asyncio.run(scenario())
+    scene.wake.close()
+
+
+@pytest.mark.parametrize("ending", ["deleted", "expired", "deleted and made again"])
+@pytest.mark.parametrize("kind", ["sse", "long-poll"])
+def test_a_stream_that_ends_under_its_readers(world: World, ending: str, kind: str) -> None:
+    """Events end, without an error: the client comes back and is told. A long-poll is told at once."""
+    scene = Scene(world, many_at_once)
+
+    def end() -> None:
+        if ending == "expired":
+            world.clock.advance(60_000)
+            scene.wake.hub.ring_all()  # The clock was moved by hand: nobody notices by himself.
+            return
+        delete(scene.writer.stores, scene.key)
+        if ending.endswith("again"):
+            scene.writer.create(scene.key, content_type=TEXT)
+        scene.notify(0)
+
+    async def scenario() -> None:
+        if ending == "expired":
+            scene.key = a_key("expires")
+            scene.writer.create(scene.key, content_type=TEXT, expiry=Expiry(ttl_seconds=30))
+        async with scene.reading(kind) as exchange:
+            await asyncio.to_thread(end)
+            answer = await whole(exchange)
+        if kind == "sse":
+            assert answer.status == 200
+            assert [event.type for event in answer.events] == ["control"]
+        else:
+            assert answer.status == 404
+        if not ending.endswith("again"):
+            async with request(scene.app, scene.target + kind) as exchange:
+                assert (await whole(exchange)).status == 404
+
+    asyncio.run(scenario())
+    scene.wake.close()
+
+
+def test_a_stream_that_expires_is_noticed_in_time(world: World) -> None:
+    """Expiry rings nothing, so the reader's own wait ends when the stream does; here by the real clock."""
+    scene = Scene(world, many_at_once, receive_seconds=20, clock=wall_clock_ms)
+
+    async def scenario() -> None:
+        scene.key = a_key("expires")
+        scene.writer.create(scene.key, content_type=TEXT, expiry=Expiry(ttl_seconds=2))
+        async with request(scene.app, scene.target + "long-poll") as exchange:
+            answer = await whole(exchange)
+        assert answer.status == 404
+        assert 20 not in scene.queues.receives
+
+    asyncio.run(scenario())
+    scene.wake.close()
+
+
+def test_a_reader_does_not_end_a_stream_that_others_renew(world: World) -> None:
+    """What the waiting reader remembers of the expiry is old: it asks before it gives up."""
+    scene = Scene(world, many_at_once, key=a_key("renewed"))
+
+    async def scenario() -> None:
+        scene.key = a_key("renewed")
+        scene.record = scene.writer.create(
+            scene.key, content_type=TEXT, expiry=Expiry(ttl_seconds=30)
+        ).known.record
+        async with scene.reading("long-poll") as exchange:
+            for _ in range(3):
+                world.clock.advance(20_000)
+                async with request(scene.app, scene.target.partition("&")[0]) as other:
+                    assert (await whole(other)).status == 200
+                scene.wake.hub.ring_all()
+                await eventually(lambda: scene.wake.hub._waiting)
+            await scene.append(b"still here")
+            await asyncio.to_thread(scene.notify, 0)
+            assert (await whole(exchange)).body == b"still here"
+
+    asyncio.run(scenario())
+    scene.wake.close()
+
+
+def test_a_reader_that_is_behind_reads_on_without_waiting(world: World) -> None:
+    """Pages follow each other until the tail; only there is it worth registering."""
+    scene = Scene(world, many_at_once)
+    message = b"%01048575d;" % 7
+
+    async def scenario() -> None:
+        for _ in range(10):
+            await scene.append(message)
+        async with request(scene.app, scene.target + "sse") as exchange:
+            answer = await exchange.until(lambda answer: b'"upToDate":true' in answer.body)
+            assert scene.reader.calls.taken().get("PutItem", 0) <= 1
+        parts = [event.data for event in answer.events if event.type == "data"]
+        assert "".join(parts) == 10 * message.decode()
+        assert len(parts) >= 3
+
+    asyncio.run(scenario())
+    scene.wake.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("live=long-poll", 400),
+        ("live=sse", 400),
+        ("offset=-1&live=often", 400),
+        ("offset=-1&live=", 400),
+        ("offset=-1&live=SSE", 400),
+        ("offset=-1&live=sse&live=sse", 400),
+        ("offset=-1&live=long-poll&cursor=x", 400),
+        ("offset=-1&live=long-poll&cursor=-1", 400),
+        ("offset=-1&live=long-poll&cursor=1.5", 400),
+        (f"offset=-1&live=sse&cursor={10**20}", 400),
+        ("offset=0000000000000099&live=sse", 400),
+    ],
+)
+def test_bad_input_is_refused_before_anything_waits(world: World, query: str, status: int) -> None:
+    scene = Scene(world, many_at_once)
+
+    async def scenario() -> None:
+        async with request(scene.app, f"/v1/stream/{scene.key.stream_id}?{query}") as exchange:
+            answer = await whole(exchange)
+        assert answer.status == status
+        assert answer.json["error"]
+
+    asyncio.run(scenario())
+    assert list(scene.queues.all()) == []
+
+
+@pytest.mark.parametrize("kind", ["sse", "long-poll"])
+def test_a_stream_that_is_not_there(world: World, kind: str) -> None:
+    """404, never an open event stream."""
+    scene = Scene(world, many_at_once)
+
+    async def scenario() -> None:
+        async with request(scene.app, f"/v1/stream/nowhere?offset=-1&live={kind}") as exchange:
+            assert (await whole(exchange)).status == 404
+
+    asyncio.run(scenario())
+
+
+def test_the_far_future_is_a_cursor_like_any_other(world: World) -> None:
+    """A client ahead of the clock still moves forward."""
+    scene = Scene(world, many_at_once, settings=BRIEF)
+    ahead = 2**52
+
+    async def scenario() -> None:
+        async with request(scene.app, scene.target + f"long-poll&cursor={ahead}") as exchange:
+            answer = await whole(exchange)
+        assert int(answer["stream-cursor"] or 0) == ahead + 1
+
+    asyncio.run(scenario())
+    scene.wake.close()

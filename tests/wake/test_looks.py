@@ -1,0 +1,133 @@
+"""Looking together: one call for all who ask at once, and never an answer older than the question."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tidemark.wake.looks import SharedLooks
+
+
+class Calls:
+    """Runs what is looked at, one turn of the loop later, and counts it."""
+
+    def __init__(self, turns: int = 1) -> None:
+        self.count = 0
+        self.turns = turns
+
+    async def __call__(self, call: Callable[[], Any]) -> Any:
+        self.count += 1
+        for _ in range(self.turns):
+            await asyncio.sleep(0)
+        return call()
+
+
+def looks(run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> SharedLooks:
+    return SharedLooks(run)
+
+
+def test_those_who_ask_at_once_share_one_call() -> None:
+    async def scenario() -> None:
+        run = Calls()
+        shared = looks(run)
+        answers = await asyncio.gather(*(shared.look("a", lambda: "seen") for _ in range(500)))
+        assert answers == ["seen"] * 500
+        assert run.count == 1
+
+    asyncio.run(scenario())
+
+
+def test_those_who_are_rung_at_once_ask_at_once() -> None:
+    """The readers of a stream are woken one after another, in one turn of the loop."""
+
+    async def scenario() -> None:
+        run = Calls()
+        shared = looks(run)
+        bell = asyncio.Event()
+
+        async def reader() -> None:
+            async with asyncio.timeout(60):
+                await bell.wait()
+            await shared.look("a", lambda: None)
+
+        readers = [asyncio.ensure_future(reader()) for _ in range(500)]
+        await asyncio.sleep(0.01)
+        bell.set()
+        await asyncio.gather(*readers)
+        assert run.count == 1
+
+    asyncio.run(scenario())
+
+
+def test_different_questions_are_asked_apart() -> None:
+    async def scenario() -> None:
+        run = Calls()
+        shared = looks(run)
+        answers = await asyncio.gather(shared.look(("a", 1), lambda: 1), shared.look(("a", 2), lambda: 2))
+        assert list(answers) == [1, 2]
+        assert run.count == 2
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_is_never_older_than_the_question() -> None:
+    """Whoever asks while a look is under way gets another: the first may have looked already."""
+
+    async def scenario(seed: int) -> None:
+        chance = random.Random(seed)
+        tail = 0
+        shared = looks(Calls(turns=chance.randrange(4)))
+
+        async def writer() -> None:
+            nonlocal tail
+            for _ in range(200):
+                tail += 1
+                for _ in range(chance.randrange(4)):
+                    await asyncio.sleep(0)
+
+        async def reader() -> None:
+            for _ in range(100):
+                written = tail
+                assert await shared.look("a", lambda: tail) >= written
+                for _ in range(chance.randrange(4)):
+                    await asyncio.sleep(0)
+
+        await asyncio.gather(writer(), *(reader() for _ in range(5)))
+
+    for seed in range(20):
+        asyncio.run(scenario(seed))
+
+
+def test_a_failure_reaches_all_who_asked() -> None:
+    async def scenario() -> None:
+        shared = looks(Calls())
+
+        def fail() -> None:
+            raise LookupError("gone")
+
+        asked = [shared.look("a", fail) for _ in range(3)]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [LookupError] * 3
+        with pytest.raises(LookupError):
+            await shared.look("a", fail)
+
+    asyncio.run(scenario())
+
+
+def test_who_leaves_takes_nobody_along() -> None:
+    async def scenario() -> None:
+        run = Calls(turns=5)
+        shared = looks(run)
+        leaving, staying = (asyncio.ensure_future(shared.look("a", lambda: "seen")) for _ in range(2))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        leaving.cancel()
+        assert await staying == "seen"
+        assert leaving.cancelled()
+        assert run.count == 1
+
+    asyncio.run(scenario())

@@ -1,0 +1,249 @@
+"""The notifier, through the function's own handler: whom it rings, what that takes, what it reports."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.support import World, before
+from tests.wake.support import make_prefix, notifier_function, shared_sqs
+from tidemark.local.environments import Handler, InvocationFailed, call_handler, load_handler, make_context
+from tidemark.local.template import Function
+from tidemark.log.records import Waiter
+from tidemark.log.waiters import load_waiters, put_waiter
+from tidemark.service.stores import wall_clock_ms
+from tidemark.wake.notifier import Notifier, ring_of
+from tidemark.wake.queue import Queues, QueueUnavailable
+from tidemark.wake.ring import Ring, decode_ring
+
+FAR_MS = wall_clock_ms() + 3_600_000
+
+
+class Notified:
+    """The function with its environment, and everything it asks of the table and of SQS."""
+
+    def __init__(self, world: World) -> None:
+        self.prefix = make_prefix()
+        self.queues = Queues(shared_sqs, self.prefix)
+        self.function: Function = notifier_function(world, self.prefix)
+        self.handler: Handler = load_handler(self.function)
+        self.notifier: Notifier = self.handler.__globals__["_notifier"]
+        self.table = self.notifier._table
+        self.calls: list[str] = []
+        before(self.table._dynamodb, self.calls.append)
+        client = self.notifier._queues._client
+        client.meta.events.register("before-send", self._count)
+
+    def _count(self, event_name: str, **_: Any) -> None:
+        self.calls.append(event_name.rpartition(".")[2])
+
+    def wait(self, incarnation: str, url: str | None = None, until_ms: int = FAR_MS) -> str:
+        """Somebody waits at this stream; the queue's URL."""
+        url = url or self.queues.create(wall_clock_ms())
+        put_waiter(self.table, Waiter(incarnation, url, until_ms))
+        self.calls.clear()
+        return url
+
+    def __call__(self, *records: Mapping[str, Any]) -> list[str]:
+        """The sequence numbers that are reported as failed."""
+        event = json.dumps({"Records": records}).encode()
+        answer = json.loads(call_handler(self.function, self.handler, event, make_context(self.function)))
+        return [each["itemIdentifier"] for each in answer["batchItemFailures"]]
+
+    def received(self, url: str) -> list[Ring]:
+        rings: list[Ring] = []
+        while bodies := self.queues.receive(url, 0):
+            rings += map(decode_ring, bodies)
+        return rings
+
+
+@pytest.fixture
+def notified(world: World) -> Iterator[Notified]:
+    scene = Notified(world)
+    yield scene
+    for url in scene.queues.all():
+        scene.queues.delete(url)
+
+
+@pytest.fixture(scope="module")
+def record() -> Callable[..., dict[str, Any]]:
+    """A stream record as AWS sends it, numbered."""
+    numbers = iter(range(1, 1_000_000))
+
+    def make(incarnation: str, start: int = 0, *, name: str = "INSERT", **keys: str) -> dict[str, Any]:
+        number = next(numbers)
+        keys = {"pk": f"log/v1/a#{incarnation}", "sk": f"{start:016}"} | keys
+        return {
+            "eventID": f"{number:032x}",
+            "eventName": name,
+            "eventVersion": "1.1",
+            "eventSource": "aws:dynamodb",
+            "awsRegion": "us-east-1",
+            "dynamodb": {
+                "ApproximateCreationDateTime": 1795197121.0,
+                "Keys": {key: {"S": value} for key, value in keys.items()},
+                "SequenceNumber": f"{number:021}",
+                "SizeBytes": 40,
+                "StreamViewType": "KEYS_ONLY",
+            },
+            "eventSourceARN": "arn:aws:dynamodb:us-east-1:123456789012:table/t/stream/2026-01-01",
+        }
+
+    return make
+
+
+Record = Callable[..., dict[str, Any]]
+
+
+def number_of(record: Mapping[str, Any]) -> str:
+    return str(record["dynamodb"]["SequenceNumber"])
+
+
+def test_an_append_rings_who_waits(notified: Notified, record: Record) -> None:
+    url = notified.wait("one")
+    assert notified(record("one", 5)) == []
+    assert notified.calls == ["Query", "SendMessageBatch"]
+    assert notified.received(url) == [Ring("log/v1/a#one", 5)]
+
+
+def test_nobody_waits_nothing_is_sent(notified: Notified, record: Record) -> None:
+    """Most appends: one query, and that is all."""
+    assert notified(record("nobody")) == []
+    assert notified.calls == ["Query"]
+
+
+def test_many_records_of_a_stream_are_one_query_and_one_ring(notified: Notified, record: Record) -> None:
+    """The newest says it all: who is behind it is behind the others. Out of order, and twice."""
+    url = notified.wait("busy")
+    records = [record("busy", start) for start in (10, 70, 30, 70, *range(60))]
+    assert notified(*records) == []
+    assert notified.calls == ["Query", "SendMessageBatch"]
+    assert notified.received(url) == [Ring("log/v1/a#busy", 70)]
+
+
+def test_a_tombstone_behind_the_mark_of_closing_rings_too(notified: Notified, record: Record) -> None:
+    url = notified.wait("ended")
+    assert notified(record("ended", sk="0000000000000007.")) == []
+    assert notified.received(url) == [Ring("log/v1/a#ended", 7)]
+
+
+def test_other_changes_ring_nobody(notified: Notified, record: Record) -> None:
+    """Should the filter ever be missing: neither other items, nor what the janitor removes."""
+    url = notified.wait("quiet")
+    assert (
+        notified(
+            record("quiet", name="MODIFY"),
+            record("quiet", name="REMOVE"),
+            record("quiet", pk="bucket/v1", sk="stream/a"),
+            record("quiet", pk="wait/1", sk="quiet/url"),
+        )
+        == []
+    )
+    assert notified.calls == []
+    assert notified.received(url) == []
+
+
+def test_who_has_lapsed_is_not_rung(notified: Notified, record: Record) -> None:
+    lapsed = notified.wait("late", until_ms=wall_clock_ms() - 1)
+    current = notified.wait("late")
+    assert notified(record("late")) == []
+    assert notified.received(lapsed) == []
+    assert len(notified.received(current)) == 1
+
+
+@pytest.mark.parametrize("streams", [1, 10, 11, 35])
+def test_the_rings_of_a_queue_go_ten_at_a_time(notified: Notified, record: Record, streams: int) -> None:
+    """One process waits at many streams: its sends are batched."""
+    names = [f"shared-{streams}-{number}" for number in range(streams)]
+    url = notified.queues.create(wall_clock_ms())
+    for name in names:
+        notified.wait(name, url)
+    assert notified(*map(record, names)) == []
+    assert notified.calls.count("Query") == streams
+    assert notified.calls.count("SendMessageBatch") == math.ceil(streams / 10)
+    assert {ring.log_pk for ring in notified.received(url)} == {f"log/v1/a#{name}" for name in names}
+
+
+def test_every_process_that_waits_is_rung(notified: Notified, record: Record) -> None:
+    urls = [notified.wait("popular") for _ in range(40)]
+    assert notified(record("popular")) == []
+    assert notified.calls.count("Query") == 1
+    assert notified.calls.count("SendMessageBatch") == 40
+    assert [len(notified.received(url)) for url in urls] == [1] * 40
+
+
+def test_a_queue_that_is_gone_is_no_failure(notified: Notified, record: Record) -> None:
+    """Its process is too. The waiter is removed, so that it is not rung again; the others are rung."""
+    gone, living = notified.wait("left"), notified.wait("left")
+    notified.queues.delete(gone)
+    assert notified(record("left")) == []
+    assert len(notified.received(living)) == 1
+    waiters = load_waiters(notified.table, "left", wall_clock_ms())
+    assert [waiter.queue_url for waiter in waiters] == [living]
+
+
+def break_query(notified: Notified, incarnation: str) -> None:
+    """The table refuses whoever asks for this stream's waiters."""
+    send = notified.table._dynamodb.send
+
+    def breaking(operation: str, body: bytes) -> tuple[int, bytes]:
+        if operation == "Query" and f'"{incarnation}/"'.encode() in body:
+            return 400, b'{"__type": "x#AccessDeniedException", "message": "broken by the test"}'
+        return send(operation, body)
+
+    notified.table._dynamodb.send = breaking
+
+
+def test_what_cannot_be_queried_is_reported_and_nothing_else(notified: Notified, record: Record) -> None:
+    url = notified.wait("fine")
+    notified.wait("broken")
+    break_query(notified, "broken")
+    records = [record("broken", 1), record("fine", 1), record("broken", 2), record("fine", 2)]
+    assert notified(*records) == [number_of(records[0]), number_of(records[2])]
+    assert notified.received(url) == [Ring("log/v1/a#fine", 2)]
+
+
+def test_what_cannot_be_sent_is_reported_and_nothing_else(
+    notified: Notified, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, fine = notified.wait("stuck"), notified.wait("sound")
+    both = notified.wait("both")
+    notified.wait("both", broken)
+    send = Queues.send
+
+    def refusing(queues: Queues, url: str, bodies: Any) -> None:
+        if url == broken:
+            raise QueueUnavailable("broken by the test")
+        send(queues, url, bodies)
+
+    monkeypatch.setattr(Queues, "send", refusing)
+    records = [record("stuck"), record("sound"), record("both")]
+    assert sorted(notified(*records)) == [number_of(records[0]), number_of(records[2])]
+    assert len(notified.received(fine)) == 1
+    assert len(notified.received(both)) == 1, "one queue's failure is not another's"
+
+
+def test_a_record_that_cannot_be_read_fails_alone(notified: Notified, record: Record) -> None:
+    """One poisoned record must not hold up the others."""
+    url = notified.wait("healthy")
+    bad = [record("bad"), record("bad", sk="not an offset")]
+    del bad[0]["dynamodb"]["Keys"]["sk"]
+    assert notified(bad[0], record("healthy"), bad[1]) == [number_of(each) for each in bad]
+    assert len(notified.received(url)) == 1
+
+
+def test_when_everything_fails_the_invocation_does(notified: Notified, record: Record) -> None:
+    """Then Lambda counts it as an error, which an alarm sees, and delivers the whole batch again."""
+    notified.wait("alone")
+    break_query(notified, "alone")
+    with pytest.raises(InvocationFailed):
+        notified(record("alone"))
+
+
+def test_ring_of_says_where_the_batch_begins(record: Record) -> None:
+    assert ring_of(record("x", 12)) == Ring("log/v1/a#x", 12)
+    assert ring_of(record("x", name="REMOVE")) is None

@@ -1,0 +1,275 @@
+"""The pump: what Lambda's event source mapping does with the table's stream, here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import Process, World, a_key
+from tests.wake.support import PATIENCE_SECONDS, ROOT, template, until
+from tidemark.local.patterns import UnknownPattern, matches
+from tidemark.local.pump import Demand, Pump, _from_first_failure
+from tidemark.local.records import StreamRecords
+from tidemark.local.template import Function, load_template
+from tidemark.log.schema import log_pk
+
+#: A function that writes down what it is given, and fails as it is told to.
+FUNCTION = """
+calls, outcomes = [], []
+
+def handler(event, context):
+    calls.append(event["Records"])
+    outcome = outcomes.pop(0) if outcomes else None
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome or {"batchItemFailures": []}
+"""
+
+
+@dataclass
+class Recorder:
+    """The function's memory."""
+
+    pump: Pump
+    positioned: threading.Event
+    wanted: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def calls(self) -> list[list[dict[str, Any]]]:
+        calls: list[list[dict[str, Any]]] = self._globals["calls"]
+        return calls
+
+    @property
+    def outcomes(self) -> list[Any]:
+        outcomes: list[Any] = self._globals["outcomes"]
+        return outcomes
+
+    @property
+    def _globals(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.pump._environments._handler.__globals__
+        return found
+
+    def keys(self, key_pk: str) -> list[str]:
+        """Sort keys of the log's records that arrived, in order, with repetitions."""
+        return [
+            record["dynamodb"]["Keys"]["sk"]["S"]
+            for call in self.calls
+            for record in call
+            if record["dynamodb"]["Keys"]["pk"]["S"] == key_pk
+        ]
+
+
+@pytest.fixture
+def function(tmp_path: Path) -> Function:
+    module = tmp_path / "recorder.py"
+    module.write_text(FUNCTION)
+    return Function("Recorder", module, "handler", 30, 128, {})
+
+
+@contextmanager
+def recording(function: Function, world: World, **trigger: Any) -> Iterator[Recorder]:
+    [real] = template().triggers
+    positioned, wanted = threading.Event(), threading.Event()
+    wanted.set()
+    demand = Demand(0.01, 0.02, wanted.is_set, positioned.set)
+    pump = Pump(replace(real, function="Recorder", **trigger), function, world.table_name, demand)
+    pump.start()
+    try:
+        assert positioned.wait(PATIENCE_SECONDS)
+        yield Recorder(pump, positioned, wanted)
+    finally:
+        pump.stop()
+
+
+@pytest.fixture
+def process(world: World) -> Process:
+    return world.process()
+
+
+def test_the_functions_event_is_awss(function: Function, world: World, process: Process) -> None:
+    """Every field, as Lambda sends it: the handler must not see a difference."""
+    with recording(function, world) as recorder:
+        key = a_key()
+        record = process.create(key).known.record
+        process.append(key, b"x")
+        until(lambda: recorder.calls)
+        [[event]] = recorder.calls
+    change = event.pop("dynamodb")
+    assert event.pop("eventID")
+    assert event.pop("awsRegion")
+    assert event.pop("eventSourceARN").startswith("arn:aws:dynamodb:")
+    assert event == {"eventName": "INSERT", "eventVersion": "1.1", "eventSource": "aws:dynamodb"}
+    assert abs(change.pop("ApproximateCreationDateTime") - time.time()) < 3600
+    assert change.pop("SequenceNumber").isdigit()
+    assert change.pop("SizeBytes") > 0
+    pk = log_pk(key, record.incarnation)
+    assert change == {
+        "Keys": {"pk": {"S": pk}, "sk": {"S": "0" * 16}},
+        "StreamViewType": "KEYS_ONLY",
+    }
+
+
+def test_only_what_the_template_lets_through_arrives(
+    function: Function, world: World, process: Process
+) -> None:
+    with recording(function, world) as recorder:
+        key = a_key()
+        record = process.create(key).known.record  # A stream item: filtered out.
+        for _ in range(5):
+            process.append(key, b"x")
+        pk = log_pk(key, record.incarnation)
+        until(lambda: len(recorder.keys(pk)) == 5)
+        assert {each["dynamodb"]["Keys"]["pk"]["S"] for call in recorder.calls for each in call} == {pk}
+
+
+def test_batches_are_no_larger_than_the_template_says(
+    function: Function, world: World, process: Process
+) -> None:
+    with recording(function, world, batch_size=7) as recorder:
+        key = a_key()
+        pk = log_pk(key, process.create(key).known.record.incarnation)
+        for _ in range(40):
+            process.append(key, b"x")
+        until(lambda: len(recorder.keys(pk)) == 40)
+        assert max(len(call) for call in recorder.calls) <= 7
+
+
+def test_what_failed_comes_again_with_all_that_followed(
+    function: Function, world: World, process: Process
+) -> None:
+    """Lambda goes on from the lowest number that is reported."""
+    with recording(function, world) as recorder:
+        key = a_key()
+        pk = log_pk(key, process.create(key).known.record.incarnation)
+        unknown = {"batchItemFailures": [{"itemIdentifier": "unknown"}]}
+        recorder.outcomes.extend([RuntimeError("crash"), unknown])
+        process.append(key, b"x")
+        until(lambda: len(recorder.keys(pk)) == 3)
+        process.append(key, b"y")
+        until(lambda: recorder.keys(pk)[-1] == f"{1:016}")
+    assert recorder.keys(pk) == [f"{0:016}"] * 3 + [f"{1:016}"]
+
+
+def test_the_lowest_failure_decides() -> None:
+    records = [{"dynamodb": {"SequenceNumber": str(number)}} for number in range(5)]
+    failures = {"batchItemFailures": [{"itemIdentifier": "3"}, {"itemIdentifier": "1"}]}
+    assert _from_first_failure(records, failures) == records[1:]
+    assert _from_first_failure(records, {"batchItemFailures": []}) == []
+    assert _from_first_failure(records, None) == []
+
+
+def test_what_never_succeeds_is_given_up(
+    function: Function, world: World, process: Process, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A poisoned record must not stop the stream."""
+    with recording(function, world, retries=2) as recorder:
+        key = a_key()
+        pk = log_pk(key, process.create(key).known.record.incarnation)
+        recorder.outcomes.extend([RuntimeError("crash")] * 3)
+        process.append(key, b"x")
+        until(lambda: len(recorder.keys(pk)) == 3)
+        process.append(key, b"y")
+        until(lambda: recorder.keys(pk)[-1] == f"{1:016}")
+    assert "given up" in capsys.readouterr().err
+
+
+def test_unwanted_it_rests_and_then_says_where_it_begins(
+    function: Function, world: World, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written while nobody waited is not handed on; who waits is told when it is listening again."""
+    monkeypatch.setattr("tidemark.local.pump.LINGER_SECONDS", 0.05)
+    reads: list[float] = []
+    real = StreamRecords.read
+
+    def read(records: StreamRecords) -> list[dict[str, Any]]:
+        reads.append(time.monotonic())
+        return real(records)
+
+    monkeypatch.setattr(StreamRecords, "read", read)
+    with recording(function, world) as recorder:
+        recorder.wanted.clear()
+        until(lambda: _is_still(reads))
+        key = a_key()
+        pk = log_pk(key, process.create(key).known.record.incarnation)
+        process.append(key, b"unheard")
+        recorder.positioned.clear()
+        recorder.wanted.set()
+        assert recorder.positioned.wait(PATIENCE_SECONDS)
+        process.append(key, b"heard")
+        until(lambda: recorder.keys(pk))
+    assert recorder.keys(pk) == [f"{7:016}"]
+
+
+def _is_still(reads: list[float]) -> bool:
+    return bool(reads) and time.monotonic() - reads[-1] > 0.3
+
+
+def test_a_stream_that_cannot_be_read_is_tried_again(
+    function: Function,
+    world: World,
+    process: Process,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And then begins with the present: whoever waits is told to look."""
+    monkeypatch.setattr("tidemark.local.pump.TROUBLE_SECONDS", 0.01)
+    with recording(function, world) as recorder:
+        recorder.positioned.clear()
+        real = StreamRecords.read
+        failing = iter([True])
+
+        def read(records: StreamRecords) -> list[dict[str, Any]]:
+            if next(failing, False):
+                records._client.get_records(ShardIterator="no iterator", Limit=1)
+            return real(records)
+
+        monkeypatch.setattr(StreamRecords, "read", read)
+        assert recorder.positioned.wait(PATIENCE_SECONDS)
+        key = a_key()
+        pk = log_pk(key, process.create(key).known.record.incarnation)
+        process.append(key, b"x")
+        until(lambda: recorder.keys(pk))
+    assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("pattern", "event", "expected"),
+    [
+        ({}, {}, True),
+        ({"a": ["x"]}, {"a": "x"}, True),
+        ({"a": ["x", "y"]}, {"a": "y"}, True),
+        ({"a": ["x"]}, {"a": "y"}, False),
+        ({"a": ["x"]}, {}, False),
+        ({"a": {"b": [1]}}, {"a": {"b": 1}}, True),
+        ({"a": {"b": [1]}}, {"a": 1}, False),
+        ({"a": [{"prefix": "lo"}]}, {"a": "log"}, True),
+        ({"a": [{"prefix": "lo"}]}, {"a": "alog"}, False),
+        ({"a": [{"prefix": "1"}]}, {"a": 1}, False),
+        ({"a": ["x"], "b": ["y"]}, {"a": "x", "b": "z"}, False),
+    ],
+)
+def test_patterns_match_as_eventbridges_do(
+    pattern: dict[str, Any], event: dict[str, Any], *, expected: bool
+) -> None:
+    assert matches(pattern, event) is expected
+
+
+@pytest.mark.parametrize("pattern", [{"a": "x"}, {"a": [{"suffix": "x"}]}, {"a": [{"prefix": "a", "x": 1}]}])
+def test_a_pattern_that_is_not_understood_is_refused(pattern: dict[str, Any]) -> None:
+    """Rather than filtering otherwise than AWS would."""
+    with pytest.raises(UnknownPattern):
+        matches(pattern, {"a": "a"})
+
+
+def test_the_template_names_one_trigger() -> None:
+    [trigger] = load_template(ROOT / "template.yaml").triggers
+    assert trigger.function == "NotifierFunction"
+    assert trigger.patterns
+    assert trigger.retries > 0

@@ -1,0 +1,134 @@
+"""The seam to SQS, on the local engine: what comes back, and what is raised when it does not."""
+
+from __future__ import annotations
+
+import socket
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from tests.support import World
+from tests.wake.support import make_prefix, make_queues, shared_sqs
+from tidemark.wake.queue import QueueGone, Queues, QueueUnavailable
+from tidemark.wake.ring import NotARing, Ring, decode_ring, encode_ring
+
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.fixture
+def queues(world: World) -> Queues:
+    return make_queues()
+
+
+def test_what_is_sent_is_received_once(queues: Queues) -> None:
+    """More than one call takes, too. Nothing is deleted, and nothing comes twice."""
+    url = queues.create(NOW_MS)
+    sent = [f"ring {number}" for number in range(25)]
+    queues.send(url, sent)
+    received: list[str] = []
+    while bodies := queues.receive(url, 0):
+        assert len(bodies) <= 10
+        received += bodies
+    assert sorted(received) == sorted(sent)
+    queues.delete(url)
+
+
+def test_an_empty_queue_answers_with_nothing(queues: Queues) -> None:
+    url = queues.create(NOW_MS)
+    assert queues.receive(url, 1) == []
+    queues.delete(url)
+
+
+def test_messages_do_not_outlive_their_minute(queues: Queues) -> None:
+    """What was received stays hidden for longer than it is kept: so it need not be deleted."""
+    url = queues.create(NOW_MS)
+    attributes = shared_sqs().get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert attributes["MessageRetentionPeriod"] == "60"
+    assert int(attributes["VisibilityTimeout"]) > 60
+    queues.delete(url)
+
+
+def test_a_name_says_when_it_was_made_and_is_used_once(queues: Queues) -> None:
+    urls = [queues.create(NOW_MS), queues.create(NOW_MS)]
+    assert len(set(urls)) == 2
+    assert [queues.made_ms(url) for url in urls] == [NOW_MS, NOW_MS]
+    assert sorted(queues.all()) == sorted(urls)
+    for url in urls:
+        queues.delete(url)
+    assert list(queues.all()) == []
+
+
+@pytest.mark.parametrize("name", ["other", "orders-65f0-x", "{}", "{}nothex-x", "{}65f0", "{}65f0-"])
+def test_queues_of_others_are_not_taken_for_ours(queues: Queues, name: str) -> None:
+    """A sweep removes by this answer."""
+    assert queues.made_ms(f"https://sqs/1/{name.format(queues._prefix)}") is None
+
+
+def test_a_queue_that_is_gone_says_so_whatever_is_asked(queues: Queues) -> None:
+    url = queues.create(NOW_MS)
+    queues.delete(url)
+    for asked in (
+        lambda: queues.receive(url, 0),
+        lambda: queues.send(url, ["x"]),
+        lambda: queues.delete(url),
+    ):
+        with pytest.raises(QueueGone):
+            asked()
+
+
+def test_no_answer_is_another_matter() -> None:
+    """Or a reader would make a queue after another for as long as SQS is down."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    client = boto3.client(
+        "sqs",
+        endpoint_url=f"http://127.0.0.1:{port}",
+        region_name="us-east-1",
+        aws_access_key_id="x",
+        aws_secret_access_key="x",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+    queues = Queues(lambda: client, make_prefix())
+    for asked in (
+        lambda: queues.create(NOW_MS),
+        lambda: queues.receive("http://127.0.0.1/1/q", 0),
+        lambda: queues.send("http://127.0.0.1/1/q", ["x"]),
+        lambda: list(queues.all()),
+    ):
+        with pytest.raises(QueueUnavailable):
+            asked()
+
+
+def test_a_message_that_is_refused_is_a_failure() -> None:
+    """A batch is answered with 200 even when none of it was taken."""
+
+    class Refusing:
+        def send_message_batch(self, **_: object) -> dict[str, object]:
+            return {"Failed": [{"Id": "0", "Code": "InternalError", "SenderFault": False}]}
+
+    with pytest.raises(QueueUnavailable, match="InternalError"):
+        Queues(Refusing, make_prefix()).send("q", ["x"])
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "schräg/🌊", '"quoted"#hash', "\ufffe\uffff"])
+def test_a_ring_survives_the_queue(queues: Queues, name: str) -> None:
+    """SQS refuses some characters that a stream's name may hold."""
+    ring = Ring(f"log/v1/{name}#incarnation", 17)
+    url = queues.create(NOW_MS)
+    queues.send(url, [encode_ring(ring)])
+    [body] = queues.receive(url, 5)
+    assert body.isascii()
+    assert body.isprintable()
+    assert decode_ring(body) == ring
+    assert (ring.key.bucket, ring.key.stream_id, ring.incarnation) == ("v1", name, "incarnation")
+    queues.delete(url)
+
+
+@pytest.mark.parametrize(
+    "body", ["", "x", "[]", "{}", "1", "null", '["log/v1/a#i"]', '["log/v1/a#i","b"]', '["a",1]', "[1,1]"]
+)
+def test_what_is_no_ring_is_refused(body: str) -> None:
+    with pytest.raises(NotARing):
+        decode_ring(body)

@@ -1,0 +1,299 @@
+"""The receiver: one thread that listens while somebody waits, and rings more rather than less."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.support import Clock, a_key
+from tests.wake.support import PATIENCE_SECONDS, until
+from tidemark.log.schema import log_pk
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.wake import receiver as module
+from tidemark.wake.hub import Hub
+from tidemark.wake.queue import QueueGone, Queues, QueueUnavailable
+from tidemark.wake.receiver import Receiver
+from tidemark.wake.ring import Ring, encode_ring
+
+Answer = list[str] | Exception
+
+
+class Scripted(Queues):
+    """Every receive is answered by the test."""
+
+    def __init__(self) -> None:
+        self.answers: queue.Queue[Answer] = queue.Queue()
+        self.asked: queue.Queue[tuple[str, int]] = queue.Queue()
+        self.made = 0
+        self.deleted: list[str] = []
+        self.refuses = False
+
+    def create(self, now_ms: int) -> str:
+        if self.refuses:
+            raise QueueUnavailable("down")
+        self.made += 1
+        return f"queue {self.made}"
+
+    def receive(self, url: str, wait_seconds: int) -> list[str]:
+        self.asked.put((url, wait_seconds))
+        answer = self.answers.get(timeout=PATIENCE_SECONDS)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def delete(self, url: str) -> None:
+        self.deleted.append(url)
+        self.answers.put(QueueGone())
+
+    def next_receive(self) -> tuple[str, int]:
+        return self.asked.get(timeout=PATIENCE_SECONDS)
+
+
+class Reader(threading.Thread):
+    """Waits at a stream, on a loop of its own, and counts its rings."""
+
+    def __init__(self, hub: Hub, key: StreamKey, seconds: float = 1000) -> None:
+        super().__init__(daemon=True)
+        self._hub, self._key, self._seconds = hub, key, seconds
+        self._loop = asyncio.new_event_loop()
+        self.rings = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._task = self._loop.create_task(self._wait())
+        self._loop.run_until_complete(asyncio.wait([self._task]))
+        self._loop.close()
+
+    async def _wait(self) -> None:
+        with self._hub.listen(self._key) as bell:
+            while True:
+                self.rings += await bell.wait(self._seconds)
+
+    def has_been_rung(self, times: int) -> bool:
+        return self.rings == times
+
+    def leave(self) -> None:
+        assert self._task is not None
+        if self.is_alive():
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        self.join(PATIENCE_SECONDS)
+
+
+class Scene:
+    """One process: its hub, its receiver, a scripted queue, readers."""
+
+    def __init__(self, receive_seconds: int = 20) -> None:
+        self.hub, self.queues, self.clock = Hub(), Scripted(), Clock()
+        self.receiver = Receiver(self.hub, self.queues, self.clock, receive_seconds)
+        self.readers: list[Reader] = []
+
+    def reader(self, key: StreamKey, seconds: float = 1000) -> Reader:
+        reader = Reader(self.hub, key, seconds)
+        reader.start()
+        self.readers.append(reader)
+        until(lambda: self.hub.listening == len(self.readers) and len(self.hub._waiting) == len(self.readers))
+        self.receiver.attend()
+        return reader
+
+    def all_wait(self) -> bool:
+        return len(self.hub._waiting) == len(self.readers)
+
+    def close(self) -> None:
+        for reader in self.readers:
+            reader.leave()
+        self.receiver.close()
+        for _ in range(10):
+            self.queues.answers.put([])
+
+
+@pytest.fixture
+def make_scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Scene]]:
+    """A queue is usable at once here, and failures are not waited out."""
+    monkeypatch.setattr(module, "SETTLING_SECONDS", 0.0)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
+    scenes: list[Scene] = []
+
+    def make(**arguments: Any) -> Scene:
+        scenes.append(Scene(**arguments))
+        return scenes[-1]
+
+    yield make
+    for scene in scenes:
+        scene.close()
+
+
+def ring(key: StreamKey, start: int = 0) -> str:
+    return encode_ring(Ring(log_pk(key, "incarnation"), start))
+
+
+def test_nobody_waits_nobody_listens(make_scene: Callable[..., Scene]) -> None:
+    """Not even a queue is made: most processes never need one."""
+    scene = make_scene()
+    scene.receiver.attend()
+    assert scene.hub.patience_seconds(0.05) is None
+    assert scene.queues.asked.empty()
+    assert scene.queues.made == 0
+
+
+def test_a_message_rings_its_stream_alone(make_scene: Callable[..., Scene]) -> None:
+    scene = make_scene()
+    one, other = scene.reader(a_key()), scene.reader(a_key())
+    scene.queues.next_receive()
+    scene.queues.answers.put([ring(one._key), "no ring at all", ring(one._key, 7)])
+    scene.queues.next_receive()
+    until(lambda: one.rings)
+    assert other.rings == 0
+
+
+def test_an_empty_receive_rings_everybody(make_scene: Callable[..., Scene]) -> None:
+    """So a ring that got lost costs one receive at most."""
+    scene = make_scene()
+    readers = [scene.reader(a_key()) for _ in range(5)]
+    scene.queues.next_receive()
+    scene.queues.answers.put([])
+    until(lambda: all(reader.rings for reader in readers))
+
+
+def test_a_busy_queue_silences_nobody(make_scene: Callable[..., Scene]) -> None:
+    """A receive may never be empty: every reader is rung after as long as one would have taken."""
+    scene = make_scene(receive_seconds=0)
+    busy, quiet = scene.reader(a_key()), scene.reader(a_key())
+    scene.queues.next_receive()
+    scene.queues.answers.put([ring(busy._key)])
+    until(lambda: quiet.rings)
+
+
+def test_it_listens_no_longer_than_somebody_waits(make_scene: Callable[..., Scene]) -> None:
+    """In Lambda, a receive under way when the answer is sent would be frozen with the process."""
+    scene = make_scene()
+    hasty = scene.reader(a_key(), seconds=3.5)
+    _, seconds = scene.queues.next_receive()
+    assert seconds <= 4
+    scene.reader(a_key(), seconds=1000)
+    hasty.leave()
+    scene.queues.answers.put([])
+    _, seconds = scene.queues.next_receive()
+    assert seconds == 20, "the most that SQS allows"
+
+
+def test_a_queue_that_is_gone_is_replaced(make_scene: Callable[..., Scene]) -> None:
+    """Whoever waits looks, and before that registers with the new one."""
+    scene = make_scene()
+    readers = [scene.reader(a_key()) for _ in range(3)]
+    assert scene.queues.next_receive()[0] == "queue 1"
+    scene.queues.answers.put(QueueGone())
+    assert scene.queues.next_receive()[0] == "queue 2"
+    until(lambda: all(reader.rings == 1 for reader in readers))
+    assert scene.receiver.queue().url == "queue 2"
+
+
+@pytest.mark.parametrize("failure", [QueueUnavailable("down"), RuntimeError("a bug")])
+def test_whatever_fails_readers_look_and_it_goes_on(
+    make_scene: Callable[..., Scene], failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = make_scene()
+    reader = scene.reader(a_key())
+    with caplog.at_level(logging.WARNING, "tidemark"):
+        for expected in range(1, 4):
+            scene.queues.next_receive()
+            scene.queues.answers.put(failure)
+            until(partial(reader.has_been_rung, expected))
+        scene.queues.next_receive()
+    assert len(caplog.records) == 1, "said once, not for every try"
+    assert scene.queues.made == 1
+
+
+def test_no_queue_to_be_had(make_scene: Callable[..., Scene], caplog: pytest.LogCaptureFixture) -> None:
+    """Readers look for themselves until there is one."""
+    scene = make_scene()
+    scene.queues.refuses = True
+    with caplog.at_level(logging.WARNING, "tidemark"):
+        reader = scene.reader(a_key())
+        until(lambda: reader.rings > 2)
+        scene.queues.refuses = False
+        assert scene.queues.next_receive()[0] == "queue 1"
+    assert len(caplog.records) == 1
+
+
+def test_one_thread_and_one_queue_for_all(make_scene: Callable[..., Scene]) -> None:
+    scene = make_scene()
+    for _ in range(20):
+        scene.reader(a_key())
+    thread = scene.receiver._thread
+    for _ in range(100):
+        scene.receiver.attend()
+    assert scene.receiver._thread is thread
+    assert scene.queues.made == 1
+    scene.queues.next_receive()
+    assert scene.queues.asked.empty()
+
+
+def test_a_receive_that_a_freeze_cut_off_is_given_up(make_scene: Callable[..., Scene]) -> None:
+    """Its answer was sent to a process that did not run. The next request gets a thread that listens; should
+    the old one come back after all, it is heard, and then ends."""
+    scene = make_scene()
+    reader = scene.reader(a_key())
+    frozen = scene.receiver._thread
+    _, seconds = scene.queues.next_receive()
+    scene.clock.advance(seconds * 1000)
+    scene.receiver.attend()
+    assert scene.receiver._thread is frozen, "it may still be on its way"
+    scene.clock.advance(10_000)
+    scene.receiver.attend()
+    assert scene.receiver._thread is not frozen
+    scene.queues.next_receive()
+    # Both receive now; whichever is answered first, the reader hears.
+    scene.queues.answers.put([ring(reader._key)])
+    scene.queues.answers.put([ring(reader._key)])
+    until(lambda: reader.rings)
+    assert frozen is not None
+    frozen.join(PATIENCE_SECONDS)
+    assert not frozen.is_alive()
+
+
+def test_a_thread_that_died_is_replaced(make_scene: Callable[..., Scene]) -> None:
+    scene = make_scene()
+    dead = threading.Thread(target=lambda: None)
+    dead.start()
+    dead.join()
+    scene.receiver._thread = dead
+    scene.reader(a_key())
+    scene.queues.next_receive()
+
+
+def test_the_end_leaves_no_queue_behind(make_scene: Callable[..., Scene]) -> None:
+    """And the receive that it cuts off makes no new one."""
+    scene = make_scene()
+    scene.reader(a_key())
+    scene.queues.next_receive()
+    thread = scene.receiver._thread
+    scene.receiver.close()
+    assert scene.queues.deleted == ["queue 1"]
+    assert thread is not None
+    thread.join(PATIENCE_SECONDS)
+    scene.receiver.attend()
+    assert scene.queues.made == 1
+    with pytest.raises(QueueUnavailable):
+        scene.receiver.queue()
+
+
+def test_in_its_first_second_nothing_is_asked_of_a_queue(
+    make_scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQS might not know it yet, and say that it is gone."""
+    slept: list[float] = []
+    monkeypatch.setattr(module, "SETTLING_SECONDS", 1.0)
+    monkeypatch.setattr("time.sleep", slept.append)
+    scene = make_scene()
+    scene.receiver.queue()
+    scene.reader(a_key())
+    scene.queues.next_receive()
+    assert any(seconds > 0.5 for seconds in slept), slept

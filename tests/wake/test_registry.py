@@ -1,0 +1,161 @@
+"""Registrations and waiters: few writes while somebody waits, and nothing left behind."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.support import Process, World
+from tidemark.log.records import Waiter
+from tidemark.log.schema import decode_waiter, encode_waiter
+from tidemark.log.waiters import all_waiters, load_waiters, put_waiter, remove_lapsed, remove_waiters
+from tidemark.wake.registry import LIFE_MS, RENEW_MS, Registry
+
+URL = "https://sqs.us-east-1.amazonaws.com/123456789012/tidemark-wake-1"
+
+
+@pytest.fixture
+def process(world: World) -> Process:
+    process = world.process()
+    process.calls.taken()
+    return process
+
+
+def registry(process: Process) -> Registry:
+    return Registry(process.stores.table, process.stores.clock_ms)
+
+
+def test_a_registration_is_one_write_and_serves_everybody(process: Process) -> None:
+    """However many readers of the stream ask, from however many threads."""
+    registered = registry(process)
+    threads = [threading.Thread(target=registered.ensure, args=("many", URL)) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert process.calls.taken() == {"PutItem": 1}
+    [waiter] = load_waiters(process.stores.table, "many", process.stores.clock_ms())
+    assert waiter == Waiter("many", URL, process.stores.clock_ms() + LIFE_MS)
+
+
+def test_it_is_renewed_when_half_of_it_is_used_up(process: Process, world: World) -> None:
+    """So a minute of waiting costs two writes at most, and a registration never runs out under a reader."""
+    registered = registry(process)
+    registered.ensure("renewed", URL)
+    world.clock.advance(RENEW_MS - 1)
+    registered.ensure("renewed", URL)
+    assert process.calls.taken() == {"PutItem": 1}
+    world.clock.advance(1)
+    registered.ensure("renewed", URL)
+    assert process.calls.taken() == {"PutItem": 1}
+    [waiter] = load_waiters(process.stores.table, "renewed", world.clock())
+    assert waiter.until_ms == world.clock() + LIFE_MS
+
+
+def test_another_queue_is_another_registration(process: Process, world: World) -> None:
+    """A process whose queue is gone registers again, at once, with the one it made instead."""
+    registered = registry(process)
+    registered.ensure("moved", URL)
+    registered.ensure("moved", URL + "1")
+    assert {waiter.queue_url for waiter in load_waiters(process.stores.table, "moved", world.clock())} == {
+        URL,
+        URL + "1",
+    }
+
+
+def test_after_a_freeze_it_is_written_again(process: Process, world: World) -> None:
+    """The wall clock decides: a frozen process wakes up in another minute."""
+    registered = registry(process)
+    registered.ensure("frozen", URL)
+    world.clock.advance(10 * LIFE_MS)
+    assert load_waiters(process.stores.table, "frozen", world.clock()) == []
+    registered.ensure("frozen", URL)
+    assert len(load_waiters(process.stores.table, "frozen", world.clock())) == 1
+
+
+def test_what_lapsed_is_forgotten(process: Process, world: World) -> None:
+    """A process that serves a million streams, one after another, does not remember them."""
+    registered = registry(process)
+    for number in range(100):
+        registered.ensure(f"lapsed-{number}", URL)
+    world.clock.advance(LIFE_MS)
+    registered.ensure("last", URL)
+    assert len(registered._registrations) == 1
+
+
+def test_a_process_that_ends_withdraws(process: Process, world: World) -> None:
+    registered = registry(process)
+    for number in range(60):
+        registered.ensure(f"withdrawn-{number}", URL)
+    registered.withdraw()
+    assert [
+        each for each in all_waiters(process.stores.table) if each.incarnation.startswith("withdrawn")
+    ] == []
+
+
+def test_a_failed_write_is_no_registration(process: Process) -> None:
+    """Or a reader would wait for rings that nobody sends."""
+    registered = registry(process)
+
+    def refuse(operation: str, body: bytes) -> tuple[int, bytes]:
+        raise ConnectionError
+
+    send, process.dynamodb.send = process.dynamodb.send, refuse
+    with pytest.raises(ConnectionError):
+        registered.ensure("failed", URL)
+    process.dynamodb.send = send
+    registered.ensure("failed", URL)
+    assert len(load_waiters(process.stores.table, "failed", process.stores.clock_ms())) == 1
+
+
+def test_waiters_are_those_of_this_stream_that_have_not_lapsed(process: Process, world: World) -> None:
+    """Streams share partitions, and one name may begin with another."""
+    table, now = process.stores.table, world.clock()
+    for incarnation in ("name", "name-", "name0", "nam", "name_", "nameA"):
+        put_waiter(table, Waiter(incarnation, URL, now + 1))
+    put_waiter(table, Waiter("name", URL + "lapsed", now))
+    assert load_waiters(table, "name", now) == [Waiter("name", URL, now + 1)]
+
+
+def test_all_waiters_are_found_lapsed_ones_too(process: Process, world: World) -> None:
+    table = process.stores.table
+    put = {Waiter(f"found-{number}", URL, world.clock() - number) for number in range(200)}
+    for waiter in put:
+        put_waiter(table, waiter)
+    assert {each for each in all_waiters(table) if each.incarnation.startswith("found-")} == put
+
+
+def test_many_waiters_are_found_page_by_page(process: Process, world: World) -> None:
+    """A query answers with a megabyte at most; a thousand processes may wait at one stream."""
+    table = process.stores.table
+    long_url = URL + "x" * 800
+    put = [Waiter("paged", f"{long_url}{number:04}", world.clock() + 1) for number in range(1500)]
+    for start in range(0, len(put), 25):
+        requests = [{"PutRequest": {"Item": encode_waiter(waiter)}} for waiter in put[start : start + 25]]
+        process.dynamodb.call("BatchWriteItem", {"RequestItems": {world.table_name: requests}})
+    process.calls.taken()
+    assert load_waiters(table, "paged", world.clock()) == put
+    assert process.calls.taken()["Query"] > 1
+    remove_waiters(table, put)
+    assert load_waiters(table, "paged", world.clock()) == []
+
+
+def test_what_was_renewed_meanwhile_is_not_removed(process: Process, world: World) -> None:
+    """The sweep has seen it lapsed; its process has woken up since."""
+    table, now = process.stores.table, world.clock()
+    lapsed, renewed = Waiter("race", URL, now - 1), Waiter("race", URL, now + LIFE_MS)
+    put_waiter(table, renewed)
+    remove_lapsed(table, lapsed)
+    assert load_waiters(table, "race", now) == [renewed]
+    put_waiter(table, lapsed)
+    remove_lapsed(table, lapsed)
+    assert [each for each in all_waiters(table) if each.incarnation == "race"] == []
+
+
+def test_a_waiter_is_written_as_it_is_read() -> None:
+    """`ttl` is in whole seconds and not before it lapses: DynamoDB must not remove what stands."""
+    waiter = Waiter("incarnation", URL, 1_800_000_000_001)
+    item = encode_waiter(waiter)
+    assert decode_waiter(item) == waiter
+    assert item["ttl"] == {"N": "1800000001"}

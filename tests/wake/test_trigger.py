@@ -1,0 +1,332 @@
+"""Waking from end to end: an append in one process, a reader that waits in another, and between them only
+the table's stream, the notifier and a queue. Then the same with everything that can go wrong in between.
+
+Receives are short here; what is asserted is how many of them it takes, never how long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.http.asgi import Answer, Exchange
+from tests.support import MINUTE_MS, TEXT, World, a_key
+from tests.wake.scene import CountedQueues, Scene
+from tests.wake.support import eventually, pumping, request, settled, shared_sqs
+from tidemark.http.backend import many_at_once, one_at_a_time
+from tidemark.protocol.errors import Busy
+from tidemark.settings import Settings
+from tidemark.wake.queue import Queues, QueueUnavailable
+from tidemark.wake.sweep import ORPHAN_MS, sweep_wake
+
+BOTH_WAYS = pytest.mark.parametrize(
+    "make", [many_at_once, one_at_a_time], ids=["many at once", "one at a time"]
+)
+
+
+@pytest.fixture
+def run() -> Callable[[Scene, Callable[[Scene], Coroutine[Any, Any, None]]], None]:
+    def run(scene: Scene, scenario: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
+        try:
+            asyncio.run(scenario(scene))
+        finally:
+            scene.wake.close()
+        assert list(scene.queues.all()) == [], "a process that ends leaves no queue"
+
+    return run
+
+
+Run = Callable[[Scene, Callable[[Scene], Coroutine[Any, Any, None]]], None]
+
+
+def has(data: bytes, answer: Answer) -> bool:
+    return data in answer.body
+
+
+def is_done(exchange: Exchange) -> Callable[[Any], bool]:
+    return lambda _: exchange.done
+
+
+@BOTH_WAYS
+def test_an_append_elsewhere_ends_a_long_poll(world: World, make: Any, run: Run) -> None:
+    """By the ring alone: no receive ends empty after the append."""
+
+    async def scenario(scene: Scene) -> None:
+        async with scene.reading("long-poll") as exchange:
+            before = len(scene.queues.receives)
+            await scene.append(b"news")
+            answer = await exchange.until(is_done(exchange))
+            assert (answer.status, answer.body) == (200, b"news")
+            assert 0 not in scene.queues.receives[before:]
+
+    scene = Scene(world, make, receive_seconds=20)
+    settled(scene.wake)
+    with pumping(world, scene.prefix):
+        run(scene, scenario)
+
+
+def test_appends_elsewhere_arrive_one_after_another(world: World, run: Run) -> None:
+    async def scenario(scene: Scene) -> None:
+        async with scene.reading("sse") as exchange:
+            for number in range(20):
+                await scene.append(b"%d;" % number)
+                await exchange.until(partial(has, b"%d;" % number))
+
+    scene = Scene(world, many_at_once)
+    with pumping(world, scene.prefix):
+        run(scene, scenario)
+
+
+@BOTH_WAYS
+def test_closing_and_deleting_elsewhere_wake_too(world: World, make: Any, run: Run) -> None:
+    async def scenario(scene: Scene) -> None:
+        async with scene.reading("long-poll") as exchange:
+            await asyncio.to_thread(scene.writer.append, scene.key, close=True)
+            answer = await exchange.until(is_done(exchange))
+            assert (answer.status, answer["stream-closed"]) == (204, "true")
+
+    scene = Scene(world, make)
+    with pumping(world, scene.prefix):
+        run(scene, scenario)
+
+
+def test_a_trigger_that_fails_at_first(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reports the record, the record is delivered again, the reader is rung."""
+    failures = iter([True, True])
+    send = Queues.send
+
+    def failing(queues: Queues, url: str, bodies: Any) -> None:
+        if next(failures, False):
+            raise ConnectionError("broken by the test")
+        send(queues, url, bodies)
+
+    async def scenario(scene: Scene) -> None:
+        monkeypatch.setattr(Queues, "send", failing)
+        async with scene.reading("long-poll") as exchange:
+            await scene.append(b"news")
+            answer = await exchange.until(is_done(exchange))
+            assert answer.body == b"news"
+        assert 0 not in scene.queues.receives
+
+    scene = Scene(world, many_at_once, receive_seconds=20)
+    settled(scene.wake)
+    with pumping(world, scene.prefix):
+        run(scene, scenario)
+    assert next(failures, None) is None, "the trigger was not asked again"
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("live", ["long-poll", "sse"])
+def test_without_any_trigger_one_receive_is_enough(world: World, make: Any, live: str, run: Run) -> None:
+    """Whatever has become of the ring: the first receive that ends empty after the append tells."""
+
+    async def scenario(scene: Scene) -> None:
+        async with scene.reading(live) as exchange:
+            await scene.append(b"news")
+            already = len(scene.queues.receives)
+            await exchange.until(lambda answer: b"news" in answer.body)
+            # One may have been ending while the append was on its way.
+            assert len(scene.queues.receives) - already <= 2
+
+    run(Scene(world, make), scenario)
+
+
+async def lose_queue(scene: Scene) -> str:
+    """Somebody removes the queue of the reader that waits."""
+    receiver = scene.wake._receiver
+    url = receiver.queue().url
+    await asyncio.to_thread(scene.queues.delete, url)
+    return url
+
+
+@BOTH_WAYS
+def test_a_queue_that_vanishes_under_a_reader(world: World, make: Any, run: Run) -> None:
+    """The reader gets another one, is registered with it, and is rung through it."""
+
+    async def scenario(scene: Scene) -> None:
+        async with scene.reading("long-poll") as exchange:
+            lost = await lose_queue(scene)
+            await eventually(lambda: None in scene.queues.receives)
+            await eventually(lambda: scene.registered() - {lost})
+            await scene.append(b"news")
+            answer = await exchange.until(is_done(exchange))
+            assert answer.body == b"news"
+
+    scene = Scene(world, make)
+    with pumping(world, scene.prefix):
+        run(scene, scenario)
+
+
+def test_a_queue_that_vanishes_with_the_ring_in_it(world: World, run: Run) -> None:
+    """The append rang a queue that was then removed: finding it gone, the reader looks."""
+
+    async def scenario(scene: Scene) -> None:
+        async with scene.reading("long-poll") as exchange:
+            await lose_queue(scene)
+            await scene.append(b"news")
+            await asyncio.to_thread(scene.notify, 0)
+            answer = await exchange.until(is_done(exchange))
+            assert answer.body == b"news"
+
+    run(Scene(world, many_at_once), scenario)
+
+
+def test_the_sweep_takes_the_queue_of_a_reader_that_waits(world: World, run: Run) -> None:
+    """It may, of a process whose clock is slow or that slept. The reader does not lose anything."""
+
+    async def scenario(scene: Scene) -> None:
+        async with scene.reading("sse") as exchange:
+            future_ms = scene.world.clock() + ORPHAN_MS + MINUTE_MS
+            swept = await asyncio.to_thread(
+                sweep_wake, scene.writer.stores.table, Queues(shared_sqs, scene.prefix), future_ms
+            )
+            assert swept.queues == 1
+            for number in range(3):
+                await scene.append(b"%d;" % number)
+                await exchange.until(partial(has, b"%d;" % number))
+
+    scene = Scene(world, many_at_once)
+    with pumping(world, scene.prefix):
+        run(scene, scenario)
+
+
+def test_records_out_of_order_and_twice(world: World, run: Run) -> None:
+    """Rings say that there is something, not what: every byte arrives once and in its place."""
+
+    async def scenario(scene: Scene) -> None:
+        async with scene.reading("sse") as exchange:
+            written = [b"%02d" % number for number in range(20)]
+            for message in written:
+                await scene.append(message)
+            starts = [2 * number for number in range(20)]
+            await asyncio.to_thread(scene.notify, *reversed(starts), *starts, 0, 38, 0)
+            answer = await exchange.until(lambda answer: written[-1] in answer.body)
+            data = [event.data for event in answer.events if event.type == "data"]
+            assert "".join(data) == b"".join(written).decode()
+
+    run(Scene(world, many_at_once), scenario)
+
+
+def test_news_that_were_read_already_cost_nothing(world: World, run: Run) -> None:
+    """The process's own append has woken its reader. When the trigger's ring for it arrives, the reader has
+    read further: it does not look again."""
+
+    async def scenario(scene: Scene) -> None:
+        async with scene.reading("sse") as exchange:
+            async with request(scene.app, scene.target.partition("?")[0], "POST", b"own") as append:
+                await append.until(lambda _: append.done)
+            await exchange.until(lambda answer: b"own" in answer.body)
+            await scene.waiting()
+            scene.reader.calls.taken()
+            received = len(scene.queues.receives)
+            await asyncio.to_thread(scene.notify, 0)
+            await eventually(lambda: len(scene.queues.receives) > received)
+            assert scene.queues.receives[received] == 1
+            assert scene.reader.calls.taken() == {}
+
+    run(Scene(world, many_at_once, receive_seconds=20), scenario)
+
+
+def test_rings_that_fall_together(world: World, run: Run) -> None:
+    """An append of this process, whose bytes need no reading, and one from elsewhere behind it ring in one
+    moment: the reader wakes once, and gets both."""
+
+    async def scenario(scene: Scene) -> None:
+        async with scene.reading("sse") as exchange:
+            # Nothing is awaited, so the reader does not run in between.
+            scene.reader.append(scene.key, b"own;", content_type=TEXT)
+            scene.wake.hub.ring(scene.key)
+            scene.writer.append(scene.key, b"other;", content_type=TEXT)
+            scene.wake.hub.ring(scene.key, scene.record.incarnation, 4)
+            await exchange.until(partial(has, b"own;"))
+            await exchange.until(partial(has, b"other;"))
+            assert 0 not in scene.queues.receives, "only the end of the receive helped"
+
+    scene = Scene(world, many_at_once, receive_seconds=20)
+    settled(scene.wake)
+    run(scene, scenario)
+
+
+def test_bytes_of_ones_own_are_not_read_again_before_they_are_sent(world: World, run: Run) -> None:
+    """The reader has them as soon as they are committed; what it looks for then is whether there is more."""
+
+    async def scenario(scene: Scene) -> None:
+        async with scene.reading("sse") as exchange:
+            scene.reader.append(scene.key, b"own", content_type=TEXT)
+            held = asyncio.Event()
+
+            async def hold(*_: Any) -> Any:
+                await held.wait()
+                raise Busy
+
+            object.__setattr__(scene.backend, "look", hold)
+            scene.wake.hub.ring(scene.key)
+            await exchange.until(partial(has, b"own"))
+            held.set()
+
+    scene = Scene(world, many_at_once, receive_seconds=20)
+    settled(scene.wake)
+    run(scene, scenario)
+
+
+@pytest.mark.parametrize("live", ["long-poll", "sse"])
+def test_who_is_gone_reads_no_more(world: World, live: str, run: Run) -> None:
+    """The moment a client hangs up, its reader stops: appends go by, receives end, nobody looks."""
+
+    async def scenario(scene: Scene) -> None:
+        async with scene.reading(live):
+            assert scene.wake.hub.listening == 1
+        # Behind here the application has ended its answer, long before it would have done so by itself.
+        assert scene.wake.hub.listening == 0
+        scene.reader.calls.taken()
+        for _ in range(5):
+            await scene.append(b"unseen")
+            scene.wake.hub.ring_all()
+            await asyncio.sleep(0.05)
+        assert scene.reader.calls.taken() == {}
+
+    forever = Settings(long_poll_seconds=900, sse_seconds=900)
+    run(Scene(world, many_at_once, settings=forever), scenario)
+
+
+def test_processes_of_one_stream_are_all_rung(world: World, run: Run) -> None:
+    """Each has its own queue and its own registration."""
+    first = Scene(world, many_at_once)
+    others = [Scene(world, many_at_once, prefix=first.prefix, key=a_key()) for _ in range(4)]
+
+    async def scenario(scene: Scene) -> None:
+        scenes = [scene, *others]
+        readers = [request(each.app, scene.target + "long-poll") for each in scenes]
+        exchanges = [await reader.__aenter__() for reader in readers]
+        await asyncio.gather(*(each.waiting() for each in scenes))
+        await scene.append(b"news")
+        answers = await asyncio.gather(*(each.until(is_done(each)) for each in exchanges))
+        assert [answer.body for answer in answers] == [b"news"] * len(scenes)
+        for reader in readers:
+            await reader.__aexit__(None, None, None)
+        for each in others:
+            await asyncio.to_thread(each.wake.close)
+
+    with pumping(world, first.prefix):
+        run(first, scenario)
+
+
+def test_no_queue_to_be_had(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQS is down: readers are served all the same, by looking."""
+
+    def refuse(*_: Any) -> str:
+        raise QueueUnavailable("broken by the test")
+
+    async def scenario(scene: Scene) -> None:
+        monkeypatch.setattr(CountedQueues, "create", refuse)
+        async with request(scene.app, scene.target + "long-poll") as exchange:
+            await eventually(lambda: scene.wake.hub._waiting)
+            await scene.append(b"news")
+            answer = await exchange.until(is_done(exchange))
+            assert (answer.status, answer.body) == (200, b"news")
+
+    run(Scene(world, many_at_once), scenario)
