@@ -96,7 +96,7 @@ class Meter:
         self._durations = {duration: Histogram() for duration in DURATIONS}
         self._waiting = 0
 
-    def add(self, count: Count, amount: float = 1, labels: Labels = ()) -> None:
+    def add(self, count: Count, amount: float = 1.0, labels: Labels = ()) -> None:
         with self._lock:
             self._counts[count, labels] += amount
 

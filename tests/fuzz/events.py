@@ -72,9 +72,10 @@ QUERY: Final = st.lists(
     ),
     max_size=4,
 )
-PATHS: Final = st.sampled_from([f"/v1/stream/{name}" for name in NAMES]) | st.one_of(
-    ANYTHING.map(lambda text: f"/v1/stream/{text}"), ANYTHING.map(lambda text: f"/{text}")
-)
+IN_BUCKETS: Final = ("", "/streams", "/a", "/a/snapshot", f"/a/snapshot/{'0' * 16}", "/a/bootstrap", "/é")
+PATHS: Final = st.sampled_from(
+    [f"/v1/stream/{name}" for name in NAMES] + [f"/agents{place}" for place in IN_BUCKETS]
+) | st.one_of(ANYTHING.map(lambda text: f"/v1/stream/{text}"), ANYTHING.map(lambda text: f"/{text}"))
 
 
 class Functions:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.authorization.ways import Answer
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.bucket import Resource, parse_bucket_path
+from tidemark.protocol.errors import Refused, RetentionGone
 from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.stream_key import StreamKey, parse_plain_path
 from tidemark.service.load import load_known
@@ -49,6 +50,8 @@ class Subject:
         if key is not None:
             after = self._states[key] = self.look(key)
             check_change(method, answer, before, after)
+            if answer.status < 300 and method in CHANGING and is_stream(path, encoded=encoded):
+                check_acknowledged(method, answer.headers, after)
         return answer
 
     def _before(self, key: StreamKey) -> State | None:
@@ -62,7 +65,7 @@ class Subject:
         try:
             known = load_known(self.stores, key)
             base = known.record.base
-            data = read(self.stores, key, base).data if known.tail.offset > base else b""
+            data = self._read(key, base) if known.tail.offset > base else b""
         except Refused:
             return None
         record = known.record
@@ -75,14 +78,30 @@ class Subject:
             may_expire=record.expiry != NEVER,
         )
 
+    def _read(self, key: StreamKey, start: int) -> bytes:
+        """From where it is retained."""
+        try:
+            return read(self.stores, key, start).data
+        except RetentionGone as gone:
+            retained = int(gone.headers["Stream-Next-Offset"])
+            return b"%d:" % retained + read(self.stores, key, retained).data
+
 
 def key_of(path: str, *, encoded: bool) -> StreamKey | None:
-    if not path.startswith(ROOT):
-        return None
+    """Of the stream itself, or of what hangs below it, on either surface."""
     try:
-        return parse_plain_path(path.removeprefix(ROOT), encoded=encoded)
+        if path.startswith(ROOT):
+            return parse_plain_path(path.removeprefix(ROOT), encoded=encoded)
+        place = parse_bucket_path(path.removeprefix("/"), encoded=encoded)
     except Refused:
         return None
+    return place.key if place.stream_id else None
+
+
+def is_stream(path: str, *, encoded: bool) -> bool:
+    if path.startswith(ROOT):
+        return True
+    return parse_bucket_path(path.removeprefix("/"), encoded=encoded).resource is Resource.STREAM
 
 
 def check_change(method: str, answer: Answer, before: State | None, after: State | None) -> None:
@@ -90,8 +109,6 @@ def check_change(method: str, answer: Answer, before: State | None, after: State
     has_expired = before is not None and before.may_expire and after is None
     if before != after and not has_expired:
         assert acknowledged, (method, answer, before, after)
-    if acknowledged:
-        check_acknowledged(method, answer.headers, after)
 
 
 def check_acknowledged(method: str, headers: Mapping[str, str], after: State | None) -> None:

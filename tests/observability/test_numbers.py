@@ -70,12 +70,12 @@ def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
 
 
 def test_every_answer_says_where_its_time_went(way: Way) -> None:
-    for method, path in (("PUT", "/v1/stream/timed"), ("GET", "/v1/stream/timed"), ("GET", "/nothing")):
+    for method, path in (("PUT", "/v1/stream/timed"), ("GET", "/v1/stream/timed"), ("GET", "/v1/nothing")):
         found = re.fullmatch(r"storage;dur=([\d.]+), total;dur=([\d.]+)", way(method, path, TEXT).timing)
         assert found is not None
         storage, total = float(found[1]), float(found[2])
         assert 0 <= storage <= total + 0.01
-        assert (storage > 0) == (path != "/nothing")
+        assert (storage > 0) == (path != "/v1/nothing")
 
 
 def test_an_append_is_counted(server: Asgi) -> None:
@@ -162,12 +162,14 @@ def test_numbers_take_a_token_where_streams_do(environment: None) -> None:
 def test_the_format_is_prometheus() -> None:
     """Each family has its help and type, buckets grow and end at infinity."""
     meter = Meter()
+    meter.appended(12_345_678_901)
     meter.add(STORAGE_CALLS, 2, ('a"b\\c',))
     for seconds in (0.0005, 0.001, 0.3, 99):
         meter.observe(WAKE_SECONDS, seconds)
     text = render(meter.read())
     assert 'tidemark_storage_calls_total{operation="a\\"b\\\\c"} 2\n' in text
-    assert "tidemark_appends_total 0\n" in text
+    assert "tidemark_append_bytes_total 12345678901\n" in text, "to the last byte"
+    assert "tidemark_conflicts_total 0\n" in text
     buckets = [
         int(line.rpartition(" ")[2])
         for line in text.splitlines()

@@ -43,7 +43,7 @@ def demands_of(request: Request) -> Iterator[Demand]:
     elif path.startswith(STREAM_ROOT):
         key = parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=encoded)
         yield Demand(Target(key.bucket, key.stream_id), _STREAM.get(request.method, _MANAGE))
-    elif path == "/v1" or path.startswith("/v1/"):
+    elif path in {"/", "/v1"} or path.startswith("/v1/"):
         raise NothingHere
     else:
         yield _at(request, parse_place(request))

@@ -28,8 +28,8 @@ def _lines(reading: Reading) -> Iterator[str]:
         name = f"tidemark_{count.title}_total"
         yield from _head(name, count.meaning, "counter")
         found = [(labels, value) for (each, labels), value in reading.counts.items() if each is count]
-        for labels, value in sorted(found, key=str) or ([] if count.labels else [((), 0)]):
-            yield f"{name}{_labels(count.labels, labels)} {value:g}"
+        for labels, value in sorted(found, key=str) or ([] if count.labels else [((), 0.0)]):
+            yield f"{name}{_labels(count.labels, labels)} {_number(value)}"
     yield from _head("tidemark_waiting", "Live reads that wait at this moment", "gauge")
     yield f"tidemark_waiting {reading.waiting}"
     for duration in DURATIONS:
@@ -44,6 +44,10 @@ def _head(name: str, meaning: str, kind: str) -> Iterator[str]:
 def _labels(names: tuple[str, ...], values: Labels) -> str:
     pairs = ",".join(f'{name}="{_escape(str(value))}"' for name, value in zip(names, values, strict=True))
     return f"{{{pairs}}}" if pairs else ""
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() else repr(value)
 
 
 def _escape(value: str) -> str:

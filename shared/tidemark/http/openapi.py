@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from tidemark import __version__
+from tidemark.http.openapi_buckets import bucket_paths
 from tidemark.http.openapi_parts import (
     ANY_BYTES,
     AS_STORED,
@@ -22,6 +23,7 @@ from tidemark.http.openapi_parts import (
     answer,
     fault,
     faults,
+    headless,
     parameters,
 )
 
@@ -90,7 +92,7 @@ _METADATA: Final[Part] = {
     "parameters": [],
     "responses": {
         "200": answer("It is there.", *_TAIL, "Stream-TTL", "Stream-Expires-At"),
-        **{status: answer(part["description"], *part["headers"]) for status, part in faults().items()},
+        **{status: headless(part) for status, part in faults().items()},
     },
     "security": [{"bearer": ["read"]}, {}],
 }
@@ -114,15 +116,16 @@ def _open(summary: str, operation_id: str, schema: Part) -> Part:
     }
 
 
+_STREAM: Final = {
+    "put": _CREATE,
+    "post": _APPEND,
+    "get": _READING,
+    "head": _METADATA,
+    "delete": _DELETE,
+}
 PATHS: Final[dict[str, Part]] = {
-    "/v1/stream/{path}": {
-        "parameters": parameters("path"),
-        "put": _CREATE,
-        "post": _APPEND,
-        "get": _READING,
-        "head": _METADATA,
-        "delete": _DELETE,
-    },
+    "/v1/stream/{path}": {"parameters": parameters("path"), **_STREAM},
+    **bucket_paths(_STREAM),
     "/v1/health": {
         "get": _open(
             "Whether the server is up",

@@ -47,6 +47,10 @@ HEADERS: Final[dict[str, Part]] = {
         "description": "Data events are base64: the stream's type is not text.",
         "schema": {"type": "string", "enum": ["base64"]},
     },
+    "Stream-Snapshot-Offset": {
+        "description": "The offset that the snapshot stands for; -1 without one.",
+        "schema": {"type": "string", "pattern": "^(-1|[0-9]{16})$"},
+    },
     "Stream-TTL": {"description": "Seconds without reads and writes until it ends.", "schema": _COUNT},
     "Stream-Up-To-Date": {"description": "The answer reaches the tail.", "schema": _TRUE},
     "Vary": {
@@ -68,6 +72,14 @@ def _asked(name: str, description: str, schema: Part) -> Part:
     return {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
 
 
+def _named(name: str, description: str, pattern: str, example: str) -> Part:
+    schema = {"type": "string", "minLength": 1, "pattern": pattern}
+    return {"name": name, "in": "path", "required": True, "description": description} | {
+        "schema": schema,
+        "example": example,
+    }
+
+
 #: What a request may carry beside its body, by name.
 PARAMETERS: Final[dict[str, Part]] = {
     "path": {
@@ -83,6 +95,17 @@ PARAMETERS: Final[dict[str, Part]] = {
         },
         "example": "chat-42",
     },
+    "bucket": _named("bucket", "A bucket's id.", "^[a-z0-9_-]{4,64}$", "agents"),
+    "stream": _named(
+        "stream",
+        "A stream's id: with its bucket's, at most 122 bytes in UTF-8.",
+        r"^[^/\u0000-\u001f\u007f]{1,40}$",
+        "run-7",
+    ),
+    "at": _named("at", "The snapshot's offset.", _OFFSET, "0" * 16),
+    "prefix": _asked("prefix", "Only names that begin like this.", {"type": "string"}),
+    "after": _asked("after", "The `next_cursor` of the page before.", {"type": "string"}),
+    "limit": _asked("limit", "So many at most.", {"type": "integer", "minimum": 1, "maximum": 1000}),
     "offset": _asked(
         "offset",
         "Where to read from: a `Stream-Next-Offset`, `-1` for the beginning, `now` for the tail.",
@@ -108,11 +131,14 @@ PARAMETERS: Final[dict[str, Part]] = {
     "Stream-Forked-From": _sent(
         "Stream-Forked-From",
         "Path of the stream to fork (§4.2).",
-        {"type": "string", "pattern": r"^/v1/stream/[!-~]+$"},
+        {"type": "string", "pattern": r"^/[!-~]+$"},
     ),
     "Stream-Fork-Offset": _sent("Stream-Fork-Offset", "Where to leave it; its tail if absent.", _TOKEN),
     "Stream-Fork-Sub-Offset": _sent(
         "Stream-Fork-Sub-Offset", "So many messages (JSON) or bytes beyond that.", _COUNT
+    ),
+    "Snapshot-Upload": _sent(
+        "Snapshot-Upload", "The upload that holds the snapshot's bytes.", {"type": "string"}
     ),
     "Stream-Seq": _sent(
         "Stream-Seq",
@@ -141,7 +167,10 @@ _ALWAYS: Final = {
     "401": ("No token, or one that does not hold.", ("WWW-Authenticate",)),
     "403": ("The stream may be read, but not this.", ()),
     "404": ("There is no such stream, or none that the token may read.", ()),
-    "410": ("Deleted, but kept for its forks.", ()),
+    "410": (
+        "Deleted but kept for its forks, or no longer retained.",
+        ("Stream-Next-Offset",),
+    ),
     "429": ("Too much for this stream, or the table, right now.", ("Retry-After",)),
     "500": ("An error of the server's; it may be tried again.", ()),
     "503": ("Storage does not answer: the outcome is unknown.", ("Retry-After",)),
@@ -160,6 +189,11 @@ def fault(description: str, *headers: str) -> Part:
         *headers,
         content={"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
     )
+
+
+def headless(part: Part) -> Part:
+    """The same answer to HEAD."""
+    return {name: each for name, each in part.items() if name != "content"}
 
 
 def faults(**own: Part) -> dict[str, Part]:
