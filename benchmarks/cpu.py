@@ -33,6 +33,8 @@ ENVIRONMENT = {
     "AWS_SECRET_ACCESS_KEY": "bench",
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
+    "ALLOW_ANONYMOUS": "true",
+    "POWERTOOLS_METRICS_DISABLED": "true",
 }
 
 Handler = Callable[[dict[str, Any], object], dict[str, Any]]

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import os
 
+from tidemark.deployed.report import Reporter
+from tidemark.deployed.streaming import Reporting
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
 
 _settings = Settings.from_environment(os.environ)
+_settings.authorization.check_not_open()
 
 #: Storage calls on threads, though there is one request at a time: heartbeats and the end of the
 #: connection must not wait for them.
-app = create_app(many_at_once(connect(_settings), _settings))
+app = Reporting(
+    create_app(many_at_once(connect(_settings), _settings)), Reporter("live", log_level=_settings.log_level)
+)

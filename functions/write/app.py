@@ -6,6 +6,7 @@ import os
 
 from mangum import Mangum
 
+from tidemark.deployed.report import reporting
 from tidemark.http.function import create_function_app
 from tidemark.settings import Settings
 
@@ -13,6 +14,6 @@ from tidemark.settings import Settings
 #: holds. As text, a page of quotes or of Cyrillic would be escaped beyond Lambda's 6 MB.
 _NONE_AS_TEXT = ["\n"]
 
-handler = Mangum(
-    create_function_app(Settings.from_environment(os.environ)), lifespan="off", text_mime_types=_NONE_AS_TEXT
-)
+_settings = Settings.from_environment(os.environ)
+_app = create_function_app(_settings)
+handler = reporting("write", _settings.log_level, Mangum(_app, lifespan="off", text_mime_types=_NONE_AS_TEXT))

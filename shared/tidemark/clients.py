@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from botocore.config import Config
 
+from tidemark.meter import PROCESS, STORAGE_CALLS
+
 #: What is asked again is safe to ask again, so timeouts are short.
 CLIENT_CONFIG: Final = Config(
     connect_timeout=2,
@@ -29,4 +31,27 @@ def s3_client() -> Any:
         signature_version="s3v4",
         request_checksum_calculation="when_required",
     )
-    return boto3.client("s3", config=CLIENT_CONFIG.merge(config))
+    s3 = boto3.client("s3", config=CLIENT_CONFIG.merge(config))
+    s3.meta.events.register("before-send.s3", _count_call)
+    return s3
+
+
+def _count_call(event_name: str, **_: Any) -> None:
+    PROCESS.add(STORAGE_CALLS, 1, (event_name.rpartition(".")[2],))
+
+
+class ParameterUnavailable(Exception):
+    """A parameter cannot be read. The message names it and quotes nothing of it."""
+
+
+def load_parameter(name: str) -> str:
+    """A text kept in SSM's parameter store, decrypted. Raises ParameterUnavailable."""
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        ssm = boto3.client("ssm", config=CLIENT_CONFIG)
+        value: str = ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"]
+    except (BotoCoreError, ClientError) as failure:
+        raise ParameterUnavailable(f"The parameter {name} cannot be read: {type(failure).__name__}") from None
+    return value

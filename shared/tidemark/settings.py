@@ -6,11 +6,11 @@ A plain dataclass rather than a settings library: it is imported by every cold s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tidemark.authorization_settings import AuthorizationSettings, InvalidSetting
 
-class InvalidSetting(ValueError):
-    """An environment variable has a value that cannot be used; the message names it."""
+__all__ = ["InvalidSetting", "Settings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,9 @@ class Settings:
     sse_seconds: float = 55.0
     #: How long an SSE answer waits for data where the platform sends it only once complete.
     sse_buffered_seconds: float = 1.0
+    #: From which severity on a deployed function logs; INFO writes a line for every request.
+    log_level: str = "WARNING"
+    authorization: AuthorizationSettings = field(default_factory=AuthorizationSettings)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -39,18 +42,15 @@ class Settings:
             long_poll_seconds=_seconds(environment, "LONG_POLL_SECONDS", default.long_poll_seconds),
             sse_seconds=_seconds(environment, "SSE_SECONDS", default.sse_seconds),
             sse_buffered_seconds=_seconds(environment, "SSE_BUFFERED_SECONDS", default.sse_buffered_seconds),
+            log_level=_level(environment.get("LOG_LEVEL") or default.log_level),
+            authorization=AuthorizationSettings.from_environment(environment),
         )
 
 
-#: What `Settings` reads; the template may set these and no others.
-VARIABLES = (
-    "TABLE_NAME",
-    "BUCKET_NAME",
-    "QUEUE_PREFIX",
-    "LONG_POLL_SECONDS",
-    "SSE_SECONDS",
-    "SSE_BUFFERED_SECONDS",
-)
+def _level(name: str) -> str:
+    if name not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
+        raise InvalidSetting(f"LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, got {name!r}")
+    return name
 
 
 def _seconds(environment: Mapping[str, str], name: str, default: float) -> float:

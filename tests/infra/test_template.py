@@ -67,12 +67,35 @@ ROUTES = [
     for event in function.get("Events", {}).values()
     if event["Type"] == "HttpApi"
 ]
+
+
+def statements_of(function: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those that hang on a condition included."""
+    return [
+        statement["If"][1] if "If" in statement else statement
+        for policy in function["Policies"]
+        for statement in policy["Statement"]
+    ]
+
+
 ALLOWED = [
     pytest.param(statement, id=f"{name}-{statement['Sid']}")
     for name, function in FUNCTIONS.items()
-    for policy in function["Policies"]
-    for statement in policy["Statement"]
+    for statement in statements_of(function)
 ]
+ARN_OF_PARAMETERS = "arn:${AWS::Partition}:ssm:${AWS::Region}:${AWS::AccountId}:parameter"
+SECRETS = [
+    {
+        "If": [
+            f"Has{name}",
+            {"Sub": ARN_OF_PARAMETERS + f"${{{name}Name}}"},
+            {"Ref": "AWS::NoValue"},
+        ]
+    }
+    for name in ("AuthSecret", "EdgeSecret")
+]
+#: A secret itself is no value of a template's: where it is kept is.
+LOCAL_ONLY = {"AUTH_SECRET"}
 
 
 def variables_of(function: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +118,7 @@ def test_the_functions_get_exactly_the_variables_that_settings_read() -> None:
     """A variable misspelt on either side would silently mean its default."""
     environment = Recorded()
     Settings.from_environment(environment)
-    assert set(FUNCTION_GLOBALS["Environment"]["Variables"]) == environment.asked
+    assert set(FUNCTION_GLOBALS["Environment"]["Variables"]) == environment.asked - LOCAL_ONLY
     own = {name for function in FUNCTIONS.values() for name in variables_of(function)}
     assert [name for name in own if not name.startswith("AWS_")] == []
 
@@ -127,6 +150,9 @@ def test_no_function_may_do_or_touch_everything(statement: dict[str, Any]) -> No
     if actions == ["sqs:ListQueues"]:
         assert statement["Resource"] == "*", "AWS knows no narrower one"
         return
+    if actions == ["ssm:GetParameter"]:
+        assert statement["Resource"] == SECRETS
+        return
     assert statement["Resource"] in (
         {"GetAtt": "Table.Arn"},
         {"GetAtt": "Bucket.Arn"},
@@ -154,7 +180,7 @@ class Recording:
 def test_readers_and_the_notifier_write_waiters_alone(name: str) -> None:
     """They register and clean up; the log is not theirs to write."""
     changing = {"dynamodb:PutItem", "dynamodb:BatchWriteItem", "dynamodb:DeleteItem"}
-    for statement in FUNCTIONS[name]["Policies"][0]["Statement"]:
+    for statement in statements_of(FUNCTIONS[name]):
         if changing & set(statement["Action"]):
             assert statement["Condition"] == {
                 "ForAllValues:StringLike": {"dynamodb:LeadingKeys": [f"{wait_pk(0)[:-1]}*"]}
@@ -229,10 +255,28 @@ def test_no_wait_outlives_the_http_api() -> None:
 
 
 def test_nobody_deploys_without_authorization_by_accident() -> None:
-    assert TEMPLATE["Parameters"]["AllowUnauthenticated"]["Default"] == "false"
-    assert TEMPLATE["Rules"]["OpenToEverybody"]["Assertions"][0]["Assert"] == {
-        "Equals": [{"Ref": "AllowUnauthenticated"}, "true"]
+    """Neither the stack nor, should it get that far, the function."""
+    assert TEMPLATE["Parameters"]["AllowAnonymous"]["Default"] == "false"
+    for name in ("AuthSecretName", "AuthJwksUrl"):
+        assert TEMPLATE["Parameters"][name]["Default"] == ""
+    variables = FUNCTION_GLOBALS["Environment"]["Variables"]
+    assert variables["ALLOW_ANONYMOUS"] == {"Ref": "AllowAnonymous"}
+    [assertion] = TEMPLATE["Rules"]["OpenToEverybody"]["Assertions"]
+    assert assertion["Assert"]["Or"] == [
+        {"Equals": [{"Ref": "AllowAnonymous"}, "true"]},
+        {"Not": [{"Equals": [{"Ref": "AuthSecretName"}, ""]}]},
+        {"Not": [{"Equals": [{"Ref": "AuthJwksUrl"}, ""]}]},
+    ]
+
+
+def test_only_those_who_check_tokens_read_secrets() -> None:
+    readers = {
+        name
+        for name, function in FUNCTIONS.items()
+        for statement in statements_of(function)
+        if statement["Action"] == "ssm:GetParameter"
     }
+    assert readers == {"WriteFunction", "ReadFunction", "LiveFunction"}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from tests.http.asgi import Answer, check_any_answer
+from tests.http.asgi import Answer, check_any_answer, without_timing
 
 ROOT: Final = Path(__file__).parents[2]
 EVENTS: Final = ROOT / "events"
@@ -105,7 +105,7 @@ def decode_answer(answer: Mapping[str, Any]) -> Answer:
     assert all(isinstance(value, str) and name == name.lower() for name, value in headers.items())
     body = answer.get("body", "")
     decoded = base64.b64decode(body, validate=True) if answer["isBase64Encoded"] else body.encode()
-    return Answer(answer["statusCode"], headers, decoded)
+    return Answer(answer["statusCode"], without_timing(headers), decoded)
 
 
 def http_event(

@@ -34,8 +34,11 @@ def created(request: Request, made: Created) -> Response:
 
 def absolute_url(request: Request) -> str:
     """The request's URL as the client wrote it, seen through whatever proxy is in front."""
-    scheme = header(request, "X-Forwarded-Proto") or request.url.scheme
-    host = header(request, "Host") or request.url.netloc
+    forwarded = header(request, "X-Forwarded-Proto")
+    scheme = (
+        forwarded if forwarded in {"http", "https"} else "https" if "aws.event" in request.scope else "http"
+    )
+    host = header(request, "X-Tidemark-Host") or header(request, "Host") or "localhost"
     return f"{scheme}://{host}{url_path(request)}"
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 
+from tidemark.http.timing import timed
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import Refused
 from tidemark.protocol.stream_key import StreamKey
@@ -90,7 +91,9 @@ def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) 
         return answer
 
     wake = wake or make_wake(stores, settings)
-    return Backend(stores, settings, _on_the_spot, stores, _look_on_the_spot, append_alone, wake)
+    return Backend(
+        stores, settings, timed(_on_the_spot), stores, _look_on_the_spot, timed(append_alone), wake
+    )
 
 
 def many_at_once(
@@ -111,4 +114,4 @@ def many_at_once(
     run_stores, run = (made.stores, made.run) if made else (stores, on_a_thread)
     group_commit = GroupCommit(run_stores, run, committed=wake.hub.ring)
     look = SharedLooks(on_a_thread).look
-    return Backend(run_stores, settings, run, stores, look, group_commit.append, wake, made)
+    return Backend(run_stores, settings, timed(run), stores, look, timed(group_commit.append), wake, made)

@@ -34,6 +34,10 @@ def _answer(request: Request, status: int, message: str, headers: dict[str, str]
 
 async def _refused(request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refused)
+    return refusal_answer(request, refusal)
+
+
+def refusal_answer(request: Request, refusal: Refused) -> Response:
     return _answer(request, refusal.status, refusal.message, refusal.headers)
 
 
@@ -53,15 +57,15 @@ def _not_allowed(request: Request) -> Response:
     try:
         allow = ", ".join(_allowed_methods(request))
     except Refused as refusal:
-        return _answer(request, refusal.status, refusal.message, refusal.headers)
+        return refusal_answer(request, refusal)
     message = f"{request.method} is not allowed here; allowed: {allow}"
     return _answer(request, 405, message, {"Allow": allow})
 
 
 def _allowed_methods(request: Request) -> Sequence[str]:
-    if request.url.path.startswith(STREAM_ROOT):
+    if request.scope["path"].startswith(STREAM_ROOT):
         return METHODS
-    return METHODS[:1] if request.url.path.startswith("/v1/") else allowed_methods(request)
+    return METHODS[:1] if request.scope["path"].startswith("/v1/") else allowed_methods(request)
 
 
 async def _unexpected(request: Request, fault: Exception) -> Response:

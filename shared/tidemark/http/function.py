@@ -10,4 +10,6 @@ from tidemark.settings import Settings
 
 
 def create_function_app(settings: Settings) -> EveryAnswer:
+    """Raises InvalidSetting for a function that would let everybody in unasked."""
+    settings.authorization.check_not_open()
     return create_app(one_at_a_time(connect(settings), settings))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidemark.http.timing import begin, render_timing
+from tidemark.meter import PROCESS
 
 METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
 
@@ -32,6 +36,7 @@ _ANSWER_HEADERS: Final = (
     "Producer-Received-Seq",
     "Producer-Seq",
     "Retry-After",
+    "Server-Timing",
     "Stream-Closed",
     "Stream-Cursor",
     "Stream-Expires-At",
@@ -40,6 +45,7 @@ _ANSWER_HEADERS: Final = (
     "Stream-Snapshot-Offset",
     "Stream-TTL",
     "Stream-Up-To-Date",
+    "WWW-Authenticate",
 )
 _ALWAYS: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -57,15 +63,24 @@ _RAW: Final = [(name.lower().encode(), value.encode()) for name, value in _ALWAY
 
 
 class EveryAnswer:
-    """ASGI middleware, around the whole application so that nothing leaves without."""
+    """ASGI middleware, around the whole application so that nothing leaves without; and so
+    the place where answers are counted and timed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        method, started, spent = scope["method"], perf_counter(), begin()
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_RAW]
+                seconds = perf_counter() - started
+                PROCESS.answered(method if method in METHODS else "other", message["status"], seconds)
+                timing = (b"server-timing", render_timing(spent[0], seconds))
+                message["headers"] = [*message.get("headers", ()), *_RAW, timing]
             await send(message)
 
-        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+        await self._app(scope, receive, send_with_headers)

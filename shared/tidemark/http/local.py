@@ -18,4 +18,4 @@ def create_local_backend(settings: Settings) -> Backend:
 
 
 def create_local_app(settings: Settings) -> EveryAnswer:
-    return create_app(create_local_backend(settings))
+    return create_app(create_local_backend(settings), with_metrics=True)

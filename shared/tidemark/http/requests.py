@@ -58,7 +58,7 @@ def header(request: Request, name: str) -> str | None:
 
 def parse_stream(request: Request) -> StreamKey:
     """On either surface."""
-    path, encoded = _path(request.scope)
+    path, encoded = request_path(request.scope)
     if path.startswith(STREAM_ROOT):
         return parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=encoded)
     return parse_place(request).key
@@ -66,11 +66,11 @@ def parse_stream(request: Request) -> StreamKey:
 
 def parse_place(request: Request) -> Place:
     """What is asked for on the bucket surface. Raises Malformed, StreamNotFound, NothingHere."""
-    path, encoded = _path(request.scope)
+    path, encoded = request_path(request.scope)
     return parse_bucket_path(path.removeprefix("/"), encoded=encoded)
 
 
-def _path(scope: Mapping[str, Any]) -> tuple[str, bool]:
+def request_path(scope: Mapping[str, Any]) -> tuple[str, bool]:
     """The request's path, and whether percent-encoding is still in it.
 
     A function URL hands on the path as it was sent. An HTTP API decodes it first; decoding
@@ -93,7 +93,7 @@ def _as_text(raw_path: bytes) -> str:
 
 def url_path(request: Request) -> str:
     """The request's path as it stands in a URL, however much of it was decoded on the way."""
-    path, encoded = _path(request.scope)
+    path, encoded = request_path(request.scope)
     return quote(path, safe=_PATH_CHARACTERS + ("%" if encoded else ""))
 
 

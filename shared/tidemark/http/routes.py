@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from fastapi import FastAPI
@@ -22,15 +22,23 @@ from tidemark.http.requests import (
     parse_read,
     parse_stream,
 )
+from tidemark.meter import PROCESS, WAKE_SECONDS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.load import load_known
-from tidemark.service.read import read
+from tidemark.service.read import Reading, read
 
 
 async def health(_: Request) -> Response:
     return JSONResponse({"status": "ok"}, headers={"Cache-Control": "no-store"})
+
+
+async def openapi_document(_: Request) -> Response:
+    from tidemark.http import openapi
+
+    headers = {"Cache-Control": "public, max-age=300"}
+    return Response(openapi.rendered(), media_type="application/json", headers=headers)
 
 
 async def create_stream(request: Request) -> Response:
@@ -45,7 +53,9 @@ async def append_to_stream(request: Request) -> Response:
     """§5.2, §5.3."""
     backend, key = backend_of(request), parse_stream(request)
     asked = await parse_append(request)
-    return answers.appended(asked, await backend.append(key, asked))
+    outcome = await backend.append(key, asked)
+    PROCESS.appended(len(asked.body))
+    return answers.appended(asked, outcome)
 
 
 async def delete_stream(request: Request) -> Response:
@@ -75,11 +85,22 @@ async def read_stream(request: Request) -> Response:
 
 async def _long_poll(request: Request, backend: Backend, key: StreamKey, asked: ReadRequest) -> Response:
     waiting = read_or_wait(backend, key, asked, backend.settings.long_poll_seconds)
+    began_ms = backend.stores.clock_ms()
     try:
-        reading = await unless_gone(request.receive, waiting)
+        with PROCESS.waiting("long-poll"):
+            reading = await unless_gone(request.receive, waiting)
     except ClientGone:
         return Response(status_code=204)  # For nobody.
-    return answers.polled(asked, reading, backend.stores.clock_ms())
+    now_ms = backend.stores.clock_ms()
+    _count_wake(reading, began_ms, now_ms)
+    return answers.polled(asked, reading, now_ms)
+
+
+def _count_wake(reading: Reading, began_ms: int, now_ms: int) -> None:
+    """Only what was appended after the wait began has woken anybody."""
+    batches = reading.page.batches
+    if batches and batches[0].time_ms >= began_ms:
+        PROCESS.observe(WAKE_SECONDS, (now_ms - batches[0].time_ms) / 1000)
 
 
 async def _server_sent_events(
@@ -89,7 +110,13 @@ async def _server_sent_events(
         return await _buffered_events(backend, key, asked)
     reading = await backend.run(lambda: read(backend.stores, key, asked.read_from))
     headers = answers.event_stream_headers(reading.record)
-    return StreamingResponse(event_stream(backend, key, asked, reading), headers=headers)
+    return StreamingResponse(_counted(event_stream(backend, key, asked, reading)), headers=headers)
+
+
+async def _counted(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    with PROCESS.waiting("sse"):
+        async for each in events:
+            yield each
 
 
 async def _buffered_events(backend: Backend, key: StreamKey, asked: ReadRequest) -> Response:
@@ -119,3 +146,4 @@ def install(app: FastAPI) -> None:
     protocol has none of, and cost an append a third of its CPU (`benchmarks/cpu.py`)."""
     app.add_route(STREAM_ROOT + "{path:path}", operate, methods=list(OPERATIONS))
     app.add_route("/v1/health", health, methods=["GET"])
+    app.add_route("/v1/openapi.json", openapi_document, methods=["GET"])

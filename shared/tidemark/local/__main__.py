@@ -52,7 +52,7 @@ def main(root: Path = ROOT) -> int:
         signal.signal(name, _interrupt)
     try:
         configuration = Configuration.from_environment(os.environ)
-        settings = Settings.from_environment(os.environ)
+        settings = _settings(configuration)
         return _start(configuration, settings, root)
     except (InvalidConfiguration, InvalidSetting) as error:
         _say(error)
@@ -62,6 +62,18 @@ def main(root: Path = ROOT) -> int:
         return 1
     except KeyboardInterrupt:
         return 0
+
+
+def _settings(configuration: Configuration) -> Settings:
+    """Raises InvalidSetting. On loopback nobody else can come in, so nothing has to be asked
+    for by name: the functions, that do not know where they are reached, hear of it here."""
+    settings = Settings.from_environment(os.environ)
+    settings.authorization.check_not_open(configuration.host)
+    if not settings.authorization.is_on:
+        os.environ["ALLOW_ANONYMOUS"] = "true"
+    # There is no CloudWatch to read the lines that metrics are.
+    os.environ.setdefault("POWERTOOLS_METRICS_DISABLED", "true")
+    return settings
 
 
 def _start(configuration: Configuration, settings: Settings, root: Path) -> int:
@@ -143,7 +155,7 @@ class System:
         from tidemark.http.local import create_local_backend
 
         backend = create_local_backend(self.settings)
-        return create_app(backend), backend.hub
+        return create_app(backend, with_metrics=True), backend.hub
 
     async def _serve(
         self, application: Application, listener: socket.socket, services: LocalServices

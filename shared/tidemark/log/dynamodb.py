@@ -20,6 +20,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.session import get_session
 
+from tidemark.meter import PROCESS, RETRIES
 from tidemark.protocol.errors import Unavailable
 
 Send = Callable[[str, bytes], tuple[int, bytes]]
@@ -98,11 +99,16 @@ class DynamoDB:
                     raise
                 if tried == _TRIES:
                     raise _final(failure) from failure
+            PROCESS.add(RETRIES)
             self.sleep(random.uniform(0, _FIRST_DELAY_SECONDS * 2**tried))
         raise AssertionError("unreachable")
 
     def _once(self, operation: str, body: bytes) -> dict[str, Any]:
-        status, answer = self.send(operation, body)
+        started = time.perf_counter()
+        try:
+            status, answer = self.send(operation, body)
+        finally:
+            PROCESS.called(operation, time.perf_counter() - started)
         parsed: dict[str, Any] = orjson.loads(answer) if answer else {}
         if status != 200:
             raise Fault(status, parsed)

@@ -20,3 +20,11 @@ def decide_cache_control(*, has_data: bool, closed: bool, from_now: bool) -> str
     if from_now:
         return NO_STORE
     return SHARED if has_data or closed else NO_STORE
+
+
+def decide_private(cache_control: str, *, token_in_query: bool) -> str:
+    """The same for an answer that not everybody may have: the reader's own cache may keep
+    it, others may not. An address with a token in it is a secret, so nothing is kept by it."""
+    if token_in_query:
+        return f"private, {EVENT_STREAM}"
+    return cache_control.replace("public", "private")

@@ -1,0 +1,1 @@
+"""What a deployed function does beside its work: say what happened, through Powertools."""

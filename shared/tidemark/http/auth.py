@@ -1,0 +1,158 @@
+"""Authorization, around the whole application: the same on every way in.
+
+A request is judged before anything of it is looked up, and what no rule speaks of is not
+served. So no answer depends on whether a stream exists that may not be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidemark.authorization_settings import AuthorizationSettings
+from tidemark.http.demands import OPEN_PATHS, demands_of
+from tidemark.http.faults import refusal_answer
+from tidemark.http.keys import keys_of
+from tidemark.http.requests import header, request_path
+from tidemark.http.tokens import MAX_TOKEN_BYTES, Tokens
+from tidemark.protocol.authorization import Access, Demand, Unauthorized, grants_of_public
+from tidemark.protocol.caching import decide_private
+from tidemark.protocol.errors import Refused
+
+#: Where a signed request comes in, `Authorization` is the signature's place; the edge moves the token here.
+FORWARDED: Final = "X-Tidemark-Authorization"
+QUERY_NAME: Final = "access_token"
+_SIGNATURE: Final = "AWS4-HMAC-SHA256"
+
+Check = Callable[[str], Awaitable[Access]]
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    token: str | None
+    in_query: bool = False
+
+
+class Authorization:
+    """ASGI middleware. `check` says what a token grants; it raises Unauthorized."""
+
+    def __init__(self, app: ASGIApp, check: Check, public_buckets: frozenset[str] = frozenset()) -> None:
+        self._app = app
+        self._check = check
+        self._public_buckets = public_buckets
+        self._public = Access(grants_of_public(public_buckets))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] == "OPTIONS" or request_path(scope)[0] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        in_query = False
+        try:
+            credential = read_credential(request)
+            in_query = credential.in_query
+            is_public = await self._admit(request, credential)
+        except Refused as refusal:
+            await refusal_answer(request, refusal)(scope, receive, _private(send, in_query=False))
+        else:
+            await self._app(scope, receive, send if is_public else _private(send, in_query=in_query))
+
+    async def _admit(self, request: Request, credential: Credential) -> bool:
+        """Whether everybody may have the answer. Raises what turns the request away."""
+        if credential.token is None:
+            return self._admit_anonymous(request)
+        granted = await self._check(credential.token)
+        access = Access((*granted.grants, *self._public.grants))
+        demands = list(demands_of(request))
+        for demand in demands:
+            access.check(demand)
+        return not credential.in_query and self._is_public(demands)
+
+    def _admit_anonymous(self, request: Request) -> bool:
+        try:
+            for demand in demands_of(request):
+                self._public.check(demand)
+        except Refused:
+            raise Unauthorized("A bearer token is needed", token_given=False) from None
+        return True
+
+    def _is_public(self, demands: list[Demand]) -> bool:
+        return all(demand.target.bucket in self._public_buckets for demand in demands)
+
+
+def read_credential(request: Request) -> Credential:
+    """The request's token (RFC 6750 §2). Raises Unauthorized.
+
+    A browser's EventSource cannot send headers, so an event stream alone may carry it in
+    its address.
+    """
+    sent = header(request, "Authorization")
+    if sent is None or sent.startswith(_SIGNATURE):
+        sent = header(request, FORWARDED)
+    in_query = _in_query(request)
+    if in_query is not None:
+        return _from_query(request, in_query, sent)
+    if sent is None:
+        return Credential(None)
+    scheme, _, token = sent.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise Unauthorized("Authorization must be: Bearer <token>", token_given=True)
+    return Credential(_sized(token.strip()))
+
+
+def _from_query(request: Request, token: str, sent: str | None) -> Credential:
+    if request.method != "GET" or request.query_params.get("live") != "sse":
+        raise Unauthorized(f"{QUERY_NAME} is for GET with live=sse; send a header instead", token_given=True)
+    if sent is not None:
+        raise Unauthorized(f"Send the token once: by header, or as {QUERY_NAME}", token_given=True)
+    return Credential(_sized(token), in_query=True)
+
+
+def _in_query(request: Request) -> str | None:
+    tokens = [value for name, value in _query(request) if name == QUERY_NAME]
+    if len(tokens) > 1:
+        raise Unauthorized(f"{QUERY_NAME} must be given once", token_given=True)
+    return tokens[0] if tokens else None
+
+
+def _query(request: Request) -> list[tuple[str, str]]:
+    query: bytes = request.scope["query_string"]
+    return parse_qsl(query.decode("latin-1"), keep_blank_values=True) if QUERY_NAME.encode() in query else []
+
+
+def _sized(token: str) -> str:
+    if len(token) > MAX_TOKEN_BYTES:
+        raise Unauthorized(f"Token is too long: at most {MAX_TOKEN_BYTES} bytes", token_given=True)
+    return token
+
+
+def _private(send: Send, *, in_query: bool) -> Send:
+    """The answer leaves for the one who asked, and for nobody else's cache."""
+
+    async def send_privately(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            cache_control = headers.get("Cache-Control", "no-store")
+            headers["Cache-Control"] = decide_private(cache_control, token_in_query=in_query)
+            headers.add_vary_header("Authorization")
+        await send(message)
+
+    return send_privately
+
+
+def checker(
+    settings: AuthorizationSettings, run: Callable[[Callable[[], Access]], Awaitable[Access]]
+) -> Check:
+    """What a token grants: remembered, or checked where it may take its time over keys."""
+    tokens = Tokens(keys_of(settings), settings.issuer, settings.audience)
+
+    async def check(token: str) -> Access:
+        return tokens.recall(token) or await run(lambda: tokens.check(token))
+
+    return check

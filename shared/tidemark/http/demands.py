@@ -1,0 +1,76 @@
+"""What a request asks for: from method, path and headers to the rights that it takes.
+
+Whatever is not named here is not served where authorization is on: a new route has to say
+here what it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from starlette.requests import Request
+
+from tidemark.http.metrics import METRICS_PATH
+from tidemark.http.requests import STREAM_ROOT, parse_fork, parse_place, request_path
+from tidemark.protocol.authorization import Demand, Right, Target
+from tidemark.protocol.bucket import Place, Resource
+from tidemark.protocol.errors import BucketNotFound, NothingHere, Refused
+from tidemark.protocol.stream_key import parse_plain_path
+
+#: Says nothing about any stream.
+OPEN_PATHS: Final = frozenset({"/v1/health", "/v1/openapi.json"})
+#: As the service says them, word for word.
+_NO_BUCKET: Final = BucketNotFound().message
+_NO_SOURCE: Final = "The source stream does not exist; Stream-Forked-From must name one"
+
+_READ: Final = frozenset({Right.READ})
+_WRITE: Final = frozenset({Right.WRITE})
+_MANAGE: Final = frozenset({Right.MANAGE})
+#: PUT changes no stream that exists: who may write one may also begin it, as agents do that
+#: own a prefix, and who manages streams may set them up for others to write.
+_CREATE: Final = frozenset({Right.WRITE, Right.MANAGE})
+
+_STREAM: Final = {"GET": _READ, "HEAD": _READ, "POST": _WRITE, "PUT": _CREATE, "DELETE": _MANAGE}
+
+
+def demands_of(request: Request) -> Iterator[Demand]:
+    """All of them have to be met, in this order. Raises StreamNotFound where nothing can
+    be, Malformed for a name that cannot be."""
+    path, encoded = request_path(request.scope)
+    if path == METRICS_PATH:
+        yield Demand(Target(None), _READ)
+    elif path.startswith(STREAM_ROOT):
+        key = parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=encoded)
+        yield Demand(Target(key.bucket, key.stream_id), _STREAM.get(request.method, _MANAGE))
+    elif path in {"/", "/v1"} or path.startswith("/v1/"):
+        raise NothingHere
+    else:
+        yield _at(request, parse_place(request))
+    yield from _source(request)
+
+
+def _at(request: Request, place: Place) -> Demand:
+    """On the bucket surface. What a snapshot replaces can be read no more, so snapshots are
+    managed, not written."""
+    reads = request.method in {"GET", "HEAD"}
+    if place.resource is Resource.BUCKET:
+        return Demand(Target(place.bucket), _READ if reads else _MANAGE, _NO_BUCKET)
+    if place.resource is Resource.LISTING:
+        prefix = request.query_params.get("prefix", "")
+        return Demand(Target(place.bucket, prefix, is_prefix=True), _READ if reads else _MANAGE, _NO_BUCKET)
+    below = _READ if reads else _MANAGE
+    rights = _STREAM.get(request.method, _MANAGE) if place.resource is Resource.STREAM else below
+    return Demand(Target(place.bucket, place.stream_id), rights)
+
+
+def _source(request: Request) -> Iterator[Demand]:
+    """A fork reads its source. What is wrong with the headers is said by who creates it."""
+    if request.method != "PUT":
+        return
+    try:
+        fork = parse_fork(request)
+    except Refused:
+        return
+    if fork is not None:
+        yield Demand(Target(fork.source.bucket, fork.source.stream_id), _READ, absent=_NO_SOURCE)

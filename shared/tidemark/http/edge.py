@@ -1,0 +1,62 @@
+"""The word that the distribution in front says with every request: who does not know it
+has come past the distribution, its cache and its limits, and is sent away."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tidemark.clients import ParameterUnavailable, load_parameter
+from tidemark.http.demands import OPEN_PATHS
+from tidemark.http.faults import refusal_answer
+from tidemark.http.kept import CannotFetch, Kept, KeysUnavailable
+from tidemark.http.requests import header, request_path
+from tidemark.protocol.errors import Refused
+
+HEADER: Final = "X-Tidemark-Edge"
+Load = Callable[[], Awaitable[str | None]]
+
+
+class NotThroughTheEdge(Refused):
+    status = 403
+
+    def __init__(self) -> None:
+        super().__init__("This address is not for clients: use the distribution's")
+
+
+class EdgeOnly:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, load: Load) -> None:
+        self._app = app
+        self._load = load
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or request_path(scope)[0] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        refusal = await self._refusal(Request(scope))
+        answer = self._app if refusal is None else refusal_answer(Request(scope), refusal)
+        await answer(scope, receive, send)
+
+    async def _refusal(self, request: Request) -> Refused | None:
+        expected = await self._load()
+        if expected is None:
+            return KeysUnavailable()
+        said = header(request, HEADER) or ""
+        return None if hmac.compare_digest(said.encode(), expected.encode()) else NotThroughTheEdge()
+
+
+def loader(name: str, run: Callable[[Callable[[], str | None]], Awaitable[str | None]]) -> Load:
+    def fetch() -> str:
+        try:
+            return load_parameter(name)
+        except ParameterUnavailable as failure:
+            raise CannotFetch(str(failure)) from None
+
+    word = Kept(fetch)
+    return lambda: run(word.get)

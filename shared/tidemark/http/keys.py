@@ -1,0 +1,122 @@
+"""Keys that tokens are checked with: shared secrets, and public keys fetched by URL.
+
+A key decides what it is for. What a token's header says is looked up, never believed: a
+public key cannot serve as a secret, nor `none` as a key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+import jwt
+import urllib3
+
+from tidemark.authorization_settings import AuthorizationSettings, InvalidSetting, split_secret
+from tidemark.clients import ParameterUnavailable, load_parameter
+from tidemark.http.kept import CannotFetch, Kept, KeysUnavailable
+
+SHARED_ALGORITHM: Final = "HS256"
+PUBLIC_ALGORITHMS: Final = frozenset({"RS256", "ES256", "EdDSA"})
+_MAX_DOCUMENT_BYTES: Final = 256 * 1024
+_TIMEOUT: Final = urllib3.Timeout(connect=2, read=3)
+
+PublicKeys = Mapping[str | None, jwt.PyJWK]
+
+
+class Keys(Protocol):
+    def find(self, algorithm: str, key_id: str | None) -> tuple[Any, ...]:
+        """The keys that may have signed such a token. Raises KeysUnavailable."""
+
+
+class SharedKeys:
+    """Secrets of HS256. All of them hold: that is how they are rotated."""
+
+    def __init__(self, secrets: Kept[tuple[bytes, ...]]) -> None:
+        self._secrets = secrets
+
+    def find(self, algorithm: str, _key_id: str | None) -> tuple[Any, ...]:
+        if algorithm != SHARED_ALGORITHM:
+            return ()
+        secrets = self._secrets.get()
+        if secrets is None:
+            raise KeysUnavailable
+        return secrets
+
+
+class PublishedKeys:
+    """Keys of a JWKS document (RFC 7517). An unknown id is a reason to look for new ones."""
+
+    def __init__(self, keys: Kept[PublicKeys]) -> None:
+        self._keys = keys
+
+    def find(self, algorithm: str, key_id: str | None) -> tuple[Any, ...]:
+        if algorithm not in PUBLIC_ALGORITHMS:
+            return ()
+        keys = self._keys.get(lambda known: key_id is None or key_id in known)
+        if keys is None:
+            raise KeysUnavailable
+        if key_id is None:
+            found = next(iter(keys.values())) if len(keys) == 1 else None
+        else:
+            found = keys.get(key_id)
+        return (found,) if found is not None and found.algorithm_name == algorithm else ()
+
+
+def keys_of(settings: AuthorizationSettings) -> tuple[Keys, ...]:
+    keys: list[Keys] = []
+    if settings.secret:
+        secrets = split_secret(settings.secret, "AUTH_SECRET")
+        keys.append(SharedKeys(Kept(lambda: secrets)))
+    if settings.secret_name:
+        keys.append(SharedKeys(Kept(lambda: fetch_secrets(settings.secret_name))))
+    if settings.jwks_url:
+        keys.append(PublishedKeys(Kept(lambda: fetch_public_keys(settings.jwks_url))))
+    return tuple(keys)
+
+
+def fetch_secrets(name: str, load: Callable[[str], str] = load_parameter) -> tuple[bytes, ...]:
+    """Raises CannotFetch."""
+    try:
+        return split_secret(load(name), f"The parameter {name}")
+    except (InvalidSetting, ParameterUnavailable) as failure:
+        raise CannotFetch(str(failure)) from None
+
+
+def fetch_public_keys(url: str) -> PublicKeys:
+    """Raises CannotFetch."""
+    try:
+        with urllib3.PoolManager() as pool:
+            answer = pool.request(
+                "GET", url, timeout=_TIMEOUT, retries=False, redirect=False, preload_content=False
+            )
+            document = answer.read(_MAX_DOCUMENT_BYTES + 1)
+            answer.drain_conn() if len(document) <= _MAX_DOCUMENT_BYTES else answer.close()
+    except urllib3.exceptions.HTTPError as failure:
+        raise CannotFetch(f"{url}: {type(failure).__name__}") from None
+    if answer.status != 200 or len(document) > _MAX_DOCUMENT_BYTES:
+        raise CannotFetch(f"{url}: status {answer.status}, {len(document)} bytes")
+    return parse_public_keys(document, url)
+
+
+def parse_public_keys(document: bytes, source: str) -> PublicKeys:
+    """The keys that we can use; others may stand beside them. Raises CannotFetch."""
+    try:
+        entries = json.loads(document)["keys"]
+        found = [key for entry in entries if (key := _parse_key(entry)) is not None]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise CannotFetch(f"{source}: not a JSON Web Key Set") from None
+    if not found:
+        raise CannotFetch(f"{source}: no key for {', '.join(sorted(PUBLIC_ALGORITHMS))}")
+    return {key.key_id: key for key in found}
+
+
+def _parse_key(entry: Any) -> jwt.PyJWK | None:
+    if not isinstance(entry, dict) or entry.get("use", "sig") != "sig" or "d" in entry or "k" in entry:
+        return None
+    try:
+        key = jwt.PyJWK(entry)
+    except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+        return None
+    return key if key.algorithm_name in PUBLIC_ALGORITHMS else None

@@ -1,0 +1,216 @@
+"""The parts that the operations of the OpenAPI document are put together from."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tidemark.protocol.errors import Refused
+
+Part = dict[str, Any]
+
+_OFFSET: Final = r"^[0-9]{16}$"
+_COUNT: Final = {"type": "integer", "minimum": 0}
+_TRUE: Final = {"type": "string", "enum": ["true"]}
+_TOKEN: Final = {"type": "string", "pattern": _OFFSET, "example": "0000000000000042"}
+
+#: What an answer may carry.
+HEADERS: Final[dict[str, Part]] = {
+    "Cache-Control": {
+        "description": "What caches may do (§10). `private` unless everybody may read.",
+        "schema": {"type": "string"},
+    },
+    "ETag": {
+        "description": "Names exactly these bytes of exactly this stream.",
+        "schema": {"type": "string"},
+    },
+    "Location": {"description": "The new stream's URL.", "schema": {"type": "string", "format": "uri"}},
+    "Producer-Epoch": {"description": "The producer's present epoch.", "schema": _COUNT},
+    "Producer-Expected-Seq": {"description": "The sequence number that is next.", "schema": _COUNT},
+    "Producer-Received-Seq": {"description": "The sequence number that came.", "schema": _COUNT},
+    "Producer-Seq": {"description": "The highest sequence number accepted.", "schema": _COUNT},
+    "Retry-After": {"description": "Seconds after which to try again.", "schema": _COUNT},
+    "Server-Timing": {
+        "description": "How long the answer took, and how much of that was storage.",
+        "schema": {"type": "string"},
+    },
+    "Stream-Closed": {"description": "The stream takes no more appends.", "schema": _TRUE},
+    "Stream-Cursor": {
+        "description": "Send it as `cursor` with the next live read (§10.1).",
+        "schema": _COUNT,
+    },
+    "Stream-Expires-At": {
+        "description": "When the stream ends by itself, as it was created with.",
+        "schema": {"type": "string", "format": "date-time"},
+    },
+    "Stream-Next-Offset": {"description": "Where to read on from.", "schema": _TOKEN},
+    "Stream-SSE-Data-Encoding": {
+        "description": "Data events are base64: the stream's type is not text.",
+        "schema": {"type": "string", "enum": ["base64"]},
+    },
+    "Stream-Snapshot-Offset": {
+        "description": "The offset that the snapshot stands for; -1 without one.",
+        "schema": {"type": "string", "pattern": "^(-1|[0-9]{16})$"},
+    },
+    "Stream-TTL": {"description": "Seconds without reads and writes until it ends.", "schema": _COUNT},
+    "Stream-Up-To-Date": {"description": "The answer reaches the tail.", "schema": _TRUE},
+    "Vary": {
+        "description": "`Authorization` where the answer depends on who asks.",
+        "schema": {"type": "string"},
+    },
+    "WWW-Authenticate": {
+        "description": "What is wrong with the token (RFC 6750).",
+        "schema": {"type": "string"},
+    },
+}
+
+
+def _sent(name: str, description: str, schema: Part) -> Part:
+    return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
+
+
+def _asked(name: str, description: str, schema: Part) -> Part:
+    return {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
+
+
+def _named(name: str, description: str, pattern: str, example: str) -> Part:
+    schema = {"type": "string", "minLength": 1, "pattern": pattern}
+    return {"name": name, "in": "path", "required": True, "description": description} | {
+        "schema": schema,
+        "example": example,
+    }
+
+
+#: What a request may carry beside its body, by name.
+PARAMETERS: Final[dict[str, Part]] = {
+    "path": {
+        "name": "path",
+        "in": "path",
+        "required": True,
+        "description": "The stream's name: segments with `/` between, at most 1,000 bytes in UTF-8.",
+        "schema": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": 1000,
+            "pattern": r"^[^/\u0000-\u001f\u007f]+$",
+        },
+        "example": "chat-42",
+    },
+    "bucket": _named("bucket", "A bucket's id.", "^[a-z0-9_-]{4,64}$", "agents"),
+    "stream": _named(
+        "stream",
+        "A stream's id: with its bucket's, at most 122 bytes in UTF-8.",
+        r"^[^/\u0000-\u001f\u007f]{1,40}$",
+        "run-7",
+    ),
+    "at": _named("at", "The snapshot's offset.", _OFFSET, "0" * 16),
+    "prefix": _asked("prefix", "Only names that begin like this.", {"type": "string"}),
+    "after": _asked("after", "The `next_cursor` of the page before.", {"type": "string"}),
+    "limit": _asked("limit", "So many at most.", {"type": "integer", "minimum": 1, "maximum": 1000}),
+    "offset": _asked(
+        "offset",
+        "Where to read from: a `Stream-Next-Offset`, `-1` for the beginning, `now` for the tail.",
+        {"type": "string", "pattern": r"^(-1|now|[0-9]{16})$", "default": "-1"},
+    ),
+    "live": _asked(
+        "live",
+        "Wait for what is to come: one answer, or an event stream. Needs `offset`.",
+        {"type": "string", "enum": ["long-poll", "sse"]},
+    ),
+    "cursor": _asked("cursor", "The last `Stream-Cursor`, so that caches collapse readers (§10.1).", _COUNT),
+    "access_token": _asked(
+        "access_token",
+        "The bearer token of an EventSource, which cannot send headers; with `live=sse` only.",
+        {"type": "string"},
+    ),
+    "If-None-Match": _sent("If-None-Match", "An `ETag`: 304 where it still holds.", {"type": "string"}),
+    "Stream-TTL": _sent("Stream-TTL", "End after so many seconds without reads and writes.", _COUNT),
+    "Stream-Expires-At": _sent(
+        "Stream-Expires-At", "End at this instant (RFC 3339).", {"type": "string", "format": "date-time"}
+    ),
+    "Stream-Closed": _sent("Stream-Closed", "Close the stream with this request.", _TRUE),
+    "Stream-Forked-From": _sent(
+        "Stream-Forked-From",
+        "Path of the stream to fork (§4.2).",
+        {"type": "string", "pattern": r"^/[!-~]+$"},
+    ),
+    "Stream-Fork-Offset": _sent("Stream-Fork-Offset", "Where to leave it; its tail if absent.", _TOKEN),
+    "Stream-Fork-Sub-Offset": _sent(
+        "Stream-Fork-Sub-Offset", "So many messages (JSON) or bytes beyond that.", _COUNT
+    ),
+    "Snapshot-Upload": _sent(
+        "Snapshot-Upload", "The upload that holds the snapshot's bytes.", {"type": "string"}
+    ),
+    "Stream-Seq": _sent(
+        "Stream-Seq",
+        "Must grow from append to append, compared bytewise.",
+        {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[!-~]+$"},
+    ),
+    "Producer-Id": _sent(
+        "Producer-Id",
+        "With epoch and sequence, makes a repeated append land once (§5.2.1).",
+        {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[!-~]+$"},
+    ),
+    "Producer-Epoch": _sent("Producer-Epoch", "Grows when the producer starts anew.", _COUNT),
+    "Producer-Seq": _sent("Producer-Seq", "Counts from 0 in each epoch.", _COUNT),
+}
+
+ERROR: Final = {
+    "type": "object",
+    "required": ["error"],
+    "additionalProperties": False,
+    "properties": {"error": {"type": "string", "minLength": 1}},
+}
+
+#: What every operation may answer, whatever is asked.
+_ALWAYS: Final = {
+    "400": ("The request breaks a rule of form.", ()),
+    "401": ("No token, or one that does not hold.", ("WWW-Authenticate",)),
+    "403": ("The stream may be read, but not this.", ()),
+    "404": ("There is no such stream, or none that the token may read.", ()),
+    "410": (
+        "Deleted but kept for its forks, or no longer retained.",
+        ("Stream-Next-Offset",),
+    ),
+    "429": ("Too much for this stream, or the table, right now.", ("Retry-After",)),
+    "500": ("An error of the server's; it may be tried again.", ()),
+    "503": ("Storage does not answer: the outcome is unknown.", ("Retry-After",)),
+}
+_EVERY_HEADER: Final = ("Cache-Control", "Server-Timing", "Vary")
+
+
+def answer(description: str, *headers: str, content: Part | None = None) -> Part:
+    named = {name: {"$ref": f"#/components/headers/{name}"} for name in (*headers, *_EVERY_HEADER)}
+    return {"description": description, "headers": named} | ({"content": content} if content else {})
+
+
+def fault(description: str, *headers: str) -> Part:
+    return answer(
+        description,
+        *headers,
+        content={"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    )
+
+
+def headless(part: Part) -> Part:
+    """The same answer to HEAD."""
+    return {name: each for name, each in part.items() if name != "content"}
+
+
+def faults(**own: Part) -> dict[str, Part]:
+    """The common ones, and the operation's own, as `_409`, over them."""
+    common = {status: fault(text, *headers) for status, (text, headers) in _ALWAYS.items()}
+    return common | {name.removeprefix("_"): part for name, part in own.items()}
+
+
+def parameters(*names: str) -> list[Part]:
+    return [{"$ref": f"#/components/parameters/{name}"} for name in names]
+
+
+#: An answer has the stream's own type, or that of an event stream.
+AS_STORED: Final[Part] = {"*/*": {}}
+ANY_BYTES: Final = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
+
+
+def statuses_refused(kind: type[Refused] = Refused) -> set[int]:
+    """Of every way to say no that there is."""
+    return {kind.status}.union(*(statuses_refused(below) for below in kind.__subclasses__()))

@@ -1,0 +1,42 @@
+"""Where an answer's time went: counted, and said in `Server-Timing`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from time import perf_counter
+from typing import Any, Final
+
+#: Seconds that the request under way has waited for storage so far.
+_spent: Final[ContextVar[list[float] | None]] = ContextVar("spent", default=None)
+
+
+def begin() -> list[float]:
+    """For the request that this is called in; what it awaits adds to it."""
+    spent = [0.0]
+    _spent.set(spent)
+    return spent
+
+
+async def storage(waiting: Awaitable[Any]) -> Any:
+    """Await it, and count how long that took as storage."""
+    started = perf_counter()
+    try:
+        return await waiting
+    finally:
+        spent = _spent.get()
+        if spent is not None:
+            spent[0] += perf_counter() - started
+
+
+def timed(call: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    """The same call, whose time counts as storage."""
+
+    def calling(*arguments: Any) -> Awaitable[Any]:
+        return storage(call(*arguments))
+
+    return calling
+
+
+def render_timing(spent_seconds: float, total_seconds: float) -> bytes:
+    return b"storage;dur=%.2f, total;dur=%.2f" % (spent_seconds * 1000, total_seconds * 1000)

@@ -1,0 +1,70 @@
+"""Every way in, with authorization on, over real engines."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.authorization.tokens import SECRET, bearer
+from tests.authorization.ways import WAYS, Way
+from tests.support import World, make_world
+from tidemark.local.engines import LocalServices
+from tidemark.settings import Settings
+
+_serial = itertools.count(1)
+ADMIN = "read:* write:* manage:*"
+
+
+@pytest.fixture(scope="module")
+def world(services: LocalServices) -> World:
+    return make_world(services)
+
+
+@pytest.fixture(scope="module")
+def environment(world: World) -> Iterator[dict[str, str]]:
+    """What all ways are started with. Nobody waits for long: what is tested is who may."""
+    variables = {
+        "TABLE_NAME": world.table_name,
+        "BUCKET_NAME": world.bucket_name,
+        "LONG_POLL_SECONDS": "0",
+        "SSE_SECONDS": "0",
+        "SSE_BUFFERED_SECONDS": "0",
+        "ALLOW_ANONYMOUS": "",
+        "AUTH_SECRET": SECRET,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield variables
+
+
+@pytest.fixture(scope="module", params=list(WAYS))
+def way(request: pytest.FixtureRequest, environment: dict[str, str]) -> Iterator[Way]:
+    with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def local(environment: dict[str, str]) -> Iterator[Way]:
+    """One way, where all are the same."""
+    with WAYS["local"](Settings.from_environment(os.environ)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def name() -> str:
+    """A stream that nobody else uses."""
+    return f"auth/{next(_serial)}"
+
+
+@pytest.fixture
+def stream(world: World, environment: dict[str, str], way: Way, name: str) -> str:
+    """One with a line in it, made by somebody who may do everything."""
+    answer = way(
+        "PUT", f"/v1/stream/{name}", bearer(ADMIN) | {"Content-Type": "text/plain"}, b"the first line\n"
+    )
+    assert answer.status == 201, answer
+    return name

@@ -1,0 +1,120 @@
+"""Tokens that do not hold: 401 with a reason, on every way in, and never a stack trace."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.authorization.tokens import SECRET, claims, handmade, token
+from tests.authorization.ways import Answer, Way
+
+NOW = int(time.time())
+ADMIN = "read:* write:* manage:*"
+
+
+def signed(**more: Any) -> str:
+    return token(ADMIN, **more)
+
+
+def public_key_as_a_secret() -> str:
+    """The confusion of algorithms: what everybody knows, used as if it were a secret."""
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = private.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    head = handmade({"alg": "HS256", "typ": "JWT"}, claims(ADMIN)).rpartition(".")[0]
+    signature = jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256).sign(head.encode(), pem)
+    return f"{head}.{jwt.utils.base64url_encode(signature).decode()}"
+
+
+SIGNATURE = token("x").split(".")[2:]
+
+BAD = {
+    "expired": (signed(exp=NOW - 3600), "expired"),
+    "expired beyond the leeway": (signed(exp=NOW - 60), "expired"),
+    "not yet valid": (signed(nbf=NOW + 3600), "not valid yet"),
+    "without an end": (jwt.encode({"scope": ADMIN}, SECRET, "HS256"), "lacks a claim"),
+    "an end that is no time": (signed(exp="soon"), "JWT"),
+    "an end beyond all numbers": (handmade({"alg": "HS256"}, {"exp": 10**400}), ""),
+    "another's secret": (token(ADMIN, key="another-secret-of-more-than-thirty-two-bytes"), "signature"),
+    "another's claims": (
+        ".".join((*token("x").split(".")[:1], *signed().split(".")[1:2], *SIGNATURE)),
+        "signature",
+    ),
+    "none": (handmade({"alg": "none"}, claims(ADMIN)), "not known"),
+    "None": (handmade({"alg": "None"}, claims(ADMIN)), "not known"),
+    "nOnE": (handmade({"alg": "nOnE"}, claims(ADMIN)), "not known"),
+    "HS512 with the right secret": (token(ADMIN, key=SECRET * 2, algorithm="HS512"), "not known"),
+    "HS256 with a public key": (public_key_as_a_secret(), "signature"),
+    "an algorithm that is a number": (handmade({"alg": 1}, claims(ADMIN)), "readable"),
+    "no algorithm": (handmade({}, claims(ADMIN)), "readable"),
+    "a header that is a list": (handmade([], claims(ADMIN)), "readable"),
+    "a payload that is a list": (handmade({"alg": "HS256"}, []), ""),
+    "a key id that is a number": (handmade({"alg": "HS256", "kid": 1}, claims(ADMIN)), "readable"),
+    "a critical extension": (
+        jwt.encode(claims(ADMIN), SECRET, "HS256", headers={"crit": ["exp2"], "exp2": 1}),
+        "",
+    ),
+    "deep JSON": (handmade({"alg": "HS256", "x": json.loads("[" * 900 + "]" * 900)}, {}), ""),
+    "two parts": ("abc.def", "readable"),
+    "four parts": (signed() + ".x", ""),
+    "no JWT": ("hunter2", "readable"),
+    "dots": ("..", "readable"),
+    "not base64": ("%%%.%%%.%%%", "readable"),
+    "not ASCII": ("é.ü.ß", "readable"),
+    "too long": (token(ADMIN, filler="x" * 9000), "too long"),
+}
+
+
+def check_refused(answer: Answer, secret_parts: str) -> None:
+    assert answer.status == 401, answer
+    assert answer.headers["www-authenticate"].startswith('Bearer realm="tidemark", error="invalid_token"')
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.error
+    assert "Traceback" not in answer.body.decode()
+    assert len(secret_parts) < 20 or secret_parts not in answer.body.decode()
+
+
+@pytest.mark.parametrize("title", BAD)
+def test_a_token_that_does_not_hold(way: Way, stream: str, title: str) -> None:
+    bad, reason = BAD[title]
+    for method in ("GET", "POST", "DELETE"):
+        answer = way(method, f"/v1/stream/{stream}", {"Authorization": f"Bearer {bad}"}, b"x")
+        check_refused(answer, bad)
+        assert reason in answer.error
+    assert b"x" not in way("GET", f"/v1/stream/{stream}", {"Authorization": f"Bearer {signed()}"}).body[15:]
+
+
+@pytest.mark.parametrize(
+    "sent", ["", "Bearer", "Bearer ", "Basic dXNlcjpwYXNz", "Token abc", signed(), f"Bearer {signed()} x"]
+)
+def test_what_is_no_bearer_token(way: Way, stream: str, sent: str) -> None:
+    check_refused(way("GET", f"/v1/stream/{stream}", {"Authorization": sent}), signed())
+
+
+def test_clocks_may_differ_a_little(local: Way) -> None:
+    for claim in ({"exp": int(time.time()) - 10}, {"nbf": int(time.time()) + 10}):
+        answer = local("HEAD", "/v1/stream/nothing", {"Authorization": f"Bearer {signed(**claim)}"})
+        assert answer.status == 404
+
+
+def test_the_case_of_bearer_does_not_matter(way: Way, stream: str) -> None:
+    assert way("GET", f"/v1/stream/{stream}", {"Authorization": f"bearer {signed()}"}).status == 200
+
+
+def test_a_signed_request_brings_its_token_beside_the_signature(way: Way, stream: str) -> None:
+    """The distribution signs what it sends to a function's address, where the token was."""
+    signature = {"Authorization": "AWS4-HMAC-SHA256 Credential=AKID/…"[:-1]}
+    forwarded = signature | {"X-Tidemark-Authorization": f"Bearer {signed()}"}
+    assert way("GET", f"/v1/stream/{stream}", forwarded).status == 200
+    assert way("GET", f"/v1/stream/{stream}", signature).status == 401
+    # A token of one's own cannot be overruled from beside.
+    both = {"Authorization": "Bearer wrong", "X-Tidemark-Authorization": f"Bearer {signed()}"}
+    assert way("GET", f"/v1/stream/{stream}", both).status == 401

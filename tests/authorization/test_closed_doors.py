@@ -1,0 +1,112 @@
+"""Nothing is open to everybody unless it was asked for by name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from tests.authorization.tokens import SECRET
+from tests.authorization.ways import Asgi
+from tidemark.authorization_settings import AuthorizationSettings, InvalidSetting
+from tidemark.http.edge import EdgeOnly
+from tidemark.http.function import create_function_app
+from tidemark.local.__main__ import main
+from tidemark.settings import Settings
+
+JWKS = {"AUTH_JWKS_URL": "https://id.example/jwks.json", "AUTH_AUDIENCE": "tidemark"}
+CLOSED = [{"AUTH_SECRET": SECRET}, {"AUTH_SECRET_NAME": "/tidemark/secret"}, JWKS]
+
+
+def settings_of(variables: dict[str, str]) -> AuthorizationSettings:
+    return Settings.from_environment(variables).authorization
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org", "", None])
+def test_an_open_server_is_asked_for_by_name(host: str | None) -> None:
+    with pytest.raises(InvalidSetting, match="ALLOW_ANONYMOUS"):
+        settings_of({}).check_not_open(host)
+    settings_of({"ALLOW_ANONYMOUS": "true"}).check_not_open(host)
+    for variables in CLOSED:
+        settings_of(variables).check_not_open(host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_on_loopback_nobody_else_comes_in(host: str) -> None:
+    settings_of({}).check_not_open(host)
+
+
+@pytest.mark.parametrize("value", ["false", "no", "0", ""])
+def test_a_function_refuses_to_start_open(value: str) -> None:
+    with pytest.raises(InvalidSetting, match="This function would be open"):
+        create_function_app(Settings.from_environment({"ALLOW_ANONYMOUS": value}))
+
+
+def test_the_local_server_refuses_other_hosts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is started."""
+    for name in [name for name in os.environ if name.startswith("AUTH_") or name == "ALLOW_ANONYMOUS"]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOST", "0.0.0.0")
+    assert main() == 2
+    assert "Listening on 0.0.0.0 would be open to everybody" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({"ALLOW_ANONYMOUS": "maybe"}, "true or false"),
+        ({"ALLOW_ANONYMOUS": "true", "AUTH_SECRET": SECRET}, "contradicts"),
+        ({"AUTH_SECRET": "short"}, "32 bytes"),
+        ({"AUTH_SECRET": f"{SECRET}\nshort"}, "32 bytes"),
+        ({**JWKS, "AUTH_AUDIENCE": ""}, "AUTH_AUDIENCE"),
+        ({**JWKS, "AUTH_JWKS_URL": "http://id.example/jwks.json"}, "https"),
+        ({**JWKS, "AUTH_JWKS_URL": "file:///etc/passwd"}, "https"),
+        ({**JWKS, "AUTH_JWKS_URL": "id.example/jwks.json"}, "https"),
+    ],
+)
+def test_settings_that_cannot_be_meant(variables: dict[str, str], reason: str) -> None:
+    with pytest.raises(InvalidSetting, match=reason) as refused:
+        settings_of(variables)
+    assert SECRET not in str(refused.value)
+    assert "short" not in str(refused.value)
+
+
+def test_secrets_are_not_shown() -> None:
+    assert SECRET not in repr(Settings.from_environment({"AUTH_SECRET": SECRET}))
+
+
+def edge(load: Callable[[], Awaitable[str | None]], runner: asyncio.Runner) -> Asgi:
+    return Asgi(EdgeOnly(PlainTextResponse("inside"), load), runner)
+
+
+def test_who_does_not_come_through_the_edge_is_sent_away() -> None:
+    async def load() -> str | None:
+        return "the word"
+
+    with asyncio.Runner() as runner:
+        way = edge(load, runner)
+        assert way("GET", "/v1/stream/x", {"X-Tidemark-Edge": "the word"}).body == b"inside"
+        for headers in (
+            {},
+            {"X-Tidemark-Edge": ""},
+            {"X-Tidemark-Edge": "another"},
+            {"X-Tidemark-Edge": "é"},
+        ):
+            answer = way("GET", "/v1/stream/x", headers)
+            assert (answer.status, answer.headers["cache-control"]) == (403, "no-store")
+            assert "the word" not in answer.body.decode()
+        assert way("GET", "/v1/health").status == 200
+
+
+def test_without_the_word_nobody_comes_in() -> None:
+    async def load() -> str | None:
+        return None
+
+    with asyncio.Runner() as runner:
+        answer = edge(load, runner)("GET", "/v1/stream/x", {"X-Tidemark-Edge": ""})
+        assert (answer.status, answer.headers["retry-after"]) == (503, "5")

@@ -1,0 +1,328 @@
+"""Keys: fetched, kept, rotated, missing."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from tests.authorization.tokens import SECRET, token
+from tidemark.authorization_settings import AuthorizationSettings
+from tidemark.clients import ParameterUnavailable
+from tidemark.http.kept import (
+    FAILED_SECONDS,
+    FRESH_SECONDS,
+    MISSING_SECONDS,
+    STALE_SECONDS,
+    CannotFetch,
+    Kept,
+    KeysUnavailable,
+)
+from tidemark.http.keys import (
+    PublicKeys,
+    PublishedKeys,
+    SharedKeys,
+    fetch_public_keys,
+    fetch_secrets,
+    keys_of,
+    parse_public_keys,
+)
+from tidemark.http.tokens import Tokens
+from tidemark.protocol.authorization import Access, Demand, Right, Target, Unauthorized
+
+PRIVATE: dict[str, Any] = {
+    "RS256": rsa.generate_private_key(public_exponent=65537, key_size=2048),
+    "ES256": ec.generate_private_key(ec.SECP256R1()),
+    "EdDSA": ed25519.Ed25519PrivateKey.generate(),
+}
+SOMETHING = Demand(Target("v1", "x"), frozenset({Right.READ}))
+ELSEWHERE = {"iss": "https://id.example", "aud": "tidemark"}
+
+
+def public_jwk(algorithm: str, kid: str | None, private: Any = None, **more: Any) -> dict[str, Any]:
+    key = (private or PRIVATE[algorithm]).public_key()
+    kinds: dict[str, Any] = {
+        "RS256": jwt.algorithms.RSAAlgorithm,
+        "ES256": jwt.algorithms.ECAlgorithm,
+        "EdDSA": jwt.algorithms.OKPAlgorithm,
+    }
+    entry: dict[str, Any] = kinds[algorithm].to_jwk(key, as_dict=True)
+    return entry | ({"kid": kid} if kid else {}) | more
+
+
+def document(*entries: dict[str, Any]) -> bytes:
+    return json.dumps({"keys": entries}).encode()
+
+
+def as_issued(algorithm: str, kid: str | None = None, private: Any = None, **more: Any) -> str:
+    named = {"kid": kid} if kid else {}
+    return token("read:v1", key=private or PRIVATE[algorithm], algorithm=algorithm, **named, **more)
+
+
+class Publisher:
+    """A document that can change, go away, and be counted."""
+
+    def __init__(self, *entries: dict[str, Any]) -> None:
+        self.entries = entries
+        self.is_down = False
+        self.fetched = 0
+        self.now = 0.0
+
+    def __call__(self) -> PublicKeys:
+        self.fetched += 1
+        if self.is_down:
+            raise CannotFetch("down")
+        return parse_public_keys(document(*self.entries), "test")
+
+    def keys(self) -> PublishedKeys:
+        return PublishedKeys(Kept(self, lambda: self.now))
+
+
+@pytest.mark.parametrize("kid", ["k1", None])
+@pytest.mark.parametrize("algorithm", PRIVATE)
+def test_public_keys_check_what_their_private_ones_sign(algorithm: str, kid: str | None) -> None:
+    tokens = Tokens([Publisher(public_jwk(algorithm, kid)).keys()])
+    access = tokens.check(as_issued(algorithm, kid))
+    assert isinstance(access, Access)
+    access.check(SOMETHING)
+
+
+@pytest.mark.parametrize("signs", PRIVATE)
+@pytest.mark.parametrize("published", PRIVATE)
+def test_a_key_is_for_its_own_algorithm(published: str, signs: str) -> None:
+    tokens = Tokens([Publisher(public_jwk(published, "k1")).keys()])
+    if published == signs:
+        tokens.check(as_issued(signs, "k1"))
+    else:
+        with pytest.raises(Unauthorized, match="not known"):
+            tokens.check(as_issued(signs, "k1"))
+
+
+def test_secrets_and_published_keys_stand_side_by_side() -> None:
+    publisher = Publisher(public_jwk("RS256", "k1"))
+    tokens = Tokens([SharedKeys(Kept(lambda: (SECRET.encode(),))), publisher.keys()])
+    tokens.check(as_issued("RS256", "k1"))
+    tokens.check(token("read:v1"))
+    with pytest.raises(Unauthorized):
+        tokens.check(token("read:v1", key="another-secret-of-more-than-thirty-two-bytes", kid="k1"))
+
+
+def test_an_unknown_key_id_has_the_document_looked_at_but_not_by_everybody() -> None:
+    """Rotation is seen with the first token; invented ids do not become requests to the issuer."""
+    publisher = Publisher(public_jwk("RS256", "old"))
+    tokens = Tokens([publisher.keys()])
+    tokens.check(as_issued("RS256", "old"))
+    new = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    publisher.entries = (public_jwk("RS256", "old"), public_jwk("RS256", "new", new))
+    publisher.now += MISSING_SECONDS
+    tokens.check(as_issued("RS256", "new", new))
+    assert publisher.fetched == 2
+    for number in range(50):
+        with pytest.raises(Unauthorized, match="not known"):
+            tokens.check(as_issued("RS256", f"invented-{number}"))
+    assert publisher.fetched == 2
+    publisher.now += MISSING_SECONDS
+    with pytest.raises(Unauthorized):
+        tokens.check(as_issued("RS256", "invented"))
+    assert publisher.fetched == 3
+
+
+def test_a_key_withdrawn_stops_holding() -> None:
+    publisher = Publisher(public_jwk("RS256", "old"), public_jwk("ES256", "other"))
+    keys = publisher.keys()
+    assert keys.find("RS256", "old")
+    publisher.entries = (public_jwk("ES256", "other"),)
+    publisher.now += FRESH_SECONDS + 1
+    assert keys.find("RS256", "old") == ()
+
+
+def test_an_issuer_that_is_down_locks_nobody_out_for_a_day() -> None:
+    publisher = Publisher(public_jwk("RS256", "k1"))
+    keys = publisher.keys()
+    assert keys.find("RS256", "k1")
+    publisher.is_down = True
+    publisher.now += FRESH_SECONDS + 1
+    assert keys.find("RS256", "k1")
+    publisher.now += STALE_SECONDS
+    with pytest.raises(KeysUnavailable) as refused:
+        keys.find("RS256", "k1")
+    assert (refused.value.status, refused.value.headers["Retry-After"]) == (503, "5")
+
+
+def test_without_keys_fetching_is_tried_again_soon_but_not_at_once() -> None:
+    publisher = Publisher(public_jwk("RS256", "k1"))
+    publisher.is_down = True
+    keys = publisher.keys()
+    for _ in range(10):
+        with pytest.raises(KeysUnavailable):
+            keys.find("RS256", "k1")
+    assert publisher.fetched == 1
+    publisher.is_down = False
+    publisher.now += FAILED_SECONDS
+    assert keys.find("RS256", "k1")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"kty": "oct", "k": "AAAA", "kid": "k1"},
+        {"kty": "oct", "k": "AAAA", "kid": "k1", "alg": "RS256"},
+        public_jwk("RS256", "k1", use="enc"),
+        {"kty": "RSA", "kid": "k1"},
+        {"kty": "unheard of", "kid": "k1"},
+        {"kty": "RSA", "n": 7, "e": [], "kid": "k1"},
+        {},
+        "text",
+        None,
+    ],
+    ids=str,
+)
+def test_what_we_cannot_use_is_passed_over(entry: Any) -> None:
+    """Above all a symmetric key: whoever can read the document could sign with it."""
+    keys = parse_public_keys(document(entry, public_jwk("ES256", "good")), "test")
+    assert list(keys) == ["good"]
+    with pytest.raises(CannotFetch, match="no key"):
+        parse_public_keys(document(entry), "test")
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"<html>", b"[]", b'{"keys": 1}', b'{"keys": null}', b"\xff", b"[" * 5000]
+)
+def test_what_is_no_key_set(text: bytes) -> None:
+    with pytest.raises(CannotFetch, match="not a JSON Web Key Set"):
+        parse_public_keys(text, "test")
+
+
+Respond = Callable[[http.server.BaseHTTPRequestHandler], None]
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[str, list[Respond]]]:
+    """The URL of a document, and how it is answered."""
+    respond: list[Respond] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            respond[-1](self)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's own name
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/jwks.json", respond
+    server.shutdown()
+    server.server_close()
+
+
+def sends(status: int, body: bytes, **headers: str) -> Respond:
+    def respond(handler: http.server.BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return respond
+
+
+def test_keys_are_fetched_by_url(served: tuple[str, list[Respond]]) -> None:
+    url, respond = served
+    respond.append(sends(200, document(public_jwk("EdDSA", "k1"))))
+    [keys] = keys_of(AuthorizationSettings(jwks_url=url, audience="tidemark"))
+    tokens = Tokens([keys], issuer=ELSEWHERE["iss"], audience=ELSEWHERE["aud"])
+    tokens.check(as_issued("EdDSA", "k1", **ELSEWHERE))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        sends(404, b"{}"),
+        sends(500, b""),
+        sends(302, b"", Location="http://127.0.0.1:1/"),
+        sends(200, b" " * (300 * 1024)),
+        lambda handler: handler.connection.close(),
+    ],
+    ids=["404", "500", "redirect", "huge", "hangs up"],
+)
+def test_a_document_that_is_not_to_be_had(served: tuple[str, list[Respond]], answer: Respond) -> None:
+    url, respond = served
+    respond.append(answer)
+    with pytest.raises(CannotFetch):
+        fetch_public_keys(url)
+
+
+def test_a_secret_comes_from_the_parameter_store_and_can_be_rotated() -> None:
+    other = "another-secret-of-more-than-thirty-two-bytes"
+    assert fetch_secrets("/name", lambda _: f"{SECRET}\n{other}\n") == (SECRET.encode(), other.encode())
+    tokens = Tokens([SharedKeys(Kept(lambda: fetch_secrets("/name", lambda _: f"{other}\n{SECRET}")))])
+    tokens.check(token("read:v1"))
+    tokens.check(token("read:v1", key=other))
+
+
+@pytest.mark.parametrize("text", ["", "short", f"{SECRET}\nshort"])
+def test_a_secret_too_short_is_no_secret(text: str) -> None:
+    with pytest.raises(CannotFetch) as refused:
+        fetch_secrets("/name", lambda _: text)
+    assert "/name" in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+def test_a_secret_that_cannot_be_read() -> None:
+    def load(_: str) -> str:
+        raise ParameterUnavailable("The parameter /name cannot be read")
+
+    tokens = Tokens([SharedKeys(Kept(lambda: fetch_secrets("/name", load)))])
+    with pytest.raises(KeysUnavailable):
+        tokens.check(token("read:v1"))
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ({"aud": "tidemark"}, "lacks a claim"),
+        ({"iss": "https://id.example"}, "lacks a claim"),
+        ({"iss": "https://other.example", "aud": "tidemark"}, "issuer"),
+        ({"iss": "https://id.example", "aud": "other"}, "audience"),
+        ({"iss": "https://id.example", "aud": ["other", "more"]}, "audience"),
+        ({"iss": "https://id.example", "aud": 7}, "audience"),
+    ],
+)
+def test_issuer_and_audience_are_held_to_what_is_set(claims: dict[str, Any], reason: str) -> None:
+    tokens = Tokens(
+        [SharedKeys(Kept(lambda: (SECRET.encode(),)))], issuer="https://id.example", audience="tidemark"
+    )
+    tokens.check(token("", iss="https://id.example", aud=["more", "tidemark"]))
+    with pytest.raises(Unauthorized, match=reason):
+        tokens.check(token("", **claims))
+
+
+def test_a_token_is_remembered_for_a_minute_and_never_beyond_its_end() -> None:
+    """So that an append costs no signature check; so that no key outlives itself by long."""
+    now = 1_900_000_000.0
+    clock = [now]
+    tokens = Tokens([SharedKeys(Kept(lambda: (SECRET.encode(),)))], clock=lambda: clock[0])
+    long, short = token("read:v1", exp=int(now) + 3600), token("read:v1", exp=int(now) + 10)
+    assert tokens.recall(long) is None
+    for each in (long, short):
+        assert tokens.check(each) == tokens.recall(each)
+    clock[0] = now + 41
+    assert tokens.recall(long) is not None
+    assert tokens.recall(short) is None
+    clock[0] = now + 60
+    assert tokens.recall(long) is None
+
+
+def test_memory_for_tokens_is_bounded() -> None:
+    tokens = Tokens([SharedKeys(Kept(lambda: (SECRET.encode(),)))])
+    issued = [token("", number=number) for number in range(1030)]
+    for each in issued:
+        tokens.check(each)
+    assert sum(tokens.recall(each) is not None for each in issued) <= 1024

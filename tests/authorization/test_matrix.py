@@ -1,0 +1,196 @@
+"""Every operation with every right, on every way in."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.authorization.tokens import bearer
+from tests.authorization.ways import Answer, Way
+
+RIGHTS = ("read", "write", "manage")
+COMBINATIONS = [rights for size in range(4) for rights in itertools.combinations(RIGHTS, size)]
+TEXT = {"Content-Type": "text/plain"}
+
+
+@dataclass(frozen=True)
+class Operation:
+    method: str
+    #: Any of these is enough.
+    rights: frozenset[str]
+    succeeds: int
+    query: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    #: Whether it is done to a stream that is there already.
+    exists: bool = True
+
+
+OPERATIONS = {
+    "metadata": Operation("HEAD", frozenset({"read"}), 200),
+    "catch-up": Operation("GET", frozenset({"read"}), 200),
+    "from now": Operation("GET", frozenset({"read"}), 200, "?offset=now"),
+    "long-poll": Operation("GET", frozenset({"read"}), 204, "?offset=now&live=long-poll"),
+    "event stream": Operation("GET", frozenset({"read"}), 200, "?offset=-1&live=sse"),
+    "append": Operation("POST", frozenset({"write"}), 204, headers=TEXT, body=b"another\n"),
+    "close": Operation("POST", frozenset({"write"}), 204, headers={"Stream-Closed": "true"}),
+    "create": Operation("PUT", frozenset({"write", "manage"}), 201, headers=TEXT, exists=False),
+    "create again": Operation("PUT", frozenset({"write", "manage"}), 200, headers=TEXT),
+    "delete": Operation("DELETE", frozenset({"manage"}), 204),
+}
+
+
+def do(way: Way, operation: Operation, name: str, authorization: dict[str, str]) -> Answer:
+    target = f"/v1/stream/{name}{operation.query}"
+    return way(operation.method, target, operation.headers | authorization, operation.body)
+
+
+@pytest.mark.parametrize("rights", COMBINATIONS, ids=lambda rights: "+".join(rights) or "nothing")
+@pytest.mark.parametrize("title", OPERATIONS)
+def test_an_operation_takes_its_right(way: Way, stream: str, title: str, rights: tuple[str, ...]) -> None:
+    """With the right it succeeds; who may read is told so; to everybody else nothing is there."""
+    operation = OPERATIONS[title]
+    name = stream if operation.exists else f"{stream}/new"
+    scope = " ".join(f"{right}:v1/{name}" for right in rights)
+    answer = do(way, operation, name, bearer(scope))
+    if operation.rights & set(rights):
+        assert answer.status == operation.succeeds, answer
+    elif "read" in rights:
+        assert answer.status == 403, answer
+        assert unchanged(way, stream)
+    else:
+        assert answer.status == 404, answer
+        assert unchanged(way, stream)
+
+
+def unchanged(way: Way, stream: str) -> bool:
+    answer = way("GET", f"/v1/stream/{stream}?offset=-1", bearer(f"read:v1/{stream}"))
+    missing = way("HEAD", f"/v1/stream/{stream}/new", bearer(f"read:v1/{stream}/new"))
+    return (
+        answer.body == b"the first line\n" and "stream-closed" not in answer.headers and missing.status == 404
+    )
+
+
+@pytest.mark.parametrize("title", OPERATIONS)
+def test_what_may_not_be_read_is_not_there(way: Way, stream: str, title: str) -> None:
+    """A private stream and one that never was get the same answer, header for header."""
+    operation = OPERATIONS[title]
+    authorization = bearer("read:v1/somewhere/else write:other/* manage:v1/auth")
+    private = do(way, operation, stream, authorization)
+    missing = do(way, operation, f"{stream}/never", authorization)
+    assert private == missing
+    assert private.status == 404
+    # And so does who may read, where nothing is there: what is concealed looks like what is true.
+    if operation.method in {"GET", "HEAD"}:
+        truly = do(way, operation, f"{stream}/never", bearer(f"read:v1/{stream}/never"))
+        assert truly == missing
+
+
+@pytest.mark.parametrize("title", OPERATIONS)
+def test_without_a_token_nothing_is_told(way: Way, stream: str, title: str) -> None:
+    operation = OPERATIONS[title]
+    private = do(way, operation, stream, {})
+    missing = do(way, operation, f"{stream}/never", {})
+    assert private == missing
+    assert private.status == 401
+    assert private.headers["www-authenticate"] == 'Bearer realm="tidemark"'
+    assert private.headers["cache-control"] == "no-store"
+    assert unchanged(way, stream)
+
+
+@pytest.mark.parametrize(
+    ("scope", "status"),
+    [
+        ("read:*", 200),
+        ("read:v1", 200),
+        ("read:v1/*", 200),
+        ("read:v1/auth/*", 200),
+        ("read:v1/aut*", 200),
+        ("write:v1 read:v1/auth/*", 200),
+        ("openid read:v1/* profile", 200),
+        (["openid", "read:v1/*"], 200),
+        ("read:v1/auth", 404),
+        ("read:v1/other/*", 404),
+        ("read:v2/*", 404),
+        ("read:%2A", 404),
+        ("read:v1/", 404),
+        ("read:", 404),
+        ("read", 404),
+        (":v1", 404),
+        ("READ:v1", 404),
+        ("read:*/auth/*", 404),
+        ("read:v1/a*h/*", 404),
+        ("read:v1/%61uth/*", 200),
+        ("read:v1/auth/%2A", 404),
+        ("", 404),
+        (None, 404),
+        (17, 404),
+        ([["read:*"], 1, None], 404),
+        ({"read:*": True}, 404),
+    ],
+    ids=str,
+)
+def test_scopes_name_everything_a_bucket_a_prefix_or_a_stream(
+    way: Way, stream: str, scope: object, status: int
+) -> None:
+    assert way("GET", f"/v1/stream/{stream}", bearer(scope)).status == status
+
+
+@pytest.mark.parametrize("source_readable", [True, False])
+@pytest.mark.parametrize("target_writable", [True, False])
+def test_a_fork_reads_its_source(
+    way: Way, stream: str, *, source_readable: bool, target_writable: bool
+) -> None:
+    """What may not be read cannot be copied, and the answer is that of a source never made."""
+    scope = f"write:v1/{stream}/fork" if target_writable else f"read:v1/{stream}/fork"
+    if source_readable:
+        scope += f" read:v1/{stream}"
+    fork = {"Stream-Forked-From": f"/v1/stream/{stream}"}
+    answer = way("PUT", f"/v1/stream/{stream}/fork", fork | bearer(scope))
+    if not target_writable:
+        assert answer.status == 403
+    elif source_readable:
+        assert answer.status == 201
+    else:
+        assert answer.status == 404
+        # Readable, and truly missing: the words are the same.
+        never = {"Stream-Forked-From": f"/v1/stream/{stream}/never"}
+        scope += f" read:v1/{stream}/never"
+        assert way("PUT", f"/v1/stream/{stream}/fork", never | bearer(scope)) == answer
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "scope", "status"),
+    [
+        ("GET", "/v1/health", "", 200),
+        ("OPTIONS", "/v1/stream/x", "", 204),
+        ("PATCH", "/v1/stream/x", "", 404),
+        ("PATCH", "/v1/stream/x", "manage:v1/x", 405),
+        ("GET", "/", "read:*", 404),
+        ("GET", "/v1", "read:*", 404),
+        ("GET", "/v1/streams", "read:*", 404),
+        ("GET", "/v1/stream/", "read:*", 400),
+        ("GET", "/v1/stream/a/../b", "read:*", 400),
+        ("GET", "/v1/stream/__ds/x", "read:*", 404),
+        ("GET", "/v1/metrics", "read:v1", 404),
+    ],
+)
+def test_what_is_no_stream(way: Way, method: str, path: str, scope: str, status: int) -> None:
+    """Nothing but a sign of life is open, and a token helps nobody to what is not there."""
+    assert way(method, path, bearer(scope)).status == status
+
+
+def test_a_preflight_needs_no_token(way: Way) -> None:
+    """Browsers send it without, and it says nothing of any stream."""
+    answer = way("OPTIONS", "/v1/stream/x", {"Origin": "https://app.example"})
+    assert answer.status == 204
+    assert "Authorization" in answer.headers["access-control-allow-headers"]
+
+
+def test_encoded_names_are_judged_as_what_they_name(way: Way, stream: str) -> None:
+    """One stream has one right, however its name is written."""
+    encoded = stream.replace("a", "%61")
+    assert way("GET", f"/v1/stream/{encoded}", bearer(f"read:v1/{stream}")).status == 200
+    assert way("GET", f"/v1/stream/{encoded}", bearer("read:v1/other/*")).status == 404

@@ -1,0 +1,132 @@
+"""What caches may do with an answer, and tokens in addresses."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.authorization.conftest import ADMIN
+from tests.authorization.tokens import bearer, token
+from tests.authorization.ways import WAYS, Way
+from tests.support import World
+from tidemark.settings import Settings
+
+READS = ["", "?offset=-1", "?offset=now", "?offset=-1&live=long-poll", "?offset=-1&live=sse"]
+
+
+def vary(headers: dict[str, str]) -> list[str]:
+    return [name.strip() for name in headers.get("vary", "").split(",")]
+
+
+@pytest.mark.parametrize("query", READS)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_no_shared_cache_keeps_a_private_answer(way: Way, stream: str, method: str, query: str) -> None:
+    """The reader's own may, for as long as ever."""
+    answer = way(method, f"/v1/stream/{stream}{query}", bearer(f"read:v1/{stream}"))
+    assert answer.status == 200
+    directives = answer.headers["cache-control"].split(", ")
+    assert "public" not in directives
+    assert not any(directive.startswith("s-maxage") for directive in directives)
+    assert {"private", "no-store"} & set(directives)
+    assert "Authorization" in vary(answer.headers)
+
+
+def test_the_readers_own_cache_keeps_it(way: Way, stream: str) -> None:
+    answer = way("GET", f"/v1/stream/{stream}?offset=-1", bearer(f"read:v1/{stream}"))
+    assert answer.headers["cache-control"] == "private, max-age=60, stale-while-revalidate=300"
+    unchanged = way(
+        "GET",
+        f"/v1/stream/{stream}?offset=-1",
+        bearer(f"read:v1/{stream}") | {"If-None-Match": answer.headers["etag"]},
+    )
+    assert (unchanged.status, unchanged.headers["cache-control"]) == (304, answer.headers["cache-control"])
+
+
+def test_an_event_source_brings_its_token_in_the_address(way: Way, stream: str) -> None:
+    query = f"?offset=-1&live=sse&access_token={token(f'read:v1/{stream}')}"
+    answer = way("GET", f"/v1/stream/{stream}{query}")
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "text/event-stream"
+    directives = answer.headers["cache-control"].split(", ")
+    assert {"private", "no-store", "no-transform"} <= set(directives)
+
+
+@pytest.mark.parametrize(
+    ("method", "query"),
+    [
+        ("GET", "?offset=-1"),
+        ("GET", "?offset=-1&live=long-poll"),
+        ("GET", "?offset=-1&live=SSE"),
+        ("HEAD", "?offset=-1&live=sse"),
+        ("POST", "?live=sse"),
+        ("PUT", "?live=sse"),
+        ("DELETE", "?live=sse"),
+    ],
+)
+def test_nothing_else_does(way: Way, stream: str, method: str, query: str) -> None:
+    """An address ends up in histories and logs: only what cannot do without may have a token in it."""
+    given = f"{query}&access_token={token(ADMIN)}"
+    answer = way(method, f"/v1/stream/{stream}{given}", {"Content-Type": "text/plain"}, b"x")
+    assert answer.status == 401
+    assert token(ADMIN) not in answer.body.decode()
+
+
+def test_a_token_is_sent_once(way: Way, stream: str) -> None:
+    query = f"?offset=-1&live=sse&access_token={token(ADMIN)}"
+    assert way("GET", f"/v1/stream/{stream}{query}", bearer(ADMIN)).status == 401
+    assert way("GET", f"/v1/stream/{stream}{query}&access_token={token(ADMIN)}").status == 401
+
+
+def test_no_token_is_logged(
+    way: Way, stream: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Good or bad, by header or in the address."""
+    caplog.set_level(0)
+    good, bad = token(f"read:v1/{stream}"), token(ADMIN, key="another-secret-of-more-than-thirty-two-bytes")
+    for each in (good, bad):
+        way("GET", f"/v1/stream/{stream}?offset=-1&live=sse&access_token={each}")
+        way("GET", f"/v1/stream/{stream}", {"Authorization": f"Bearer {each}"})
+    printed = capfd.readouterr()
+    said = caplog.text + printed.out + printed.err
+    assert not any(each.rpartition(".")[2] in said for each in (good, bad))
+
+
+@pytest.fixture(params=list(WAYS))
+def public_way(
+    request: pytest.FixtureRequest, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> object:
+    """The plain surface is open to readers."""
+    monkeypatch.setenv("PUBLIC_READ_BUCKETS", "other, v1")
+    with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
+        yield opened
+
+
+def test_a_public_bucket_is_read_by_everybody_and_written_by_few(
+    world: World, public_way: Way, name: str
+) -> None:
+    path = f"/v1/stream/{name}"
+    text = {"Content-Type": "text/plain"}
+    assert public_way("PUT", path, text).status == 401
+    assert public_way("PUT", path, text | bearer("read:v1")).status == 403
+    assert public_way("PUT", path, text | bearer(f"write:v1/{name}"), b"x").status == 201
+    for headers in ({}, bearer("")):
+        answer = public_way("GET", f"{path}?offset=-1", headers)
+        assert (answer.status, answer.body) == (200, b"x")
+        assert answer.headers["cache-control"].startswith("public")
+    assert public_way("GET", path, {"Authorization": "Bearer wrong"}).status == 401
+    assert public_way("POST", path, text, b"y").status == 401
+    assert public_way("DELETE", path, bearer(f"write:v1/{name}")).status == 403
+
+
+def test_in_a_public_bucket_what_is_missing_is_missing(public_way: Way, name: str) -> None:
+    """There is nothing to conceal."""
+    assert public_way("GET", f"/v1/stream/{name}/never").status == 404
+
+
+def test_a_token_in_the_address_keeps_even_a_public_answer_out_of_caches(public_way: Way, name: str) -> None:
+    path = f"/v1/stream/{name}"
+    public_way("PUT", path, {"Content-Type": "text/plain"} | bearer(ADMIN))
+    answer = public_way("GET", f"{path}?offset=-1&live=sse&access_token={token('')}")
+    assert answer.status == 200
+    assert "private" in answer.headers["cache-control"]

@@ -1,0 +1,41 @@
+"""`python -m tests.fuzz --requests 100000`: as many requests as it is told to, half of each kind."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+import time
+
+from tests.fuzz.session import fuzz_events, fuzz_published
+from tidemark.local.engines import LocalServices
+
+#: A table of its own for so many requests, so that storage does not grow without end.
+ROUND = 5000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31))
+    asked = parser.parse_args()
+    print(f"seed {asked.seed}", flush=True)
+    started, done = time.monotonic(), 0
+    with LocalServices(in_memory=True) as services:
+        os.environ.update(services.environment)
+        while done < asked.requests:
+            half = min(ROUND, asked.requests - done) // 2
+            for fuzz in (fuzz_published, fuzz_events):
+                subject = fuzz(services, half, asked.seed + done)
+                done += subject.statuses.total()
+                statuses = ", ".join(
+                    f"{status}: {count}" for status, count in sorted(subject.statuses.items())
+                )
+                elapsed = time.monotonic() - started
+                print(f"{done} requests in {elapsed:.0f} s; {fuzz.__name__}: {statuses}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Raw events, as an HTTP API and a function URL hand them to a function, with anything in them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.authorization.ways import FUNCTION_URL, ROOT, Answer
+from tests.fuzz.published import BODIES, NAMES, OFFSETS, TYPES
+from tests.fuzz.subject import Subject
+from tidemark.local.answers import read_answer
+from tidemark.local.environments import Environments
+from tidemark.local.events import Request, http_event
+from tidemark.local.routes import match_route
+from tidemark.local.template import Template, load_template
+
+TEMPLATE: Final[Template] = load_template(ROOT / "template.yaml")
+METHODS: Final = (
+    "GET",
+    "GET",
+    "HEAD",
+    "PUT",
+    "PUT",
+    "POST",
+    "POST",
+    "POST",
+    "DELETE",
+    "OPTIONS",
+    "PATCH",
+    "BREW",
+)
+NUMBERS: Final = st.sampled_from(
+    ["0", "1", "2", "-1", "007", "9007199254740991", "9007199254740992", "1e3", "٣", ""]
+)
+ANYTHING: Final = st.text(max_size=40)
+HEADERS: Final[dict[str, st.SearchStrategy[str]]] = {
+    "content-type": st.sampled_from(TYPES) | ANYTHING,
+    "stream-closed": st.sampled_from(["true", "TRUE", "false", ""]) | ANYTHING,
+    "stream-ttl": NUMBERS | ANYTHING,
+    "stream-expires-at": st.sampled_from(
+        [
+            "2030-01-15T12:00:00Z",
+            "2030-01-15T12:00:00+23:59",
+            "0001-01-01T00:00:00+23:59",
+            "9999-12-31T23:59:59-12:00",
+        ]
+    )
+    | ANYTHING,
+    "stream-forked-from": st.sampled_from([f"/v1/stream/{name}" for name in NAMES]) | ANYTHING,
+    "stream-fork-offset": st.sampled_from(OFFSETS) | ANYTHING,
+    "stream-fork-sub-offset": NUMBERS | ANYTHING,
+    "stream-seq": ANYTHING,
+    "producer-id": st.sampled_from(["p", "q", ""]) | ANYTHING,
+    "producer-epoch": NUMBERS,
+    "producer-seq": NUMBERS,
+    "if-none-match": st.sampled_from(["*", '"x"', 'W/"x"']) | ANYTHING,
+    "authorization": st.sampled_from(["Bearer x", "Bearer a.b.c"]) | ANYTHING,
+    "x-forwarded-proto": ANYTHING,
+    # Not `host`: a gateway is found by it, so it is always its own.
+}
+QUERY: Final = st.lists(
+    st.tuples(
+        st.sampled_from(["offset", "live", "cursor", "access_token"]) | ANYTHING,
+        st.sampled_from([*OFFSETS, "long-poll", "sse", "1", "9" * 30]) | ANYTHING,
+    ),
+    max_size=4,
+)
+IN_BUCKETS: Final = ("", "/streams", "/a", "/a/snapshot", f"/a/snapshot/{'0' * 16}", "/a/bootstrap", "/é")
+PATHS: Final = st.sampled_from(
+    [f"/v1/stream/{name}" for name in NAMES] + [f"/agents{place}" for place in IN_BUCKETS]
+) | st.one_of(ANYTHING.map(lambda text: f"/v1/stream/{text}"), ANYTHING.map(lambda text: f"/{text}"))
+
+
+class Functions:
+    """The deployed handlers, with an event of ours."""
+
+    def __init__(self) -> None:
+        names = {route.function for route in TEMPLATE.routes}
+        self._environments = {name: Environments(TEMPLATE.functions[name]) for name in names}
+
+    def __call__(self, function: str, event: dict[str, Any], method: str) -> Answer:
+        payload = json.dumps(event).encode()
+        answer = read_answer(json.loads(self._environments[function].invoke(payload).result(60)), method)
+        return Answer(answer.status, dict(answer.headers), answer.body)
+
+    def close(self) -> None:
+        for environments in self._environments.values():
+            environments.close()
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[str, dict[str, Any], str]:
+    """Method, event, and the function that it is routed to by method alone."""
+    method = draw(st.sampled_from(METHODS))
+    chosen = draw(st.lists(st.sampled_from(sorted(HEADERS)), unique=True, max_size=7))
+    headers = {name: draw(HEADERS[name]) for name in chosen}
+    query = "&".join(f"{_loosely(name)}={_loosely(value)}" for name, value in draw(QUERY))
+    body = draw(st.sampled_from(BODIES) | st.binary(max_size=200))
+    path = draw(PATHS)
+    event = make_event(method, path, query, headers, body)
+    if draw(st.booleans()):
+        event |= {"body": base64.b64encode(body).decode(), "isBase64Encoded": True}
+    if draw(st.integers(0, 3)) == 0:
+        event = as_function_url(event, path)
+    return method, event, "WriteFunction" if method in {"PUT", "POST", "DELETE"} else "ReadFunction"
+
+
+def _loosely(text: str) -> str:
+    """Encoded as clients do, more or less."""
+    return quote(text, safe="%+/:é")
+
+
+def make_event(method: str, path: str, query: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
+    match = match_route(TEMPLATE.routes, method, "/v1/stream/x")
+    assert match is not None
+    request = Request(method, "/v1/stream/x", query, [], body, "203.0.113.7", 443)
+    event = http_event(request, match, datetime.now(UTC))
+    event["headers"] |= headers
+    event["rawPath"] = event["requestContext"]["http"]["path"] = path
+    return event
+
+
+def as_function_url(event: dict[str, Any], path: str) -> dict[str, Any]:
+    encoded = quote(path, safe="/%:@!$&'()*+,;=~")
+    event |= {"rawPath": encoded, "routeKey": "$default"}
+    event["requestContext"] |= {"domainName": FUNCTION_URL}
+    return event
+
+
+def fuzz(subject: Subject, functions: Functions, count: int, first_seed: int) -> None:
+    for number in range(max(1, count // 200)):
+
+        @seed(first_seed + number)
+        @settings(
+            max_examples=200,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(requests())
+        def run(made: tuple[str, dict[str, Any], str]) -> None:
+            method, event, function = made
+            is_encoded = event["requestContext"]["domainName"] == FUNCTION_URL
+            ask: Callable[[], Answer] = lambda: functions(function, event, method)  # noqa: E731 - as in published
+            answer = subject.exchange(method, event["rawPath"], encoded=is_encoded, ask=ask)
+            if answer.status >= 400 and method != "HEAD":
+                assert answer.error
+
+        run()

@@ -1,0 +1,167 @@
+"""Requests made by schemathesis from the document that the server publishes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import httpx
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.authorization.ways import Answer, Way
+from tests.fuzz.subject import Subject
+
+CHECKS: Final = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+#: Few, so that requests meet each other's streams.
+NAMES: Final = ("a", "b/c", "é", "with%20space")
+BUCKETS: Final = ("agents", "agents", "team-1")
+STREAMS: Final = ("a", "%C3%A9", "snapshot")
+TYPES: Final = (
+    "text/plain",
+    "application/json",
+    "application/octet-stream",
+    "text/plain; charset=utf-8",
+    "x",
+    "",
+)
+BODIES: Final = (b"", b"[]", b"[1,2]", b"{}", b"x", b"{", b"\xff")
+OFFSETS: Final = ("-1", "now", "0" * 16, f"{1:016d}", "9" * 16, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Twist:
+    """What a schema cannot know: names and values that mean something to streams that exist."""
+
+    name: str | None
+    bucket: str | None
+    stream: str | None
+    offset: str | None
+    content_type: str | None
+    body: bytes | None
+    source: str | None
+
+
+TWISTS: Final = st.builds(
+    Twist,
+    name=st.sampled_from([*NAMES, *NAMES, None]),
+    bucket=st.sampled_from([*BUCKETS, *BUCKETS, None]),
+    stream=st.sampled_from([*STREAMS, *STREAMS, None]),
+    offset=st.sampled_from(OFFSETS) | st.none(),
+    content_type=st.sampled_from(TYPES) | st.none(),
+    body=st.sampled_from(BODIES) | st.none(),
+    source=st.sampled_from(NAMES) | st.none(),
+)
+
+
+def fuzz(subject: Subject, way: Way, requests: int, first_seed: int) -> None:
+    """About so many requests over all operations, twenty with each seed."""
+    document = json.loads(way("GET", "/v1/openapi.json").body)
+    schema = schemathesis.openapi.from_dict(document)
+    turns = _turns(schema)
+    for number in range(max(1, requests // 20)):
+        strategy = next(turns)
+
+        @seed(first_seed + number)
+        @settings(
+            max_examples=20,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(strategy, TWISTS)
+        def run(case: Case, twist: Twist) -> None:
+            send(subject, way, case, twist)
+
+        run()
+
+
+def _turns(schema: Any) -> Iterator[st.SearchStrategy[Case]]:
+    operations = [found.ok() for found in schema.get_all_operations()]
+    # A stream's operations, so that most of the time is theirs.
+    streams = [each for each in operations if each.path.endswith(("{path}", "{stream}"))]
+    writing = [each for each in streams if each.method in {"put", "post"}]
+    buckets = [each for each in operations if each.path == "/{bucket}" and each.method == "put"]
+    weighted = buckets + writing + streams + writing + operations
+    strategies: list[st.SearchStrategy[Case]] = [
+        each.as_strategy(generation_mode=mode)
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+        for each in weighted
+    ]
+    while True:
+        yield from strategies
+
+
+def send(subject: Subject, way: Way, case: Case, twist: Twist) -> None:
+    method, target = case.method.upper(), target_of(case, twist)
+    headers, body = headers_of(case, twist), body_of(case, twist)
+    path = target.partition("?")[0]
+    ask: Callable[[], Answer] = lambda: way(method, target, headers, body)  # noqa: E731 - a name for a parameter
+    answer = subject.exchange(method, path, encoded=True, ask=ask)
+    request = httpx.Request(method, f"http://streams.example{target}")
+    response = httpx.Response(answer.status, headers=answer.headers, content=answer.body, request=request)
+    response.elapsed = timedelta()
+    case.validate_response(response, checks=CHECKS)
+
+
+def target_of(case: Case, twist: Twist) -> str:
+    parameters = dict(case.path_parameters or {})
+    path = case.path
+    meant = {"path": twist.name, "stream": twist.stream, "bucket": twist.bucket, "at": twist.offset}
+    for name, value in parameters.items():
+        known = meant.get(name)
+        text = known if known is not None else quote(str(value), safe="")
+        path = path.replace(f"{{{name}}}", text)
+    query = {name: _text(value) for name, value in dict(case.query or {}).items()}
+    if twist.offset is not None and "offset" in query:
+        query["offset"] = twist.offset
+    return quote(path, safe="/%:@!$&'()*+,;=~") + (f"?{urlencode(query)}" if query else "")
+
+
+def headers_of(case: Case, twist: Twist) -> dict[str, str]:
+    """As a server would get them: what cannot be in a header has been refused before us."""
+    headers = {str(name): _text(value) for name, value in dict(case.headers or {}).items()}
+    if "Stream-Forked-From" in headers and twist.source is not None:
+        headers["Stream-Forked-From"] = f"/v1/stream/{quote(twist.source, safe='/%')}"
+    if twist.content_type is not None:
+        headers["Content-Type"] = twist.content_type
+    return {name: value for name, value in headers.items() if _may_be_sent(name, value)}
+
+
+def _may_be_sent(name: str, value: str) -> bool:
+    return name.isascii() and all("\x20" <= each <= "\xff" and each != "\x7f" for each in name + value)
+
+
+def body_of(case: Case, twist: Twist) -> bytes:
+    if case.method.upper() not in {"PUT", "POST"}:
+        return b""
+    if twist.body is not None:
+        return twist.body
+    body = case.body
+    if isinstance(body, bytes):
+        return body
+    return json.dumps(body).encode() if isinstance(body, (str, int, float, bool, list, dict)) else b""
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,54 @@
+"""A fresh table, and the ways in over it, as long as a run lasts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.authorization.ways import WAYS
+from tests.fuzz import events, published
+from tests.fuzz.subject import Subject
+from tests.support import World, make_world
+from tidemark.local.engines import LocalServices
+from tidemark.log.recent import RecentBatches
+from tidemark.service.stores import connect
+from tidemark.settings import Settings
+
+
+@contextmanager
+def fresh(services: LocalServices) -> Iterator[tuple[Subject, Settings]]:
+    world: World = make_world(services)
+    variables = {
+        "TABLE_NAME": world.table_name,
+        "BUCKET_NAME": world.bucket_name,
+        "LONG_POLL_SECONDS": "0",
+        "SSE_SECONDS": "0",
+        "SSE_BUFFERED_SECONDS": "0",
+        "ALLOW_ANONYMOUS": "true",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        settings = Settings.from_environment(os.environ)
+        stores = connect(settings)
+        stores.recent = RecentBatches(0)
+        yield Subject(stores), settings
+
+
+def fuzz_published(services: LocalServices, requests: int, seed: int) -> Subject:
+    with fresh(services) as (subject, settings), WAYS["local"](settings) as way:
+        published.fuzz(subject, way, requests, seed)
+    return subject
+
+
+def fuzz_events(services: LocalServices, requests: int, seed: int) -> Subject:
+    with fresh(services) as (subject, _):
+        functions = events.Functions()
+        try:
+            events.fuzz(subject, functions, requests, seed)
+        finally:
+            functions.close()
+    return subject

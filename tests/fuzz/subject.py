@@ -1,0 +1,120 @@
+"""What is fuzzed, and the rules that every exchange is held to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.authorization.ways import Answer
+from tidemark.protocol.bucket import Resource, parse_bucket_path
+from tidemark.protocol.errors import Refused, RetentionGone
+from tidemark.protocol.expiry import NEVER
+from tidemark.protocol.stream_key import StreamKey, parse_plain_path
+from tidemark.service.load import load_known
+from tidemark.service.read import read
+from tidemark.service.stores import Stores
+
+ROOT: Final = "/v1/stream/"
+CHANGING: Final = frozenset({"PUT", "POST", "DELETE"})
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that a client can learn of a stream."""
+
+    incarnation: str
+    content_type: str
+    closed: bool
+    tail: int
+    data: bytes
+    may_expire: bool
+
+
+@dataclass(slots=True)
+class Subject:
+    """`stores` looks at storage beside the requests, without anything remembered."""
+
+    stores: Stores
+    statuses: Counter[int] = field(default_factory=Counter)
+    _states: dict[StreamKey, State | None] = field(default_factory=dict)
+
+    def exchange(self, method: str, path: str, *, encoded: bool, ask: Callable[[], Answer]) -> Answer:
+        """One request, with what it named looked at before and after."""
+        key = key_of(path, encoded=encoded)
+        before = self._before(key) if key else None
+        answer = ask()
+        self.statuses[answer.status] += 1
+        assert answer.status < 500, (method, path, answer)
+        if key is not None:
+            after = self._states[key] = self.look(key)
+            check_change(method, answer, before, after)
+            if answer.status < 300 and method in CHANGING and is_stream(path, encoded=encoded):
+                check_acknowledged(method, answer.headers, after)
+        return answer
+
+    def _before(self, key: StreamKey) -> State | None:
+        """What it was after the last request to it: nobody else is there."""
+        if key not in self._states:
+            self._states[key] = self.look(key)
+        return self._states[key]
+
+    def look(self, key: StreamKey) -> State | None:
+        self.stores.tails.forget(key)
+        try:
+            known = load_known(self.stores, key)
+            base = known.record.base
+            data = self._read(key, base) if known.tail.offset > base else b""
+        except Refused:
+            return None
+        record = known.record
+        return State(
+            record.incarnation,
+            record.content_type.value,
+            known.tail.closed,
+            known.tail.offset,
+            data,
+            may_expire=record.expiry != NEVER,
+        )
+
+    def _read(self, key: StreamKey, start: int) -> bytes:
+        """From where it is retained."""
+        try:
+            return read(self.stores, key, start).data
+        except RetentionGone as gone:
+            retained = int(gone.headers["Stream-Next-Offset"])
+            return b"%d:" % retained + read(self.stores, key, retained).data
+
+
+def key_of(path: str, *, encoded: bool) -> StreamKey | None:
+    """Of the stream itself, or of what hangs below it, on either surface."""
+    try:
+        if path.startswith(ROOT):
+            return parse_plain_path(path.removeprefix(ROOT), encoded=encoded)
+        place = parse_bucket_path(path.removeprefix("/"), encoded=encoded)
+    except Refused:
+        return None
+    return place.key if place.stream_id else None
+
+
+def is_stream(path: str, *, encoded: bool) -> bool:
+    if path.startswith(ROOT):
+        return True
+    return parse_bucket_path(path.removeprefix("/"), encoded=encoded).resource is Resource.STREAM
+
+
+def check_change(method: str, answer: Answer, before: State | None, after: State | None) -> None:
+    acknowledged = method in CHANGING and 200 <= answer.status < 300
+    has_expired = before is not None and before.may_expire and after is None
+    if before != after and not has_expired:
+        assert acknowledged, (method, answer, before, after)
+
+
+def check_acknowledged(method: str, headers: Mapping[str, str], after: State | None) -> None:
+    """What was promised is there. A stream of no lifetime may be gone already."""
+    if method == "DELETE":
+        assert after is None
+    elif after is not None:
+        promised = int(headers["stream-next-offset"])
+        assert promised <= after.tail, (headers, after)

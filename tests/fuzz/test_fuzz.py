@@ -1,0 +1,22 @@
+"""A small share of the fuzzing with every run of the tests; `python -m tests.fuzz` does the rest."""
+
+from __future__ import annotations
+
+from tests.fuzz.session import fuzz_events, fuzz_published
+from tidemark.local.engines import LocalServices
+
+REQUESTS = 400
+SEED = 20_240_501
+
+
+def test_requests_made_from_the_published_document(services: LocalServices) -> None:
+    """No 5xx, no undocumented status, header or body, no change that was not acknowledged."""
+    subject = fuzz_published(services, REQUESTS, SEED)
+    assert subject.statuses.total() >= REQUESTS // 2
+    assert {200, 201, 204, 400, 404, 409} <= subject.statuses.keys(), "the fuzzing has lost its teeth"
+
+
+def test_raw_events(services: LocalServices) -> None:
+    subject = fuzz_events(services, REQUESTS, SEED)
+    assert subject.statuses.total() >= REQUESTS // 2
+    assert {200, 201, 204, 400, 404, 405} <= subject.statuses.keys(), "the fuzzing has lost its teeth"

@@ -1,0 +1,135 @@
+"""The published document against the code: neither may know what the other does not."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.authorization.ways import WAYS, Way
+from tests.support import make_world
+from tidemark.http import bucket_routes, headers
+from tidemark.http.app import create_app
+from tidemark.http.backend import one_at_a_time
+from tidemark.http.openapi import document, rendered
+from tidemark.http.openapi_parts import HEADERS, PARAMETERS, statuses_refused
+from tidemark.http.routes import OPERATIONS
+from tidemark.local.engines import LocalServices
+from tidemark.protocol.bucket import Resource, parse_bucket_path
+from tidemark.service.stores import connect
+from tidemark.settings import Settings
+
+DOCUMENT = document()
+STREAM = DOCUMENT["paths"]["/v1/stream/{path}"]
+METHODS = {"get", "head", "put", "post", "delete"}
+DESCRIBED = [
+    pytest.param(method, operation, id=operation["operationId"])
+    for path in DOCUMENT["paths"].values()
+    for method, operation in path.items()
+    if method != "parameters"
+]
+
+
+def references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        if "$ref" in part:
+            yield part["$ref"]
+        for inner in part.values():
+            yield from references(inner)
+    elif isinstance(part, list):
+        for inner in part:
+            yield from references(inner)
+
+
+def test_every_part_is_there_and_used() -> None:
+    """Security schemes are named, not referred to."""
+    wanted = set(references(DOCUMENT))
+    kept = {
+        f"#/components/{kind}/{name}"
+        for kind, parts in DOCUMENT["components"].items()
+        if kind != "securitySchemes"
+        for name in parts
+    }
+    assert wanted == kept
+
+
+def methods_of(path: str) -> set[str]:
+    return {method.upper() for method in DOCUMENT["paths"][path] if method != "parameters"}
+
+
+def test_a_stream_has_the_documented_operations() -> None:
+    assert methods_of("/v1/stream/{path}") == methods_of("/{bucket}/{stream}") == set(OPERATIONS)
+
+
+PLACES = {
+    Resource.BUCKET: "/{bucket}",
+    Resource.LISTING: "/{bucket}/streams",
+    Resource.STREAM: "/{bucket}/{stream}",
+    Resource.LATEST_SNAPSHOT: "/{bucket}/{stream}/snapshot",
+    Resource.SNAPSHOT: "/{bucket}/{stream}/snapshot/{at}",
+    Resource.UPLOAD: "/{bucket}/{stream}/snapshot/{at}/upload",
+    Resource.BOOTSTRAP: "/{bucket}/{stream}/bootstrap",
+}
+
+
+@pytest.mark.parametrize("resource", Resource)
+def test_a_place_in_a_bucket_has_the_documented_operations(resource: Resource) -> None:
+    path = PLACES[resource]
+    assert methods_of(path) == set(bucket_routes.OPERATIONS[resource])
+    made = path.format(bucket="agents", stream="run", at="0" * 16)
+    assert parse_bucket_path(made.removeprefix("/"), encoded=True).resource is resource
+
+
+def test_every_route_is_documented(services: LocalServices) -> None:
+    world = make_world(services)
+    settings = Settings(world.table_name, world.bucket_name)
+    app: Any = create_app(one_at_a_time(connect(settings), settings))
+    while not hasattr(app, "routes"):
+        app = app._app
+    routes = {route.path.replace("{path:path}", "{path}") for route in app.routes}
+    assert routes - {"/{path:bucket_path}"} == set(DOCUMENT["paths"]) - set(PLACES.values())
+
+
+def test_request_headers_are_those_that_browsers_may_send() -> None:
+    sent = {name for name, part in PARAMETERS.items() if part["in"] == "header"}
+    assert sent | {"Authorization", "Content-Type"} == set(headers._REQUEST_HEADERS)
+
+
+def test_answer_headers_are_those_that_browsers_may_read() -> None:
+    """But for those that every script may read, or that are a matter of caches alone."""
+    assert set(HEADERS) - {"Cache-Control", "Vary"} == set(headers._ANSWER_HEADERS)
+
+
+def test_every_way_to_say_no_is_documented() -> None:
+    for method in METHODS:
+        documented = {int(status) for status in STREAM[method]["responses"]}
+        missing = statuses_refused() - documented
+        assert missing <= ({409, 413} if method in {"get", "head", "delete"} else set()), method
+
+
+@pytest.mark.parametrize(("method", "operation"), DESCRIBED)
+def test_an_operation_says_what_it_takes(method: str, operation: dict[str, Any]) -> None:
+    """A right for each, but for what is open to everybody."""
+    names = [name for requirement in operation["security"] for name in requirement]
+    assert set(names) <= {"bearer"}
+    assert {} in operation["security"], "open servers need no token"
+    assert operation["summary"]
+    assert {"200", "201", "204", "307"} & operation["responses"].keys(), method
+
+
+@pytest.fixture(params=list(WAYS))
+def way(
+    request: pytest.FixtureRequest, services: LocalServices, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Way]:
+    with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
+        yield opened
+
+
+def test_it_is_served_on_every_way_in(way: Way) -> None:
+    answer = way("GET", "/v1/openapi.json")
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.body == rendered()
+    assert json.loads(answer.body)["openapi"].startswith("3.1")

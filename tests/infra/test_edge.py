@@ -1,0 +1,216 @@
+"""The edge: what is cached by what, and which origin a request goes to. The function runs under Node."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE
+from tidemark.http import auth, demands, edge
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "edge" / "route.js"
+RESOURCES = TEMPLATE["Resources"]
+DISTRIBUTION = RESOURCES["Distribution"]["Properties"]["DistributionConfig"]
+KEY = RESOURCES["EdgeCachePolicy"]["Properties"]["CachePolicyConfig"]
+FORWARDED = RESOURCES["EdgeOriginRequestPolicy"]["Properties"]["OriginRequestPolicyConfig"]
+ORIGINS = {origin["Id"]: origin for origin in DISTRIBUTION["Origins"]}
+
+#: CloudFront's own module, in whose place a recorder stands.
+HARNESS = """
+const chosen = [];
+const cf = { selectRequestOriginById: id => chosen.push(id) };
+%s
+const events = JSON.parse(require('fs').readFileSync(0, 'utf8'));
+console.log(JSON.stringify(events.map(event => {
+    chosen.length = 0;
+    return { request: handler(event), origin: chosen[0] || 'api' };
+})));
+"""
+
+
+def event(method: str, query: dict[str, Any], **headers: str) -> dict[str, Any]:
+    """As CloudFront gives it to a viewer-request function."""
+    return {
+        "version": "1.0",
+        "request": {
+            "method": method,
+            "uri": "/v1/stream/a",
+            "querystring": {name: {"value": value} for name, value in query.items()},
+            "headers": {
+                "host": {"value": "streams.example"},
+                **{name.replace("_", "-"): {"value": value} for name, value in headers.items()},
+            },
+            "cookies": {},
+        },
+    }
+
+
+def route(*events: dict[str, Any]) -> list[dict[str, Any]]:
+    node = shutil.which("node")
+    if node is None:
+        pytest.fail("Node is missing: the edge's function cannot be tested")
+    code = SOURCE.read_text().replace("import cf from 'cloudfront';\n", "")
+    ran = subprocess.run(
+        [node, "--input-type=commonjs", "-e", HARNESS % code],
+        input=json.dumps(events),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    routed: list[dict[str, Any]] = json.loads(ran.stdout)
+    return routed
+
+
+def test_the_deployed_function_is_the_tested_one() -> None:
+    assert RESOURCES["EdgeRoute"]["Properties"]["FunctionCode"] == SOURCE.read_text()
+    assert RESOURCES["EdgeRoute"]["Properties"]["FunctionConfig"]["Runtime"] == "cloudfront-js-2.0"
+    assert len(SOURCE.read_bytes()) < 10 * 1024
+    [association] = DISTRIBUTION["DefaultCacheBehavior"]["FunctionAssociations"]
+    assert association["EventType"] == "viewer-request", "the origin can be chosen there only"
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "origin"),
+    [
+        ("GET", {"offset": "-1", "live": "sse"}, "live"),
+        ("GET", {"live": "sse"}, "live"),
+        ("GET", {"offset": "-1", "live": "long-poll"}, "api"),
+        ("GET", {"offset": "-1"}, "api"),
+        ("GET", {}, "api"),
+        ("GET", {"live": "SSE"}, "api"),
+        ("GET", {"live": ""}, "api"),
+        ("HEAD", {"live": "sse"}, "api"),
+        ("POST", {"live": "sse"}, "api"),
+        ("PUT", {"live": "sse"}, "api"),
+        ("DELETE", {"live": "sse"}, "api"),
+        ("OPTIONS", {"live": "sse"}, "api"),
+    ],
+)
+def test_event_streams_go_to_the_function_that_streams(
+    method: str, query: dict[str, str], origin: str
+) -> None:
+    [routed] = route(event(method, query))
+    assert routed["origin"] == origin
+    assert routed["request"]["querystring"] == {name: {"value": value} for name, value in query.items()}
+    assert routed["request"]["uri"] == "/v1/stream/a"
+
+
+def test_a_parameter_given_twice_is_left_to_the_api() -> None:
+    """Which answers 400."""
+    asked = event("GET", {"live": "sse"})
+    asked["request"]["querystring"]["live"]["multiValue"] = [{"value": "sse"}, {"value": "long-poll"}]
+    assert route(asked)[0]["origin"] == "api"
+
+
+def test_a_token_makes_room_for_the_signature() -> None:
+    name = auth.FORWARDED.lower()
+    streamed, plain = route(
+        event("GET", {"live": "sse"}, authorization="Bearer x"), event("GET", {}, authorization="Bearer x")
+    )
+    assert streamed["request"]["headers"][name] == {"value": "Bearer x"}
+    assert name not in plain["request"]["headers"]
+
+
+def test_what_the_edge_says_nobody_else_can_say() -> None:
+    forged = {"x_tidemark_authorization": "Bearer forged", "x_tidemark_host": "evil.example"}
+    for routed in route(event("GET", {}, **forged), event("GET", {"live": "sse"}, **forged)):
+        headers = routed["request"]["headers"]
+        assert auth.FORWARDED.lower() not in headers
+        assert headers["x-tidemark-host"] == {"value": "streams.example"}
+
+
+def test_the_cache_key_tells_answers_apart_and_nothing_else() -> None:
+    """Whoever waits for the same shares a request; whoever may not have it never meets it."""
+    keyed = KEY["ParametersInCacheKeyAndForwardedToOrigin"]
+    condition, private, public = keyed["QueryStringsConfig"]["QueryStrings"]["If"]
+    assert condition == "IsPrivate"
+    assert public == ["offset", "cursor", "live"]
+    assert private == [*public, auth.QUERY_NAME]
+    condition, private, public = keyed["HeadersConfig"]["If"]
+    assert condition == "IsPrivate"
+    assert private["Headers"] == ["Authorization", auth.FORWARDED]
+    assert public == {"HeaderBehavior": "none"}
+    assert keyed["CookiesConfig"] == FORWARDED["CookiesConfig"] == {"CookieBehavior": "none"}
+
+
+def test_the_application_alone_says_what_is_kept() -> None:
+    """A minimum would overrule its `no-store`; so would the ten seconds that errors are kept unasked."""
+    assert (KEY["MinTTL"], KEY["DefaultTTL"]) == (0, 0)
+    kept = {each["ErrorCode"]: each["ErrorCachingMinTTL"] for each in DISTRIBUTION["CustomErrorResponses"]}
+    assert {404, 500, 502, 503, 504} <= kept.keys()
+    assert set(kept.values()) == {0}
+    assert all(
+        each.keys() == {"ErrorCode", "ErrorCachingMinTTL"} for each in DISTRIBUTION["CustomErrorResponses"]
+    )
+
+
+def test_origins_are_reached_by_the_edge_alone() -> None:
+    """The function's address takes signed requests, the HTTP API a word that only the edge knows."""
+    access = RESOURCES["EdgeAccess"]["Properties"]["OriginAccessControlConfig"]
+    assert (access["OriginAccessControlOriginType"], access["SigningBehavior"]) == ("lambda", "always")
+    assert ORIGINS["live"]["OriginAccessControlId"] == {"Ref": "EdgeAccess"}
+    granted = {RESOURCES[name]["Properties"]["Action"] for name in ("EdgeMayCallLiveUrl", "EdgeMayCallLive")}
+    assert granted == {"lambda:InvokeFunctionUrl", "lambda:InvokeFunction"}
+    for name in ("EdgeMayCallLiveUrl", "EdgeMayCallLive"):
+        assert "distribution/${Distribution}" in RESOURCES[name]["Properties"]["SourceArn"]["Sub"]
+    for origin in ORIGINS.values():
+        condition, [word], _ = origin["OriginCustomHeaders"]["If"]
+        assert condition == "HasEdgeSecret"
+        assert word["HeaderName"] == edge.HEADER
+        assert word["HeaderValue"] == {"Sub": "{{resolve:ssm:${EdgeSecretName}}}"}
+        assert not edge.HEADER.lower().startswith(("x-edge-", "x-amz-")), "CloudFront keeps these for itself"
+
+
+def test_timeouts_fit_what_waits_behind() -> None:
+    assert (
+        ORIGINS["api"]["CustomOriginConfig"]["OriginReadTimeout"]
+        > TEMPLATE["Parameters"]["LongPollSeconds"]["MaxValue"]
+    )
+    assert ORIGINS["live"]["CustomOriginConfig"]["OriginReadTimeout"] > 2 * 15
+    assert all(
+        origin["CustomOriginConfig"]["OriginProtocolPolicy"] == "https-only" for origin in ORIGINS.values()
+    )
+
+
+def test_the_documents_are_open_at_the_edge_too() -> None:
+    assert {"/v1/health", "/v1/openapi.json"} == demands.OPEN_PATHS
+    assert FUNCTION_GLOBALS["Environment"]["Variables"]["EDGE_SECRET_NAME"] == {"Ref": "EdgeSecretName"}
+
+
+def test_the_dashboard_is_json_and_names_what_is_measured() -> None:
+    body = RESOURCES["NumbersDashboard"]["Properties"]["DashboardBody"]["Sub"]
+    widgets = json.loads(body)["widgets"]
+    assert len(widgets) > 5
+    for widget in widgets:
+        assert widget["properties"]["metrics"], widget
+
+
+def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
+    alarms = {name: each for name, each in RESOURCES.items() if each["Type"] == "AWS::CloudWatch::Alarm"}
+    watched = {each["Properties"]["MetricName"] for each in alarms.values()}
+    assert watched == {
+        "5xx",
+        "Errors",
+        "Throttles",
+        "ThrottledRequests",
+        "IteratorAge",
+        "ApproximateNumberOfMessagesVisible",
+    }
+    for alarm in alarms.values():
+        assert alarm["Condition"] == "HasAlarms"
+        assert alarm["Properties"]["AlarmActions"] == [{"Ref": "AlarmTopicArn"}]
+
+
+def test_outputs_hold_no_secret_and_can_be_pasted() -> None:
+    outputs = json.dumps(TEMPLATE["Outputs"])
+    assert "resolve" not in outputs
+    assert "Secret" not in outputs.replace("With EdgeSecretName it", "")
+    for name in ("TryCreate", "TryAppend", "TryRead", "TryFollow"):
+        assert TEMPLATE["Outputs"][name]["Value"]["Sub"][0].startswith("curl ")

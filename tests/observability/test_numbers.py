@@ -1,0 +1,268 @@
+"""What is counted, and where it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.authorization.tokens import SECRET, bearer, token
+from tests.authorization.ways import WAYS, Asgi, Way
+from tests.support import make_world, refusal
+from tidemark.deployed.report import INTERVAL_SECONDS, Reporter, reporting, spread
+from tidemark.http.app import create_app
+from tidemark.http.backend import many_at_once
+from tidemark.http.metrics import render
+from tidemark.local.engines import LocalServices
+from tidemark.log.dynamodb import BlockingHttp
+from tidemark.meter import APPENDS, BOUNDS, STORAGE_CALLS, WAKE_SECONDS, Histogram, Meter
+from tidemark.service.stores import connect
+from tidemark.settings import Settings
+
+TEXT = {"Content-Type": "text/plain"}
+
+
+@pytest.fixture(scope="module")
+def environment(services: LocalServices) -> Iterator[None]:
+    world = make_world(services)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TABLE_NAME", world.table_name)
+        patch.setenv("BUCKET_NAME", world.bucket_name)
+        patch.setenv("LONG_POLL_SECONDS", "0")
+        patch.setenv("SSE_SECONDS", "0")
+        patch.setenv("SSE_BUFFERED_SECONDS", "0")
+        yield
+
+
+@pytest.fixture(scope="module", params=list(WAYS))
+def way(request: pytest.FixtureRequest, environment: None) -> Iterator[Way]:
+    with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def server(environment: None) -> Iterator[Asgi]:
+    """The local one, that shows its numbers, and waits."""
+    settings = Settings.from_environment(os.environ | {"LONG_POLL_SECONDS": "600"})
+    with asyncio.Runner() as runner:
+        backend = many_at_once(connect(settings), settings)
+        yield Asgi(create_app(backend, with_metrics=True), runner)
+        runner.run(backend.close())
+
+
+def numbers(server: Way) -> dict[str, float]:
+    answer = server("GET", "/v1/metrics")
+    assert (answer.status, answer.headers["cache-control"]) == (200, "no-store")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = [line.rpartition(" ") for line in answer.body.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    return {
+        name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)
+    }
+
+
+def test_every_answer_says_where_its_time_went(way: Way) -> None:
+    for method, path in (("PUT", "/v1/stream/timed"), ("GET", "/v1/stream/timed"), ("GET", "/v1/nothing")):
+        found = re.fullmatch(r"storage;dur=([\d.]+), total;dur=([\d.]+)", way(method, path, TEXT).timing)
+        assert found is not None
+        storage, total = float(found[1]), float(found[2])
+        assert 0 <= storage <= total + 0.01
+        assert (storage > 0) == (path != "/v1/nothing")
+
+
+def test_an_append_is_counted(server: Asgi) -> None:
+    server("PUT", "/v1/stream/counted", TEXT)
+    before = numbers(server)
+    server("POST", "/v1/stream/counted", TEXT, b"12345")
+    server("POST", "/v1/stream/counted", {"Content-Type": "image/png"}, b"12345")
+    counted = grown(before, numbers(server))
+    assert counted["tidemark_appends_total"] == 1
+    assert counted["tidemark_append_bytes_total"] == 5
+    assert counted["tidemark_conflicts_total"] == 1
+    assert counted['tidemark_requests_total{method="POST",status="204"}'] == 1
+    assert counted['tidemark_requests_total{method="POST",status="409"}'] == 1
+    assert counted['tidemark_storage_calls_total{operation="PutItem"}'] == 1
+
+
+def test_bodies_in_s3_are_counted(server: Asgi) -> None:
+    server("PUT", "/v1/stream/large", TEXT)
+    before = numbers(server)
+    server("POST", "/v1/stream/large", TEXT, b"x" * 100_000)
+    assert grown(before, numbers(server))['tidemark_storage_calls_total{operation="PutObject"}'] == 1
+
+
+def test_retries_and_throttling_are_counted(server: Asgi, monkeypatch: pytest.MonkeyPatch) -> None:
+    server("PUT", "/v1/stream/busy", TEXT)
+    before = numbers(server)
+    with monkeypatch.context() as patch:
+        patch.setattr("tidemark.log.dynamodb.random.uniform", lambda *_: 0.0)
+        patch.setattr(BlockingHttp, "__call__", lambda *_: refusal("ThrottlingException"))
+        server("POST", "/v1/stream/busy", TEXT, b"x")
+    counted = grown(before, numbers(server))
+    assert counted["tidemark_throttled_total"] == 1
+    assert (
+        counted["tidemark_retries_total"] == counted['tidemark_storage_calls_total{operation="PutItem"}'] - 1
+    )
+
+
+def test_a_wait_and_its_wake_are_counted(server: Asgi) -> None:
+    server("PUT", "/v1/stream/awaited", TEXT)
+    before = numbers(server)
+
+    async def wait_and_append() -> None:
+        waiting = asyncio.create_task(
+            server.ask("GET", f"/v1/stream/awaited?offset={'0' * 16}&live=long-poll", {}, b"")
+        )
+        shown = b""
+        while b"tidemark_waiting 1\n" not in shown:
+            await asyncio.sleep(0.01)
+            shown = (await server.ask("GET", "/v1/metrics", {}, b"")).body
+        await server.ask("POST", "/v1/stream/awaited", TEXT, b"x")
+        assert (await waiting).body == b"x"
+
+    server.run(wait_and_append())
+    counted = grown(before, numbers(server))
+    assert counted['tidemark_waits_total{kind="long-poll"}'] == 1
+    assert counted["tidemark_wake_seconds_count"] == 1
+    assert "tidemark_waiting" not in counted, "nobody waits any more"
+
+
+def test_what_was_there_already_woke_nobody(server: Asgi) -> None:
+    server("PUT", "/v1/stream/there", TEXT, b"x")
+    before = numbers(server)
+    assert server("GET", f"/v1/stream/there?offset={'0' * 16}&live=long-poll").body == b"x"
+    assert "tidemark_wake_seconds_count" not in grown(before, numbers(server))
+
+
+def test_numbers_are_the_local_servers_alone(way: Way) -> None:
+    """An environment of a function is one of many, and its numbers mean nothing by themselves."""
+    assert way("GET", "/v1/metrics").status == 404
+
+
+def test_numbers_take_a_token_where_streams_do(environment: None) -> None:
+    variables = os.environ | {"ALLOW_ANONYMOUS": "", "AUTH_SECRET": SECRET}
+    settings = Settings.from_environment(variables)
+    with asyncio.Runner() as runner:
+        backend = many_at_once(connect(settings), settings)
+        server = Asgi(create_app(backend, with_metrics=True), runner)
+        assert server("GET", "/v1/metrics").status == 401
+        assert server("GET", "/v1/metrics", bearer("read:v1")).status == 404
+        assert server("GET", "/v1/metrics", bearer("read:*")).status == 200
+        runner.run(backend.close())
+
+
+def test_the_format_is_prometheus() -> None:
+    """Each family has its help and type, buckets grow and end at infinity."""
+    meter = Meter()
+    meter.appended(12_345_678_901)
+    meter.add(STORAGE_CALLS, 2, ('a"b\\c',))
+    for seconds in (0.0005, 0.001, 0.3, 99):
+        meter.observe(WAKE_SECONDS, seconds)
+    text = render(meter.read())
+    assert 'tidemark_storage_calls_total{operation="a\\"b\\\\c"} 2\n' in text
+    assert "tidemark_append_bytes_total 12345678901\n" in text, "to the last byte"
+    assert "tidemark_conflicts_total 0\n" in text
+    buckets = [
+        int(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if line.startswith("tidemark_wake_seconds_bucket")
+    ]
+    assert buckets == sorted(buckets)
+    assert (buckets[0], buckets[-1]) == (2, 4)
+    for family in set(re.findall(r"^(tidemark_\w+?)(?:_bucket|_sum|_count)?[ {]", text, re.MULTILINE)):
+        assert f"# TYPE {family} " in text or f"# TYPE {family.removesuffix('_count')} " in text
+
+
+def lines(captured: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in captured.splitlines()]
+
+
+class Context:
+    aws_request_id = "invocation-1"
+
+
+def event(**more: Any) -> dict[str, Any]:
+    request = {"requestId": "request-1", "http": {"method": "GET"}}
+    return {
+        "rawPath": "/v1/stream/a",
+        "rawQueryString": "access_token=secret",
+        "requestContext": request,
+    } | more
+
+
+def test_a_function_reports_its_metrics_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    meter, now = Meter(), [100.0]
+    reporter = Reporter("write", meter, lambda: now[0])
+    for _ in range(3):
+        meter.appended(10)
+        meter.called("PutItem", 0.004)
+        reporter.report()
+    now[0] += INTERVAL_SECONDS
+    reporter.report()
+    now[0] += INTERVAL_SECONDS
+    reporter.report()
+    first, second = lines(capsys.readouterr().out)
+    assert (first["Appends"], first["AppendBytes"], first["StorageCalls"]) == ([1.0], [10.0], [1.0])
+    assert (second["Appends"], second["AppendBytes"]) == ([2.0], [20.0])
+    assert second["StorageTime"] == [5.0, 5.0]
+    assert first["service"] == "write"
+    [described] = first["_aws"]["CloudWatchMetrics"]
+    assert (described["Namespace"], described["Dimensions"]) == ("Tidemark", [["service"]])
+
+
+def test_a_request_that_fails_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter("failing", Meter())
+    for status in (200, 404, 429, 500, 503):
+        reporter.answered(event(), Context(), status)
+    said = lines(capsys.readouterr().out)
+    assert [(line["level"], line["status"]) for line in said] == [
+        ("WARNING", 429),
+        ("ERROR", 500),
+        ("ERROR", 503),
+    ]
+    for line in said:
+        assert (line["request_id"], line["function_request_id"]) == ("request-1", "invocation-1")
+        assert (line["method"], line["stream"], line["service"]) == ("GET", "/v1/stream/a", "failing")
+        assert "secret" not in json.dumps(line)
+
+
+def test_the_level_can_ask_for_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a request's words only method, path and ids: tokens and bodies stay out of it."""
+    handler = reporting("all", "INFO", lambda *_: {"statusCode": 200})
+    made = event(body="a body", headers={"authorization": f"Bearer {token('read:*')}"})
+    assert handler(made, Context()) == {"statusCode": 200}
+    [line] = [line for line in lines(capsys.readouterr().out) if "status" in line]
+    assert line["level"] == "INFO"
+    assert not any(secret in json.dumps(line) for secret in ("access_token", "a body", token("read:*")))
+
+
+def test_a_few_values_stand_for_many() -> None:
+    """Few enough for one metric, in the right proportions, and none is left out."""
+    now, since = Histogram(), Histogram()
+    for seconds, times in ((0.001, 10_000), (0.2, 1000), (40, 1)):
+        for _ in range(times):
+            now.observe(seconds)
+    values = spread(now, since)
+    assert len(values) <= 100
+    assert (min(values), max(values)) == (1.0, BOUNDS[-1] * 2000)
+    assert values.count(1.0) == pytest.approx(10 * values.count(200.0), rel=0.3)
+    assert spread(now, now) == []
+
+
+def test_counting_is_safe_between_threads() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    meter = Meter()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: meter.add(APPENDS), range(8000)))
+    assert meter.read().counts[APPENDS, ()] == 8000
