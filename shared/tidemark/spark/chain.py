@@ -1,0 +1,287 @@
+"""Transport `dynamodb`: the chain read straight from the table and S3, a query at a time.
+
+A part is a range of offsets, cut without looking: its task reads the messages that begin in
+it. Whether anything is missing is seen by every task for its own part, because each batch
+says where it ends and so where the next one begins.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from binascii import a2b_base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import load_last
+from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.schema import log_pk
+from tidemark.log.table import Table
+from tidemark.protocol.expiry import is_expired
+from tidemark.protocol.offset import WIDTH, parse_token, render_offset
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.spark.columns import BATCH_BYTES, BATCH_ROWS, make_batch
+from tidemark.spark.items import (
+    BOUNDARY_ATTRIBUTES,
+    Item,
+    Producer,
+    item_end,
+    item_start,
+    message_ends,
+    producers_by_end,
+)
+from tidemark.spark.options import Origin
+from tidemark.spark.origin import BadOffset, DataLoss, Head, MissingStream, Part, Position
+from tidemark.spark.storage import connect_blobs, connect_table
+
+_STREAM_PREFIX: Final = "stream/"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of a stream's log: the messages in [start, end) are in the partition `pk`."""
+
+    pk: str
+    start: int
+    end: int
+
+
+class ChainReader:
+    beginning = render_offset(0)
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self._table = connect_table(origin)
+        self._blobs = connect_blobs(origin)
+
+    def _key(self, name: str) -> StreamKey:
+        return StreamKey(self._origin.bucket, name)
+
+    def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
+        found: list[str] = []
+        low, more = _STREAM_PREFIX, True
+        while more:
+            items, more = self._table.query(
+                f"bucket/{self._origin.bucket}",
+                at_least=low,
+                at_most=_STREAM_PREFIX + "\U0010ffff",
+                attributes=("sk",),
+            )
+            found += [item["sk"]["S"].removeprefix(_STREAM_PREFIX) for item in items]
+            low = items[-1]["sk"]["S"] + "\0" if items else low
+        return [name for name in found if pattern.fullmatch(name)]
+
+    def head(self, name: str) -> Head:
+        record = load_stream(self._table, self._key(name))
+        if record is None:
+            raise MissingStream(name)
+        last = load_last(self._table, log_pk(record.key, record.incarnation))
+        if _is_gone(record, last):
+            raise MissingStream(name)
+        return Head(name, _position(record, 0), _position(record, last.end if last else 0))
+
+    def check_offset(self, head: Head, offset: str) -> None:
+        place = parse_token(offset)
+        if place is None:
+            raise BadOffset(f"{head.name}: {offset!r} is not an offset of this stream: 16 digits are")
+        if place > int(head.tail.offset):
+            raise BadOffset(f"{head.name}: {offset} lies beyond the tail, {head.tail.offset}")
+        if place in (0, int(head.tail.offset)):
+            return
+        item = self._item_at(self._segments(head.name, head.tail, 0, place)[-1].pk, place)
+        if item is None or (item_start(item) != place and place not in message_ends(item)):
+            raise BadOffset(f"{head.name}: {offset} is not the end of a message")
+
+    def _item_at(self, pk: str, place: int) -> Item | None:
+        """The batch that begins at or just before `place`, without its bytes."""
+        items, _ = self._table.query(
+            pk, at_most=render_offset(place), attributes=BOUNDARY_ATTRIBUTES, limit=1, backward=True
+        )
+        return items[0] if items else None
+
+    def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
+        wanted = int(start.offset) + limit_bytes
+        if wanted >= int(end.offset):
+            return end
+        segment = self._segments(name, end, int(start.offset), int(end.offset))[0]
+        item = self._item_at(segment.pk, wanted)
+        if item is None:
+            return end
+        # Batches are not cut: at their ends no query meets half a batch. The first is always
+        # taken, so that a batch beyond the limit does not stop the query for ever.
+        place = item_end(item) if item_end(item) <= wanted else item_start(item)
+        place = place if place > int(start.offset) else item_end(item)
+        return Position(render_offset(min(place, int(end.offset))), end.incarnation, end.content_type)
+
+    def backlog(self, start: Position, end: Position) -> int:
+        return int(end.offset) - int(start.offset)
+
+    def _segments(self, name: str, where: Position, start: int, end: int) -> list[Segment]:
+        """Where [start, end) of this incarnation is stored. One log, until a stream may have
+        come from another."""
+        return [Segment(log_pk(self._key(name), where.incarnation), start, end)]
+
+    def parts(self, name: str, start: Position, end: Position, part_bytes: int) -> Sequence[Part]:
+        first, last = int(start.offset), int(end.offset)
+        return [
+            Part(name, end.content_type, segment.pk, render_offset(low), render_offset(high))
+            for segment in self._segments(name, end, first, last)
+            for low, high in _cut(segment, part_bytes)
+        ]
+
+    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+        rows = _Rows(self._origin.bucket, part)
+        for item in _items(self._table, part):
+            data = self._data(item)
+            rows.add(item, data)
+            if rows.is_full:
+                yield rows.take()
+        if rows.count:
+            yield rows.take()
+
+    def _data(self, item: Item) -> bytes:
+        if "b" in item:
+            return a2b_base64(item["b"]["B"])
+        return self._blobs.get(item["s"]["S"])
+
+
+def _is_gone(record: StreamRecord, last: Batch | None) -> bool:
+    if last is not None and last.tombstone:
+        return True
+    touched_ms = max(record.touched_ms, last.time_ms if last else record.created_ms)
+    return is_expired(record.expiry, touched_ms, time.time_ns() // 1_000_000)
+
+
+def _position(record: StreamRecord, place: int) -> Position:
+    return Position(render_offset(place), record.incarnation, record.content_type.value)
+
+
+def _cut(segment: Segment, part_bytes: int) -> Iterator[tuple[int, int]]:
+    """Even ranges of about the size asked for."""
+    size = segment.end - segment.start
+    pieces = max(1, round(size / part_bytes)) if size else 0
+    edges = [segment.start + size * index // pieces for index in range(pieces + 1)] if pieces else []
+    return zip(edges, edges[1:], strict=False)
+
+
+def _items(table: Table, part: Part) -> Iterator[Item]:
+    """The batches with messages that begin in the part, in order. Raises DataLoss for a gap."""
+    low, high = int(part.start), int(part.end)
+    reached = low
+    first = True
+    for item in _query(table, part.segment, low, high):
+        start, end = item_start(item), item_end(item)
+        if first and start > low:
+            reached, before = _reach(table, part.segment, low)
+            if before is not None and reached > low:
+                yield before
+        first = False
+        if start > max(reached, low):
+            _missing(part, max(reached, low), start)
+        reached = end
+        if end > start:
+            yield item
+    if first:
+        reached, before = _reach(table, part.segment, low)
+        if before is not None and reached > low:
+            yield before
+    if reached < high:
+        _missing(part, max(reached, low), high)
+
+
+def _reach(table: Table, pk: str, low: int) -> tuple[int, Item | None]:
+    """How far the batch before `low` reaches, and that batch, which may hold messages of ours."""
+    items, _ = table.query(pk, at_most=render_offset(low - 1), limit=1, backward=True) if low else ([], False)
+    return (item_end(items[0]), items[0]) if items else (0, None)
+
+
+def _query(table: Table, pk: str, low: int, high: int) -> Iterator[Item]:
+    at_least, more = render_offset(low), True
+    while more and high > low:
+        items, more = table.query(pk, at_least=at_least, at_most=render_offset(high - 1))
+        yield from items
+        if items:
+            at_least = items[-1]["sk"]["S"] + "."
+
+
+def _missing(part: Part, start: int, end: int) -> None:
+    if part.fail_on_data_loss:
+        raise DataLoss(part.name, f"{render_offset(start)} to {render_offset(end)} is not there any more")
+
+
+class _Rows:
+    """Messages gathered column by column until they fill an Arrow batch."""
+
+    def __init__(self, bucket: str, part: Part) -> None:
+        self._origin = (bucket, part.name, part.content_type)
+        self._low, self._high = int(part.start), int(part.end)
+        # A stored JSON message ends in a comma of ours.
+        self._tail_bytes = 1 if part.content_type.partition(";")[0].strip().lower() == "application/json" else 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._values: list[bytes] = []
+        self._times: list[int] = []
+        self._producers: list[tuple[int, Producer]] = []
+        self._size = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._values)
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= BATCH_ROWS or self._size >= BATCH_BYTES
+
+    def add(self, item: Item, data: bytes) -> None:
+        """The item's messages that begin in the part."""
+        base, end, time_ms = item_start(item), item_end(item), int(item["t"]["N"])
+        producers = producers_by_end(item) if "p" in item else None
+        ends = message_ends(item) if "m" in item else (end,)
+        start = base
+        for stop in ends:
+            if self._low <= start < self._high:
+                self._starts.append(start)
+                self._ends.append(stop)
+                self._values.append(data[start - base : stop - base - self._tail_bytes])
+                self._times.append(time_ms)
+                if producers and stop in producers:
+                    self._producers.append((self.count - 1, producers[stop]))
+            start = stop
+        self._size += len(data)
+
+    def take(self) -> pa.RecordBatch:
+        batch = make_batch(
+            self._origin,
+            _tokens(self._starts),
+            _tokens(self._ends),
+            pa.repeat(pa.scalar(0, pa.int32()), self.count),
+            pa.array(self._values, pa.binary()),
+            pc.multiply(pa.array(self._times, pa.int64()), 1000).cast(pa.timestamp("us", tz="UTC")),
+            self._producer_columns(),
+        )
+        self._clear()
+        return batch
+
+    def _producer_columns(self) -> tuple[pa.Array, pa.Array, pa.Array] | None:
+        if not self._producers:
+            return None
+        ids: list[Any] = [None] * self.count
+        epochs, seqs = ids[:], ids[:]
+        for row, producer in self._producers:
+            ids[row], epochs[row], seqs[row] = producer.producer_id, producer.epoch, producer.seq
+        return pa.array(ids, pa.string()), pa.array(epochs, pa.int64()), pa.array(seqs, pa.int64())
+
+
+def _tokens(places: list[int]) -> pa.Array:
+    """`render_offset`, a column at a time."""
+    return pc.utf8_lpad(pa.array(places, pa.int64()).cast(pa.string()), WIDTH, "0")
+
+
