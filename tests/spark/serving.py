@@ -24,7 +24,7 @@ class ThreadedServer:
         self._application = application
         self._listener: socket.socket = listening_socket("127.0.0.1", 0)
         self._server = Server(
-            uvicorn.Config(self._spoiling, log_level="critical", access_log=False, lifespan="off")
+            uvicorn.Config(self._spoiling, interface="asgi3", log_level="critical", access_log=False, lifespan="off")
         )
         self._thread = threading.Thread(target=self._run, name="test-server", daemon=True)
         self.spoil: Spoil = lambda _method, _path, _headers: None
