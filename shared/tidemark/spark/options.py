@@ -39,6 +39,7 @@ ORIGIN_OPTIONS: Final = (
     "url",
     "streamPath",
     "token",
+    "retrySeconds",
 )
 READ_OPTIONS: Final = (
     "path",
@@ -97,6 +98,8 @@ class Origin:
     url: str = ""
     stream_path: str = ""
     token: str | None = field(default=None, repr=False)
+    #: How long a request is repeated that is not answered, or is answered "later".
+    retry_seconds: int = 30
 
     def stream_url(self, name: str) -> str:
         return f"{self.url}{self.stream_path}/{quote(name, safe=_PATH_CHARACTERS)}"
@@ -274,6 +277,7 @@ def _parse_origin(reading: _Reading, environment: Mapping[str, str]) -> Origin:
         url=reading.parse("url", "", _url),
         stream_path=reading.parse("streamPath", plain, _stream_path),
         token=reading.text("token"),
+        retry_seconds=reading.parse("retrySeconds", Origin.retry_seconds, _seconds),
     )
 
 
@@ -342,6 +346,12 @@ def _pattern(text: str) -> str:
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
         raise ValueError(f"must be a whole number of bytes above 0, got {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"must be a whole number of seconds, got {text!r}")
     return int(text)
 
 

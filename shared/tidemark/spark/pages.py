@@ -66,7 +66,7 @@ class PagesReader:
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
-        self._web = Web(origin.token)
+        self._web = Web(origin.token, retry_seconds=origin.retry_seconds)
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         """By the bucket's listing (extensions, §1.4)."""

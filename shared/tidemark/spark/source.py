@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import uuid
 from typing import Any
 
 import pyspark
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from tidemark.spark.batch import BatchReader, PushdownBatchReader
 from tidemark.spark.columns import SCHEMA
-from tidemark.spark.options import parse_read_options
+from tidemark.spark.options import parse_read_options, parse_write_options
 from tidemark.spark.stream import StreamReader
+from tidemark.spark.writer import BatchWriter, StreamWriter, make_inner
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -42,6 +51,25 @@ class TidemarkSource(DataSource):
 
             return AdmittedStreamReader(options)
         return StreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's call
+        options = parse_write_options(self.options)
+        repeatable = options.producer_id is not None
+        if not repeatable:
+            options = dataclasses.replace(options, producer_id=f"write-{uuid.uuid4().hex}")
+        return BatchWriter(make_inner(options, schema, overwrite=overwrite), repeatable=repeatable)
+
+    def streamWriter(  # noqa: N802
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001
+    ) -> DataSourceStreamWriter:
+        inner = make_inner(parse_write_options(self.options), schema, overwrite=overwrite)
+        if spark_version() >= (4, 1):
+            from tidemark.spark.arrow_writer import ArrowStreamWriter
+
+            return ArrowStreamWriter(inner)
+        return StreamWriter(inner)
 
 
 class PushdownTidemarkSource(TidemarkSource):

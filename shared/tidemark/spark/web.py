@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import urllib3
 
 #: Answers after which the same request may succeed a moment later.
 PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-_TRIES: Final = 8
 _FIRST_DELAY_SECONDS: Final = 0.05
 _LONGEST_DELAY_SECONDS: Final = 5.0
 _TIMEOUT: Final = urllib3.Timeout(connect=5, read=60)
@@ -30,10 +29,10 @@ class HttpFault(Exception):
 class Web:
     """Every request made here may be sent twice: reads, creations, appends with producer headers."""
 
-    def __init__(self, token: str | None, *, tries: int = _TRIES) -> None:
+    def __init__(self, token: str | None, *, retry_seconds: float) -> None:
         self._pool = urllib3.PoolManager(maxsize=16, timeout=_TIMEOUT, retries=False)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._tries = tries
+        self._retry_seconds = retry_seconds
 
     def ask(
         self,
@@ -49,10 +48,7 @@ class Web:
 
         With `stream` the body is still to be read, and to be released.
         """
-        fault = HttpFault(method, url, 0, "")
-        for tried in range(self._tries):
-            if tried:
-                time.sleep(_delay(tried))
+        for pause in patience(self._retry_seconds):
             try:
                 answer = self._pool.request(
                     method,
@@ -63,15 +59,28 @@ class Web:
                     redirect=method in ("GET", "HEAD"),
                 )
             except urllib3.exceptions.HTTPError as failure:
-                fault = HttpFault(method, url, 0, str(failure))
+                pause(HttpFault(method, url, 0, str(failure)))
                 continue
             if 200 <= answer.status < 300 or answer.status in allow:
                 return answer
             fault = HttpFault(method, url, answer.status, answer.data[:_SHOWN_BYTES].decode(errors="replace"))
             if answer.status not in PASSING:
-                break
-        raise fault
+                raise fault
+            pause(fault)
+        raise AssertionError("unreachable")
 
 
-def _delay(tried: int) -> float:
-    return random.uniform(0.5, 1) * min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2**tried)
+def patience(seconds: float) -> Iterator[Callable[[Exception], None]]:
+    """For each try a function that waits before the next one, longer each time, or raises the
+    fault once the time is up."""
+    deadline = time.monotonic() + seconds
+    delay = _FIRST_DELAY_SECONDS
+
+    def pause(fault: Exception) -> None:
+        if time.monotonic() + delay > deadline:
+            raise fault
+        time.sleep(random.uniform(0.5, 1) * delay)
+
+    while True:
+        yield pause
+        delay = min(_LONGEST_DELAY_SECONDS, 2 * delay)
