@@ -66,6 +66,14 @@ class OpaqueServer:
             types = [value.decode() for name, value in scope["headers"] if name == b"content-type"]
             self.snapshots.append((scope["path"], body, types[0]))
             return self.snapshot_status, {}, b""
+        if scope["path"].endswith("/snapshot"):
+            if not self.snapshots:
+                return 404, {}, b""
+            return 307, {"location": self.snapshots[-1][0]}, b""
+        if "/snapshot/" in scope["path"]:
+            path, body, content_type = self.snapshots[-1]
+            offset = path.rpartition("/")[2]
+            return 200, {"content-type": content_type, "stream-snapshot-offset": offset}, body
         if scope["path"].endswith("/streams"):
             return 200, {}, json.dumps({"streams": [{"stream_id": "s"}], "has_more": False}).encode()
         headers = {

@@ -135,7 +135,7 @@ class ChainReader:
         ]
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        rows = _Rows(self._origin.bucket, part)
+        rows = Rows(self._origin.bucket, part)
         for item in _items(self._table, part):
             data = self._data(item)
             rows.add(item, data)
@@ -214,7 +214,7 @@ def _missing(part: Part, start: int, end: int) -> None:
         raise DataLoss(part.name, f"{render_offset(start)} to {render_offset(end)} is not there any more")
 
 
-class _Rows:
+class Rows:
     """Messages gathered column by column until they fill an Arrow batch."""
 
     def __init__(self, bucket: str, part: Part) -> None:
