@@ -27,7 +27,9 @@ def parser() -> argparse.ArgumentParser:
     target = made.add_mutually_exclusive_group(required=True)
     target.add_argument("--stream", help="the stream for all rows")
     target.add_argument("--stream-column", help="the column that names each row's stream")
-    made.add_argument("--content-type", default="application/json", help="of the streams (default: application/json)")
+    made.add_argument(
+        "--content-type", default="application/json", help="of the streams (default: application/json)"
+    )
     made.add_argument("--create", action="store_true", help="create streams that are missing")
     made.add_argument("--staging", required=True, help="a shared directory, or s3://bucket/prefix")
     made.add_argument("--id", required=True, help="names this load; one that is complete is not repeated")

@@ -29,7 +29,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--publish-url", help="the server to publish to (default: --url)")
     made.add_argument("--fold", required=True, help="last-by-key, merge-patch or module:Class")
     made.add_argument("--key", default="key", help="of last-by-key: the member that tells messages apart")
-    made.add_argument("--on-error", choices=("skip", "fail"), default="fail", help="for a message that does not fold")
+    made.add_argument(
+        "--on-error", choices=("skip", "fail"), default="fail", help="for a message that does not fold"
+    )
     limits = made.add_mutually_exclusive_group(required=True)
     limits.add_argument("--consumer", action="append", metavar="NAME=CHECKPOINT", help="may be repeated")
     limits.add_argument("--no-consumer", action="store_true", help="nobody else needs the messages")
@@ -41,8 +43,8 @@ def parser() -> argparse.ArgumentParser:
 def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.folds import UnknownFold, find_fold
     from tidemark.spark.options import Origin, Transport, parse_read_options
-    from tidemark.spark.plan import look, require_all
     from tidemark.spark.origin import connect
+    from tidemark.spark.plan import look, require_all
     from tidemark.spark.snapshots import SnapshotPlan, floors_of, snapshot_streams
 
     subscription = {"subscribe": given.subscribe} if given.subscribe else {"subscribePattern": given.pattern}
@@ -59,7 +61,10 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     plan = SnapshotPlan(
         origin=options.origin,
         publish_to=Origin(
-            Transport.HTTP, options.origin.bucket, url=url, stream_path=f"/{options.origin.bucket}",
+            Transport.HTTP,
+            options.origin.bucket,
+            url=url,
+            stream_path=f"/{options.origin.bucket}",
             token=options.origin.token,
         ),
         fold=given.fold,

@@ -22,15 +22,20 @@ COLUMNS = ("stream", "messages", "bytes", "mean_bytes", "max_bytes", "per_second
 def parser() -> argparse.ArgumentParser:
     made = parser_for(NAME, __doc__ or "")
     add_subscription(made)
-    made.add_argument("--consumer", action="append", default=[], metavar="NAME=CHECKPOINT", help="may be repeated")
+    made.add_argument(
+        "--consumer", action="append", default=[], metavar="NAME=CHECKPOINT", help="may be repeated"
+    )
     made.add_argument("--plot", help="a PNG file to draw messages by stream and minute to")
     made.add_argument("--out", help="a directory for the table as JSON")
     return made
 
 
 def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    rows = spark.read.format("tidemark").options(**read_options(given)).load().select(
-        "stream", "offset", "end_offset", "timestamp", "value"
+    rows = (
+        spark.read.format("tidemark")
+        .options(**read_options(given))
+        .load()
+        .select("stream", "offset", "end_offset", "timestamp", "value")
     )
     table = [row.asDict() for row in measure(rows).collect()]
     consumers = [named(text) for text in given.consumer]
@@ -47,7 +52,9 @@ def measure(rows: Any) -> Any:
     from pyspark.sql import functions
 
     size = functions.length("value")
-    seconds = functions.expr("greatest(1, (max(unix_millis(timestamp)) - min(unix_millis(timestamp))) / 1000)")
+    seconds = functions.expr(
+        "greatest(1, (max(unix_millis(timestamp)) - min(unix_millis(timestamp))) / 1000)"
+    )
     return (
         rows.groupBy("stream")
         .agg(

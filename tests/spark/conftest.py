@@ -33,7 +33,7 @@ def pytest_report_header() -> str | None:
         import pyspark
 
         return f"Spark {pyspark.__version__}"
-    return "tests/spark: most are left out, because PySpark is not installed here: `make test-spark` runs them"
+    return "tests/spark: most are left out, because PySpark is not installed here: `make testspark` runs them"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -96,7 +96,6 @@ def read(spark: Any, world: World) -> Callable[..., Any]:
         return spark.read.format("tidemark").options(**table_options(world), **options).load()
 
     return read_with
-
 
 
 def settings_of(world: World) -> Settings:

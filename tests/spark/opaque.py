@@ -59,23 +59,32 @@ class OpaqueServer:
     async def _answer(self, scope: Any, receive: Any) -> tuple[int, dict[str, str], bytes]:
         query = parse_qs(scope["query_string"].decode())
         if scope["method"] == "PUT":
-            body, more = b"", True
-            while more:
-                message = await receive()
-                body, more = body + message.get("body", b""), message.get("more_body", False)
-            types = [value.decode() for name, value in scope["headers"] if name == b"content-type"]
-            self.snapshots.append((scope["path"], body, types[0]))
-            return self.snapshot_status, {}, b""
-        if scope["path"].endswith("/snapshot"):
-            if not self.snapshots:
-                return 404, {}, b""
-            return 307, {"location": self.snapshots[-1][0]}, b""
-        if "/snapshot/" in scope["path"]:
-            path, body, content_type = self.snapshots[-1]
-            offset = path.rpartition("/")[2]
-            return 200, {"content-type": content_type, "stream-snapshot-offset": offset}, body
+            return await self._publish(scope, receive)
+        if "/snapshot" in scope["path"]:
+            return self._snapshot(scope["path"])
         if scope["path"].endswith("/streams"):
             return 200, {}, json.dumps({"streams": [{"stream_id": "s"}], "has_more": False}).encode()
+        return self._read(scope["method"], query)
+
+    async def _publish(self, scope: Any, receive: Any) -> tuple[int, dict[str, str], bytes]:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        types = [value.decode() for name, value in scope["headers"] if name == b"content-type"]
+        self.snapshots.append((scope["path"], body, types[0]))
+        return self.snapshot_status, {}, b""
+
+    def _snapshot(self, path: str) -> tuple[int, dict[str, str], bytes]:
+        if not self.snapshots:
+            return 404, {}, b""
+        there, body, content_type = self.snapshots[-1]
+        if path.endswith("/snapshot"):
+            return 307, {"location": there}, b""
+        offset = there.rpartition("/")[2]
+        return 200, {"content-type": content_type, "stream-snapshot-offset": offset}, body
+
+    def _read(self, method: str, query: dict[str, list[str]]) -> tuple[int, dict[str, str], bytes]:
         headers = {
             "content-type": "application/json" if self._is_json else "application/octet-stream",
             "stream-next-offset": self.tail,
@@ -83,7 +92,7 @@ class OpaqueServer:
         }
         if self._retained:
             headers["stream-snapshot-offset"] = token(self._retained)
-        if scope["method"] == "HEAD":
+        if method == "HEAD":
             return 200, headers, b""
         start = 0 if query["offset"] == ["-1"] else int(query["offset"][0][1:5])
         if start < self._retained:

@@ -14,7 +14,7 @@ from tidemark.local.ports import listening_socket, port_of
 from tidemark.local.server import Server
 
 Spoil = Callable[[str, str, dict[str, str]], str | None]
-"""Given method, path and headers: None, `before` (not carried out), or `after` (carried out and unanswered)."""
+"""Given method, path and headers: None, `before` (not carried out) or `after` (carried out, unanswered)."""
 
 
 class ThreadedServer:
@@ -24,7 +24,9 @@ class ThreadedServer:
         self._application = application
         self._listener: socket.socket = listening_socket("127.0.0.1", 0)
         self._server = Server(
-            uvicorn.Config(self._spoiling, interface="asgi3", log_level="critical", access_log=False, lifespan="off")
+            uvicorn.Config(
+                self._spoiling, interface="asgi3", log_level="critical", access_log=False, lifespan="off"
+            )
         )
         self._thread = threading.Thread(target=self._run, name="test-server", daemon=True)
         self.spoil: Spoil = lambda _method, _path, _headers: None

@@ -87,5 +87,9 @@ def test_every_wrong_option_is_named_before_a_task_starts(read: Read, spark: Any
     with pytest.raises(PySparkException) as refused:
         read(subscribe="a", subscribePatern="b", maxOffsetsPerTrigger="1", failOnDataLoss="perhaps").count()
     text = str(refused.value)
-    for fault in ("did you mean subscribePattern?", "maxOffsetsPerTrigger is for a streaming", "failOnDataLoss: must"):
+    for fault in (
+        "did you mean subscribePattern?",
+        "maxOffsetsPerTrigger is for a streaming",
+        "failOnDataLoss: must",
+    ):
         assert fault in text

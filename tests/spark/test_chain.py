@@ -161,7 +161,7 @@ def test_items_are_read_as_the_schema_reads_them() -> None:
         assert [end - start for start, end in zip([known.start, *ends], ends, strict=False)] == list(
             known.lengths
         )
-    assert {end: each.producer_id for end, each in producers_by_end(encode_batch("l", batches[0])).items()} == {
-        107: "new"
-    }
+    assert {
+        end: each.producer_id for end, each in producers_by_end(encode_batch("l", batches[0])).items()
+    } == {107: "new"}
     assert encode_lengths([1]) == b"\x01"

@@ -36,7 +36,13 @@ def test_merge_patch_is_the_rfcs(original: str, patch: str, result: str) -> None
 
 def test_the_last_of_each_key() -> None:
     fold = LastByKey("id")
-    messages = [b'{"id":1,"v":"a"}', b'{"id":"1","v":"b"}', b'{"id":1,"v":"c"}', b'{"id":2}', b'{"id":2,"deleted":true}']
+    messages = [
+        b'{"id":1,"v":"a"}',
+        b'{"id":"1","v":"b"}',
+        b'{"id":1,"v":"c"}',
+        b'{"id":2}',
+        b'{"id":2,"deleted":true}',
+    ]
     state = fold_messages(fold, fold.load(None), messages)
     assert fold.dump(state) == b'[{"id":1,"v":"c"},{"id":"1","v":"b"}]'
 
@@ -45,7 +51,12 @@ def test_the_last_of_each_key() -> None:
 @pytest.mark.parametrize("cut", range(5))
 def test_a_fold_in_two_steps_is_the_fold_in_one(name: str, cut: int) -> None:
     """What snapshots rest on: the next one begins from the last one's bytes."""
-    messages = [b'{"key":"a","x":1}', b'{"key":"b","y":{"z":1}}', b'{"key":"a","x":null}', b'{"y":{"w":2},"key":"b"}']
+    messages = [
+        b'{"key":"a","x":1}',
+        b'{"key":"b","y":{"z":1}}',
+        b'{"key":"a","x":null}',
+        b'{"y":{"w":2},"key":"b"}',
+    ]
     fold = find_fold(name, "key")
     whole = fold_messages(fold, fold.load(None), messages)
     first = fold.dump(fold_messages(fold, fold.load(None), messages[:cut])) if cut else None

@@ -35,7 +35,9 @@ def load(name: str) -> ModuleType:
 
 
 @pytest.fixture
-def start(spark: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+def start(
+    spark: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
     """Run a job; its exit code, standard output and standard error."""
     monkeypatch.setattr("tidemark.spark.job.open_session", lambda _name: spark)
 
@@ -54,7 +56,12 @@ def where(world: World) -> list[str]:
 
 
 def test_archive_and_replay_give_the_same_bytes(
-    start: Callable[..., tuple[int, str, str]], spark: Any, world: World, name: str, where: list[str], tmp_path: Path
+    start: Callable[..., tuple[int, str, str]],
+    spark: Any,
+    world: World,
+    name: str,
+    where: list[str],
+    tmp_path: Path,
 ) -> None:
     """Incremental, and after a failure between two runs; JSON as it was written, and large bodies."""
     filled(world, f"{name}-json", b'[{"a": 1.0}, "x"]', b' {"b" : [1, 2]} ', content_type=JSON)
@@ -69,7 +76,16 @@ def test_archive_and_replay_give_the_same_bytes(
     assert (tmp_path / "archive" / "bucket=v1" / "date=2027-01-15").is_dir()
     assert taken_positions(spark, checkpoint)[f"{name}-json"].offset == "0000000000000032"
     for kind in ("json", "bytes"):
-        replay = ["replay", *where, "--archive", out, "--stream", f"{name}-{kind}", "--to", f"{name}-{kind}-again"]
+        replay = [
+            "replay",
+            *where,
+            "--archive",
+            out,
+            "--stream",
+            f"{name}-{kind}",
+            "--to",
+            f"{name}-{kind}-again",
+        ]
         replay += ["--staging", str(tmp_path / "staging"), "--id", f"{name}-{kind}"]
         for _ in range(2):
             code, said, _ = start(*replay)
@@ -79,7 +95,12 @@ def test_archive_and_replay_give_the_same_bytes(
 
 
 def test_archive_from_an_export(
-    start: Callable[..., tuple[int, str, str]], spark: Any, world: World, name: str, where: list[str], tmp_path: Path
+    start: Callable[..., tuple[int, str, str]],
+    spark: Any,
+    world: World,
+    name: str,
+    where: list[str],
+    tmp_path: Path,
 ) -> None:
     """The export is the table's own items, as DynamoDB writes them to S3."""
     filled(world, name, b"[1,2]", b"3", content_type=JSON)
@@ -92,7 +113,9 @@ def test_archive_from_an_export(
 
         items.append(encode_stream(record))
         items += process.stores.table.query(log_pk(record.key, record.incarnation))[0]
-    items.append({"pk": {"S": "log/v1/gone#x"}} | {name: value for name, value in items[1].items() if name != "pk"})
+    items.append(
+        {"pk": {"S": "log/v1/gone#x"}} | {name: value for name, value in items[1].items() if name != "pk"}
+    )
     export = tmp_path / "export"
     export.mkdir()
     for number, half in enumerate((items[::2], items[1::2])):
@@ -106,7 +129,12 @@ def test_archive_from_an_export(
 
 
 def test_ingest(
-    start: Callable[..., tuple[int, str, str]], spark: Any, server: ThreadedServer, world: World, name: str, tmp_path: Path
+    start: Callable[..., tuple[int, str, str]],
+    spark: Any,
+    server: ThreadedServer,
+    world: World,
+    name: str,
+    tmp_path: Path,
 ) -> None:
     path = str(tmp_path / "events")
     spark.range(0, 300, 1, 1).selectExpr("id", f"concat('{name}-', id % 3) as user").write.parquet(path)
@@ -172,7 +200,12 @@ def test_snapshots_are_published_for_what_the_archive_has_taken(
 
 
 def test_a_message_that_does_not_fold_is_named_or_skipped(
-    start: Callable[..., tuple[int, str, str]], spark: Any, world: World, name: str, where: list[str], tmp_path: Path
+    start: Callable[..., tuple[int, str, str]],
+    spark: Any,
+    world: World,
+    name: str,
+    where: list[str],
+    tmp_path: Path,
 ) -> None:
     filled(world, name, b'[{"a":1}]', b"[7]", content_type=JSON)
     filled(world, f"{name}-t", b"{}", b"not json")
@@ -191,12 +224,24 @@ def test_a_message_that_does_not_fold_is_named_or_skipped(
     [
         (["archive", "--subscribe", "a", "--out", "x"], "--checkpoint is missing"),
         (["archive", "--subscribe", "a", "--out", "x", "--checkpoint", "y", "--option", "b"], "NAME=VALUE"),
-        (["snapshot", "--subscribe", "a", "--fold", "sum", "--no-consumer", "--dry-run", "x"], "fold must be"),
-        (["snapshot", "--subscribe", "a", "--fold", "json:nope", "--no-consumer", "--dry-run", "x"], "cannot be loaded"),
-        (["snapshot", "--subscribe", "a", "--fold", "merge-patch", "--no-consumer"], "--publish-url is missing"),
+        (
+            ["snapshot", "--subscribe", "a", "--fold", "sum", "--no-consumer", "--dry-run", "x"],
+            "fold must be",
+        ),
+        (
+            ["snapshot", "--subscribe", "a", "--fold", "json:nope", "--no-consumer", "--dry-run", "x"],
+            "cannot be loaded",
+        ),
+        (
+            ["snapshot", "--subscribe", "a", "--fold", "merge-patch", "--no-consumer"],
+            "--publish-url is missing",
+        ),
         (["stats", "--subscribe", "nowhere"], "no such stream in v1: nowhere"),
         (["stats", "--subscribe", "a", "--option", "tabel=x"], "did you mean table?"),
-        (["replay", "--archive", "nothing", "--stream", "a", "--to", "b", "--staging", "s", "--id", "i"], "PATH_NOT_FOUND"),
+        (
+            ["replay", "--archive", "nothing", "--stream", "a", "--to", "b", "--staging", "s", "--id", "i"],
+            "PATH_NOT_FOUND",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(
@@ -223,7 +268,14 @@ def test_missing_java_is_told_in_one_line(tmp_path: Path) -> None:
 
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=60, env=environment | {"PATH": str(tmp_path)}
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment | {"PATH": str(tmp_path)},
     )
     assert done.returncode == 2
-    assert done.stderr == "stats: Java is missing: Spark needs Java 17 or newer, on the PATH or at JAVA_HOME\n"
+    assert (
+        done.stderr == "stats: Java is missing: Spark needs Java 17 or newer, on the PATH or at JAVA_HOME\n"
+    )

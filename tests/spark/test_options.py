@@ -34,15 +34,24 @@ def read_faults(given: dict[str, str], *, streaming: bool = False) -> list[str]:
         ({"subscribe": "[1]"}, "subscribe: a JSON array must hold names"),
         ({"subscribe": '["a"'}, "subscribe: Expecting"),
         ({"subscribePattern": "("}, "subscribePattern: not a regular expression"),
-        (TABLE | {"startingOffset": "earliest"}, "unknown option startingoffset (did you mean startingOffsets?)"),
+        (
+            TABLE | {"startingOffset": "earliest"},
+            "unknown option startingoffset (did you mean startingOffsets?)",
+        ),
         (TABLE | {"zzz": "1"}, "unknown option zzz (known: transport"),
         (TABLE | {"startingOffsets": "first"}, "startingOffsets: must be earliest, latest or a JSON object"),
         (TABLE | {"startingOffsets": "{"}, "startingOffsets: must be earliest, latest or a JSON object"),
         (TABLE | {"startingOffsets": "{}"}, "startingOffsets: must be"),
         (TABLE | {"startingOffsets": "[1]"}, "startingOffsets: must be"),
         (TABLE | {"startingOffsets": '{"a": -1}'}, "the offset of a must be text"),
-        (TABLE | {"startingOffsets": '{"b": "-1"}'}, "startingOffsets names streams that are not subscribed: b"),
-        (TABLE | {"endingOffsets": '{"c":"1","b":"2"}'}, "endingOffsets names streams that are not subscribed: b, c"),
+        (
+            TABLE | {"startingOffsets": '{"b": "-1"}'},
+            "startingOffsets names streams that are not subscribed: b",
+        ),
+        (
+            TABLE | {"endingOffsets": '{"c":"1","b":"2"}'},
+            "endingOffsets names streams that are not subscribed: b, c",
+        ),
         (TABLE | {"startingOffsets": "latest"}, "a batch read would be empty"),
         (TABLE | {"endingOffsets": "earliest"}, "nothing ends before it begins"),
         (TABLE | {"maxOffsetsPerTrigger": "10"}, "maxOffsetsPerTrigger is for a streaming query"),
@@ -104,7 +113,12 @@ def test_every_fault_is_named_at_once() -> None:
 
 def test_names_are_found_however_they_are_written() -> None:
     """Spark hands them on in lower case."""
-    given = {"SUBSCRIBE": "a, b", "startingoffsets": '{"a":"-1"}', "MaxOffsetsPerTrigger": "7", "checkpointlocation": "x"}
+    given = {
+        "SUBSCRIBE": "a, b",
+        "startingoffsets": '{"a":"-1"}',
+        "MaxOffsetsPerTrigger": "7",
+        "checkpointlocation": "x",
+    }
     options = parse_read_options(given, streaming=True, environment={})
     assert (options.names, options.starting, options.limit_bytes) == (("a", "b"), {"a": "-1"}, 7)
     assert isinstance(parse_read_options(TABLE, streaming=False, environment={}).starting, Earliest)
@@ -113,11 +127,18 @@ def test_names_are_found_however_they_are_written() -> None:
 
 
 def test_where_the_streams_are_comes_from_options_then_from_the_environment() -> None:
-    environment = {"TABLE_NAME": "t", "BUCKET_NAME": "b", "AWS_REGION": "r", "AWS_ENDPOINT_URL_DYNAMODB": "http://d"}
+    environment = {
+        "TABLE_NAME": "t",
+        "BUCKET_NAME": "b",
+        "AWS_REGION": "r",
+        "AWS_ENDPOINT_URL_DYNAMODB": "http://d",
+    }
     origin = parse_read_options(TABLE | {"table": "mine"}, streaming=False, environment=environment).origin
     assert (origin.table, origin.blob_bucket, origin.region) == ("mine", "b", "r")
     assert (origin.transport, origin.dynamodb_endpoint) == (Transport.DYNAMODB, "http://d")
-    http = parse_read_options(HTTP | {"bucket": "some-bucket", "token": "secret"}, streaming=False, environment={}).origin
+    http = parse_read_options(
+        HTTP | {"bucket": "some-bucket", "token": "secret"}, streaming=False, environment={}
+    ).origin
     assert http.transport is Transport.HTTP
     assert http.stream_url("a b/ü") == "http://h/some-bucket/a%20b/%C3%BC"
     assert "secret" not in repr(http)

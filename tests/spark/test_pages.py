@@ -37,7 +37,9 @@ def test_bytes_are_rows_of_pages(server: ThreadedServer, world: World, name: str
     assert max(len(value) for _, _, value in found) <= 1024 * 1024
 
 
-@pytest.mark.parametrize(("content_type", "bodies"), [(JSON, (b"[1,22]", b"3", b"[4,5]")), (BYTES, (b"ab", b"c", b"de"))])
+@pytest.mark.parametrize(
+    ("content_type", "bodies"), [(JSON, (b"[1,22]", b"3", b"[4,5]")), (BYTES, (b"ab", b"c", b"de"))]
+)
 def test_a_read_ends_at_its_pinned_end(
     server: ThreadedServer, world: World, name: str, content_type: Any, bodies: tuple[bytes, ...]
 ) -> None:
@@ -89,7 +91,9 @@ def test_streams_of_a_bucket_by_pattern() -> None:
         assert [value for _, _, value in found] == [b"1"]
 
 
-def test_a_stream_that_is_missing_and_an_offset_that_is_none(server: ThreadedServer, world: World, name: str) -> None:
+def test_a_stream_that_is_missing_and_an_offset_that_is_none(
+    server: ThreadedServer, world: World, name: str
+) -> None:
     with pytest.raises(InvalidOptions, match=f"no such stream in v1: {name}"):
         read_here({"url": server.url}, subscribe=name)
     filled(world, name, b"[1,2]", content_type=JSON)
@@ -105,7 +109,9 @@ def test_a_server_that_is_busy_for_a_moment_is_asked_again(
     assert [value for _, _, value in read_here({"url": server.url}, subscribe=name)] == [b"1", b"2"]
 
 
-def test_streaming_over_http(spark: Any, server: ThreadedServer, world: World, name: str, tmp_path: Any) -> None:
+def test_streaming_over_http(
+    spark: Any, server: ThreadedServer, world: World, name: str, tmp_path: Any
+) -> None:
     filled(world, name, b"[1,2]", content_type=JSON)
 
     def run() -> None:

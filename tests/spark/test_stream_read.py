@@ -100,7 +100,9 @@ def test_a_batch_that_failed_is_read_again_as_it_was(query: Query, world: World,
     assert query.values() == numbered(0, 8)
 
 
-LIMITED = {"maxOffsetsPerTrigger": "12"} | ({} if ADMISSION else {"assumeProcessingTime": "true"})
+LIMITED: dict[str, Any] = {"maxOffsetsPerTrigger": "12"} | (
+    {} if ADMISSION else {"assumeProcessingTime": "true"}
+)
 
 
 def test_a_limit_cuts_batches_and_loses_nothing(query: Query, world: World, name: str) -> None:
@@ -149,7 +151,9 @@ def test_latest_reads_only_what_comes(query: Query, world: World, name: str) -> 
     assert query.values() == [b"new"]
 
 
-def test_new_streams_of_a_pattern_are_read_from_their_beginning(query: Query, world: World, name: str) -> None:
+def test_new_streams_of_a_pattern_are_read_from_their_beginning(
+    query: Query, world: World, name: str
+) -> None:
     filled(world, f"{name}-a", b"a1")
     query.run(subscribePattern=f"{name}-.*")
     filled(world, f"{name}-b", b"b1", b"b2")

@@ -92,11 +92,15 @@ def test_a_write_whose_commit_failed_goes_on_under_its_id(
 
 def test_overwrite_is_refused(spark: Any, world: World, name: str, options: dict[str, str]) -> None:
     with pytest.raises(Exception, match="overwrite is refused"):
-        spark.range(1).selectExpr("'1' as value").write.format("tidemark").mode("overwrite").options(**options).save()
+        spark.range(1).selectExpr("'1' as value").write.format("tidemark").mode("overwrite").options(
+            **options
+        ).save()
     assert stored(world, name) == []
 
 
-def copy(spark: Any, source: dict[str, str], sink: dict[str, str], checkpoint: Path, change: Any = None) -> None:
+def copy(
+    spark: Any, source: dict[str, str], sink: dict[str, str], checkpoint: Path, change: Any = None
+) -> None:
     """One stream into another, exactly once."""
     frame = spark.readStream.format("tidemark").options(**source).load()
     frame = frame if change is None else change(frame)
@@ -136,7 +140,9 @@ def test_a_streaming_query_writes_exactly_once(
     sink = options | {"bytesPerAppend": "50"}
     replays = [
         lambda frame: frame.repartition(3),
-        lambda frame: frame.select("stream", "value").coalesce(1).mapInArrow(backwards, "stream STRING, value BINARY"),
+        lambda frame: (
+            frame.select("stream", "value").coalesce(1).mapInArrow(backwards, "stream STRING, value BINARY")
+        ),
     ]
     for batch in range(2):
         numbers = list(range(batch * 100, batch * 100 + 100))
@@ -150,7 +156,7 @@ def test_a_streaming_query_writes_exactly_once(
             return ("before", "after")[batch] if method == "POST" and posts[0] > 1 else None
 
         spoiling(dies)
-        with pytest.raises(Exception, match="goes on where it stopped|NotPublished|tidemark"):
+        with pytest.raises(Exception, match=r"of batch \d: "):
             copy(spark, source, sink, tmp_path / "checkpoint")
         spoiling(lambda *_: None)
         assert len(stored(world, name)) < (batch + 1) * 100
@@ -175,7 +181,9 @@ def test_a_new_checkpoint_is_a_new_query(
     assert stored(world, name) == [1, 2, 3, 1, 2, 3]
 
 
-def test_complete_output_is_refused(spark: Any, options: dict[str, str], name: str, world: World, tmp_path: Path) -> None:
+def test_complete_output_is_refused(
+    spark: Any, options: dict[str, str], name: str, world: World, tmp_path: Path
+) -> None:
     filled(world, f"{name}-o", b"[1]", content_type=JSON)
     counts = (
         spark.readStream.format("tidemark")

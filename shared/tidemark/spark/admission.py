@@ -36,17 +36,17 @@ class AdmittedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver = Driver(self._options)
         return self._driver
 
-    def initialOffset(self) -> Offset:  # noqa: N802
+    def initialOffset(self) -> Offset:
         return encode_offset(self.driver.initial())
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         limit_bytes = self._options.limit_bytes
         return ReadAllAvailable() if limit_bytes is None else ReadMaxBytes(limit_bytes)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         self._target = self.driver.tails(fresh=True)
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         starts = decode_offset(start)
         tails = self.driver.tails() if self._target is None else self._up_to_target(starts)
         ends = self.driver.with_gone(starts, tails)
@@ -63,7 +63,7 @@ class AdmittedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name, end in self._target.items()
         }
 
-    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+    def reportLatestOffset(self) -> Offset | None:
         return encode_offset(self.driver.tails()) or None
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:

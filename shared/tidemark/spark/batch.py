@@ -39,7 +39,7 @@ class PushdownBatchReader(BatchReader):
     """Spark 4.1 and newer, where it is switched on; a reader that has this method makes Spark
     fail where it is switched off, so it is a class of its own."""
 
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - Spark's name
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         return self._narrowing.take(filters)
 
 

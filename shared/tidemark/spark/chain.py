@@ -12,6 +12,7 @@ import time
 from binascii import a2b_base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -166,7 +167,7 @@ def _cut(segment: Segment, part_bytes: int) -> Iterator[tuple[int, int]]:
     size = segment.end - segment.start
     pieces = max(1, round(size / part_bytes)) if size else 0
     edges = [segment.start + size * index // pieces for index in range(pieces + 1)] if pieces else []
-    return zip(edges, edges[1:], strict=False)
+    return pairwise(edges)
 
 
 def _items(table: Table, part: Part) -> Iterator[Item]:
@@ -221,7 +222,9 @@ class Rows:
         self._origin = (bucket, part.name, part.content_type)
         self._low, self._high = int(part.start), int(part.end)
         # A stored JSON message ends in a comma of ours.
-        self._tail_bytes = 1 if part.content_type.partition(";")[0].strip().lower() == "application/json" else 0
+        self._tail_bytes = (
+            1 if part.content_type.partition(";")[0].strip().lower() == "application/json" else 0
+        )
         self._clear()
 
     def _clear(self) -> None:
@@ -260,12 +263,14 @@ class Rows:
     def take(self) -> pa.RecordBatch:
         batch = make_batch(
             self._origin,
-            _tokens(self._starts),
-            _tokens(self._ends),
-            pa.repeat(pa.scalar(0, pa.int32()), self.count),
-            pa.array(self._values, pa.binary()),
-            pc.multiply(pa.array(self._times, pa.int64()), 1000).cast(pa.timestamp("us", tz="UTC")),
-            self._producer_columns(),
+            offsets=_tokens(self._starts),
+            end_offsets=_tokens(self._ends),
+            positions=pa.repeat(pa.scalar(0, pa.int32()), self.count),
+            values=pa.array(self._values, pa.binary()),
+            timestamps=pc.multiply(pa.array(self._times, pa.int64()), 1000).cast(
+                pa.timestamp("us", tz="UTC")
+            ),
+            producers=self._producer_columns(),
         )
         self._clear()
         return batch
@@ -283,5 +288,3 @@ class Rows:
 def _tokens(places: list[int]) -> pa.Array:
     """`render_offset`, a column at a time."""
     return pc.utf8_lpad(pa.array(places, pa.int64()).cast(pa.string()), WIDTH, "0")
-
-

@@ -75,7 +75,7 @@ class Chunker:
 
     def _check(self, values: pa.Array) -> None:
         if values.null_count:
-            self._refuse(values.is_null().index(True).as_py(), "the value is null", b"")  # noqa: FBT003
+            self._refuse(values.is_null().index(True).as_py(), "the value is null", b"")
         longest = pc.max(pc.binary_length(values)).as_py() or 0
         if longest > MAX_BODY_BYTES - 2 * self._is_json:
             row = pc.index(pc.binary_length(values), longest).as_py()
@@ -83,7 +83,9 @@ class Chunker:
         if self._is_json:
             self._check_json(values)
         elif not self._joins and len(values) and pc.min(pc.binary_length(values)).as_py() == 0:
-            self._refuse(pc.index(pc.binary_length(values), 0).as_py(), "an empty value cannot be appended", b"")
+            self._refuse(
+                pc.index(pc.binary_length(values), 0).as_py(), "an empty value cannot be appended", b""
+            )
 
     def _check_json(self, values: pa.Array) -> None:
         """Each row alone, by the server's own parser: rows that are no JSON may be it together."""
@@ -137,7 +139,7 @@ class Chunker:
             return values[0].as_buffer()
         whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
         joined = pc.binary_join(whole, pa.scalar(b"," if self._is_json else b"", pa.binary()))[0].as_buffer()
-        return b"[%b]" % memoryview(joined) if self._is_json else joined
+        return b"".join((b"[", joined, b"]")) if self._is_json else joined
 
 
 def _by_stream(streams: pa.Array | str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:

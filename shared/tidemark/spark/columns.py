@@ -33,6 +33,7 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 
 def make_batch(
     origin: tuple[str, str, str],
+    *,
     offsets: pa.Array,
     end_offsets: pa.Array,
     positions: pa.Array,

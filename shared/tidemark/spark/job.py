@@ -42,11 +42,15 @@ def parser_for(name: str, description: str) -> argparse.ArgumentParser:
         prog=name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     where = parser.add_argument_group("where the streams are")
-    where.add_argument("--transport", choices=("dynamodb", "http"), help="default: http with --url, else dynamodb")
+    where.add_argument(
+        "--transport", choices=("dynamodb", "http"), help="default: http with --url, else dynamodb"
+    )
     where.add_argument("--url", help="root of an HTTP server, such as https://streams.example.com")
     where.add_argument("--bucket", help="bucket of the streams (default: the plain surface, v1)")
     where.add_argument("--table", help="DynamoDB table (default: TABLE_NAME, or tidemark)")
-    where.add_argument("--blob-bucket", help="S3 bucket of large bodies (default: BUCKET_NAME, or tidemark-blobs)")
+    where.add_argument(
+        "--blob-bucket", help="S3 bucket of large bodies (default: BUCKET_NAME, or tidemark-blobs)"
+    )
     where.add_argument(
         "--option",
         action="append",
@@ -117,7 +121,9 @@ def open_session(name: str) -> Any:
     return spark
 
 
-def run(name: str, parser: argparse.ArgumentParser, body: Callable[[Any, argparse.Namespace, Job], None]) -> int:
+def run(
+    name: str, parser: argparse.ArgumentParser, body: Callable[[Any, argparse.Namespace, Job], None]
+) -> int:
     return run_with(name, parser, body, sys.argv[1:])
 
 

@@ -65,7 +65,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 def decode_manifest(data: bytes) -> Manifest:
     value = orjson.loads(data)
-    runs = (Run(stream, file, start, tuple(sizes), rows) for stream, file, start, sizes, rows in value["runs"])
+    runs = (
+        Run(stream, file, start, tuple(sizes), rows) for stream, file, start, sizes, rows in value["runs"]
+    )
     return Manifest(value["query"], tuple(runs))
 
 

@@ -118,6 +118,9 @@ class Earliest:
 Where = Latest | Earliest | Mapping[str, str]
 """For every stream alike, or for each its own: `earliest`, `latest` or an offset."""
 
+_EARLIEST: Final[Where] = Earliest()
+_LATEST: Final[Where] = Latest()
+
 
 @dataclass(frozen=True)
 class ReadOptions:
@@ -193,12 +196,12 @@ def parse_read_options(
         origin=origin,
         names=names,
         pattern=pattern,
-        starting=reading.parse("startingOffsets", Earliest(), parse_where),
-        ending=reading.parse("endingOffsets", Latest(), parse_where),
+        starting=reading.parse("startingOffsets", _EARLIEST, parse_where),
+        ending=reading.parse("endingOffsets", _LATEST, parse_where),
         limit_bytes=reading.parse("maxOffsetsPerTrigger", None, _positive),
-        fail_on_data_loss=reading.parse("failOnDataLoss", True, _boolean),  # noqa: FBT003 - a default
+        fail_on_data_loss=reading.parse("failOnDataLoss", True, _boolean),
         bytes_per_partition=reading.parse("bytesPerPartition", ReadOptions.bytes_per_partition, _positive),
-        assume_processing_time=reading.parse("assumeProcessingTime", False, _boolean),  # noqa: FBT003
+        assume_processing_time=reading.parse("assumeProcessingTime", False, _boolean),
     )
     _check_contradictions(reading, options, streaming=streaming)
     reading.finish()
@@ -222,7 +225,9 @@ def _check_contradictions(reading: _Reading, options: ReadOptions, *, streaming:
         if isinstance(where, Mapping) and options.names:
             strangers = sorted(where.keys() - set(options.names))
             if strangers:
-                reading.faults.append(f"{option} names streams that are not subscribed: {', '.join(strangers)}")
+                reading.faults.append(
+                    f"{option} names streams that are not subscribed: {', '.join(strangers)}"
+                )
 
 
 def parse_write_options(
@@ -232,7 +237,9 @@ def parse_write_options(
     reading = _Reading(given, ORIGIN_OPTIONS + WRITE_OPTIONS)
     origin = _parse_origin(reading, environment)
     if reading.has("stream") == reading.has("streamColumn"):
-        reading.faults.append("give either stream (all rows to one) or streamColumn (the column that names it)")
+        reading.faults.append(
+            "give either stream (all rows to one) or streamColumn (the column that names it)"
+        )
     if not reading.text("stagingDir"):
         reading.faults.append(
             "stagingDir is missing: a directory that the driver and all tasks share, or s3://bucket/prefix"
@@ -246,8 +253,8 @@ def parse_write_options(
         stream_column=reading.text("streamColumn"),
         value_column=reading.text("valueColumn", "value") or "value",
         content_type=content_type,
-        create_streams=reading.parse("createStreams", False, _boolean),  # noqa: FBT003
-        join_rows=reading.parse("joinRows", False, _boolean),  # noqa: FBT003
+        create_streams=reading.parse("createStreams", False, _boolean),
+        join_rows=reading.parse("joinRows", False, _boolean),
         staging_dir=(reading.text("stagingDir") or "").rstrip("/"),
         producer_id=reading.parse("producerId", None, _producer_id),
         bytes_per_append=reading.parse("bytesPerAppend", _MEGABYTE, _append_size),
@@ -285,7 +292,9 @@ def _check_transport(reading: _Reading, transport: Transport) -> None:
     of_http = ("url", "streamPath", "token")
     of_dynamodb = ("table", "blobBucket", "region", "dynamodbEndpoint", "s3Endpoint")
     if transport is Transport.HTTP and not reading.has("url"):
-        reading.faults.append("transport=http needs url, the server's root such as https://streams.example.com")
+        reading.faults.append(
+            "transport=http needs url, the server's root such as https://streams.example.com"
+        )
     others = of_http if transport is Transport.DYNAMODB else of_dynamodb
     given = [name for name in others if reading.has(name)]
     if given:
@@ -299,7 +308,9 @@ def _parse_subscription(reading: _Reading, origin: Origin) -> tuple[tuple[str, .
         reading.faults.append(f"give either subscribe (or load('stream')) or subscribePattern, {found}")
     pattern = reading.parse("subscribePattern", None, _pattern)
     if pattern is not None and origin.transport is Transport.HTTP and origin.bucket == PLAIN_BUCKET:
-        reading.faults.append("subscribePattern over HTTP needs bucket: only a bucket's streams can be listed")
+        reading.faults.append(
+            "subscribePattern over HTTP needs bucket: only a bucket's streams can be listed"
+        )
     if reading.text("path"):
         return (reading.text("path") or "",), pattern
     return reading.parse("subscribe", (), parse_names), pattern

@@ -60,7 +60,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Part(InputPartition):  # type: ignore[misc] # pyspark publishes it without types
+class Part(InputPartition):
     """What one task reads: the messages of a stream that begin in [start, end).
 
     `segment` names where they are stored; a stream whose log is in several pieces has parts

@@ -22,7 +22,7 @@ import urllib3
 
 from tidemark.protocol.offset import parse_token
 from tidemark.spark.columns import BATCH_ROWS, make_batch
-from tidemark.spark.json_array import split_arriving, split_array
+from tidemark.spark.json_array import split_array, split_arriving
 from tidemark.spark.options import Origin
 from tidemark.spark.origin import BadOffset, DataLoss, Head, MissingStream, Part, Position
 from tidemark.spark.web import HttpFault, Web
@@ -107,7 +107,7 @@ class PagesReader:
     def backlog(self, start: Position, end: Position) -> int:
         return int(start.offset != end.offset)
 
-    def parts(self, name: str, start: Position, end: Position, part_bytes: int) -> Sequence[Part]:  # noqa: ARG002
+    def parts(self, name: str, start: Position, end: Position, part_bytes: int) -> Sequence[Part]:
         if start.offset == end.offset:
             return []
         return [Part(name, end.content_type, "", start.offset, end.offset)]
@@ -206,11 +206,11 @@ class PagesReader:
         end = part.end if _is_past(page.end, part.end) else page.end
         return make_batch(
             (self._origin.bucket, part.name, part.content_type),
-            pa.repeat(pa.scalar(page.start, pa.string()), rows),
-            pa.repeat(pa.scalar(end, pa.string()), rows),
-            pa.array(range(first, first + rows), pa.int32()),
-            pa.array(values, pa.binary()),
-            pa.nulls(rows, pa.timestamp("us", tz="UTC")),
+            offsets=pa.repeat(pa.scalar(page.start, pa.string()), rows),
+            end_offsets=pa.repeat(pa.scalar(end, pa.string()), rows),
+            positions=pa.array(range(first, first + rows), pa.int32()),
+            values=pa.array(values, pa.binary()),
+            timestamps=pa.nulls(rows, pa.timestamp("us", tz="UTC")),
         )
 
 
@@ -255,5 +255,3 @@ def _bounded(pieces: Iterator[list[bytes]]) -> Iterator[tuple[int, list[bytes]]]
             some = values[start : start + BATCH_ROWS]
             yield first, some
             first += len(some)
-
-

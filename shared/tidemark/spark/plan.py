@@ -40,7 +40,9 @@ def require_all(options: ReadOptions, heads: Mapping[str, Head]) -> None:
         raise InvalidOptions([f"no such stream in {options.origin.bucket}: {', '.join(missing)}"])
 
 
-def starting_positions(options: ReadOptions, reader: Reader, heads: Mapping[str, Head]) -> dict[str, Position]:
+def starting_positions(
+    options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
+) -> dict[str, Position]:
     """Raises InvalidOptions for offsets that are none, DataLoss for one below what is retained."""
     given = options.starting
     if isinstance(given, Earliest):

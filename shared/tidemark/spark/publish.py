@@ -133,7 +133,7 @@ class LogPublisher:
 
 def _explain(stream: str, claim: Claim, status: int, text: str) -> str:
     meanings = {
-        ProducerFenced.status: "a newer batch of this producer id is published already: is another driver running?",
+        ProducerFenced.status: "a newer batch of this producer id is there already: does another driver run?",
         StreamNotFound.status: "the stream is gone",
         Conflict.status: "the stream is closed, of another content type, or was created again in between",
         0: "the server does not answer; the batch goes on where it stopped when it is repeated",
@@ -146,6 +146,7 @@ def publish(
     publisher: Publisher,
     staging: Staging,
     manifest: Manifest,
+    *,
     producer_id: str,
     batch: int,
     content_types: dict[str, ContentType],

@@ -14,7 +14,9 @@ from tidemark.spark.options import Origin
 from tidemark.spark.origin import DataLoss, MissingStream, Position, Reader, connect
 from tidemark.spark.web import HttpFault, Web
 
-RESULT_SCHEMA: Final = "stream STRING, outcome STRING, offset STRING, messages BIGINT, skipped BIGINT, detail STRING"
+RESULT_SCHEMA: Final = (
+    "stream STRING, outcome STRING, offset STRING, messages BIGINT, skipped BIGINT, detail STRING"
+)
 _RESULT: Final = pa.schema(
     [
         ("stream", pa.string()),
@@ -29,6 +31,7 @@ _PART_BYTES: Final = 1 << 40
 
 #: What became of a stream.
 PUBLISHED: Final = "published"
+FOLDED: Final = "folded"
 UNCHANGED: Final = "unchanged"
 CONFLICT: Final = "conflict"
 NOT_TAKEN: Final = "not taken yet"
@@ -120,7 +123,9 @@ class Snapshotter:
     def _messages(self, stream: str, start: Position, end: Position) -> Iterator[tuple[bytes, str]]:
         for part in self._reader.parts(stream, start, end, _PART_BYTES):
             for batch in self._reader.read(part):
-                yield from zip(batch.column("value").to_pylist(), batch.column("offset").to_pylist(), strict=True)
+                yield from zip(
+                    batch.column("value").to_pylist(), batch.column("offset").to_pylist(), strict=True
+                )
 
     def _url(self, stream: str, offset: str = "") -> str:
         return f"{self._plan.publish_to.stream_url(stream)}/snapshot{offset and '/' + offset}"
@@ -135,6 +140,7 @@ class Snapshotter:
 
     def _publish(self, result: Outcome, body: bytes) -> Outcome:
         if self._plan.dry_run:
+            result.outcome = FOLDED
             result.detail = body.decode(errors="replace")
             return result
         headers = {"Content-Type": self._fold.content_type}

@@ -41,10 +41,10 @@ class TidemarkSource(DataSource):
     def schema(self) -> str:
         return SCHEMA
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - it has one schema
+    def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(parse_read_options(self.options, streaming=False))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_read_options(self.options, streaming=True)
         if spark_version() >= (4, 2):
             from tidemark.spark.admission import AdmittedStreamReader
@@ -52,17 +52,17 @@ class TidemarkSource(DataSource):
             return AdmittedStreamReader(options)
         return StreamReader(options)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's call
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         options = parse_write_options(self.options)
         repeatable = options.producer_id is not None
         if not repeatable:
             options = dataclasses.replace(options, producer_id=f"write-{uuid.uuid4().hex}")
         return BatchWriter(make_inner(options, schema, overwrite=overwrite), repeatable=repeatable)
 
-    def streamWriter(  # noqa: N802
+    def streamWriter(
         self,
         schema: StructType,
-        overwrite: bool,  # noqa: FBT001
+        overwrite: bool,
     ) -> DataSourceStreamWriter:
         inner = make_inner(parse_write_options(self.options), schema, overwrite=overwrite)
         if spark_version() >= (4, 1):
@@ -75,7 +75,7 @@ class TidemarkSource(DataSource):
 class PushdownTidemarkSource(TidemarkSource):
     """Registered where Spark pushes filters down to Python sources."""
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
+    def reader(self, schema: StructType) -> DataSourceReader:
         return PushdownBatchReader(parse_read_options(self.options, streaming=False))
 
 

@@ -51,7 +51,9 @@ def connect_staging(options: WriteOptions) -> Staging:
         return BucketStaging(client, place.netloc, place.path.strip("/"))
     if place.scheme in ("", "file"):
         return DirectoryStaging(Path(place.path))
-    raise InvalidOptions([f"stagingDir must be a directory or s3://bucket/prefix, got {options.staging_dir!r}"])
+    raise InvalidOptions(
+        [f"stagingDir must be a directory or s3://bucket/prefix, got {options.staging_dir!r}"]
+    )
 
 
 class DirectoryStaging:

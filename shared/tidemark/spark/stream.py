@@ -90,12 +90,12 @@ class StreamReader(DataSourceStreamReader):
             self._driver = Driver(self._options)
         return self._driver
 
-    def initialOffset(self) -> Offset:  # noqa: N802
+    def initialOffset(self) -> Offset:
         positions = self.driver.initial()
         self._position = positions
         return encode_offset(positions)
 
-    def latestOffset(self) -> Offset:  # noqa: N802
+    def latestOffset(self) -> Offset:
         if self._position is None:
             self._position = self.driver.initial()
         ends = self.driver.with_gone(self._position, self.driver.tails())
@@ -112,10 +112,9 @@ class StreamReader(DataSourceStreamReader):
 
 def _refuse_unseen_trigger(options: ReadOptions) -> None:
     if options.limit_bytes is not None and not options.assume_processing_time:
-        raise InvalidOptions(
-            [
-                "maxOffsetsPerTrigger on this version of Spark: with trigger AvailableNow it would stop"
-                " after one batch with data unread, and a source cannot see the trigger before Spark 4.2;"
-                " leave the limit out, or set assumeProcessingTime to true where the trigger is another one"
-            ]
+        why = (
+            "maxOffsetsPerTrigger on this version of Spark: with trigger AvailableNow it would stop"
+            " after one batch with data unread, and a source cannot see the trigger before Spark 4.2;"
+            " leave the limit out, or set assumeProcessingTime to true where the trigger is another one"
         )
+        raise InvalidOptions([why])

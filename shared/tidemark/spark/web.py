@@ -14,6 +14,9 @@ PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _FIRST_DELAY_SECONDS: Final = 0.05
 _LONGEST_DELAY_SECONDS: Final = 5.0
 _TIMEOUT: Final = urllib3.Timeout(connect=5, read=60)
+#: Redirects are followed (a snapshot may lie elsewhere), without the token if to another host;
+#: what else is tried again is decided here and not there.
+_REDIRECTS: Final = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=3)
 _SHOWN_BYTES: Final = 300
 
 
@@ -30,7 +33,7 @@ class Web:
     """Every request made here may be sent twice: reads, creations, appends with producer headers."""
 
     def __init__(self, token: str | None, *, retry_seconds: float) -> None:
-        self._pool = urllib3.PoolManager(maxsize=16, timeout=_TIMEOUT, retries=False)
+        self._pool = urllib3.PoolManager(maxsize=16, timeout=_TIMEOUT, retries=_REDIRECTS)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._retry_seconds = retry_seconds
 

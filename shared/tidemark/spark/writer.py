@@ -40,7 +40,7 @@ Piece = tuple[pa.Array | str, pa.Array]
 
 
 @dataclass(frozen=True)
-class Staged(WriterCommitMessage):  # type: ignore[misc] # pyspark publishes it without types
+class Staged(WriterCommitMessage):
     """What one task staged. `file` is set even where it holds nothing, to be removed."""
 
     query: str
@@ -55,7 +55,9 @@ def check_write(options: WriteOptions, schema: StructType, *, overwrite: bool) -
     if overwrite:
         faults.append("overwrite is refused: a stream is only ever appended to; use mode append")
     kinds = {field.name: field.dataType for field in schema.fields}
-    wanted = [(options.value_column, (StringType, BinaryType), "text or binary")]
+    wanted: list[tuple[str, tuple[type, ...], str]] = [
+        (options.value_column, (StringType, BinaryType), "text or binary")
+    ]
     if options.stream_column:
         wanted.append((options.stream_column, (StringType,), "text"))
     for column, types, words in wanted:
@@ -85,9 +87,7 @@ def resolve_content_type(options: WriteOptions) -> ContentType:
     return target.content_type
 
 
-def _target_faults(
-    stream: str, found: ContentType, wanted: ContentType | None, *, closed: bool
-) -> list[str]:
+def _target_faults(stream: str, found: ContentType, wanted: ContentType | None, *, closed: bool) -> list[str]:
     faults = [f"stream {stream} is closed"] if closed else []
     if wanted is not None and wanted.essence != found.essence:
         faults.append(f"stream {stream} is {found.essence}, not {wanted.essence}")
@@ -141,7 +141,10 @@ class Write:
             if self.stream_index is not None:
                 streams = pa.array([row[self.stream_index] for row in some], pa.string())
             values = [row[self.value_index] for row in some]
-            yield streams, pa.array(values, pa.string()) if is_text else pa.array(map(_plain, values), pa.binary())
+            yield (
+                streams,
+                pa.array(values, pa.string()) if is_text else pa.array(map(_plain, values), pa.binary()),
+            )
 
     def producer_id(self, query: str) -> str:
         return self.options.producer_id or query
@@ -160,7 +163,9 @@ class Write:
         if settled.runs and not batches.is_done(batch):
             publisher = connect_publisher(self.options.origin)
             content_types = self._prepare(publisher, settled)
-            publish(publisher, staging, settled, producer_id, batch, content_types)
+            publish(
+                publisher, staging, settled, producer_id=producer_id, batch=batch, content_types=content_types
+            )
         batches.finish(batch, settled, [each.file for each in staged])
         return settled
 
@@ -213,9 +218,10 @@ class BatchWriter(DataSourceArrowWriter):
         try:
             self._inner.publish(messages, 0)
         except Exception as fault:
+            producer_id = self._inner.options.producer_id
             fault.add_note(
-                f"Some of it may be in the streams. Write again with producerId={self._inner.options.producer_id}"
-                " and the rest will follow, nothing twice."
+                f"Some of it may be in the streams. Write again with producerId={producer_id}"
+                " and the rest follows, nothing twice."
             )
             raise
         if not self._repeatable:
@@ -234,10 +240,10 @@ class StreamWriter(DataSourceStreamWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return self._inner.stage(self._inner.pieces_of_rows(iterator))
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._inner.publish(messages, batchId)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._inner.discard(messages, batchId)
 
 
