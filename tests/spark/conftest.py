@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests.spark.streams import table_options
 from tests.support import World, make_world
 from tidemark.local.engines import LocalServices
 from tidemark.settings import Settings
 
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None
 #: What runs without Spark as well.
-PURE = {"test_options.py"}
+PURE = {"test_options.py", "test_folds.py"}
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -91,6 +90,8 @@ def world(services: LocalServices) -> World:
 @pytest.fixture
 def read(spark: Any, world: World) -> Callable[..., Any]:
     """A reader over the table: `read(subscribe="a", startingOffsets="earliest")`."""
+
+    from tests.spark.streams import table_options
 
     def read_with(**options: str) -> Any:
         return spark.read.format("tidemark").options(**table_options(world), **options).load()
