@@ -66,7 +66,9 @@ def table(url: str) -> dict[str, str]:
     return {"transport": "dynamodb", "table": "t", "dynamodbEndpoint": url, "region": "us-east-1"}
 
 
-def measures(spark: Any, directory: Path, rows: int, urls: dict[str, str]) -> dict[str, tuple[int, Callable[[], None]]]:
+def measures(
+    spark: Any, directory: Path, rows: int, urls: dict[str, str]
+) -> dict[str, tuple[int, Callable[[], None]]]:
     """By name: how many rows, and what to do with them."""
     lines = directory / "lines"
     spark.range(rows, numPartitions=2).rdd.map(lambda each: row(each.id).decode()).saveAsTextFile(str(lines))
@@ -92,7 +94,9 @@ def measures(spark: Any, directory: Path, rows: int, urls: dict[str, str]) -> di
         ),
         "dynamodb, 100 messages an item": (
             rows,
-            lambda: drain(spark.read.format("tidemark").options(**table(urls["many"]), subscribe="bench").load()),
+            lambda: drain(
+                spark.read.format("tidemark").options(**table(urls["many"]), subscribe="bench").load()
+            ),
         ),
         "http": (
             2 * whole_pages,
@@ -101,7 +105,9 @@ def measures(spark: Any, directory: Path, rows: int, urls: dict[str, str]) -> di
         "fold": (4 * rows, lambda: drain(snapshot_streams(spark, plan, [f"s{n}" for n in range(4)], 2))),
         "staged write": (
             rows,
-            lambda: spark.read.text(str(lines)).write.format("tidemark").mode("append").options(**sink).save(),
+            lambda: (
+                spark.read.text(str(lines)).write.format("tidemark").mode("append").options(**sink).save()
+            ),
         ),
     }
 
@@ -136,7 +142,7 @@ def main() -> int:
             name: stack.enter_context(stand_in(rows, size)) for name, size in (("single", 1), ("many", 100))
         }
         spark = open_session("benchmark")
-        jvm = spark.sparkContext._gateway.proc.pid
+        jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - PySpark does not say otherwise
         taken = measures(spark, directory, rows, urls)
         best: dict[str, tuple[int, float]] = {}
         for repeat in range(given.repeats + 1):

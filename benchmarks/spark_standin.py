@@ -1,7 +1,7 @@
-"""A stand-in for DynamoDB and for an HTTP server, as a process of its own, so that only the reader's CPU counts.
+"""A stand-in for DynamoDB and for an HTTP server, a process of its own: only the reader's CPU counts.
 
-Every stream in it is the same: `rows` JSON messages of 226 bytes, in batches of `per_item` messages. Pages are
-rendered once and sent as they are. What is appended to it is thrown away.
+Every stream in it is the same: `rows` JSON messages of 226 bytes, in batches of `per_item` messages. Pages
+are rendered once and sent as they are. What is appended to it is thrown away.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ KEY = StreamKey("v1", "bench")
 
 def row(index: int) -> bytes:
     """JSON of exactly 226 bytes, with one of a thousand keys."""
-    head = orjson.dumps({"key": f"k{index % 1000:03}", "n": index % 10**6, "at": "2030-01-15T12:00:00Z", "f": 1.5})
+    head = orjson.dumps(
+        {"key": f"k{index % 1000:03}", "n": index % 10**6, "at": "2030-01-15T12:00:00Z", "f": 1.5}
+    )
     return head[:-1] + b',"text":"' + b"x" * (ROW_BYTES - len(head) - 10) + b'"}'
 
 
@@ -51,7 +53,9 @@ class StandIn:
     def batch(self, index: int) -> dict[str, Any]:
         data = b"".join(row(index * self.per_item + n) + b"," for n in range(self.per_item))
         start = index * self.batch_bytes
-        batch = Batch(start, Tail(start + len(data)), "append-id-16byte", 1, data, lengths=(STORED,) * self.per_item)
+        batch = Batch(
+            start, Tail(start + len(data)), "append-id-16byte", 1, data, lengths=(STORED,) * self.per_item
+        )
         return encode_batch(log_pk(KEY, "i"), batch)
 
     @cache  # noqa: B019 - one object for the life of the process

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import tracemalloc
 
+import msgspec
+import orjson
 import pytest
 
 from tests.spark.streams import filled, key, plan_here, read_here, rows_of, table_options
@@ -17,7 +19,7 @@ from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import delete
 from tidemark.spark.columns import BATCH_BYTES, BATCH_ROWS
-from tidemark.spark.items import item_end, item_start, message_ends, producers_by_end
+from tidemark.spark.items import Item, message_ends, producers_by_end
 from tidemark.spark.options import InvalidOptions, parse_read_options
 from tidemark.spark.origin import DataLoss
 
@@ -143,6 +145,10 @@ def test_memory_does_not_grow_with_the_stream(world: World, name: str) -> None:
     assert peaks[1] < 1.3 * peaks[0], "twice the stream, the same memory"
 
 
+def decoded(batch: Batch) -> Item:
+    return msgspec.json.decode(orjson.dumps(encode_batch("log/v1/a#i", batch)), type=Item)
+
+
 def test_items_are_read_as_the_schema_reads_them() -> None:
     """The bulk decoder and the full one agree on every kind of item."""
     recent = (ProducerState("old", 1, 4, 90), ProducerState("new", 2, 0, 107))
@@ -154,14 +160,16 @@ def test_items_are_read_as_the_schema_reads_them() -> None:
         Batch(100, Tail(100, closed=True), "id", 1, tombstone=True, behind_closing=True),
     ]
     for batch in batches:
-        item = encode_batch("log/v1/a#i", batch)
-        known = decode_batch(item)
-        assert (item_start(item), item_end(item)) == (known.start, known.end)
+        known = decode_batch(encode_batch("log/v1/a#i", batch))
+        item = decoded(batch)
+        assert (item.start, item.end, int(item.t.N)) == (known.start, known.end, known.time_ms)
+        assert (item.b.B if item.b else b"") == (known.data or b"")
+        assert (item.s.S if item.s else None) == known.blob
         ends = message_ends(item)
         assert [end - start for start, end in zip([known.start, *ends], ends, strict=False)] == list(
             known.lengths
         )
-    assert {
-        end: each.producer_id for end, each in producers_by_end(encode_batch("l", batches[0])).items()
-    } == {107: "new"}
+    assert {end: each.producer_id for end, each in producers_by_end(decoded(batches[0])).items()} == {
+        107: "new"
+    }
     assert encode_lengths([1]) == b"\x01"

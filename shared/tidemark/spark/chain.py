@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import time
-from binascii import a2b_base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,14 +30,12 @@ from tidemark.spark.items import (
     BOUNDARY_ATTRIBUTES,
     Item,
     Producer,
-    item_end,
-    item_start,
     message_ends,
     producers_by_end,
 )
 from tidemark.spark.options import Origin
 from tidemark.spark.origin import BadOffset, DataLoss, Head, MissingStream, Part, Position
-from tidemark.spark.storage import connect_blobs, connect_table
+from tidemark.spark.storage import connect_blobs, connect_bulk, connect_table
 
 _STREAM_PREFIX: Final = "stream/"
 
@@ -58,6 +55,7 @@ class ChainReader:
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
         self._table = connect_table(origin)
+        self._bulk = connect_bulk(origin)
         self._blobs = connect_blobs(origin)
 
     def _key(self, name: str) -> StreamKey:
@@ -95,15 +93,12 @@ class ChainReader:
         if place in (0, int(head.tail.offset)):
             return
         item = self._item_at(self._segments(head.name, head.tail, 0, place)[-1].pk, place)
-        if item is None or (item_start(item) != place and place not in message_ends(item)):
+        if item is None or (item.start != place and place not in message_ends(item)):
             raise BadOffset(f"{head.name}: {offset} is not the end of a message")
 
     def _item_at(self, pk: str, place: int) -> Item | None:
         """The batch that begins at or just before `place`, without its bytes."""
-        items, _ = self._table.query(
-            pk, at_most=render_offset(place), attributes=BOUNDARY_ATTRIBUTES, limit=1, backward=True
-        )
-        return items[0] if items else None
+        return _last_until(self._bulk, pk, place, BOUNDARY_ATTRIBUTES)
 
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
         wanted = int(start.offset) + limit_bytes
@@ -115,8 +110,8 @@ class ChainReader:
             return end
         # Batches are not cut: at their ends no query meets half a batch. The first is always
         # taken, so that a batch beyond the limit does not stop the query for ever.
-        place = item_end(item) if item_end(item) <= wanted else item_start(item)
-        place = place if place > int(start.offset) else item_end(item)
+        place = item.end if item.end <= wanted else item.start
+        place = place if place > int(start.offset) else item.end
         return Position(render_offset(min(place, int(end.offset))), end.incarnation, end.content_type)
 
     def backlog(self, start: Position, end: Position) -> int:
@@ -137,18 +132,17 @@ class ChainReader:
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         rows = Rows(self._origin.bucket, part)
-        for item in _items(self._table, part):
-            data = self._data(item)
-            rows.add(item, data)
-            if rows.is_full:
-                yield rows.take()
+        for items in _pages(self._bulk, part):
+            for item in items:
+                rows.add(item, item.b.B if item.b is not None else self._fetch(item))
+                if rows.is_full:
+                    yield rows.take()
         if rows.count:
             yield rows.take()
 
-    def _data(self, item: Item) -> bytes:
-        if "b" in item:
-            return a2b_base64(item["b"]["B"])
-        return self._blobs.get(item["s"]["S"])
+    def _fetch(self, item: Item) -> bytes:
+        assert item.s is not None, "a batch with data has it, or says where it is"
+        return self._blobs.get(item.s.S)
 
 
 def _is_gone(record: StreamRecord, last: Batch | None) -> bool:
@@ -170,44 +164,50 @@ def _cut(segment: Segment, part_bytes: int) -> Iterator[tuple[int, int]]:
     return pairwise(edges)
 
 
-def _items(table: Table, part: Part) -> Iterator[Item]:
+def _pages(bulk: Table, part: Part) -> Iterator[list[Item]]:
     """The batches with messages that begin in the part, in order. Raises DataLoss for a gap."""
     low, high = int(part.start), int(part.end)
-    reached = low
-    first = True
-    for item in _query(table, part.segment, low, high):
-        start, end = item_start(item), item_end(item)
-        if first and start > low:
-            reached, before = _reach(table, part.segment, low)
-            if before is not None and reached > low:
-                yield before
-        first = False
-        if start > max(reached, low):
-            _missing(part, max(reached, low), start)
-        reached = end
-        if end > start:
-            yield item
-    if first:
-        reached, before = _reach(table, part.segment, low)
-        if before is not None and reached > low:
-            yield before
-    if reached < high:
-        _missing(part, max(reached, low), high)
+    reached: int | None = None
+    for items in _query(bulk, part.segment, low, high):
+        if reached is None:
+            reached = low
+            if not items or items[0].start > low:
+                before = _last_until(bulk, part.segment, low - 1) if low else None
+                if before is not None and before.end > low:
+                    # It begins before the part, and may hold messages that begin in it.
+                    reached = before.end
+                    yield [before]
+        for item in items:
+            start = item.start
+            if start > reached:
+                _missing(part, reached, start)
+            reached = item.end
+        yield [item for item in items if item.end > item.start] if _has_empty(items) else items
+    if reached is not None and reached < high:
+        _missing(part, reached, high)
 
 
-def _reach(table: Table, pk: str, low: int) -> tuple[int, Item | None]:
-    """How far the batch before `low` reaches, and that batch, which may hold messages of ours."""
-    items, _ = table.query(pk, at_most=render_offset(low - 1), limit=1, backward=True) if low else ([], False)
-    return (item_end(items[0]), items[0]) if items else (0, None)
+def _has_empty(items: list[Item]) -> bool:
+    """Only the last batch of a log is empty: the mark of closing, or a tombstone."""
+    return bool(items) and items[-1].end == items[-1].start
 
 
-def _query(table: Table, pk: str, low: int, high: int) -> Iterator[Item]:
+def _last_until(bulk: Table, pk: str, place: int, attributes: Sequence[str] = ()) -> Item | None:
+    """The batch that begins at or just before `place`."""
+    found: Any = bulk.query(pk, at_most=render_offset(place), attributes=attributes, limit=1, backward=True)[
+        0
+    ]
+    return found[0] if found else None
+
+
+def _query(bulk: Table, pk: str, low: int, high: int) -> Iterator[list[Item]]:
     at_least, more = render_offset(low), True
     while more and high > low:
-        items, more = table.query(pk, at_least=at_least, at_most=render_offset(high - 1))
-        yield from items
+        items: Any
+        items, more = bulk.query(pk, at_least=at_least, at_most=render_offset(high - 1))
+        yield items
         if items:
-            at_least = items[-1]["sk"]["S"] + "."
+            at_least = items[-1].sk.S + "."
 
 
 def _missing(part: Part, start: int, end: int) -> None:
@@ -241,13 +241,14 @@ class Rows:
 
     @property
     def is_full(self) -> bool:
-        return self.count >= BATCH_ROWS or self._size >= BATCH_BYTES
+        return len(self._values) >= BATCH_ROWS or self._size >= BATCH_BYTES
 
     def add(self, item: Item, data: bytes) -> None:
         """The item's messages that begin in the part."""
-        base, end, time_ms = item_start(item), item_end(item), int(item["t"]["N"])
-        producers = producers_by_end(item) if "p" in item else None
-        ends = message_ends(item) if "m" in item else (end,)
+        base = item.start
+        ends = message_ends(item) if item.m is not None else (item.end,)
+        time_ms = int(item.t.N)
+        producers = producers_by_end(item) if item.p is not None else None
         start = base
         for stop in ends:
             if self._low <= start < self._high:
@@ -256,7 +257,7 @@ class Rows:
                 self._values.append(data[start - base : stop - base - self._tail_bytes])
                 self._times.append(time_ms)
                 if producers and stop in producers:
-                    self._producers.append((self.count - 1, producers[stop]))
+                    self._producers.append((len(self._values) - 1, producers[stop]))
             start = stop
         self._size += len(data)
 

@@ -6,10 +6,10 @@ nothing, and costs less than queries from about the size on at which everything 
 
 from __future__ import annotations
 
-from binascii import a2b_base64
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import msgspec
 import orjson
 import pyarrow as pa
 
@@ -17,12 +17,28 @@ from tidemark.log.schema import decode_log_pk, decode_stream, is_log_pk
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.spark.chain import Rows
 from tidemark.spark.columns import SCHEMA
-from tidemark.spark.items import Item, item_end, item_start
+from tidemark.spark.items import Item, Text
 from tidemark.spark.options import Origin
 from tidemark.spark.origin import Part
 from tidemark.spark.storage import connect_blobs
 
 _ALL: Final = ("0" * 16, "9" * 16)
+
+
+class _Keyed(msgspec.Struct):
+    pk: Text
+
+
+class _KeyLine(msgspec.Struct):
+    Item: _Keyed
+
+
+class _BatchLine(msgspec.Struct):
+    Item: Item
+
+
+_keys = msgspec.json.Decoder(_KeyLine)
+_batches = msgspec.json.Decoder(_BatchLine)
 
 
 def read_export(spark: Any, path: str, origin: Origin) -> Any:
@@ -50,24 +66,27 @@ def _rows_of(origin: Origin, known: Any) -> Callable[[Iterator[pa.RecordBatch]],
         blobs = connect_blobs(origin)
         for batch in batches:
             for line in batch.column(0).to_pylist():
-                item = orjson.loads(line)["Item"]
-                found = _log_of(item, known.value)
+                found = _log_of(line, known.value)
                 if found is not None:
-                    yield _rows(item, *found, blobs)
+                    yield _rows(*found, blobs)
 
     return rows
 
 
-def _log_of(item: Item, known: dict[str, tuple[str, str]]) -> tuple[StreamKey, str] | None:
-    """Whose batch it is; None for one without data, or of a stream that does not exist."""
-    if not is_log_pk(item["pk"]["S"]) or item_end(item) == item_start(item):
+def _log_of(line: str, known: dict[str, tuple[str, str]]) -> tuple[Item, StreamKey, str] | None:
+    """A batch and whose it is; None for one without data, or of a stream that does not exist."""
+    pk = _keys.decode(line).Item.pk.S
+    if not is_log_pk(pk):
         return None
-    key, incarnation = decode_log_pk(item["pk"]["S"])
-    return (key, known[incarnation][1]) if incarnation in known else None
+    key, incarnation = decode_log_pk(pk)
+    item = _batches.decode(line).Item
+    if incarnation not in known or item.end == item.start:
+        return None
+    return item, key, known[incarnation][1]
 
 
 def _rows(item: Item, key: StreamKey, content_type: str, blobs: Any) -> pa.RecordBatch:
-    data = a2b_base64(item["b"]["B"]) if "b" in item else blobs.get(item["s"]["S"])
+    data = item.b.B if item.b is not None else blobs.get(item.s.S if item.s else "")
     gathered = Rows(key.bucket, Part(key.stream_id, content_type, "", *_ALL))
     gathered.add(item, data)
     return gathered.take()

@@ -21,7 +21,6 @@ from tidemark.spark.batch import BatchReader, PushdownBatchReader
 from tidemark.spark.columns import SCHEMA
 from tidemark.spark.options import parse_read_options, parse_write_options
 from tidemark.spark.stream import StreamReader
-from tidemark.spark.writer import BatchWriter, StreamWriter, make_inner
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -52,7 +51,11 @@ class TidemarkSource(DataSource):
             return AdmittedStreamReader(options)
         return StreamReader(options)
 
+    # What only a write needs is imported by a write: every query and every batch of a streaming
+    # one starts a process that imports this module.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from tidemark.spark.writer import BatchWriter, make_inner
+
         options = parse_write_options(self.options)
         repeatable = options.producer_id is not None
         if not repeatable:
@@ -64,6 +67,8 @@ class TidemarkSource(DataSource):
         schema: StructType,
         overwrite: bool,
     ) -> DataSourceStreamWriter:
+        from tidemark.spark.writer import StreamWriter, make_inner
+
         inner = make_inner(parse_write_options(self.options), schema, overwrite=overwrite)
         if spark_version() >= (4, 1):
             from tidemark.spark.arrow_writer import ArrowStreamWriter

@@ -11,19 +11,29 @@ from tidemark.blobs.store import BlobStore
 from tidemark.clients import CLIENT_CONFIG
 from tidemark.log.dynamodb import DynamoDB, SignedHttp
 from tidemark.log.table import Table
+from tidemark.spark.items import BulkDynamoDB
 from tidemark.spark.options import Origin
 
 DEFAULT_REGION = "us-east-1"
 
 
 def connect_table(origin: Origin) -> Table:
+    return Table(DynamoDB(_send(origin)), origin.table)
+
+
+def connect_bulk(origin: Origin) -> Table:
+    """The same table; its queries are answered with `Item`s."""
+    return Table(BulkDynamoDB(_send(origin)), origin.table)
+
+
+def _send(origin: Origin) -> SignedHttp:
     session = get_session()
     region = _region(origin, session)
     credentials = session.get_credentials()
     if credentials is None:
         raise RuntimeError("tidemark: no AWS credentials were found where this runs")
     endpoint = origin.dynamodb_endpoint or _aws_endpoint(session, region)
-    return Table(DynamoDB(SignedHttp(endpoint, region, credentials)), origin.table)
+    return SignedHttp(endpoint, region, credentials)
 
 
 def connect_blobs(origin: Origin) -> BlobStore:
