@@ -131,7 +131,7 @@ def report(best: dict[str, tuple[int, float]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
-    parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--rows", type=int, default=1_500_000)
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
     os.environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "MASTER": "local[1]"}
