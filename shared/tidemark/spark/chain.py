@@ -104,8 +104,8 @@ class ChainReader:
         wanted = int(start.offset) + limit_bytes
         if wanted >= int(end.offset):
             return end
-        segment = self._segments(name, end, int(start.offset), int(end.offset))[0]
-        item = self._item_at(segment.pk, wanted)
+        segments = self._segments(name, end, int(start.offset), int(end.offset))
+        item = self._item_at(next(each.pk for each in segments if wanted < each.end), wanted)
         if item is None:
             return end
         # Batches are not cut: at their ends no query meets half a batch. The first is always
