@@ -128,14 +128,13 @@ class ChainReader:
         record = load_stream(self._table, self._key(name))
         if record is None or record.incarnation != where.incarnation:
             return [Segment(log_pk(self._key(name), where.incarnation), start, end)]
-        overlapping = [
+        return [
             Segment(
                 span.pk, max(start, span.begin), end if span.end is None else min(end, span.end), span.end
             )
             for span in spans_of(record)
             if span.begin < max(end, start + 1) and (span.end is None or span.end > start)
         ]
-        return overlapping
 
     def parts(self, name: str, start: Position, end: Position, part_bytes: int) -> Sequence[Part]:
         first, last = int(start.offset), int(end.offset)
