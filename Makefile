@@ -17,6 +17,11 @@ DEV := .venv/.installed-dev
 BENCH := .venv/.installed-bench
 SAM := .venv-sam/.installed
 NODE := node_modules/.installed
+# PySpark takes 456 MB and has its own versions of what others need: it is kept apart.
+SPARK_VERSION ?=
+SPARK_SUFFIX := $(if $(SPARK_VERSION),-$(SPARK_VERSION))
+SPARK_VENV := .venv-spark$(SPARK_SUFFIX)
+SPARK := $(SPARK_VENV)/.installed
 
 .PHONY: help
 help: ## list the targets
@@ -43,8 +48,17 @@ bench: $(BENCH) npm-if-possible ## benchmarks beside the Node reference server
 	@$(VENV) -m benchmarks
 
 .PHONY: pipeline
-pipeline: ## the Spark pipeline (not built yet)
-	@echo "The Spark pipeline is not built yet: there is nothing to run." >&2; exit 1
+pipeline: $(SPARK) npm-if-possible ## the Spark pipeline on this machine, with data it makes, checked
+	@.venv-spark/bin/python pipeline/whole.py
+
+# SPARK_VERSION=next: the newer PySpark, in an environment of its own.
+.PHONY: testspark
+testspark: $(SPARK) npm-if-possible ## the tests of the Spark pipeline (SPARK_VERSION=next for the newer PySpark)
+	@$(SPARK_VENV)/bin/python -m pytest tests/spark $(ARGS)
+
+.PHONY: benchspark
+benchspark: $(SPARK) npm-if-possible ## rows per CPU-second of the data source beside Spark's own sources
+	@.venv-spark/bin/python -m benchmarks.spark
 
 .PHONY: lint
 lint: $(DEV) ## format, lint, types, import directions, template
@@ -87,6 +101,13 @@ $(SAM): requirements-sam.txt | $(VENV)
 	@echo "Installing the packages of requirements-sam.txt into .venv-sam"
 	@$(VENV) -m venv .venv-sam
 	@.venv-sam/bin/python $(PIP_INSTALL) -r requirements-sam.txt
+	@touch $@
+
+$(SPARK): requirements-spark$(SPARK_SUFFIX).txt pyproject.toml | $(VENV)
+	@echo "Installing the packages of requirements-spark$(SPARK_SUFFIX).txt into $(SPARK_VENV)"
+	@$(VENV) -m venv $(SPARK_VENV)
+	@$(SPARK_VENV)/bin/python $(PIP_INSTALL) -r requirements-spark$(SPARK_SUFFIX).txt
+	@$(SPARK_VENV)/bin/python $(PIP_INSTALL) --no-deps -e .
 	@touch $@
 
 # Install scripts stay off: every package used here carries its binary already built.

@@ -53,6 +53,9 @@ FUNCTIONS = {
 }
 
 
+TRIGGER = FUNCTIONS["NotifierFunction"]["Events"]["Appended"]["Properties"]
+
+
 def route_key(event: dict[str, Any]) -> str:
     properties = event["Properties"]
     return f"{properties['Method']} {properties['Path']}" if "Path" in properties else "$default"
@@ -311,6 +314,10 @@ def test_the_layer_is_built_for_the_runtime_that_loads_it() -> None:
 @pytest.mark.parametrize("path", EVENTS, ids=lambda path: path.stem)
 def test_every_sample_event_is_one_the_template_delivers(path: Path) -> None:
     event = json.loads(path.read_text())
+    if "Records" in event:
+        [pattern] = TRIGGER["FilterCriteria"]["Filters"]
+        assert all(matches(json.loads(pattern["Pattern"]), record) for record in event["Records"])
+        return
     if event.get("source") == "aws.events":
         assert "Schedule" in {each["Type"] for each in FUNCTIONS["JanitorFunction"]["Events"].values()}
         return

@@ -83,11 +83,11 @@ def test_bells_are_rung_on_their_own_loops() -> None:
     def environment() -> None:
         async def wait() -> None:
             with hub.listen(key) as bell:
-                heard.append(await bell.wait(PATIENCE_SECONDS))
+                heard.append(await bell.wait(10 * PATIENCE_SECONDS))
 
         asyncio.run(wait())
 
-    threads = [threading.Thread(target=environment) for _ in range(20)]
+    threads = [threading.Thread(target=environment, daemon=True) for _ in range(20)]
     for thread in threads:
         thread.start()
     until(lambda: len(hub._waiting) == len(threads))

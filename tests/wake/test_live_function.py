@@ -6,90 +6,23 @@ What stands in front of it in AWS, Lambda Web Adapter, only hands on requests an
 from __future__ import annotations
 
 import http.client
-import os
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from tests.support import TEXT, Process, World, a_key
-from tests.wake.support import PATIENCE_SECONDS, ROOT, make_prefix, make_queues, pumping, until
+from tests.wake.live_process import running
+from tests.wake.support import PATIENCE_SECONDS, pumping, until
 from tidemark.log.waiters import all_waiters
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stores import wall_clock_ms
-from tidemark.wake.queue import Queues
 
 READERS = 500
 #: Connection, request, application and all: what a machine must have for each reader that waits.
 MEMORY_PER_READER = 160 * 1024
-
-
-@dataclass
-class Function:
-    """The running process."""
-
-    port: int
-    process: subprocess.Popen[bytes]
-    queues: Queues
-
-    @contextmanager
-    def get(self, target: str) -> Iterator[http.client.HTTPResponse]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
-        with closing(connection):
-            connection.request("GET", target)
-            with connection.getresponse() as response:
-                yield response
-
-    def status(self, target: str) -> int:
-        with self.get(target) as response:
-            return response.status
-
-    def is_up(self) -> bool:
-        assert self.process.poll() is None, "it has ended by itself"
-        try:
-            return self.status("/v1/health") == 200
-        except OSError:
-            return False
-
-    def memory(self) -> int:
-        """Bytes that are its own, in memory."""
-        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()
-        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
-
-
-@contextmanager
-def running(world: World, sse_seconds: int = 55) -> Iterator[Function]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    prefix = make_prefix()
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "AWS_LWA_PORT": str(port),
-        "TABLE_NAME": world.table_name,
-        "BUCKET_NAME": world.bucket_name,
-        "QUEUE_PREFIX": prefix,
-        "SSE_SECONDS": str(sse_seconds),
-    }
-    process = subprocess.Popen([ROOT / "functions" / "live" / "run.sh"], env=environment)
-    function = Function(port, process, make_queues(prefix))
-    try:
-        until(function.is_up)
-        yield function
-    finally:
-        process.kill()
-        process.wait()
-        for url in function.queues.all():
-            function.queues.delete(url)
 
 
 @pytest.fixture

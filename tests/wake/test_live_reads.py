@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.http.asgi import Exchange
+from tests.http.asgi import Answer, Exchange
 from tests.support import TEXT, World, a_key
-from tests.wake.scene import Scene
-from tests.wake.support import eventually, request, settled
+from tests.wake.scene import CountedQueues, Scene
+from tests.wake.support import PATIENCE_SECONDS, eventually, request, settled
 from tidemark.http import live
 from tidemark.http.backend import many_at_once
 from tidemark.protocol.expiry import Expiry
@@ -62,6 +64,56 @@ def test_events_end_after_their_time_and_say_where_to_go_on(world: World) -> Non
 
     asyncio.run(scenario())
     scene.wake.close()
+
+
+class SilentQueues(CountedQueues):
+    """No receive ever ends, as if the thread that listens were stuck."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__(prefix)
+        self.released = threading.Event()
+
+    def receive(self, url: str, wait_seconds: int) -> list[str]:
+        self.begun += 1
+        self.released.wait(10 * PATIENCE_SECONDS)
+        return []
+
+
+def test_every_wait_ends_with_a_look(world: World) -> None:
+    """A ring that was lost costs a long-poll its time, not its data."""
+    waits = Settings(long_poll_seconds=3)
+    scene = Scene(world, many_at_once, 20, make_queues=SilentQueues, settings=waits)
+    settled(scene.wake)
+
+    async def scenario() -> None:
+        async with scene.reading("long-poll") as exchange:
+            await scene.append(b"news")
+            answer = await whole(exchange)
+        assert (answer.status, answer.body) == (200, b"news")
+
+    asyncio.run(scenario())
+    scene.queues.released.set()  # type: ignore[attr-defined]
+    scene.wake.close()
+
+
+def test_a_reader_does_not_depend_on_the_thread_that_listens(world: World) -> None:
+    """One that nothing has rung for longer than a receive lasts looks for itself."""
+    scene = Scene(world, many_at_once, receive_seconds=1, make_queues=SilentQueues)
+    settled(scene.wake)
+
+    async def scenario() -> None:
+        async with scene.reading("sse") as exchange:
+            for message in (b"one", b"two"):
+                await scene.append(message)
+                await exchange.until(partial(has, message))
+
+    asyncio.run(scenario())
+    scene.queues.released.set()  # type: ignore[attr-defined]
+    scene.wake.close()
+
+
+def has(data: bytes, answer: Answer) -> bool:
+    return data in answer.body
 
 
 @pytest.mark.parametrize("ending", ["deleted", "expired", "deleted and made again"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import World, before
-from tests.wake.support import make_prefix, notifier_function, shared_sqs
+from tests.wake.support import ROOT, make_prefix, notifier_function, shared_sqs
 from tidemark.local.environments import Handler, InvocationFailed, call_handler, load_handler, make_context
 from tidemark.local.template import Function
 from tidemark.log.records import Waiter
@@ -247,3 +247,11 @@ def test_when_everything_fails_the_invocation_does(notified: Notified, record: R
 def test_ring_of_says_where_the_batch_begins(record: Record) -> None:
     assert ring_of(record("x", 12)) == Ring("log/v1/a#x", 12)
     assert ring_of(record("x", name="REMOVE")) is None
+
+
+def test_the_sample_event_is_understood(notified: Notified) -> None:
+    """What `sam local invoke NotifierFunction -e events/stream-records.json` sends."""
+    event = json.loads((ROOT / "events" / "stream-records.json").read_text())
+    url = notified.wait("WG7KCNdq5BW2agcN")
+    assert notified(*event["Records"]) == []
+    assert notified.received(url) == [Ring("log/v1/tides/cuxhaven#WG7KCNdq5BW2agcN", 18)]

@@ -43,7 +43,8 @@ class Scripted(Queues):
 
     def receive(self, url: str, wait_seconds: int) -> list[str]:
         self.asked.put((url, wait_seconds))
-        answer = self.answers.get(timeout=PATIENCE_SECONDS)
+        # Longer than any test waits: nobody must be helped by this giving up.
+        answer = self.answers.get(timeout=10 * PATIENCE_SECONDS)
         if isinstance(answer, Exception):
             raise answer
         return answer

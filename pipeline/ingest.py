@@ -1,0 +1,72 @@
+"""Append files of any format that Spark reads to streams: exactly once, under an id.
+
+A row becomes a message: the text or binary in --value-column, or, without it, the whole row as
+JSON. It goes to --stream, or to the stream that --stream-column names. Run again with the same
+--id after a failure: what is in the streams already is not appended again.
+
+    spark-submit pipeline/ingest.py --input s3a://lake/events --format parquet --stream events \\
+        --content-type application/json --create --staging s3://lake-staging/ingest --id events-2030-01-15
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from tidemark.spark.job import Job, JobFailed, origin_options, parser_for, run
+
+NAME = "ingest"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = parser_for(NAME, __doc__ or "")
+    made.add_argument("--input", required=True, help="path of the files")
+    made.add_argument("--format", default="parquet", help="parquet, json, csv, text, … (default: parquet)")
+    made.add_argument("--value-column", help="the column to append (default: the row as JSON)")
+    target = made.add_mutually_exclusive_group(required=True)
+    target.add_argument("--stream", help="the stream for all rows")
+    target.add_argument("--stream-column", help="the column that names each row's stream")
+    made.add_argument(
+        "--content-type", default="application/json", help="of the streams (default: application/json)"
+    )
+    made.add_argument("--create", action="store_true", help="create streams that are missing")
+    made.add_argument("--staging", required=True, help="a shared directory, or s3://bucket/prefix")
+    made.add_argument("--id", required=True, help="names this load; one that is complete is not repeated")
+    return made
+
+
+def ingest(spark: Any, given: argparse.Namespace, job: Job) -> None:
+    frame = spark.read.format(given.format).load(given.input)
+    if given.stream_column and given.stream_column not in frame.columns:
+        raise JobFailed(f"there is no column {given.stream_column}; columns: {', '.join(frame.columns)}")
+    rows = to_messages(frame, given.value_column, given.stream_column)
+    count = rows.count()
+    job.say(f"{count} rows of {given.input}")
+    write(rows, given)
+    job.finish(messages=count, id=given.id)
+
+
+def to_messages(frame: Any, value_column: str | None, stream_column: str | None) -> Any:
+    from pyspark.sql import functions
+
+    streams = [functions.col(stream_column).alias("stream")] if stream_column else []
+    if value_column:
+        return frame.select(*streams, functions.col(value_column).alias("value"))
+    fields = [name for name in frame.columns if name != stream_column]
+    return frame.select(*streams, functions.to_json(functions.struct(*fields)).alias("value"))
+
+
+def write(rows: Any, given: argparse.Namespace) -> None:
+    options = origin_options(given) | {
+        "contentType": given.content_type,
+        "createStreams": str(given.create).lower(),
+        "stagingDir": given.staging,
+        "producerId": given.id,
+    }
+    target = {"stream": given.stream} if given.stream else {"streamColumn": "stream"}
+    rows.write.format("tidemark").mode("append").options(**options, **target).save()
+
+
+if __name__ == "__main__":
+    sys.exit(run(NAME, parser(), ingest))

@@ -1,0 +1,116 @@
+"""Fold streams and publish the result as their snapshots.
+
+Publishing a snapshot lets the server forget what lies below it. So it never goes beyond what
+every consumer has taken: name the archive, and whoever else must see every message, with
+--consumer, or say --no-consumer. A stream whose snapshot somebody else published meanwhile is
+skipped and counted.
+
+Folds: last-by-key (JSON objects, told apart by --key), merge-patch (RFC 7386), or module:Class.
+
+    spark-submit pipeline/snapshot.py --url https://streams.example.com --bucket agents --pattern '.*' \\
+        --fold last-by-key --key id --consumer archive=s3a://lake/_archive
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from typing import Any
+
+from tidemark.spark.job import Job, JobFailed, add_subscription, origin_options, parser_for, run
+
+NAME = "snapshot"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = parser_for(NAME, __doc__ or "")
+    add_subscription(made)
+    made.add_argument("--publish-url", help="the server to publish to (default: --url)")
+    made.add_argument("--fold", required=True, help="last-by-key, merge-patch or module:Class")
+    made.add_argument("--key", default="key", help="of last-by-key: the member that tells messages apart")
+    made.add_argument(
+        "--on-error", choices=("skip", "fail"), default="fail", help="for a message that does not fold"
+    )
+    limits = made.add_mutually_exclusive_group(required=True)
+    limits.add_argument("--consumer", action="append", metavar="NAME=CHECKPOINT", help="may be repeated")
+    limits.add_argument("--no-consumer", action="store_true", help="nobody else needs the messages")
+    made.add_argument("--tasks", type=int, default=8, help="how many tasks share the streams (default: 8)")
+    made.add_argument("--dry-run", metavar="DIR", help="write the folds there as JSON instead of publishing")
+    return made
+
+
+def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
+    from tidemark.spark.folds import UnknownFold, find_fold
+    from tidemark.spark.options import Origin, Transport, parse_read_options
+    from tidemark.spark.origin import connect
+    from tidemark.spark.plan import look, require_all
+    from tidemark.spark.snapshots import SnapshotPlan, floors_of, snapshot_streams
+
+    subscription = {"subscribe": given.subscribe} if given.subscribe else {"subscribePattern": given.pattern}
+    options = parse_read_options(origin_options(given) | subscription, streaming=False)
+    url = (given.publish_url or given.url or "").rstrip("/")
+    if not given.dry_run and not url:
+        raise JobFailed("--publish-url is missing: snapshots are published over HTTP")
+    if not given.dry_run and options.origin.bucket == "v1":
+        raise JobFailed("--bucket is missing: only streams in a bucket have snapshots")
+    try:
+        find_fold(given.fold, given.key)
+    except UnknownFold as fault:
+        raise JobFailed(str(fault)) from fault
+    plan = SnapshotPlan(
+        origin=options.origin,
+        publish_to=Origin(
+            Transport.HTTP,
+            options.origin.bucket,
+            url=url,
+            stream_path=f"/{options.origin.bucket}",
+            token=options.origin.token,
+        ),
+        fold=given.fold,
+        key=given.key,
+        skip_bad=given.on_error == "skip",
+        floors=floors_of([taken(spark, text) for text in given.consumer or []]),
+        dry_run=bool(given.dry_run),
+    )
+    reader = connect(options.origin)
+    if options.pattern is not None:
+        streams = list(reader.names(re.compile(options.pattern)))
+    else:
+        require_all(options, look(options, reader))
+        streams = list(options.names)
+    job.say(f"{len(streams)} streams")
+    results = snapshot_streams(spark, plan, streams, given.tasks).persist()
+    conclude(results, given, job)
+
+
+def conclude(results: Any, given: argparse.Namespace, job: Job) -> None:
+    rows = results.collect()
+    if given.dry_run:
+        results.coalesce(1).write.mode("overwrite").json(given.dry_run)
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.outcome] = counts.get(row.outcome, 0) + 1
+        if row.outcome in ("failed", "conflict"):
+            job.say(f"{row.stream}: {row.outcome}: {row.detail}")
+    words = {outcome.replace(" ", "_"): count for outcome, count in sorted(counts.items())}
+    messages, skipped = sum(row.messages for row in rows), sum(row.skipped for row in rows)
+    job.finish(streams=len(rows), messages=messages, skipped_messages=skipped, **words)
+    if counts.get("failed"):
+        raise RuntimeError(f"{counts['failed']} streams failed; see above")
+
+
+def taken(spark: Any, text: str) -> Any:
+    from tidemark.spark.checkpoints import NoCheckpoint, taken_positions
+
+    name, equals, checkpoint = text.partition("=")
+    if not (name and equals and checkpoint):
+        raise JobFailed(f"--consumer must look like NAME=CHECKPOINT, got {text!r}")
+    try:
+        return taken_positions(spark, checkpoint)
+    except NoCheckpoint as fault:
+        raise JobFailed(str(fault)) from fault
+
+
+if __name__ == "__main__":
+    sys.exit(run(NAME, parser(), snapshot))

@@ -1,0 +1,157 @@
+"""What the jobs have in common: their arguments, their session, what they say and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tidemark.spark.options import ORIGIN_OPTIONS, InvalidOptions
+
+
+class JobFailed(Exception):
+    """The job cannot go on; the message is one line for whoever started it."""
+
+
+class Job:
+    """One run: what it says on the way, and the summary at its end."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._started = time.monotonic()
+
+    def say(self, text: str) -> None:
+        sys.stderr.write(f"{self.name}: {text}\n")
+        sys.stderr.flush()
+
+    def finish(self, **summary: object) -> None:
+        """The last line, on standard output, for people and for scripts."""
+        took = time.monotonic() - self._started
+        words = " ".join(f"{name}={value}" for name, value in summary.items())
+        sys.stdout.write(f"{self.name}: {words} seconds={took:.1f}\n")
+        sys.stdout.flush()
+
+
+def parser_for(name: str, description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    where = parser.add_argument_group("where the streams are")
+    where.add_argument(
+        "--transport", choices=("dynamodb", "http"), help="default: http with --url, else dynamodb"
+    )
+    where.add_argument("--url", help="root of an HTTP server, such as https://streams.example.com")
+    where.add_argument("--bucket", help="bucket of the streams (default: the plain surface, v1)")
+    where.add_argument("--table", help="DynamoDB table (default: TABLE_NAME, or tidemark)")
+    where.add_argument(
+        "--blob-bucket", help="S3 bucket of large bodies (default: BUCKET_NAME, or tidemark-blobs)"
+    )
+    where.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"any other option of the data source ({', '.join(ORIGIN_OPTIONS)}, …)",
+    )
+    return parser
+
+
+def add_subscription(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--subscribe", help="names with commas between, or a JSON array")
+    which.add_argument("--pattern", help="a regular expression that whole names match")
+
+
+def origin_options(given: argparse.Namespace) -> dict[str, str]:
+    named = {
+        "transport": given.transport,
+        "url": given.url,
+        "bucket": given.bucket,
+        "table": given.table,
+        "blobBucket": given.blob_bucket,
+    }
+    options = {name: value for name, value in named.items() if value}
+    for text in given.option:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise JobFailed(f"--option must look like NAME=VALUE, got {text!r}")
+        options[name] = value
+    return options
+
+
+def read_options(given: argparse.Namespace) -> dict[str, str]:
+    options = origin_options(given)
+    if given.subscribe:
+        return options | {"subscribe": given.subscribe}
+    return options | {"subscribePattern": given.pattern}
+
+
+def find_java() -> None:
+    """Raises JobFailed. Spark's own word for it is a stack trace."""
+    home = os.environ.get("JAVA_HOME")
+    if not (home and (Path(home) / "bin" / "java").exists()) and shutil.which("java") is None:
+        raise JobFailed("Java is missing: Spark needs Java 17 or newer, on the PATH or at JAVA_HOME")
+
+
+def open_session(name: str) -> Any:
+    """The session that spark-submit set up, or a local one on loopback."""
+    find_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    from tidemark.spark import register
+
+    builder = SparkSession.builder.appName(f"tidemark-{name}").config("spark.sql.session.timeZone", "UTC")
+    if "SPARK_ENV_LOADED" not in os.environ:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = (
+            builder.master(os.environ.get("MASTER", "local[2]"))
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "4")
+        )
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    return spark
+
+
+def run(
+    name: str, parser: argparse.ArgumentParser, body: Callable[[Any, argparse.Namespace, Job], None]
+) -> int:
+    return run_with(name, parser, body, sys.argv[1:])
+
+
+def run_with(
+    name: str,
+    parser: argparse.ArgumentParser,
+    body: Callable[[Any, argparse.Namespace, Job], None],
+    arguments: Sequence[str],
+) -> int:
+    """The exit code: 0, 1 where the job failed, 2 where it could not be started as asked."""
+    given = parser.parse_args(arguments)
+    job = Job(name)
+    try:
+        spark = open_session(name)
+        body(spark, given, job)
+    except (InvalidOptions, JobFailed) as fault:
+        job.say(str(fault))
+        return 2
+    except Exception as fault:  # noqa: BLE001 - whatever Spark wraps, its first line says what it was
+        job.say(first_line(fault))
+        return 1
+    return 0
+
+
+def first_line(fault: Exception) -> str:
+    """Of a fault in a task or in planning Spark shows traces of two languages; what was raised
+    in our own code says what is wrong in one line."""
+    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
+    ours = [line for line in lines if "tidemark: " in line and not line.startswith("File ")]
+    text = ours[0] if ours else (lines[0] if lines else type(fault).__name__)
+    return text[text.index("tidemark: ") + len("tidemark: ") :] if ours else text

@@ -1,0 +1,113 @@
+"""The port: what the data source asks of a place where streams are, and what it is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyspark.sql.datasource import InputPartition
+
+from tidemark.spark.options import Origin, Transport
+
+
+class MissingStream(Exception):
+    """There is no such stream: never created, deleted, or expired."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"tidemark: stream {name} does not exist")
+        self.name = name
+
+
+class BadOffset(ValueError):
+    """An offset that is not in the stream, or not the end of a message."""
+
+
+class DataLoss(Exception):
+    """Data that was asked for is not there any more (see failOnDataLoss)."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(
+            f"tidemark: stream {name}: {what}; set failOnDataLoss to false to go on without what is lost"
+        )
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in one incarnation of a stream: all that a later reader needs, whatever became
+    of the stream in between. `incarnation` is empty where the transport cannot tell."""
+
+    offset: str
+    incarnation: str = ""
+    content_type: str = ""
+
+    def encode(self) -> dict[str, str]:
+        return {"offset": self.offset, "incarnation": self.incarnation, "type": self.content_type}
+
+    @classmethod
+    def decode(cls, value: Mapping[str, str]) -> Position:
+        return cls(value["offset"], value.get("incarnation", ""), value.get("type", ""))
+
+
+@dataclass(frozen=True)
+class Head:
+    """A stream as it stood when it was looked at."""
+
+    name: str
+    earliest: Position
+    tail: Position
+
+
+@dataclass(frozen=True)
+class Part(InputPartition):
+    """What one task reads: the messages of a stream that begin in [start, end).
+
+    `segment` names where they are stored; a stream whose log is in several pieces has parts
+    of several segments.
+    """
+
+    name: str
+    content_type: str
+    segment: str
+    start: str
+    end: str
+    fail_on_data_loss: bool = True
+
+
+class Reader(Protocol):
+    """One of the two transports, connected. `beginning` is the offset of every stream's first byte."""
+
+    beginning: str
+
+    def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
+        """Streams whose whole name matches, sorted."""
+
+    def head(self, name: str) -> Head:
+        """Raises MissingStream."""
+
+    def check_offset(self, head: Head, offset: str) -> None:
+        """Raises BadOffset where no reader may begin or end there."""
+
+    def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
+        """The end of the last message within `limit_bytes` of `start`, and of one at least."""
+
+    def backlog(self, start: Position, end: Position) -> int:
+        """How many bytes lie between."""
+
+    def parts(self, name: str, start: Position, end: Position, part_bytes: int) -> Sequence[Part]:
+        """What lies between, in parts of about that size. Makes no call: what is to be read
+        was pinned when the end was."""
+
+    def read(self, part: Part) -> Iterator[Any]:
+        """Arrow batches of bounded size. Raises DataLoss."""
+
+
+def connect(origin: Origin) -> Reader:
+    if origin.transport is Transport.HTTP:
+        from tidemark.spark.pages import PagesReader
+
+        return PagesReader(origin)
+    from tidemark.spark.chain import ChainReader
+
+    return ChainReader(origin)

@@ -1,0 +1,257 @@
+"""Transport `http`: catch-up reads of any Durable Streams server.
+
+Offsets of a server are opaque, and a page says only where it begins and ends. So a row of a
+JSON stream carries its page's two offsets and its `position` between them; of any other
+content type a row is a page's bytes, or a piece of them, numbered in the same way. One task
+reads a stream, because nobody but the server knows where else in it a read could begin.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from typing import Final
+from urllib.parse import quote
+
+import orjson
+import pyarrow as pa
+import urllib3
+
+from tidemark.protocol.offset import parse_token
+from tidemark.spark.columns import BATCH_ROWS, make_batch
+from tidemark.spark.json_array import split_array, split_arriving
+from tidemark.spark.options import Origin
+from tidemark.spark.origin import BadOffset, DataLoss, Head, MissingStream, Part, Position
+from tidemark.spark.web import HttpFault, Web
+
+_log = logging.getLogger(__name__)
+
+BEGINNING: Final = "-1"
+_CHUNK_BYTES: Final = 1024 * 1024
+#: A page that runs past the pinned end is cut by comparing; it must fit in memory for that.
+_COMPARABLE_BYTES: Final = 64 * 1024 * 1024
+_COMPARISONS: Final = 10
+
+
+class RanPastTheEnd(Exception):
+    """A page cannot be cut where the read must end."""
+
+
+@dataclass(frozen=True)
+class _Page:
+    """An answer whose headers have come: the page's bounds, and the body still to be read."""
+
+    start: str
+    end: str
+    up_to_date: bool
+    is_json: bool
+    answer: urllib3.BaseHTTPResponse
+
+    def chunks(self) -> Iterator[bytes]:
+        yield from self.answer.stream(_CHUNK_BYTES)
+        self.answer.release_conn()
+
+    def pieces(self) -> Iterator[list[bytes]]:
+        """The page's messages, or its bytes, a list at a time."""
+        if self.is_json:
+            return split_arriving(self.chunks())
+        return ([chunk] for chunk in self.chunks())
+
+
+class PagesReader:
+    beginning = BEGINNING
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self._web = Web(origin.token, retry_seconds=origin.retry_seconds)
+
+    def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
+        """By the bucket's listing (extensions, §1.4)."""
+        found: list[str] = []
+        root, after = f"{self._origin.url}{self._origin.stream_path}/streams?limit=1000", ""
+        while True:
+            listed = orjson.loads(self._web.ask("GET", root + after).data)
+            found += [each["stream_id"] for each in listed["streams"]]
+            if not listed.get("has_more"):
+                return [name for name in found if pattern.fullmatch(name)]
+            after = f"&after={quote(listed['next_cursor'], safe='')}"
+
+    def head(self, name: str) -> Head:
+        try:
+            answer = self._web.ask("HEAD", self._origin.stream_url(name))
+        except HttpFault as fault:
+            if fault.status == 404:
+                raise MissingStream(name) from fault
+            raise
+        content_type = answer.headers.get("Content-Type", "application/octet-stream")
+        earliest = answer.headers.get("Stream-Snapshot-Offset", BEGINNING)
+        return Head(
+            name,
+            Position(earliest, content_type=content_type),
+            Position(answer.headers["Stream-Next-Offset"], content_type=content_type),
+        )
+
+    def check_offset(self, head: Head, offset: str) -> None:
+        try:
+            page = self._open(head.name, offset)
+        except HttpFault as fault:
+            raise BadOffset(f"{head.name}: the server refuses offset {offset!r}: {fault.text}") from fault
+        page.answer.close()
+
+    def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
+        raise NotImplementedError("maxOffsetsPerTrigger is refused over HTTP")
+
+    def backlog(self, start: Position, end: Position) -> int:
+        return int(start.offset != end.offset)
+
+    def parts(self, name: str, start: Position, end: Position, part_bytes: int) -> Sequence[Part]:
+        if start.offset == end.offset:
+            return []
+        return [Part(name, end.content_type, "", start.offset, end.offset)]
+
+    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+        start = part.start
+        while start != part.end:
+            page = self._page_from(part, start)
+            if page is None:
+                return
+            if page.end == start and page.up_to_date:
+                self._ended_early(part, start)
+                return
+            pieces = self._within(part, page)
+            for values in _bounded(pieces):
+                yield self._batch(part, page, values)
+            if _is_past(page.end, part.end):
+                return
+            start = page.end
+
+    def _page_from(self, part: Part, start: str) -> _Page | None:
+        """The page at `start`, or, where that is gone and may be, at what is retained."""
+        try:
+            return self._open(part.name, start)
+        except HttpFault as fault:
+            if fault.status not in (404, 410):
+                raise
+            lost = DataLoss(part.name, f"offset {start} is not there any more ({fault.status})")
+            if part.fail_on_data_loss:
+                raise lost from fault
+            _log.warning("%s", lost)
+        try:
+            retained = self.head(part.name).earliest.offset
+        except MissingStream:
+            return None
+        if retained in (start, BEGINNING) or _is_past(retained, part.end):
+            return None
+        return self._open(part.name, retained)
+
+    def _open(self, name: str, offset: str) -> _Page:
+        url = f"{self._origin.stream_url(name)}?offset={quote(offset, safe='')}"
+        answer = self._web.ask("GET", url, stream=True)
+        content_type = answer.headers.get("Content-Type", "")
+        return _Page(
+            offset,
+            answer.headers["Stream-Next-Offset"],
+            answer.headers.get("Stream-Up-To-Date", "").lower() == "true",
+            content_type.partition(";")[0].strip().lower() == "application/json",
+            answer,
+        )
+
+    def _ended_early(self, part: Part, start: str) -> None:
+        if part.fail_on_data_loss:
+            raise DataLoss(part.name, f"it ends at {start} now, before {part.end}")
+
+    def _within(self, part: Part, page: _Page) -> Iterator[list[bytes]]:
+        """The page's messages before the part's end."""
+        if not _is_past(page.end, part.end):
+            return page.pieces()
+        return iter([self._cut(part, page)])
+
+    def _cut(self, part: Part, page: _Page) -> list[bytes]:
+        """A page that runs on beyond the pinned end: more was written since it was pinned."""
+        body = _whole(page)
+        values = split_array(body) if page.is_json else [body]
+        by_position = _cut_by_position(page, part.end, values)
+        if by_position is not None:
+            return by_position
+        for _ in range(_COMPARISONS):
+            surplus = self._surplus(part, page.end)
+            if surplus is not None:
+                return values[: len(values) - surplus] if page.is_json else [body[: len(body) - surplus]]
+            page = self._open(part.name, page.start)
+            body = _whole(page)
+            values = split_array(body) if page.is_json else [body]
+        raise RanPastTheEnd(
+            f"tidemark: stream {part.name}: a page runs past {part.end}, and it is written to too fast"
+            " to find where the page must be cut; read it with transport=dynamodb"
+        )
+
+    def _surplus(self, part: Part, page_end: str) -> int | None:
+        """How many messages, or bytes, lie between the pinned end and the end of the page."""
+        start, count = part.end, 0
+        while start != page_end:
+            page = self._open(part.name, start)
+            body = _whole(page)
+            if _is_past(page.end, page_end) or page.end == start:
+                return None
+            count += len(split_array(body)) if page.is_json else len(body)
+            start = page.end
+        return count
+
+    def _batch(self, part: Part, page: _Page, numbered: tuple[int, list[bytes]]) -> pa.RecordBatch:
+        first, values = numbered
+        rows = len(values)
+        end = part.end if _is_past(page.end, part.end) else page.end
+        return make_batch(
+            (self._origin.bucket, part.name, part.content_type),
+            offsets=pa.repeat(pa.scalar(page.start, pa.string()), rows),
+            end_offsets=pa.repeat(pa.scalar(end, pa.string()), rows),
+            positions=pa.array(range(first, first + rows), pa.int32()),
+            values=pa.array(values, pa.binary()),
+            timestamps=pa.nulls(rows, pa.timestamp("us", tz="UTC")),
+        )
+
+
+def _is_past(offset: str, end: str) -> bool:
+    """Offsets sort as text does (§8), but for the one that is a word."""
+    if BEGINNING in (offset, end):
+        return offset != BEGINNING and end == BEGINNING
+    return offset > end
+
+
+def _whole(page: _Page) -> bytes:
+    body = bytearray()
+    for chunk in page.chunks():
+        body += chunk
+        if len(body) > _COMPARABLE_BYTES:
+            page.answer.close()
+            raise RanPastTheEnd(f"tidemark: a page of over {_COMPARABLE_BYTES} bytes cannot be cut")
+    return bytes(body)
+
+
+def _cut_by_position(page: _Page, end: str, values: list[bytes]) -> list[bytes] | None:
+    """Where the server's offsets are byte positions, as this project's are, and only there."""
+    low = 0 if page.start == BEGINNING else parse_token(page.start)
+    high, stop = parse_token(page.end), parse_token(end)
+    separator = 1 if page.is_json else 0
+    if low is None or high is None or stop is None:
+        return None
+    ends = list(accumulate((len(value) + separator for value in values), initial=low))[1:]
+    if not ends or ends[-1] != high:
+        return None
+    if not page.is_json:
+        return [values[0][: stop - low]]
+    kept = list(takewhile(lambda place: place <= stop, ends))
+    return values[: len(kept)] if kept and kept[-1] == stop else None
+
+
+def _bounded(pieces: Iterator[list[bytes]]) -> Iterator[tuple[int, list[bytes]]]:
+    """The messages in lists of a bounded size, each with the number of its first."""
+    first = 0
+    for values in pieces:
+        for start in range(0, len(values), BATCH_ROWS):
+            some = values[start : start + BATCH_ROWS]
+            yield first, some
+            first += len(some)

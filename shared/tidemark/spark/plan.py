@@ -1,0 +1,146 @@
+"""Planning: which streams, from where, to where, and in which parts. The same for a batch read
+and for each batch of a streaming query."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from tidemark.spark.options import Earliest, InvalidOptions, Latest, ReadOptions
+from tidemark.spark.origin import BadOffset, DataLoss, Head, MissingStream, Part, Position, Reader
+
+Positions = Mapping[str, Position]
+
+_LOOKS_AT_ONCE: Final = 16
+
+
+def look(options: ReadOptions, reader: Reader) -> dict[str, Head]:
+    """The subscribed streams that exist, as they stand now, by name."""
+    names: Iterable[str] = options.names
+    if options.pattern is not None:
+        names = reader.names(re.compile(options.pattern))
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
+        heads = pool.map(lambda name: _head(reader, name), names)
+        return {head.name: head for head in heads if head is not None}
+
+
+def _head(reader: Reader, name: str) -> Head | None:
+    try:
+        return reader.head(name)
+    except MissingStream:
+        return None
+
+
+def require_all(options: ReadOptions, heads: Mapping[str, Head]) -> None:
+    """Every stream that was named must be there when a query starts. Raises InvalidOptions."""
+    missing = [name for name in options.names if name not in heads]
+    if missing:
+        raise InvalidOptions([f"no such stream in {options.origin.bucket}: {', '.join(missing)}"])
+
+
+def starting_positions(
+    options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
+) -> dict[str, Position]:
+    """Raises InvalidOptions for offsets that are none, DataLoss for one below what is retained."""
+    given = options.starting
+    if isinstance(given, Earliest):
+        return {name: head.earliest for name, head in heads.items()}
+    if isinstance(given, Latest):
+        return {name: head.tail for name, head in heads.items()}
+    return _given_positions("startingOffsets", given, options, reader, heads)
+
+
+def ending_positions(options: ReadOptions, reader: Reader, heads: Mapping[str, Head]) -> dict[str, Position]:
+    given = options.ending
+    if not isinstance(given, Mapping):
+        return {name: head.tail for name, head in heads.items()}
+    return {name: head.tail for name, head in heads.items()} | _given_positions(
+        "endingOffsets", given, options, reader, heads
+    )
+
+
+def _given_positions(
+    option: str, given: Mapping[str, str], options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
+) -> dict[str, Position]:
+    positions, faults = {}, []
+    for name, head in heads.items():
+        try:
+            positions[name] = _given_position(given.get(name, "earliest"), options, reader, head)
+        except BadOffset as fault:
+            faults.append(f"{option}: {fault}")
+    if faults:
+        raise InvalidOptions(faults)
+    return positions
+
+
+def _given_position(text: str, options: ReadOptions, reader: Reader, head: Head) -> Position:
+    if text in ("earliest", "-1"):
+        return head.earliest
+    if text in ("latest", "now"):
+        return head.tail
+    if text < head.earliest.offset:
+        loss = DataLoss(head.name, f"{text} lies below {head.earliest.offset}, the first that is retained")
+        if options.fail_on_data_loss:
+            raise loss
+        return head.earliest
+    reader.check_offset(head, text)
+    return Position(text, head.tail.incarnation, head.tail.content_type)
+
+
+def plan_parts(options: ReadOptions, reader: Reader, starts: Positions, ends: Positions) -> list[Part]:
+    """Every stream's messages between its two positions. Raises DataLoss."""
+    parts: list[Part] = []
+    for name, end in ends.items():
+        start = _comparable(options, reader, name, starts.get(name), end)
+        if reader.backlog(start, end) > 0:
+            planned = reader.parts(name, start, end, options.bytes_per_partition)
+            parts += [_with_policy(part, options) for part in planned]
+    return parts
+
+
+def _with_policy(part: Part, options: ReadOptions) -> Part:
+    if options.fail_on_data_loss:
+        return part
+    return Part(part.name, part.content_type, part.segment, part.start, part.end, fail_on_data_loss=False)
+
+
+def _comparable(
+    options: ReadOptions, reader: Reader, name: str, start: Position | None, end: Position
+) -> Position:
+    """Where to begin reading towards `end`: at the beginning of a stream that is new, or that
+    was deleted and created again; in the second case what was not read is lost."""
+    if start is None or start.incarnation != end.incarnation:
+        if start is not None and options.fail_on_data_loss:
+            raise DataLoss(name, "it was deleted and created again since it was last read")
+        return _beginning(reader, name, end)
+    return start
+
+
+def _beginning(reader: Reader, name: str, end: Position) -> Position:
+    try:
+        earliest = reader.head(name).earliest
+    except MissingStream:
+        earliest = None
+    if earliest is not None and earliest.incarnation == end.incarnation:
+        return earliest
+    return Position(reader.beginning, end.incarnation, end.content_type)
+
+
+def limited(options: ReadOptions, reader: Reader, starts: Positions, ends: Positions) -> dict[str, Position]:
+    """`ends`, brought nearer so that no more than the limit lies between: each stream gets its
+    share of it by how far behind it is."""
+    if options.limit_bytes is None:
+        return dict(ends)
+    known = {name: _comparable(options, reader, name, starts.get(name), end) for name, end in ends.items()}
+    backlogs = {name: reader.backlog(known[name], end) for name, end in ends.items()}
+    total = sum(backlogs.values())
+    if total <= options.limit_bytes:
+        return dict(ends)
+    return {
+        name: reader.limit(name, known[name], end, max(1, options.limit_bytes * backlogs[name] // total))
+        if backlogs[name]
+        else end
+        for name, end in ends.items()
+    }

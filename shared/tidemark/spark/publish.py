@@ -1,0 +1,173 @@
+"""Appending what was staged, as the one producer that a query or a write is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tidemark.log.table import Table
+from tidemark.protocol.content_type import ContentType, parse_content_type
+from tidemark.protocol.errors import Busy, Conflict, ProducerFenced, Refused, StreamNotFound, Unavailable
+from tidemark.protocol.expiry import NEVER
+from tidemark.protocol.producer import Claim
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.append import AppendRequest, append
+from tidemark.service.create import CreateRequest, create
+from tidemark.service.load import load_known
+from tidemark.service.stores import Stores
+from tidemark.spark.manifest import Manifest, Run
+from tidemark.spark.options import Origin, Transport
+from tidemark.spark.staging import Staging
+from tidemark.spark.storage import connect_blobs, connect_table
+from tidemark.spark.web import HttpFault, Web, patience
+
+_STREAMS_AT_ONCE: Final = 8
+
+
+class NotPublished(Exception):
+    """A stream cannot take what was staged for it. Nothing is lost: the batch can be repeated."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A stream as it stood before anything was written to it."""
+
+    content_type: ContentType
+    closed: bool
+
+
+class Publisher(Protocol):
+    def look(self, stream: str) -> Target | None:
+        """None where there is no such stream."""
+
+    def create(self, stream: str, content_type: ContentType) -> None: ...
+
+    def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
+        """Lands once however often it is sent. Raises NotPublished."""
+
+
+def connect_publisher(origin: Origin) -> Publisher:
+    if origin.transport is Transport.HTTP:
+        return HttpPublisher(origin)
+    return LogPublisher(origin)
+
+
+class HttpPublisher:
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self._web = Web(origin.token, retry_seconds=origin.retry_seconds)
+
+    def look(self, stream: str) -> Target | None:
+        answer = self._web.ask("HEAD", self._origin.stream_url(stream), allow=frozenset({404}))
+        if answer.status == 404:
+            return None
+        content_type = parse_content_type(answer.headers["Content-Type"])
+        return Target(content_type, answer.headers.get("Stream-Closed", "").lower() == "true")
+
+    def create(self, stream: str, content_type: ContentType) -> None:
+        headers = {"Content-Type": content_type.value}
+        self._web.ask("PUT", self._origin.stream_url(stream), headers=headers)
+
+    def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
+        headers = {
+            "Content-Type": content_type.value,
+            "Producer-Id": claim.producer_id,
+            "Producer-Epoch": str(claim.epoch),
+            "Producer-Seq": str(claim.seq),
+        }
+        try:
+            self._web.ask("POST", self._origin.stream_url(stream), headers=headers, body=body)
+        except HttpFault as fault:
+            raise NotPublished(_explain(stream, claim, fault.status, str(fault))) from fault
+
+
+class LogPublisher:
+    """Through the application's own append, in this process: no server is asked."""
+
+    def __init__(self, origin: Origin) -> None:
+        self._bucket = origin.bucket
+        self._retry_seconds = origin.retry_seconds
+        table: Table = connect_table(origin)
+        self._stores = Stores(table, connect_blobs(origin))
+
+    def _key(self, stream: str) -> StreamKey:
+        return StreamKey(self._bucket, stream)
+
+    def look(self, stream: str) -> Target | None:
+        try:
+            known = load_known(self._stores, self._key(stream))
+        except StreamNotFound:
+            return None
+        return Target(known.record.content_type, known.tail.closed)
+
+    def create(self, stream: str, content_type: ContentType) -> None:
+        request = CreateRequest(content_type, NEVER, closed=False)
+        self._patiently(lambda: create(self._stores, self._key(stream), request))
+
+    def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
+        request = AppendRequest(content_type, body, claim=claim)
+
+        def once() -> None:
+            answer = append(self._stores, self._key(stream), [request])[0]
+            if isinstance(answer, Refused):
+                raise answer
+
+        try:
+            self._patiently(once)
+        except Refused as refusal:
+            text = _explain(stream, claim, refusal.status, refusal.message)
+            raise NotPublished(text) from refusal
+
+    def _patiently(self, act: Callable[[], object]) -> None:
+        """Busy passes, and an append with a claim may be sent again after silence."""
+        for pause in patience(self._retry_seconds):
+            try:
+                act()
+            except (Busy, Unavailable) as fault:
+                pause(fault)
+            else:
+                return
+
+
+def _explain(stream: str, claim: Claim, status: int, text: str) -> str:
+    meanings = {
+        ProducerFenced.status: "a newer batch of this producer id is there already: does another driver run?",
+        StreamNotFound.status: "the stream is gone",
+        Conflict.status: "the stream is closed, of another content type, or was created again in between",
+        0: "the server does not answer; the batch goes on where it stopped when it is repeated",
+    }
+    meaning = meanings.get(status, "")
+    return f"tidemark: {stream}, append {claim.seq} of batch {claim.epoch}: {meaning or text} [{text}]"
+
+
+def publish(
+    publisher: Publisher,
+    staging: Staging,
+    manifest: Manifest,
+    *,
+    producer_id: str,
+    batch: int,
+    content_types: dict[str, ContentType],
+) -> None:
+    """Append everything in the manifest, streams side by side, each in its order.
+
+    The batch is the epoch and an append's place in its stream the sequence number, so what an
+    earlier attempt appended is recognised, and an older batch is fenced off.
+    """
+
+    def publish_stream(stream: str, runs: list[Run]) -> None:
+        seq = 0
+        for run in runs:
+            place = run.start
+            for size in run.sizes:
+                body = staging.read(run.file, place, size)
+                publisher.append(stream, content_types[stream], body, Claim(producer_id, batch, seq))
+                place += size
+                seq += 1
+
+    with ThreadPoolExecutor(_STREAMS_AT_ONCE, thread_name_prefix="tidemark-publish") as pool:
+        tasks = [pool.submit(publish_stream, *each) for each in manifest.by_stream().items()]
+        for task in tasks:
+            task.result()

@@ -1,0 +1,175 @@
+"""Folding many streams at once: a stream is read, folded and published by one task, and none of
+its messages goes anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidemark.spark.folds import BadMessage, Fold, find_fold
+from tidemark.spark.options import Origin
+from tidemark.spark.origin import DataLoss, MissingStream, Position, Reader, connect
+from tidemark.spark.web import HttpFault, Web
+
+RESULT_SCHEMA: Final = (
+    "stream STRING, outcome STRING, offset STRING, messages BIGINT, skipped BIGINT, detail STRING"
+)
+_RESULT: Final = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("outcome", pa.string()),
+        ("offset", pa.string()),
+        ("messages", pa.int64()),
+        ("skipped", pa.int64()),
+        ("detail", pa.string()),
+    ]
+)
+_PART_BYTES: Final = 1 << 40
+
+#: What became of a stream.
+PUBLISHED: Final = "published"
+FOLDED: Final = "folded"
+UNCHANGED: Final = "unchanged"
+CONFLICT: Final = "conflict"
+NOT_TAKEN: Final = "not taken yet"
+FAILED: Final = "failed"
+
+
+@dataclass(frozen=True)
+class SnapshotPlan:
+    """What every task is told. `floors` holds for each stream the position that every consumer
+    has taken; None is where no consumer was named, and the tail is the limit."""
+
+    origin: Origin
+    publish_to: Origin
+    fold: str
+    key: str
+    skip_bad: bool
+    floors: dict[str, str] | None
+    dry_run: bool = False
+
+
+@dataclass
+class Outcome:
+    stream: str
+    outcome: str
+    offset: str = ""
+    messages: int = 0
+    skipped: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Published:
+    """The snapshot that is there."""
+
+    offset: str
+    body: bytes
+
+
+class Snapshotter:
+    """One task's work, connected."""
+
+    def __init__(self, plan: SnapshotPlan, reader: Reader | None = None, web: Web | None = None) -> None:
+        self._plan = plan
+        self._reader = reader or connect(plan.origin)
+        to = plan.publish_to
+        self._web = web or Web(to.token, retry_seconds=to.retry_seconds)
+        self._fold: Fold = find_fold(plan.fold, plan.key)
+
+    def run(self, stream: str) -> Outcome:
+        try:
+            return self._run(stream)
+        except MissingStream:
+            return Outcome(stream, CONFLICT, detail="the stream is gone")
+        except (BadMessage, DataLoss) as fault:
+            return Outcome(stream, FAILED, detail=str(fault))
+
+    def _run(self, stream: str) -> Outcome:
+        head = self._reader.head(stream)
+        end = self._limit(stream, head.tail)
+        before = self._latest(stream)
+        start = head.earliest
+        if before is not None:
+            start = Position(before.offset, head.tail.incarnation, head.tail.content_type)
+        if end is None or end.offset < start.offset or end.offset == self._reader.beginning:
+            return Outcome(stream, NOT_TAKEN, detail="a consumer has not taken what is retained")
+        if end.offset == start.offset:
+            return Outcome(stream, UNCHANGED, end.offset)
+        result = Outcome(stream, PUBLISHED, end.offset)
+        state = self._fold.load(before.body if before else None)
+        for message, offset in self._messages(stream, start, end):
+            result.messages += 1
+            try:
+                state = self._fold.apply(state, message)
+            except BadMessage as fault:
+                if not self._plan.skip_bad:
+                    raise BadMessage(f"stream {stream}, message at {offset}: {fault}") from fault
+                result.skipped += 1
+        return self._publish(result, self._fold.dump(state))
+
+    def _limit(self, stream: str, tail: Position) -> Position | None:
+        """Never beyond what every consumer has taken: retention follows the snapshot."""
+        if self._plan.floors is None:
+            return tail
+        floor = self._plan.floors.get(stream)
+        if floor is None:
+            return None
+        return Position(min(floor, tail.offset), tail.incarnation, tail.content_type)
+
+    def _messages(self, stream: str, start: Position, end: Position) -> Iterator[tuple[bytes, str]]:
+        for part in self._reader.parts(stream, start, end, _PART_BYTES):
+            for batch in self._reader.read(part):
+                yield from zip(
+                    batch.column("value").to_pylist(), batch.column("offset").to_pylist(), strict=True
+                )
+
+    def _url(self, stream: str, offset: str = "") -> str:
+        return f"{self._plan.publish_to.stream_url(stream)}/snapshot{offset and '/' + offset}"
+
+    def _latest(self, stream: str) -> Published | None:
+        if self._plan.dry_run:
+            return None
+        answer = self._web.ask("GET", self._url(stream), allow=frozenset({404}))
+        if answer.status == 404:
+            return None
+        return Published(answer.headers["Stream-Snapshot-Offset"], answer.data)
+
+    def _publish(self, result: Outcome, body: bytes) -> Outcome:
+        if self._plan.dry_run:
+            result.outcome = FOLDED
+            result.detail = body.decode(errors="replace")
+            return result
+        headers = {"Content-Type": self._fold.content_type}
+        try:
+            self._web.ask("PUT", self._url(result.stream, result.offset), headers=headers, body=body)
+        except HttpFault as fault:
+            # Somebody published a later one, or the stream was created again: theirs counts.
+            result.outcome = CONFLICT if fault.status in (404, 409, 410) else FAILED
+            result.detail = str(fault)
+        return result
+
+
+def snapshot_streams(spark: Any, plan: SnapshotPlan, streams: Iterable[str], tasks: int) -> Any:
+    """A data frame with the outcome of each stream."""
+    names = spark.createDataFrame([(name,) for name in streams], "stream STRING").repartition(tasks)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        snapshotter = Snapshotter(plan)
+        for batch in batches:
+            for name in batch.column(0).to_pylist():
+                yield pa.RecordBatch.from_pylist([vars(snapshotter.run(name))], schema=_RESULT)
+
+    return names.mapInArrow(work, RESULT_SCHEMA)
+
+
+def floors_of(taken: list[dict[str, Position]]) -> dict[str, str] | None:
+    """For each stream the least of what the consumers have taken; a stream that one of them has
+    not begun is left out."""
+    if not taken:
+        return None
+    shared = set.intersection(*(set(positions) for positions in taken))
+    return {name: min(positions[name].offset for positions in taken) for name in shared}

@@ -1,0 +1,90 @@
+"""`format("tidemark")`: what Spark asks for first, and which of our readers it gets."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import uuid
+from typing import Any
+
+import pyspark
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from tidemark.spark.batch import BatchReader, PushdownBatchReader
+from tidemark.spark.columns import SCHEMA
+from tidemark.spark.options import parse_read_options, parse_write_options
+from tidemark.spark.stream import StreamReader
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def spark_version() -> tuple[int, int]:
+    major, minor = re.findall(r"\d+", pyspark.__version__)[:2]
+    return int(major), int(minor)
+
+
+class TidemarkSource(DataSource):
+    """One class for reads and writes. Options are checked where they first arrive."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidemark"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(parse_read_options(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = parse_read_options(self.options, streaming=True)
+        if spark_version() >= (4, 2):
+            from tidemark.spark.admission import AdmittedStreamReader
+
+            return AdmittedStreamReader(options)
+        return StreamReader(options)
+
+    # What only a write needs is imported by a write: every query and every batch of a streaming
+    # one starts a process that imports this module.
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from tidemark.spark.writer import BatchWriter, make_inner
+
+        options = parse_write_options(self.options)
+        repeatable = options.producer_id is not None
+        if not repeatable:
+            options = dataclasses.replace(options, producer_id=f"write-{uuid.uuid4().hex}")
+        return BatchWriter(make_inner(options, schema, overwrite=overwrite), repeatable=repeatable)
+
+    def streamWriter(
+        self,
+        schema: StructType,
+        overwrite: bool,
+    ) -> DataSourceStreamWriter:
+        from tidemark.spark.writer import StreamWriter, make_inner
+
+        inner = make_inner(parse_write_options(self.options), schema, overwrite=overwrite)
+        if spark_version() >= (4, 1):
+            from tidemark.spark.arrow_writer import ArrowStreamWriter
+
+            return ArrowStreamWriter(inner)
+        return StreamWriter(inner)
+
+
+class PushdownTidemarkSource(TidemarkSource):
+    """Registered where Spark pushes filters down to Python sources."""
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return PushdownBatchReader(parse_read_options(self.options, streaming=False))
+
+
+def source_for(spark: Any) -> type[TidemarkSource]:
+    if spark_version() >= (4, 1) and spark.conf.get(PUSHDOWN, "false").lower() == "true":
+        return PushdownTidemarkSource
+    return TidemarkSource

@@ -1,0 +1,258 @@
+"""Writing: tasks stage, the driver's commit settles what the batch is, and publishes it.
+
+Posting from the tasks would survive being killed, but not being repeated differently: a
+replay may bring the rows in another order, in other partitions, in other pieces. Here all of
+that is decided by one manifest, and the first one counts (`manifest.py`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from tidemark.protocol.content_type import ContentType
+from tidemark.spark.chunks import Chunker
+from tidemark.spark.manifest import Batches, Manifest, Run
+from tidemark.spark.options import InvalidOptions, WriteOptions
+from tidemark.spark.publish import NotPublished, Publisher, connect_publisher, publish
+from tidemark.spark.staging import connect_staging
+
+#: Rows that come one by one are handled so many at a time.
+_ROWS_AT_ONCE: Final = 5_000
+#: The checkpoint's own id of a streaming query; Spark tells every task.
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+Piece = tuple[pa.Array | str, pa.Array]
+"""The stream of each row, or of all of them, and their values."""
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What one task staged. `file` is set even where it holds nothing, to be removed."""
+
+    query: str
+    partition: int
+    file: str
+    runs: tuple[Run, ...]
+
+
+def check_write(options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+    """What is wrong with a write, all of it, before a task starts. Raises InvalidOptions."""
+    faults = []
+    if overwrite:
+        faults.append("overwrite is refused: a stream is only ever appended to; use mode append")
+    kinds = {field.name: field.dataType for field in schema.fields}
+    wanted: list[tuple[str, tuple[type, ...], str]] = [
+        (options.value_column, (StringType, BinaryType), "text or binary")
+    ]
+    if options.stream_column:
+        wanted.append((options.stream_column, (StringType,), "text"))
+    for column, types, words in wanted:
+        if column not in kinds:
+            faults.append(f"there is no column {column}; columns: {', '.join(kinds)}")
+        elif not isinstance(kinds[column], types):
+            faults.append(f"column {column} must be {words}, got {kinds[column].simpleString()}")
+    if faults:
+        raise InvalidOptions(faults)
+
+
+def resolve_content_type(options: WriteOptions) -> ContentType:
+    """What the rows are to be. Of a single stream this is asked; of many it is said.
+    Raises InvalidOptions."""
+    if options.stream is None:
+        assert options.content_type is not None, "checked with the options"
+        return options.content_type
+    target = connect_publisher(options.origin).look(options.stream)
+    if target is None and options.create_streams:
+        assert options.content_type is not None, "checked with the options"
+        return options.content_type
+    if target is None:
+        raise InvalidOptions([f"no such stream: {options.stream}; with createStreams it would be made"])
+    faults = _target_faults(options.stream, target.content_type, options.content_type, closed=target.closed)
+    if faults:
+        raise InvalidOptions(faults)
+    return target.content_type
+
+
+def _target_faults(stream: str, found: ContentType, wanted: ContentType | None, *, closed: bool) -> list[str]:
+    faults = [f"stream {stream} is closed"] if closed else []
+    if wanted is not None and wanted.essence != found.essence:
+        faults.append(f"stream {stream} is {found.essence}, not {wanted.essence}")
+    return faults
+
+
+class Write:
+    """Is sent to every task and to every commit: it holds options and no connection."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, content_type: ContentType) -> None:
+        self.options = options
+        self.content_type = content_type
+        columns = schema.fieldNames()
+        self.value_index = columns.index(options.value_column)
+        self.value_is_text = isinstance(schema[options.value_column].dataType, StringType)
+        self.stream_index = columns.index(options.stream_column) if options.stream_column else None
+
+    # --- in a task ---
+
+    def stage(self, pieces: Iterable[Piece]) -> Staged:
+        context = TaskContext.get()
+        partition = context.partitionId() if context else 0
+        query = (context.getLocalProperty(_QUERY_ID) if context else None) or ""
+        file = f"{self.producer_id(query)}/staged/{uuid.uuid4().hex}"
+        with connect_staging(self.options).create(file) as opened:
+            chunker = Chunker(
+                opened,
+                file,
+                is_json=self.content_type.is_json,
+                join_rows=self.options.join_rows,
+                bytes_per_append=self.options.bytes_per_append,
+                where=f"partition {partition}",
+            )
+            for streams, values in pieces:
+                chunker.add(streams, values)
+            chunker.finish()
+        return Staged(query, partition, file, tuple(chunker.runs))
+
+    def pieces_of_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
+        for batch in batches:
+            streams: pa.Array | str = self.options.stream or ""
+            if self.stream_index is not None:
+                streams = batch.column(self.stream_index)
+            yield streams, batch.column(self.value_index)
+
+    def pieces_of_rows(self, rows: Iterator[Any]) -> Iterator[Piece]:
+        """Spark gives binary values as byte arrays."""
+        is_text = self.value_is_text
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            streams: pa.Array | str = self.options.stream or ""
+            if self.stream_index is not None:
+                streams = pa.array([row[self.stream_index] for row in some], pa.string())
+            values = [row[self.value_index] for row in some]
+            yield (
+                streams,
+                pa.array(values, pa.string()) if is_text else pa.array(map(_plain, values), pa.binary()),
+            )
+
+    def producer_id(self, query: str) -> str:
+        return self.options.producer_id or query
+
+    # --- in the driver ---
+
+    def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Manifest:
+        """Raises NotPublished; the same call, or a replay of the batch, then goes on with it."""
+        staged = sorted(_staged(messages), key=lambda each: each.partition)
+        query = staged[0].query if staged else ""
+        producer_id = self.producer_id(query)
+        staging = connect_staging(self.options)
+        batches = Batches(staging, producer_id)
+        ours = Manifest(query, tuple(run for each in staged for run in each.runs))
+        settled = batches.settle(batch, ours)
+        if settled.runs and not batches.is_done(batch):
+            publisher = connect_publisher(self.options.origin)
+            content_types = self._prepare(publisher, settled)
+            publish(
+                publisher, staging, settled, producer_id=producer_id, batch=batch, content_types=content_types
+            )
+        batches.finish(batch, settled, [each.file for each in staged])
+        return settled
+
+    def _prepare(self, publisher: Publisher, manifest: Manifest) -> dict[str, ContentType]:
+        """Every stream is there and takes what is to come, before the first append."""
+        content_types, faults = {}, []
+        for stream in manifest.by_stream():
+            target = publisher.look(stream)
+            if target is None and self.options.create_streams:
+                publisher.create(stream, self.content_type)
+                content_types[stream] = self.content_type
+            elif target is None:
+                faults.append(f"no such stream: {stream}")
+            else:
+                # A closed stream may hold the batch already: only the append itself can say.
+                content_types[stream] = target.content_type
+                faults += _target_faults(stream, target.content_type, self.content_type, closed=False)
+        if faults:
+            raise NotPublished("tidemark: " + "; ".join(faults))
+        return content_types
+
+    def discard(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        staged = _staged(messages)
+        if staged:
+            producer_id = self.producer_id(staged[0].query)
+            batches = Batches(connect_staging(self.options), producer_id)
+            batches.drop(batch, [each.file for each in staged])
+
+    def forget(self, batch: int) -> None:
+        """Remove the notes of a batch that nobody will repeat, because nobody knows its id."""
+        Batches(connect_staging(self.options), self.producer_id("")).forget(batch)
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return [message for message in messages if isinstance(message, Staged)]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One write is one batch. Its producer id is new unless it was given: a write that is
+    repeated under the same id publishes what the first one staged, and only what is missing."""
+
+    def __init__(self, inner: Write, *, repeatable: bool) -> None:
+        self._inner = inner
+        self._repeatable = repeatable
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._inner.stage(self._inner.pieces_of_batches(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        try:
+            self._inner.publish(messages, 0)
+        except Exception as fault:
+            producer_id = self._inner.options.producer_id
+            fault.add_note(
+                f"Some of it may be in the streams. Write again with producerId={producer_id}"
+                " and the rest follows, nothing twice."
+            )
+            raise
+        if not self._repeatable:
+            self._inner.forget(0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._inner.discard(messages, 0)
+
+
+class StreamWriter(DataSourceStreamWriter):
+    """Spark 4.0 hands rows to a streaming sink one by one."""
+
+    def __init__(self, inner: Write) -> None:
+        self._inner = inner
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self._inner.stage(self._inner.pieces_of_rows(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._inner.publish(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._inner.discard(messages, batchId)
+
+
+def _plain(value: Any) -> Any:
+    """Spark gives binary values as byte arrays."""
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def make_inner(options: WriteOptions, schema: StructType, *, overwrite: bool) -> Write:
+    """Raises InvalidOptions."""
+    check_write(options, schema, overwrite=overwrite)
+    return Write(options, schema, resolve_content_type(options))

@@ -1,0 +1,137 @@
+"""One Spark session, one table, one bucket and one HTTP server for all of these tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import World, make_world
+from tidemark.local.engines import LocalServices
+from tidemark.settings import Settings
+
+HAS_SPARK = importlib.util.find_spec("pyspark") is not None
+#: What runs without Spark as well.
+PURE = {"test_options.py", "test_folds.py"}
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    if HAS_SPARK or collection_path.is_dir() or collection_path.name in PURE:
+        return None
+    return collection_path.name.startswith("test_")
+
+
+def pytest_report_header() -> str | None:
+    if HAS_SPARK:
+        import pyspark
+
+        return f"Spark {pyspark.__version__}"
+    return "tests/spark: most are left out, because PySpark is not installed here: `make testspark` runs them"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Py4J leaves its sockets to the garbage collector; nothing here can close them."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+
+
+@pytest.fixture(scope="session")
+def spark(services: LocalServices, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Started after the services, so that its workers know the endpoints."""
+    from pyspark.sql import SparkSession
+
+    from tidemark.spark import register
+    from tidemark.spark.source import PUSHDOWN, spark_version
+
+    os.environ |= {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    work = tmp_path_factory.mktemp("spark")
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("tidemark-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(work / "warehouse"))
+        .config("spark.local.dir", str(work / "local"))
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.metricsEnabled", "false")
+        .config("spark.task.maxFailures", "4")
+        # A failed task of a local session is not tried again unless it is asked for.
+        .master("local[2,4]")
+    )
+    if spark_version() >= (4, 1):
+        builder = builder.config(PUSHDOWN, "true")
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def world(services: LocalServices) -> World:
+    return make_world(services)
+
+
+@pytest.fixture
+def read(spark: Any, world: World) -> Callable[..., Any]:
+    """A reader over the table: `read(subscribe="a", startingOffsets="earliest")`."""
+
+    from tests.spark.streams import table_options
+
+    def read_with(**options: str) -> Any:
+        return spark.read.format("tidemark").options(**table_options(world), **options).load()
+
+    return read_with
+
+
+def settings_of(world: World) -> Settings:
+    return Settings(table_name=world.table_name, bucket_name=world.bucket_name)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"s-{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture(scope="session")
+def server(world: World) -> Iterator[Any]:
+    from tests.spark.serving import ThreadedServer
+    from tidemark.http.local import create_local_app
+
+    with ThreadedServer(create_local_app(settings_of(world))) as running:
+        yield running
+
+
+@pytest.fixture
+def spoiling(server: Any) -> Iterator[Callable[..., None]]:
+    """Spoil what the server answers: `spoiling(which, times=3)`; see `serving.Spoil`."""
+
+    def spoil(which: Callable[[str, str, dict[str, str]], str | None], *, times: int = 10**9) -> None:
+        left = [times]
+
+        def spoil_some(method: str, path: str, headers: dict[str, str]) -> str | None:
+            fault = which(method, path, headers)
+            if fault is None or not left[0]:
+                return None
+            left[0] -= 1
+            return fault
+
+        server.spoil = spoil_some
+
+    yield spoil
+    server.spoil = lambda _method, _path, _headers: None

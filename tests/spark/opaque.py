@@ -1,0 +1,101 @@
+"""A Durable Streams server of another make: its offsets are words, its pages have no limit.
+
+It serves one stream at every path, and lists it as `s` in every bucket.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+from urllib.parse import parse_qs
+
+from tests.spark.serving import ThreadedServer
+
+
+def token(index: int) -> str:
+    """Sorts as the index does, and is no number."""
+    return f"o{index:04}x"
+
+
+class OpaqueServer:
+    """`snapshots` lists what was published: path, body and content type."""
+
+    def __init__(self, *, is_json: bool) -> None:
+        self._is_json = is_json
+        self._bodies: list[bytes] = []
+        self._retained = 0
+        self.snapshots: list[tuple[str, bytes, str]] = []
+        self.snapshot_status = 204
+        self._server = ThreadedServer(self._serve)
+
+    def __enter__(self) -> Self:
+        self._server.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.__exit__()
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    @property
+    def tail(self) -> str:
+        return token(len(self._bodies))
+
+    def append(self, body: bytes) -> None:
+        self._bodies.append(body)
+
+    def retain_from(self, index: int) -> None:
+        self._retained = index
+
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        status, headers, body = await self._answer(scope, receive)
+        headers["content-length"] = str(len(body))
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": status, "headers": raw})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    async def _answer(self, scope: Any, receive: Any) -> tuple[int, dict[str, str], bytes]:
+        query = parse_qs(scope["query_string"].decode())
+        if scope["method"] == "PUT":
+            return await self._publish(scope, receive)
+        if "/snapshot" in scope["path"]:
+            return self._snapshot(scope["path"])
+        if scope["path"].endswith("/streams"):
+            return 200, {}, json.dumps({"streams": [{"stream_id": "s"}], "has_more": False}).encode()
+        return self._read(scope["method"], query)
+
+    async def _publish(self, scope: Any, receive: Any) -> tuple[int, dict[str, str], bytes]:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        types = [value.decode() for name, value in scope["headers"] if name == b"content-type"]
+        self.snapshots.append((scope["path"], body, types[0]))
+        return self.snapshot_status, {}, b""
+
+    def _snapshot(self, path: str) -> tuple[int, dict[str, str], bytes]:
+        if not self.snapshots:
+            return 404, {}, b""
+        there, body, content_type = self.snapshots[-1]
+        if path.endswith("/snapshot"):
+            return 307, {"location": there}, b""
+        offset = there.rpartition("/")[2]
+        return 200, {"content-type": content_type, "stream-snapshot-offset": offset}, body
+
+    def _read(self, method: str, query: dict[str, list[str]]) -> tuple[int, dict[str, str], bytes]:
+        headers = {
+            "content-type": "application/json" if self._is_json else "application/octet-stream",
+            "stream-next-offset": self.tail,
+            "stream-up-to-date": "true",
+        }
+        if self._retained:
+            headers["stream-snapshot-offset"] = token(self._retained)
+        if method == "HEAD":
+            return 200, headers, b""
+        start = 0 if query["offset"] == ["-1"] else int(query["offset"][0][1:5])
+        if start < self._retained:
+            return 410, {}, b"gone"
+        bodies = self._bodies[start:]
+        return 200, headers, b"[" + b", ".join(bodies) + b"]" if self._is_json else b"".join(bodies)

@@ -1,0 +1,62 @@
+"""Streams made for a test, and what was read of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support import BYTES, World
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.spark.options import Origin, ReadOptions, parse_read_options
+from tidemark.spark.origin import Reader, connect
+from tidemark.spark.plan import ending_positions, look, plan_parts, require_all, starting_positions
+
+Row = tuple[str, str, bytes]
+
+
+def key(name: str) -> StreamKey:
+    return StreamKey(PLAIN_BUCKET, name)
+
+
+def filled(world: World, name: str, *bodies: bytes, content_type: Any = BYTES) -> None:
+    process = world.process()
+    process.create(key(name), content_type=content_type)
+    for body in bodies:
+        process.append(key(name), body, content_type=content_type)
+
+
+def rows(frame: Any) -> list[Row]:
+    """Offset, end and value of every row of a data frame, in the streams' order."""
+    found = frame.select("offset", "end_offset", "position", "value").collect()
+    found.sort(key=lambda row: (row["offset"], row["position"]))
+    return [(row["offset"], row["end_offset"], bytes(row["value"])) for row in found]
+
+
+def table_options(world: World) -> dict[str, str]:
+    return {"transport": "dynamodb", "table": world.table_name, "blobBucket": world.bucket_name}
+
+
+def read_here(origin: dict[str, str], **options: str) -> list[Row]:
+    """The batch read in this process, step by step as Spark takes them."""
+    parsed = parse_read_options(origin | options, streaming=False)
+    reader, parts = plan_here(parsed)
+    return [row for part in parts for row in rows_of(reader, part)]
+
+
+def plan_here(options: ReadOptions) -> tuple[Reader, list[Any]]:
+    reader = connect(options.origin)
+    heads = look(options, reader)
+    require_all(options, heads)
+    starts = starting_positions(options, reader, heads)
+    ends = ending_positions(options, reader, heads)
+    return reader, list(plan_parts(options, reader, starts, ends))
+
+
+def rows_of(reader: Reader, part: Any) -> list[Row]:
+    return [
+        (row["offset"], row["end_offset"], row["value"])
+        for batch in reader.read(part)
+        for row in batch.select(["offset", "end_offset", "value"]).to_pylist()
+    ]
+
+
+__all__ = ["Origin", "filled", "key", "plan_here", "read_here", "rows", "rows_of", "table_options"]

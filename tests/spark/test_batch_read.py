@@ -1,0 +1,95 @@
+"""The batch read through Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.spark.streams import filled, key, rows
+from tests.support import JSON, World
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.stream_key import PLAIN_BUCKET
+from tidemark.service.append import INLINE_BYTES
+from tidemark.spark.source import spark_version
+
+Read = Callable[..., Any]
+
+
+def test_every_message_is_a_row_with_its_own_offsets(read: Read, world: World, name: str) -> None:
+    filled(world, name, b'[{"a":1}, "two"]', b"3", content_type=JSON)
+    frame = read(subscribe=name, bytesPerPartition="6")
+    assert rows(frame) == [
+        (render_offset(0), render_offset(8), b'{"a":1}'),
+        (render_offset(8), render_offset(14), b'"two"'),
+        (render_offset(14), render_offset(16), b"3"),
+    ]
+    assert frame.rdd.getNumPartitions() == 3
+    first = frame.orderBy("offset").first()
+    assert (first.bucket, first.stream, first.content_type) == (PLAIN_BUCKET, name, "application/json")
+    assert first.position == 0
+    assert first.timestamp.timestamp() == world.clock.now_ms / 1000
+
+
+def test_bodies_from_the_bucket_are_rows_as_well(read: Read, world: World, name: str) -> None:
+    large = bytes(index * 7 % 256 for index in range(INLINE_BYTES + 1))
+    filled(world, name, b"<", large, b">")
+    assert [value for _, _, value in rows(read(subscribe=name))] == [b"<", large, b">"]
+
+
+def test_what_comes_after_planning_is_not_read(read: Read, world: World, name: str) -> None:
+    filled(world, name, b"one", b"two")
+    planned = read(subscribe=name).rdd
+    assert planned.getNumPartitions() == 1
+    world.process().append(key(name), b"three")
+    assert planned.count() == 2
+    assert read(subscribe=name).count() == 3
+
+
+def test_producers_are_named_where_they_are_known(read: Read, world: World, name: str) -> None:
+    filled(world, name, b"plain")
+    process = world.process()
+    process.append(key(name), b"first", claim=("p", 3, 0))
+    process.append(key(name), b"plain again")
+    process.append(key(name), b"second", claim=("p", 3, 1))
+    found = read(subscribe=name).orderBy("offset").collect()
+    assert [(row.producer_id, row.producer_epoch, row.producer_seq) for row in found] == [
+        (None, None, None),
+        ("p", 3, 0),
+        (None, None, None),
+        ("p", 3, 1),
+    ]
+
+
+def test_streams_by_pattern_and_filters_on_their_names(read: Read, world: World, name: str) -> None:
+    for suffix in ("a", "b", "c"):
+        filled(world, f"{name}.{suffix}", suffix.encode())
+    frame = read(subscribePattern=rf"{name}\.[ab]")
+    assert {(row.stream, bytes(row.value)) for row in frame.collect()} == {
+        (f"{name}.a", b"a"),
+        (f"{name}.b", b"b"),
+    }
+    filtered = frame.where(frame.stream.isin(f"{name}.b", f"{name}.c"))
+    assert [row.stream for row in filtered.collect()] == [f"{name}.b"]
+    # From 4.1 on the filter decides what is read; before, everything is read and filtered.
+    assert filtered.rdd.getNumPartitions() == (1 if spark_version() >= (4, 1) else 2)
+
+
+def test_an_empty_stream_has_no_rows(read: Read, world: World, name: str) -> None:
+    filled(world, name)
+    assert read(subscribe=name).count() == 0
+
+
+def test_every_wrong_option_is_named_before_a_task_starts(read: Read, spark: Any) -> None:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException) as refused:
+        read(subscribe="a", subscribePatern="b", maxOffsetsPerTrigger="1", failOnDataLoss="perhaps").count()
+    text = str(refused.value)
+    for fault in (
+        "did you mean subscribePattern?",
+        "maxOffsetsPerTrigger is for a streaming",
+        "failOnDataLoss: must",
+    ):
+        assert fault in text

@@ -1,0 +1,175 @@
+"""The reader of the table, without Spark around it: no message lost, none twice, gaps told."""
+
+from __future__ import annotations
+
+import dataclasses
+import tracemalloc
+
+import msgspec
+import orjson
+import pytest
+
+from tests.spark.streams import filled, key, plan_here, read_here, rows_of, table_options
+from tests.support import JSON, World
+from tidemark.log.records import Batch
+from tidemark.log.schema import decode_batch, encode_batch, encode_lengths, log_pk
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.producer import ProducerState
+from tidemark.protocol.tail import Tail
+from tidemark.service.append import INLINE_BYTES
+from tidemark.service.delete import delete
+from tidemark.spark.columns import BATCH_BYTES, BATCH_ROWS
+from tidemark.spark.items import Item, message_ends, producers_by_end
+from tidemark.spark.options import InvalidOptions, parse_read_options
+from tidemark.spark.origin import DataLoss
+
+
+@pytest.mark.parametrize("part_bytes", [1, 2, 3, 4, 5, 7, 11, 16, 1000])
+def test_parts_lose_and_repeat_nothing_wherever_they_are_cut(
+    world: World, name: str, part_bytes: int
+) -> None:
+    filled(world, name, b'["a","bc","def"]', b"1", b"[2,3]", b'"four"', content_type=JSON)
+    found = read_here(table_options(world), subscribe=name, bytesPerPartition=str(part_bytes))
+    assert [value for _, _, value in found] == [b'"a"', b'"bc"', b'"def"', b"1", b"2", b"3", b'"four"']
+    assert [end for _, end, _ in found[:-1]] == [start for start, _, _ in found[1:]]
+
+
+def test_a_read_between_any_two_message_ends_is_exact(world: World, name: str) -> None:
+    filled(world, name, b'["a","bc"]', b"[1,2]", content_type=JSON)
+    every = read_here(table_options(world), subscribe=name)
+    edges = [row[0] for row in every] + [every[-1][1]]
+    for low in range(len(edges)):
+        for high in range(low, len(edges)):
+            found = read_here(
+                table_options(world),
+                subscribe=name,
+                startingOffsets=f'{{"{name}": "{edges[low]}"}}',
+                endingOffsets=f'{{"{name}": "{edges[high]}"}}',
+                bytesPerPartition="3",
+            )
+            assert found == every[low:high]
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+@pytest.mark.parametrize(
+    ("offset", "what"),
+    [
+        ("0000000000000002", "not the end of a message"),
+        ("0000000000000099", "beyond the tail"),
+        ("7", "16 digits"),
+    ],
+)
+def test_offsets_that_are_none_are_named_when_planning(
+    world: World, name: str, option: str, offset: str, what: str
+) -> None:
+    filled(world, name, b'["a","bc"]', content_type=JSON)
+    with pytest.raises(InvalidOptions, match=rf"{option}: {name}: .*{what}"):
+        read_here(table_options(world), subscribe=name, **{option: f'{{"{name}": "{offset}"}}'})
+
+
+def test_missing_streams_are_all_named(world: World, name: str) -> None:
+    filled(world, name, b"x")
+    with pytest.raises(InvalidOptions, match=f"no such stream in v1: {name}-b, {name}-c"):
+        read_here(table_options(world), subscribe=f"{name},{name}-b,{name}-c")
+
+
+def test_a_deleted_stream_is_missing(world: World, name: str) -> None:
+    filled(world, name, b"x")
+    delete(world.process().stores, key(name))
+    with pytest.raises(InvalidOptions, match="no such stream"):
+        read_here(table_options(world), subscribe=name)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2, 3])
+@pytest.mark.parametrize("part_bytes", ["4", "1000"])
+def test_a_batch_that_is_gone_is_told_or_passed_over(
+    world: World, name: str, lost: int, part_bytes: str
+) -> None:
+    """As when DynamoDB's own expiry took it; each task sees it for its own part."""
+    filled(world, name, b"abcd", b"ef", b"ghij", b"kl")
+    process = world.process()
+    record = process.create(key(name)).known.record
+    starts = [0, 4, 6, 10]
+    origin = table_options(world)
+    loud = parse_read_options(origin | {"subscribe": name, "bytesPerPartition": part_bytes}, streaming=False)
+    reader, parts = plan_here(loud)
+    quiet = [dataclasses.replace(part, fail_on_data_loss=False) for part in parts]
+    pk = log_pk(record.key, record.incarnation)
+    process.stores.table.delete({"pk": {"S": pk}, "sk": {"S": render_offset(starts[lost])}})
+    with pytest.raises(DataLoss, match=f"{name}: {render_offset(starts[lost])}"):
+        [rows_of(reader, part) for part in parts]
+    kept = [row[2] for part in quiet for row in rows_of(reader, part)]
+    assert kept == [body for index, body in enumerate([b"abcd", b"ef", b"ghij", b"kl"]) if index != lost]
+
+
+def test_what_was_pinned_is_read_even_after_the_stream_was_deleted(world: World, name: str) -> None:
+    filled(world, name, b"abcd", b"ef")
+    reader, parts = plan_here(parse_read_options(table_options(world) | {"subscribe": name}, streaming=False))
+    delete(world.process().stores, key(name))
+    filled(world, name, b"another")
+    assert [value for part in parts for _, _, value in rows_of(reader, part)] == [b"abcd", b"ef"]
+
+
+def test_arrow_batches_are_bounded_in_rows_and_bytes(world: World, name: str) -> None:
+    """Whatever the stream's size, a task holds a page and a batch."""
+    small = b"[" + b",".join([b"1"] * 3 * BATCH_ROWS) + b"]"
+    large = bytes(INLINE_BYTES + 1)
+    filled(world, name, *[small] * 2, content_type=JSON)
+    filled(world, f"{name}-l", *[large] * 100)
+    for stream, rows in ((name, 6 * BATCH_ROWS), (f"{name}-l", 100)):
+        options = parse_read_options(table_options(world) | {"subscribe": stream}, streaming=False)
+        reader, (part,) = plan_here(options)
+        batches = list(reader.read(part))
+        assert sum(batch.num_rows for batch in batches) == rows
+        # An item is taken whole: of tiny messages it may hold more than a batch's rows.
+        assert max(batch.num_rows for batch in batches) <= max(BATCH_ROWS, 3 * BATCH_ROWS)
+        values = [batch.column("value").nbytes for batch in batches]
+        assert max(values) <= BATCH_BYTES + len(large) + 8 * BATCH_ROWS
+
+
+def test_memory_does_not_grow_with_the_stream(world: World, name: str) -> None:
+    process = world.process()
+    process.create(key(name))
+    peaks = []
+    for _ in range(2):
+        for _ in range(40):
+            process.append(key(name), bytes(INLINE_BYTES * 10))
+        options = parse_read_options(table_options(world) | {"subscribe": name}, streaming=False)
+        reader, parts = plan_here(dataclasses.replace(options, bytes_per_partition=10**9))
+        tracemalloc.start()
+        for part in parts:
+            for _batch in reader.read(part):
+                pass
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0], "twice the stream, the same memory"
+
+
+def decoded(batch: Batch) -> Item:
+    return msgspec.json.decode(orjson.dumps(encode_batch("log/v1/a#i", batch)), type=Item)
+
+
+def test_items_are_read_as_the_schema_reads_them() -> None:
+    """The bulk decoder and the full one agree on every kind of item."""
+    recent = (ProducerState("old", 1, 4, 90), ProducerState("new", 2, 0, 107))
+    batches = [
+        Batch(100, Tail(107, producers=recent), "id", 1, b"abcdefg", lengths=(3, 4)),
+        Batch(100, Tail(107), "id", 1, b"abcdefg", lengths=(7,)),
+        Batch(100, Tail(100, closed=True), "id", 1),
+        Batch(100, Tail(400_000), "id", 1, None, "blob", lengths=(399_900,)),
+        Batch(100, Tail(100, closed=True), "id", 1, tombstone=True, behind_closing=True),
+    ]
+    for batch in batches:
+        known = decode_batch(encode_batch("log/v1/a#i", batch))
+        item = decoded(batch)
+        assert (item.start, item.end, int(item.t.N)) == (known.start, known.end, known.time_ms)
+        assert (item.b.B if item.b else b"") == (known.data or b"")
+        assert (item.s.S if item.s else None) == known.blob
+        ends = message_ends(item)
+        assert [end - start for start, end in zip([known.start, *ends], ends, strict=False)] == list(
+            known.lengths
+        )
+    assert {end: each.producer_id for end, each in producers_by_end(decoded(batches[0])).items()} == {
+        107: "new"
+    }
+    assert encode_lengths([1]) == b"\x01"

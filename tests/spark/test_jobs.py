@@ -1,0 +1,281 @@
+"""The jobs, as `spark-submit` would start them but in the tests' own session."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.spark.opaque import OpaqueServer, token
+from tests.spark.serving import ThreadedServer
+from tests.spark.streams import filled, key
+from tests.support import BYTES, JSON, World
+from tidemark.spark.checkpoints import taken_positions
+from tidemark.spark.job import run_with
+
+ROOT = Path(__file__).parents[2]
+JOBS = ("archive", "ingest", "replay", "snapshot", "stats")
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"pipeline_{name}", ROOT / "pipeline" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def start(
+    spark: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Run a job; its exit code, standard output and standard error."""
+    monkeypatch.setattr("tidemark.spark.job.open_session", lambda _name: spark)
+
+    def run_job(name: str, *arguments: str) -> tuple[int, str, str]:
+        module = load(name)
+        code = run_with(name, module.parser(), getattr(module, name), arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run_job
+
+
+@pytest.fixture
+def where(world: World) -> list[str]:
+    return ["--table", world.table_name, "--blob-bucket", world.bucket_name]
+
+
+def test_archive_and_replay_give_the_same_bytes(
+    start: Callable[..., tuple[int, str, str]],
+    spark: Any,
+    world: World,
+    name: str,
+    where: list[str],
+    tmp_path: Path,
+) -> None:
+    """Incremental, and after a failure between two runs; JSON as it was written, and large bodies."""
+    filled(world, f"{name}-json", b'[{"a": 1.0}, "x"]', b' {"b" : [1, 2]} ', content_type=JSON)
+    filled(world, f"{name}-bytes", b"one", bytes(range(256)) * 400, b"three", content_type=BYTES)
+    out, checkpoint = str(tmp_path / "archive"), str(tmp_path / "checkpoint")
+    archive = ["archive", *where, "--pattern", f"{name}-.*", "--out", out, "--checkpoint", checkpoint]
+    assert "messages=6" in start(*archive)[1]
+    world.process().append(key(f"{name}-json"), b"[3]", content_type=JSON)
+    assert "messages=1" in start(*archive)[1]
+    assert "messages=0" in start(*archive)[1]
+    assert spark.read.parquet(out).count() == 7
+    assert (tmp_path / "archive" / "bucket=v1" / "date=2027-01-15").is_dir()
+    assert taken_positions(spark, checkpoint)[f"{name}-json"].offset == "0000000000000032"
+    for kind in ("json", "bytes"):
+        replay = [
+            "replay",
+            *where,
+            "--archive",
+            out,
+            "--stream",
+            f"{name}-{kind}",
+            "--to",
+            f"{name}-{kind}-again",
+        ]
+        replay += ["--staging", str(tmp_path / "staging"), "--id", f"{name}-{kind}"]
+        for _ in range(2):
+            code, said, _ = start(*replay)
+            assert (code, "messages=" in said) == (0, True)
+        process = world.process()
+        assert process.read_all(key(f"{name}-{kind}-again")) == process.read_all(key(f"{name}-{kind}"))
+
+
+def test_archive_from_an_export(
+    start: Callable[..., tuple[int, str, str]],
+    spark: Any,
+    world: World,
+    name: str,
+    where: list[str],
+    tmp_path: Path,
+) -> None:
+    """The export is the table's own items, as DynamoDB writes them to S3."""
+    filled(world, name, b"[1,2]", b"3", content_type=JSON)
+    filled(world, f"{name}-b", b"x" * 70_000)
+    process = world.process()
+    items: list[Any] = []
+    for stream in (name, f"{name}-b"):
+        record = process.create(key(stream), content_type=JSON if stream == name else BYTES).known.record
+        from tidemark.log.schema import encode_stream, log_pk
+
+        items.append(encode_stream(record))
+        items += process.stores.table.query(log_pk(record.key, record.incarnation))[0]
+    items.append(
+        {"pk": {"S": "log/v1/gone#x"}} | {name: value for name, value in items[1].items() if name != "pk"}
+    )
+    export = tmp_path / "export"
+    export.mkdir()
+    for number, half in enumerate((items[::2], items[1::2])):
+        lines = b"".join(orjson.dumps({"Item": item}) + b"\n" for item in half)
+        (export / f"{number}.json.gz").write_bytes(gzip.compress(lines))
+    out = str(tmp_path / "out")
+    code, said, _ = start("archive", *where, "--from-export", str(export), "--out", out)
+    assert (code, "messages=4" in said) == (0, True)
+    found = spark.read.parquet(out).orderBy("stream", "offset").collect()
+    assert [bytes(row.value) for row in found] == [b"1", b"2", b"3", b"x" * 70_000]
+
+
+def test_ingest(
+    start: Callable[..., tuple[int, str, str]],
+    spark: Any,
+    server: ThreadedServer,
+    world: World,
+    name: str,
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "events")
+    spark.range(0, 300, 1, 1).selectExpr("id", f"concat('{name}-', id % 3) as user").write.parquet(path)
+    ingest = ["ingest", "--url", server.url, "--input", path, "--stream-column", "user", "--create"]
+    ingest += ["--staging", str(tmp_path / "staging"), "--id", name]
+    for _ in range(2):
+        code, said, err = start(*ingest)
+        assert (code, said.startswith("ingest: messages=300")) == (0, True), err
+    for user in range(3):
+        stored = world.process().read_all(key(f"{name}-{user}"))
+        assert orjson.loads(b"[" + stored[:-1] + b"]") == [{"id": index} for index in range(user, 300, 3)]
+
+
+def test_stats(
+    start: Callable[..., tuple[int, str, str]], world: World, name: str, where: list[str], tmp_path: Path
+) -> None:
+    filled(world, f"{name}-a", b"[1,22,333]", content_type=JSON)
+    filled(world, f"{name}-b", b"four")
+    both = ["--pattern", f"{name}-."]
+    archive = ["--out", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c")]
+    assert start("archive", *where, *both, *archive)[0] == 0
+    world.process().append(key(f"{name}-b"), b"fivesix")
+    plot = tmp_path / "plot.png"
+    code, said, err = start(
+        "stats", *where, *both, "--consumer", f"archive={tmp_path / 'c'}", "--plot", str(plot)
+    )
+    assert code == 0, err
+    lines = [line.split() for line in said.splitlines()]
+    assert lines[0][-1] == "lag_archive"
+    assert [(line[0], line[1], line[2], line[-1]) for line in lines[1:3]] == [
+        (f"{name}-a", "3", "6", "0"),
+        (f"{name}-b", "2", "11", "7"),
+    ]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_snapshots_are_published_for_what_the_archive_has_taken(
+    start: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """Against a stand-in for the server: what is sent, and that retention does not run ahead."""
+    with OpaqueServer(is_json=True) as foreign:
+        for body in (b'{"id":1,"n":1}', b'{"id":2,"n":1}', b'{"id":1,"n":2}'):
+            foreign.append(body)
+        whole = ["--url", foreign.url, "--bucket", "some-bucket", "--subscribe", "s"]
+        archive = ["--out", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c")]
+        assert start("archive", *whole, *archive)[0] == 0
+        foreign.append(b'{"id":3,"n":1}')
+        fold = ["--fold", "last-by-key", "--key", "id"]
+        consumer = ["--consumer", f"archive={tmp_path / 'c'}"]
+        code, said, err = start("snapshot", *whole, *fold, *consumer)
+        assert (code, "published=1" in said) == (0, True), err
+        path = f"/some-bucket/s/snapshot/{token(3)}"
+        assert foreign.snapshots == [(path, b'[{"id":1,"n":2},{"id":2,"n":1}]', "application/json")]
+        # The next one begins from it, and is refused: somebody else was first.
+        assert start("archive", *whole, *archive)[0] == 0
+        foreign.snapshot_status = 409
+        code, said, err = start("snapshot", *whole, *fold, *consumer)
+        assert (code, "conflict=1" in said) == (0, True), err
+        assert foreign.snapshots[1][:2] == (
+            f"/some-bucket/s/snapshot/{token(4)}",
+            b'[{"id":1,"n":2},{"id":2,"n":1},{"id":3,"n":1}]',
+        )
+
+
+def test_a_message_that_does_not_fold_is_named_or_skipped(
+    start: Callable[..., tuple[int, str, str]],
+    spark: Any,
+    world: World,
+    name: str,
+    where: list[str],
+    tmp_path: Path,
+) -> None:
+    filled(world, name, b'[{"a":1}]', b"[7]", content_type=JSON)
+    filled(world, f"{name}-t", b"{}", b"not json")
+    dry = ["--no-consumer", "--dry-run", str(tmp_path / "folds")]
+    by_key = ["--fold", "last-by-key", "--key", "a"]
+    code, _, err = start("snapshot", *where, "--subscribe", name, *by_key, *dry)
+    assert (code, f"stream {name}, message at 0000000000000008: it is no JSON object" in err) == (1, True)
+    patch = ["--fold", "merge-patch", "--on-error", "skip"]
+    code, said, _ = start("snapshot", *where, "--subscribe", f"{name}-t", *patch, *dry)
+    assert (code, "skipped_messages=1" in said) == (0, True)
+    assert spark.read.json(str(tmp_path / "folds")).first().detail == "{}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["archive", "--subscribe", "a", "--out", "x"], "--checkpoint is missing"),
+        (["archive", "--subscribe", "a", "--out", "x", "--checkpoint", "y", "--option", "b"], "NAME=VALUE"),
+        (
+            ["snapshot", "--subscribe", "a", "--fold", "sum", "--no-consumer", "--dry-run", "x"],
+            "fold must be",
+        ),
+        (
+            ["snapshot", "--subscribe", "a", "--fold", "json:nope", "--no-consumer", "--dry-run", "x"],
+            "cannot be loaded",
+        ),
+        (
+            ["snapshot", "--subscribe", "a", "--fold", "merge-patch", "--no-consumer"],
+            "--publish-url is missing",
+        ),
+        (["stats", "--subscribe", "nowhere"], "no such stream in v1: nowhere"),
+        (["stats", "--subscribe", "a", "--option", "tabel=x"], "did you mean table?"),
+        (
+            ["replay", "--archive", "nothing", "--stream", "a", "--to", "b", "--staging", "s", "--id", "i"],
+            "PATH_NOT_FOUND",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(
+    start: Callable[..., tuple[int, str, str]], where: list[str], arguments: list[str], what: str
+) -> None:
+    code, said, err = start(arguments[0], *where, *arguments[1:])
+    assert code in (1, 2)
+    assert said == ""
+    assert what in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_job_has_help(name: str) -> None:
+    """As a script of its own, the way spark-submit starts it, and without starting Spark."""
+    command = [sys.executable, str(ROOT / "pipeline" / f"{name}.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "spark-submit" in done.stdout
+
+
+def test_missing_java_is_told_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "pipeline" / "stats.py"), "--subscribe", "a"]
+    import os
+
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment | {"PATH": str(tmp_path)},
+    )
+    assert done.returncode == 2
+    assert (
+        done.stderr == "stats: Java is missing: Spark needs Java 17 or newer, on the PATH or at JAVA_HOME\n"
+    )

@@ -1,0 +1,144 @@
+"""What may be asked, and how each wrong way of asking is answered: all faults at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.spark.options import (
+    Earliest,
+    InvalidOptions,
+    Latest,
+    Transport,
+    parse_read_options,
+    parse_write_options,
+)
+
+TABLE = {"subscribe": "a"}
+HTTP = TABLE | {"url": "http://h"}
+WRITE = {"stream": "a", "stagingDir": "/s", "url": "http://h"}
+
+
+def read_faults(given: dict[str, str], *, streaming: bool = False) -> list[str]:
+    with pytest.raises(InvalidOptions) as refused:
+        parse_read_options(given, streaming=streaming, environment={})
+    return refused.value.faults
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({}, "give either subscribe (or load('stream')) or subscribePattern, got neither"),
+        ({"subscribe": "a", "subscribePattern": "b"}, "got subscribe and subscribePattern"),
+        ({"subscribe": "a", "path": "b"}, "got subscribe and path"),
+        ({"subscribe": "a,,b"}, "subscribe: an empty name"),
+        ({"subscribe": "[1]"}, "subscribe: a JSON array must hold names"),
+        ({"subscribe": '["a"'}, "subscribe: Expecting"),
+        ({"subscribePattern": "("}, "subscribePattern: not a regular expression"),
+        (
+            TABLE | {"startingOffset": "earliest"},
+            "unknown option startingoffset (did you mean startingOffsets?)",
+        ),
+        (TABLE | {"zzz": "1"}, "unknown option zzz (known: transport"),
+        (TABLE | {"startingOffsets": "first"}, "startingOffsets: must be earliest, latest or a JSON object"),
+        (TABLE | {"startingOffsets": "{"}, "startingOffsets: must be earliest, latest or a JSON object"),
+        (TABLE | {"startingOffsets": "{}"}, "startingOffsets: must be"),
+        (TABLE | {"startingOffsets": "[1]"}, "startingOffsets: must be"),
+        (TABLE | {"startingOffsets": '{"a": -1}'}, "the offset of a must be text"),
+        (
+            TABLE | {"startingOffsets": '{"b": "-1"}'},
+            "startingOffsets names streams that are not subscribed: b",
+        ),
+        (
+            TABLE | {"endingOffsets": '{"c":"1","b":"2"}'},
+            "endingOffsets names streams that are not subscribed: b, c",
+        ),
+        (TABLE | {"startingOffsets": "latest"}, "a batch read would be empty"),
+        (TABLE | {"endingOffsets": "earliest"}, "nothing ends before it begins"),
+        (TABLE | {"maxOffsetsPerTrigger": "10"}, "maxOffsetsPerTrigger is for a streaming query"),
+        (TABLE | {"bytesPerPartition": "0"}, "bytesPerPartition: must be a whole number of bytes above 0"),
+        (TABLE | {"bytesPerPartition": "1.5"}, "bytesPerPartition: must be a whole number"),
+        (TABLE | {"failOnDataLoss": "no"}, "failOnDataLoss: must be true or false"),
+        (TABLE | {"transport": "kafka"}, "transport: must be dynamodb or http"),
+        (TABLE | {"transport": "http"}, "transport=http needs url"),
+        (TABLE | {"transport": "dynamodb", "url": "http://h"}, "url cannot go with transport=dynamodb"),
+        (HTTP | {"table": "t", "region": "r"}, "table, region cannot go with transport=http"),
+        (TABLE | {"url": "ftp://h"}, "url: must look like https://host"),
+        (TABLE | {"url": "h"}, "url: must look like https://host"),
+        (HTTP | {"streamPath": "v1"}, "streamPath: must begin with /"),
+        (TABLE | {"bucket": "No!"}, "bucket: must be 4 to 64"),
+        (TABLE | {"retrySeconds": "-1"}, "retrySeconds: must be a whole number of seconds"),
+        ({"subscribePattern": ".*", "url": "http://h"}, "subscribePattern over HTTP needs bucket"),
+    ],
+)
+def test_a_wrong_batch_read_is_told(given: dict[str, str], what: str) -> None:
+    (fault,) = read_faults(given)
+    assert what in fault
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        (TABLE | {"endingOffsets": "latest"}, "endingOffsets is for a batch read"),
+        (HTTP | {"maxOffsetsPerTrigger": "1"}, "maxOffsetsPerTrigger needs transport=dynamodb"),
+        (TABLE | {"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger: must be a whole number"),
+    ],
+)
+def test_a_wrong_streaming_read_is_told(given: dict[str, str], what: str) -> None:
+    (fault,) = read_faults(given, streaming=True)
+    assert what in fault
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"stream": ""}, "give either stream"),
+        ({"streamColumn": "s"}, "give either stream"),
+        ({"stagingDir": ""}, "stagingDir is missing"),
+        ({"createStreams": "true"}, "contentType is missing"),
+        ({"contentType": "json"}, "contentType: Content-Type must look like"),
+        ({"bytesPerAppend": "5000000"}, "bytesPerAppend: must be at most"),
+        ({"producerId": "a b"}, "producerId: must be"),
+        ({"subscribe": "a"}, "unknown option subscribe"),
+    ],
+)
+def test_a_wrong_write_is_told(change: dict[str, str], what: str) -> None:
+    with pytest.raises(InvalidOptions) as refused:
+        parse_write_options({name: text for name, text in (WRITE | change).items() if text}, environment={})
+    assert any(what in fault for fault in refused.value.faults)
+
+
+def test_every_fault_is_named_at_once() -> None:
+    assert len(read_faults({"url": "h", "table": "t", "startingOffsets": "x", "nope": "1"})) == 5
+
+
+def test_names_are_found_however_they_are_written() -> None:
+    """Spark hands them on in lower case."""
+    given = {
+        "SUBSCRIBE": "a, b",
+        "startingoffsets": '{"a":"-1"}',
+        "MaxOffsetsPerTrigger": "7",
+        "checkpointlocation": "x",
+    }
+    options = parse_read_options(given, streaming=True, environment={})
+    assert (options.names, options.starting, options.limit_bytes) == (("a", "b"), {"a": "-1"}, 7)
+    assert isinstance(parse_read_options(TABLE, streaming=False, environment={}).starting, Earliest)
+    latest = parse_read_options(TABLE | {"startingOffsets": "LATEST"}, streaming=True, environment={})
+    assert isinstance(latest.starting, Latest)
+
+
+def test_where_the_streams_are_comes_from_options_then_from_the_environment() -> None:
+    environment = {
+        "TABLE_NAME": "t",
+        "BUCKET_NAME": "b",
+        "AWS_REGION": "r",
+        "AWS_ENDPOINT_URL_DYNAMODB": "http://d",
+    }
+    origin = parse_read_options(TABLE | {"table": "mine"}, streaming=False, environment=environment).origin
+    assert (origin.table, origin.blob_bucket, origin.region) == ("mine", "b", "r")
+    assert (origin.transport, origin.dynamodb_endpoint) == (Transport.DYNAMODB, "http://d")
+    http = parse_read_options(
+        HTTP | {"bucket": "some-bucket", "token": "secret"}, streaming=False, environment={}
+    ).origin
+    assert http.transport is Transport.HTTP
+    assert http.stream_url("a b/ü") == "http://h/some-bucket/a%20b/%C3%BC"
+    assert "secret" not in repr(http)

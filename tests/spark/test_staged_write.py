@@ -1,0 +1,398 @@
+"""The staged write, step by step: whatever is repeated, and however differently, lands once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from tests.spark.serving import ThreadedServer
+from tests.spark.streams import filled, key, table_options
+from tests.support import BYTES, JSON, World
+from tidemark.service.delete import delete
+from tidemark.spark import manifest
+from tidemark.spark.chunks import BadRow
+from tidemark.spark.manifest import Batches, ForeignBatch, Manifest, Run, decode_manifest, encode_manifest
+from tidemark.spark.options import InvalidOptions, parse_write_options
+from tidemark.spark.publish import NotPublished
+from tidemark.spark.staging import BucketStaging, DirectoryStaging, Staging
+from tidemark.spark.storage import s3_client
+from tidemark.spark.writer import Staged, Write, make_inner
+
+SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
+ROWS = [orjson.dumps({"n": index}) for index in range(1000)]
+
+
+class Attempt:
+    """One attempt at a batch: rows to tasks, staged; then published, or not."""
+
+    def __init__(self, options: dict[str, str], **more: str) -> None:
+        self.write: Write = make_inner(
+            parse_write_options({"retrySeconds": "2"} | options | more), SCHEMA, overwrite=False
+        )
+
+    def stage(self, rows: list[bytes], *, tasks: int = 4, stream: str | None = None) -> list[Any]:
+        size = -(-len(rows) // tasks) or 1
+        parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+        return [self._task(number, part, stream) for number, part in enumerate(parts)]
+
+    def _task(self, number: int, rows: list[bytes], stream: str | None) -> Staged:
+        streams: Any = stream or self.write.options.stream
+        pieces = [
+            (streams, pa.array(rows[start : start + 100], pa.binary())) for start in range(0, len(rows), 100)
+        ]
+        staged = self.write.stage(iter(pieces))
+        return Staged("query-1", number, staged.file, staged.runs)
+
+    def publish(self, staged: list[Any], batch: int = 0) -> Manifest:
+        return self.write.publish(staged, batch)
+
+
+@pytest.fixture(params=["http", "dynamodb"])
+def target(
+    request: pytest.FixtureRequest, world: World, server: ThreadedServer, name: str, tmp_path: Path
+) -> dict[str, str]:
+    """Options for writing to the stream `name`, which is there, by either transport."""
+    filled(world, name, content_type=JSON)
+    where = {"url": server.url} if request.param == "http" else table_options(world)
+    return where | {
+        "stream": name,
+        "stagingDir": str(tmp_path / "staging"),
+        "producerId": name,
+        "bytesPerAppend": "500",
+    }
+
+
+@pytest.fixture
+def over_http(world: World, server: ThreadedServer, name: str, tmp_path: Path) -> dict[str, str]:
+    filled(world, name, content_type=JSON)
+    return {
+        "url": server.url,
+        "stream": name,
+        "stagingDir": str(tmp_path / "staging"),
+        "producerId": name,
+        "bytesPerAppend": "500",
+        "retrySeconds": "0",
+    }
+
+
+def messages(world: World, name: str) -> list[bytes]:
+    stored = world.process().read_all(key(name))
+    return [orjson.dumps(value) for value in orjson.loads(b"[" + stored[:-1] + b"]")] if stored else []
+
+
+def test_rows_arrive_in_their_order(target: dict[str, str], world: World, name: str) -> None:
+    attempt = Attempt(target)
+    published = attempt.publish(attempt.stage(ROWS))
+    assert messages(world, name) == ROWS
+    assert published.rows == 1000
+    assert max(size for run in published.runs for size in run.sizes) <= 500 + 1
+
+
+REPLAYS: dict[str, Callable[[dict[str, str]], list[Any]]] = {
+    "as it was": lambda options: Attempt(options).stage(ROWS),
+    "rows in another order": lambda options: Attempt(options).stage(ROWS[::-1]),
+    "other partition sizes": lambda options: Attempt(options).stage(ROWS, tasks=7),
+    "other append sizes": lambda options: Attempt(options, bytesPerAppend="321").stage(ROWS),
+    "fewer rows": lambda options: Attempt(options).stage(ROWS[:100]),
+    "no rows": lambda options: Attempt(options).stage([b"0"])[:0] or _empty(options),
+}
+
+
+def _empty(options: dict[str, str]) -> list[Any]:
+    attempt = Attempt(options)
+    return [attempt._task(0, [], None)]
+
+
+@pytest.mark.parametrize("replay", REPLAYS)
+@pytest.mark.parametrize("landed", [0, 1, 5, 17])
+def test_a_failed_commit_is_repeated_exactly(
+    over_http: dict[str, str],
+    world: World,
+    name: str,
+    spoiling: Callable[..., None],
+    replay: str,
+    landed: int,
+) -> None:
+    """The server went away after some of the appends; what is repeated is not what was staged first."""
+    posts = [0]
+
+    def dies(method: str, path: str, _headers: dict[str, str]) -> str | None:
+        posts[0] += method == "POST" and name in path
+        return "before" if method == "POST" and posts[0] > landed else None
+
+    first = Attempt(over_http)
+    staged = first.stage(ROWS)
+    spoiling(dies)
+    with pytest.raises(NotPublished, match=r"goes on where it stopped|append"):
+        first.publish(staged)
+    assert posts[0] > 0
+    assert len(messages(world, name)) < 1000
+    spoiling(lambda *_: None)
+    Attempt(over_http).publish(REPLAYS[replay](over_http))
+    assert messages(world, name) == ROWS
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_lost_replies_double_nothing(
+    over_http: dict[str, str], world: World, name: str, spoiling: Callable[..., None], every: int
+) -> None:
+    seen: dict[str, int] = {}
+
+    def loses(method: str, path: str, headers: dict[str, str]) -> str | None:
+        if method != "POST":
+            return None
+        seq = headers["producer-seq"]
+        seen[seq] = seen.get(seq, 0) + 1
+        return "after" if seen[seq] == 1 and int(seq) % every == 0 else None
+
+    spoiling(loses)
+    attempt = Attempt(over_http, retrySeconds="20")
+    attempt.publish(attempt.stage(ROWS))
+    assert messages(world, name) == ROWS
+    assert sum(count > 1 for count in seen.values()) == -(-len(seen) // every)
+
+
+def test_lost_replies_of_the_table_double_nothing(
+    world: World, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.support import Faults
+    from tidemark.log import dynamodb as thin
+    from tidemark.spark import storage
+
+    filled(world, name, content_type=JSON)
+    made: list[Faults] = []
+    connect = thin.DynamoDB
+
+    def breaking(send: Any) -> Any:
+        dynamodb = connect(send)
+        made.append(Faults(dynamodb, 7, lost=0.2, throttled=0.1))
+        return dynamodb
+
+    monkeypatch.setattr(storage, "DynamoDB", breaking)
+    attempt = Attempt(
+        table_options(world)
+        | {"stream": name, "stagingDir": str(tmp_path), "producerId": name, "bytesPerAppend": "500"}
+    )
+    attempt.publish(attempt.stage(ROWS))
+    assert messages(world, name) == ROWS
+    assert sum(faults.injected["lost"] for faults in made) > 0
+
+
+def test_a_batch_that_is_done_is_not_published_again(target: dict[str, str], world: World, name: str) -> None:
+    """The commit came through and Spark did not learn of it; the staged files are gone by then."""
+    attempt = Attempt(target)
+    attempt.publish(attempt.stage(ROWS))
+    again = Attempt(target)
+    again.publish(again.stage(ROWS[::-1], tasks=2))
+    assert messages(world, name) == ROWS
+
+
+def test_batches_follow_each_other(target: dict[str, str], world: World, name: str) -> None:
+    for batch, low in enumerate((0, 300, 600)):
+        attempt = Attempt(target)
+        attempt.publish(attempt.stage(ROWS[low : low + 300]), batch)
+    assert messages(world, name) == ROWS[:900]
+
+
+def test_a_driver_that_was_replaced_is_fenced_off(target: dict[str, str], world: World, name: str) -> None:
+    zombie = Attempt(target)
+    staged = zombie.stage(ROWS[:300])
+    for batch in (0, 1):
+        attempt = Attempt(target)
+        attempt.publish(attempt.stage(ROWS[batch * 300 :][:300]), batch)
+    Batches(DirectoryStaging(Path(target["stagingDir"])), name)._staging.delete(
+        [f"{name}/done/{0:016d}", f"{name}/manifest/{0:016d}"]
+    )
+    with pytest.raises(NotPublished, match="newer batch"):
+        zombie.publish(staged, 0)
+    assert messages(world, name) == ROWS[:600]
+
+
+def test_two_drivers_at_once_publish_one_batch(target: dict[str, str], world: World, name: str) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    attempts = [Attempt(target), Attempt(target, bytesPerAppend="700")]
+    staged = [attempts[0].stage(ROWS), attempts[1].stage(ROWS[::-1], tasks=3)]
+    results: list[object] = []
+    with ThreadPoolExecutor(2) as pool:
+        for future in [
+            pool.submit(attempt.publish, each) for attempt, each in zip(attempts, staged, strict=True)
+        ]:
+            try:
+                results.append(future.result())
+            except (FileNotFoundError, NotPublished) as fault:
+                # The other was done first and has given the space back.
+                results.append(fault)
+    assert messages(world, name) in (ROWS, ROWS[::-1])
+    assert any(isinstance(result, Manifest) for result in results)
+
+
+def test_a_producer_id_belongs_to_one_query(target: dict[str, str], name: str) -> None:
+    attempt = Attempt(target)
+    attempt.publish(attempt.stage(ROWS[:10]))
+    (staged,) = attempt.stage(ROWS[10:20], tasks=1)
+    with pytest.raises(ForeignBatch, match="needs a new producerId"):
+        attempt.publish([Staged("query-2", 0, staged.file, staged.runs)])
+
+
+def test_nothing_is_left_in_the_staging_directory_but_the_notes(target: dict[str, str], name: str) -> None:
+    attempt = Attempt(target)
+    attempt.publish(attempt.stage(ROWS))
+    again = Attempt(target)
+    again.publish(again.stage(ROWS))
+    lost = Attempt(target)
+    lost.write.discard(lost.stage(ROWS), 1)
+    files = sorted(
+        str(path.relative_to(target["stagingDir"]))
+        for path in Path(target["stagingDir"]).rglob("*")
+        if path.is_file()
+    )
+    assert files == [f"{name}/done/{0:016d}", f"{name}/manifest/{0:016d}"]
+
+
+def test_an_abort_keeps_what_the_manifest_speaks_of(
+    over_http: dict[str, str], world: World, name: str, spoiling: Callable[..., None]
+) -> None:
+    """Spark aborts a batch write whose commit failed; the manifest's files are still needed."""
+    attempt = Attempt(over_http)
+    staged = attempt.stage(ROWS)
+    spoiling(lambda method, *_: "before" if method == "POST" else None)
+    with pytest.raises(NotPublished):
+        attempt.publish(staged)
+    attempt.write.discard(staged, 0)
+    spoiling(lambda *_: None)
+    attempt.publish(_empty(over_http))
+    assert messages(world, name) == ROWS
+
+
+@pytest.mark.parametrize("transport", ["http", "dynamodb"])
+def test_several_streams_by_a_column(
+    transport: str, world: World, server: ThreadedServer, name: str, tmp_path: Path
+) -> None:
+    where = {"url": server.url} if transport == "http" else table_options(world)
+    options = where | {
+        "streamColumn": "stream",
+        "contentType": "application/json",
+        "createStreams": "true",
+        "stagingDir": str(tmp_path),
+        "producerId": name,
+        "bytesPerAppend": "200",
+    }
+    write = make_inner(parse_write_options(options), SCHEMA, overwrite=False)
+    streams = [f"{name}-{index % 7}" for index in range(1000)]
+    pieces = [
+        (pa.array(streams[start : start + 90]), pa.array(ROWS[start : start + 90]))
+        for start in range(0, 1000, 90)
+    ]
+    write.publish([write.stage(iter(pieces))], 0)
+    for index in range(7):
+        assert messages(world, f"{name}-{index}") == ROWS[index::7]
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_bytes_are_one_message_a_row_unless_they_are_joined(
+    world: World, server: ThreadedServer, name: str, tmp_path: Path, joined: bool
+) -> None:
+    filled(world, name, content_type=BYTES)
+    bodies = [bytes([index]) * (index % 5 + 1) for index in range(100)]
+    options = {"url": server.url, "stream": name, "stagingDir": str(tmp_path), "producerId": name}
+    attempt = Attempt(options, joinRows=str(joined))
+    published = attempt.publish(attempt.stage(bodies, tasks=3))
+    assert world.process().read_all(key(name)) == b"".join(bodies)
+    assert sum(len(run.sizes) for run in published.runs) == (3 if joined else 100)
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"),
+    [
+        ([b"1", b"{"], r"row 1 of partition 0: not JSON .*: b'{'"),
+        ([b"[1", b"2],3"], r"row 0 of partition 0: not JSON"),
+        ([b"1,2"], r"row 0 .*not JSON"),
+        ([b"1", None], r"row 1 .*null"),
+        ([b"1", b""], r"row 1 .*not JSON"),
+        ([b'"' + b"x" * 4 * 1024 * 1024 + b'"'], r"row 0 .*more than one append"),
+        ([b"1"] * 150 + [b"nan"], r"row 150 of partition 0"),
+    ],
+)
+def test_a_row_that_cannot_be_appended_is_named_before_anything_is(
+    over_http: dict[str, str], world: World, name: str, rows: list[bytes], what: str
+) -> None:
+    with pytest.raises(BadRow, match=what):
+        Attempt(over_http).stage(rows, tasks=1)
+    assert messages(world, name) == []
+
+
+def test_what_is_wrong_with_a_target_is_told_before_a_task_starts(
+    over_http: dict[str, str], world: World, name: str
+) -> None:
+    with pytest.raises(InvalidOptions, match="no such stream: nowhere"):
+        Attempt(over_http, stream="nowhere")
+    with pytest.raises(InvalidOptions, match="is application/json, not text/plain"):
+        Attempt(over_http, contentType="text/plain")
+    world.process().append(key(name), close=True)
+    with pytest.raises(InvalidOptions, match="is closed"):
+        Attempt(over_http)
+    options = parse_write_options(over_http)
+    with pytest.raises(InvalidOptions) as refused:
+        make_inner(options, StructType([StructField("body", StringType())]), overwrite=True)
+    assert refused.value.faults == [
+        "overwrite is refused: a stream is only ever appended to; use mode append",
+        "there is no column value; columns: body",
+    ]
+
+
+def test_a_stream_that_is_gone_when_it_is_published_to_is_named(
+    over_http: dict[str, str], world: World, name: str
+) -> None:
+    attempt = Attempt(over_http)
+    staged = attempt.stage(ROWS)
+    delete(world.process().stores, key(name))
+    with pytest.raises(NotPublished, match=f"no such stream: {name}"):
+        attempt.publish(staged)
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def staging(request: pytest.FixtureRequest, world: World, tmp_path: Path, name: str) -> Iterator[Staging]:
+    if request.param == "directory":
+        yield DirectoryStaging(tmp_path)
+        return
+    import os
+
+    client = s3_client(os.environ["AWS_ENDPOINT_URL_S3"], None)
+    yield BucketStaging(client, world.bucket_name, f"staging/{name}")
+    client.close()
+
+
+def test_a_staging_place_keeps_its_promises(staging: Staging) -> None:
+    with staging.create("a/b") as file:
+        file.write(b"0123456789")
+        assert staging.get("a/b") is None
+    assert staging.read("a/b", 3, 4) == b"3456"
+
+    def fail_half_way() -> None:
+        with staging.create("a/c") as file:
+            file.write(b"half")
+            raise RuntimeError("x")
+
+    with pytest.raises(RuntimeError, match="x"):
+        fail_half_way()
+    assert staging.get("a/c") is None
+    assert staging.put_first("m", b"one") == b"one"
+    assert staging.put_first("m", b"two") == b"one"
+    assert staging.get("m") == b"one"
+    assert staging.older_than("a", -60) == ["a/b"]
+    assert staging.older_than("a", 60) == []
+    staging.delete(["m", "a/b", "never was"])
+    assert staging.get("m") is None
+
+
+def test_a_manifest_reads_back_as_it_was_written() -> None:
+    settled = Manifest("q", (Run("s", "f", 0, (1, 2), 3), Run("t", "f", 3, (4,), 1)))
+    assert decode_manifest(encode_manifest(settled)) == settled
+    assert manifest.KEPT > 1

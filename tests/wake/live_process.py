@@ -1,0 +1,81 @@
+"""The live function's process, started as Lambda Web Adapter starts it."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support import World
+from tests.wake.support import PATIENCE_SECONDS, ROOT, make_prefix, make_queues, until
+from tidemark.wake.queue import Queues
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Function:
+    """The running process."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    queues: Queues
+
+    @contextmanager
+    def get(self, target: str) -> Iterator[http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
+        with closing(connection):
+            connection.request("GET", target)
+            with connection.getresponse() as response:
+                yield response
+
+    def status(self, target: str) -> int:
+        with self.get(target) as response:
+            return response.status
+
+    def is_up(self) -> bool:
+        assert self.process.poll() is None, "it has ended by itself"
+        try:
+            return self.status("/v1/health") == 200
+        except OSError:
+            return False
+
+    def memory(self) -> int:
+        """Bytes that are its own, in memory."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()
+        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def running(world: World, *, sse_seconds: int = 55, long_poll_seconds: int = 25) -> Iterator[Function]:
+    prefix, port = make_prefix(), free_port()
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "AWS_LWA_PORT": str(port),
+        "TABLE_NAME": world.table_name,
+        "BUCKET_NAME": world.bucket_name,
+        "QUEUE_PREFIX": prefix,
+        "SSE_SECONDS": str(sse_seconds),
+        "LONG_POLL_SECONDS": str(long_poll_seconds),
+    }
+    process = subprocess.Popen([ROOT / "functions" / "live" / "run.sh"], env=environment)
+    function = Function(port, process, make_queues(prefix))
+    try:
+        until(function.is_up)
+        yield function
+    finally:
+        process.kill()
+        process.wait()
+        for url in function.queues.all():
+            function.queues.delete(url)

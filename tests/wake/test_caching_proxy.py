@@ -1,0 +1,211 @@
+"""A real caching proxy in front: readers of one offset are collapsed, and nobody is told old news.
+
+nginx, from Debian's packages, with its cache lock on. The origin is the live function's process.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support import TEXT, World, a_key
+from tests.wake.live_process import free_port, running
+from tests.wake.support import PATIENCE_SECONDS, pumping, until
+from tidemark.service.stores import wall_clock_ms
+
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
+READERS = 200
+ROUNDS = 5
+#: At the origin, for what all the readers ask in a round.
+HANDFUL = 6
+LONG_POLL_SECONDS = 2
+
+pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian: nginx-light)")
+
+CONFIGURATION = """
+daemon off;
+{user}
+worker_processes 1;
+pid {directory}/nginx.pid;
+error_log {directory}/error.log warn;
+events {{ worker_connections 2048; }}
+http {{
+    log_format fields '$status|$upstream_cache_status|$upstream_addr|$request_uri';
+    access_log {directory}/access.log fields;
+    client_body_temp_path {directory}/body;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    proxy_temp_path {directory}/proxy;
+    proxy_cache_path {directory}/cache keys_zone=streams:10m;
+    server {{
+        listen 127.0.0.1:{port} backlog=1024;
+        location / {{
+            proxy_pass http://127.0.0.1:{origin};
+            proxy_http_version 1.1;
+            proxy_read_timeout 60s;
+            proxy_cache streams;
+            # The path, and the offset, cursor and live of the query.
+            proxy_cache_key $request_uri;
+            proxy_cache_lock on;
+            # As long as a long-poll lasts: after an empty one, which is not kept, each asks for itself.
+            proxy_cache_lock_age {seconds}s;
+            proxy_cache_lock_timeout {seconds}s;
+        }}
+    }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    port: int
+    log: Path
+
+    def get(self, target: str) -> http.client.HTTPResponse:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)) as client:
+            client.request("GET", target)
+            response = client.getresponse()
+            response.body = response.read()  # type: ignore[attr-defined]
+            return response
+
+    def at_origin(self, path: str) -> list[str]:
+        """The requests for this stream that were sent on."""
+        lines = [line.split("|") for line in self.log.read_text().splitlines()]
+        return [uri for _, _, upstream, uri in lines if upstream != "-" and uri.startswith(path)]
+
+
+@contextmanager
+def proxied(origin: int, directory: Path) -> Iterator[Proxy]:
+    port = free_port()
+    configuration = directory / "nginx.conf"
+    configuration.write_text(
+        CONFIGURATION.format(
+            directory=directory,
+            port=port,
+            origin=origin,
+            seconds=LONG_POLL_SECONDS,
+            # Started by root it would become somebody who may not read this directory.
+            user="user root;" if os.geteuid() == 0 else "",
+        )
+    )
+    assert NGINX is not None
+    process = subprocess.Popen([NGINX, "-p", directory, "-c", configuration, "-e", directory / "start.log"])
+    proxy = Proxy(port, directory / "access.log")
+    try:
+        until(lambda: is_up(proxy))
+        yield proxy
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def is_up(proxy: Proxy) -> bool:
+    try:
+        return proxy.get("/v1/health").status == 200
+    except OSError:
+        return False
+
+
+@dataclass
+class Reader(threading.Thread):
+    """Polls on from what it was told, as the protocol says, until it has everything."""
+
+    proxy: Proxy
+    path: str
+    expected: bytes
+    got: bytes = b""
+    answers: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        super().__init__(daemon=True)
+
+    __hash__ = threading.Thread.__hash__
+
+    def run(self) -> None:
+        offset, cursor = "-1", ""
+        while self.got != self.expected:
+            response = self.proxy.get(f"{self.path}?{cursor}live=long-poll&offset={offset}")
+            self.answers[response.status] += 1
+            assert response.status in {200, 204}
+            offset = response.headers["Stream-Next-Offset"]
+            cursor = f"cursor={response.headers['Stream-Cursor']}&"
+            self.got += response.body  # type: ignore[attr-defined]
+            assert self.expected.startswith(self.got), "a reader was served the wrong bytes"
+
+
+def all_have(readers: list[Reader], so_far: int) -> bool:
+    return all(len(reader.got) >= so_far for reader in readers)
+
+
+def test_two_hundred_readers_cost_a_handful_of_requests(world: World, tmp_path: Path) -> None:
+    """Each gets every message, once and in order, though most of their requests never reach the origin."""
+    writer = world.process(clock=wall_clock_ms)
+    key = a_key("collapsed")
+    writer.create(key, content_type=TEXT)
+    messages = [b"message %d;" % number for number in range(ROUNDS)]
+    path = f"/v1/stream/{key.stream_id}"
+    with (
+        running(world, long_poll_seconds=LONG_POLL_SECONDS) as origin,
+        pumping(world, origin.queues._prefix),
+        proxied(origin.port, tmp_path) as proxy,
+    ):
+        readers = [Reader(proxy, path, b"".join(messages)) for _ in range(READERS)]
+        writer.append(key, messages[0], content_type=TEXT)
+        for reader in readers:
+            reader.start()
+        for number in range(1, ROUNDS):
+            so_far = len(b"".join(messages[:number]))
+            until(partial(all_have, readers, so_far))
+            writer.append(key, messages[number], content_type=TEXT)
+        for reader in readers:
+            reader.join(PATIENCE_SECONDS)
+            assert reader.got == b"".join(messages)
+        requests, answers = len(proxy.at_origin(path)), sum((reader.answers for reader in readers), Counter())
+        print(f"\n{answers} answers to {READERS} readers took {requests} requests at the origin")
+        assert requests <= HANDFUL * ROUNDS + answers[204]
+        assert answers[200] >= READERS
+
+
+def test_nothing_yet_is_never_remembered(world: World, tmp_path: Path) -> None:
+    """A poll that ended empty speaks of its moment: after an append, the same URL has the news."""
+    writer = world.process(clock=wall_clock_ms)
+    key = a_key("stale")
+    writer.create(key, content_type=TEXT)
+    target = f"/v1/stream/{key.stream_id}?cursor=1&live=long-poll&offset=-1"
+    with (
+        running(world, long_poll_seconds=LONG_POLL_SECONDS) as origin,
+        proxied(origin.port, tmp_path) as proxy,
+    ):
+        assert proxy.get(target).status == 204
+        writer.append(key, b"news", content_type=TEXT)
+        for _ in range(3):
+            response = proxy.get(target)
+            assert (response.status, response.body) == (200, b"news")  # type: ignore[attr-defined]
+        missing = f"/v1/stream/{key.stream_id}-later?live=long-poll&offset=-1"
+        assert proxy.get(missing).status == 404
+
+
+def test_a_stream_that_comes_to_be_is_seen_at_once(world: World, tmp_path: Path) -> None:
+    """That it was not there is not remembered either."""
+    writer = world.process(clock=wall_clock_ms)
+    key = a_key("later")
+    target = f"/v1/stream/{key.stream_id}?live=long-poll&offset=-1"
+    with (
+        running(world, long_poll_seconds=LONG_POLL_SECONDS) as origin,
+        proxied(origin.port, tmp_path) as proxy,
+    ):
+        assert proxy.get(target).status == 404
+        writer.create(key, content_type=TEXT, body=b"news")
+        assert proxy.get(target).status == 200
