@@ -25,7 +25,7 @@ class ThreadedServer:
         self._listener: socket.socket = listening_socket("127.0.0.1", 0)
         self._server = Server(
             uvicorn.Config(
-                self._spoiling, interface="asgi3", log_level="critical", access_log=False, lifespan="off"
+                self._spoiling, interface="asgi3", log_level="critical", access_log=False, lifespan="on"
             )
         )
         self._thread = threading.Thread(target=self._run, name="test-server", daemon=True)
@@ -49,6 +49,9 @@ class ThreadedServer:
         asyncio.run(self._server.serve(sockets=[self._listener]))
 
     async def _spoiling(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         self.seen.append((scope["method"], scope["path"]))
         fault = self.spoil(scope["method"], scope["path"], headers)

@@ -173,3 +173,26 @@ def test_items_are_read_as_the_schema_reads_them() -> None:
         107: "new"
     }
     assert encode_lengths([1]) == b"\x01"
+
+
+@pytest.mark.parametrize("part_bytes", ["1", "3", "1000"])
+def test_a_fork_is_read_through_its_lineage(world: World, name: str, part_bytes: str) -> None:
+    """From the first source, from the middle of a message of the second, and its own."""
+    filled(world, f"{name}-first", b"ab", b"cd", b"never")
+    process = world.process()
+    second, third = key(f"{name}-second"), key(name)
+    process.fork(second, key(f"{name}-first"), 4)
+    process.append(second, b"efxxx")
+    process.fork(third, second, 4, sub=2)
+    process.append(third, b"gh")
+    delete(process.stores, second)
+    found = read_here(table_options(world), subscribe=name, bytesPerPartition=part_bytes)
+    assert [value for _, _, value in found] == [b"ab", b"cd", b"ef", b"gh"]
+    assert [end for _, end, _ in found] == [render_offset(end) for end in (2, 4, 6, 8)]
+
+
+def test_a_fork_without_data_of_its_own(world: World, name: str) -> None:
+    filled(world, f"{name}-source", b"ab", b"cd")
+    world.process().fork(key(name), key(f"{name}-source"), 2)
+    expected = [(render_offset(0), render_offset(2), b"ab")]
+    assert read_here(table_options(world), subscribe=name) == expected

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.log.lifecycle import load_stream
-from tidemark.log.read import load_last
+from tidemark.log.read import load_last, spans_of
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.table import Table
@@ -42,11 +42,13 @@ _STREAM_PREFIX: Final = "stream/"
 
 @dataclass(frozen=True)
 class Segment:
-    """A piece of a stream's log: the messages in [start, end) are in the partition `pk`."""
+    """A piece of a stream's log: the messages in [start, end) are in the partition `pk`, and
+    those of the stream's own end where they end, others at `cut` at the latest."""
 
     pk: str
     start: int
     end: int
+    cut: int | None = None
 
 
 class ChainReader:
@@ -77,12 +79,13 @@ class ChainReader:
 
     def head(self, name: str) -> Head:
         record = load_stream(self._table, self._key(name))
-        if record is None:
+        if record is None or record.deleted:
             raise MissingStream(name)
         last = load_last(self._table, log_pk(record.key, record.incarnation))
         if _is_gone(record, last):
             raise MissingStream(name)
-        return Head(name, _position(record, 0), _position(record, last.end if last else 0))
+        tail = last.end if last else record.base
+        return Head(name, _position(record, record.retained), _position(record, tail))
 
     def check_offset(self, head: Head, offset: str) -> None:
         place = parse_token(offset)
@@ -92,8 +95,10 @@ class ChainReader:
             raise BadOffset(f"{head.name}: {offset} lies beyond the tail, {head.tail.offset}")
         if place in (0, int(head.tail.offset)):
             return
-        item = self._item_at(self._segments(head.name, head.tail, 0, place)[-1].pk, place)
-        if item is None or (item.start != place and place not in message_ends(item)):
+        segment = self._segments(head.name, head.tail, 0, place)[-1]
+        item = self._item_at(segment.pk, place)
+        is_boundary = item is not None and (item.start == place or place in message_ends(item))
+        if not is_boundary and place != segment.cut:
             raise BadOffset(f"{head.name}: {offset} is not the end of a message")
 
     def _item_at(self, pk: str, place: int) -> Item | None:
@@ -104,8 +109,8 @@ class ChainReader:
         wanted = int(start.offset) + limit_bytes
         if wanted >= int(end.offset):
             return end
-        segment = self._segments(name, end, int(start.offset), int(end.offset))[0]
-        item = self._item_at(segment.pk, wanted)
+        segments = self._segments(name, end, int(start.offset), int(end.offset))
+        item = self._item_at(next(each.pk for each in segments if wanted < each.end), wanted)
         if item is None:
             return end
         # Batches are not cut: at their ends no query meets half a batch. The first is always
@@ -118,14 +123,24 @@ class ChainReader:
         return int(end.offset) - int(start.offset)
 
     def _segments(self, name: str, where: Position, start: int, end: int) -> list[Segment]:
-        """Where [start, end) of this incarnation is stored. One log, until a stream may have
-        come from another."""
-        return [Segment(log_pk(self._key(name), where.incarnation), start, end)]
+        """Where [start, end) of this incarnation is stored: its own log, and before that,
+        for a fork, those that it inherits."""
+        record = load_stream(self._table, self._key(name))
+        if record is None or record.incarnation != where.incarnation:
+            return [Segment(log_pk(self._key(name), where.incarnation), start, end)]
+        overlapping = [
+            Segment(
+                span.pk, max(start, span.begin), end if span.end is None else min(end, span.end), span.end
+            )
+            for span in spans_of(record)
+            if span.begin < max(end, start + 1) and (span.end is None or span.end > start)
+        ]
+        return overlapping
 
     def parts(self, name: str, start: Position, end: Position, part_bytes: int) -> Sequence[Part]:
         first, last = int(start.offset), int(end.offset)
         return [
-            Part(name, end.content_type, segment.pk, render_offset(low), render_offset(high))
+            Part(name, end.content_type, segment.pk, render_offset(low), render_offset(high), cut=segment.cut)
             for segment in self._segments(name, end, first, last)
             for low, high in _cut(segment, part_bytes)
         ]
@@ -221,6 +236,7 @@ class Rows:
     def __init__(self, bucket: str, part: Part) -> None:
         self._origin = (bucket, part.name, part.content_type)
         self._low, self._high = int(part.start), int(part.end)
+        self._cut = part.cut
         # A stored JSON message ends in a comma of ours.
         self._tail_bytes = (
             1 if part.content_type.partition(";")[0].strip().lower() == "application/json" else 0
@@ -250,7 +266,8 @@ class Rows:
         time_ms = int(item.t.N)
         producers = producers_by_end(item) if item.p is not None else None
         start = base
-        for stop in ends:
+        for message_end in ends:
+            stop = message_end if self._cut is None else min(message_end, self._cut)
             if self._low <= start < self._high:
                 self._starts.append(start)
                 self._ends.append(stop)

@@ -64,7 +64,8 @@ class Part(InputPartition):
     """What one task reads: the messages of a stream that begin in [start, end).
 
     `segment` names where they are stored; a stream whose log is in several pieces has parts
-    of several segments.
+    of several segments. `cut` is where the stream leaves the segment for the next one: a
+    fork may do so in the middle of a message of bytes, and inherits the first half.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Part(InputPartition):
     start: str
     end: str
     fail_on_data_loss: bool = True
+    cut: int | None = None
 
 
 class Reader(Protocol):

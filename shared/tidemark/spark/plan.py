@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Final
 
 from tidemark.spark.options import Earliest, InvalidOptions, Latest, ReadOptions
@@ -103,7 +104,7 @@ def plan_parts(options: ReadOptions, reader: Reader, starts: Positions, ends: Po
 def _with_policy(part: Part, options: ReadOptions) -> Part:
     if options.fail_on_data_loss:
         return part
-    return Part(part.name, part.content_type, part.segment, part.start, part.end, fail_on_data_loss=False)
+    return replace(part, fail_on_data_loss=False)
 
 
 def _comparable(

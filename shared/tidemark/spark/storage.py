@@ -9,7 +9,7 @@ from botocore.session import get_session
 
 from tidemark.blobs.store import BlobStore
 from tidemark.clients import CLIENT_CONFIG
-from tidemark.log.dynamodb import DynamoDB, SignedHttp
+from tidemark.log.dynamodb import BlockingHttp, DynamoDB, Signer
 from tidemark.log.table import Table
 from tidemark.spark.items import BulkDynamoDB
 from tidemark.spark.options import Origin
@@ -26,14 +26,14 @@ def connect_bulk(origin: Origin) -> Table:
     return Table(BulkDynamoDB(_send(origin)), origin.table)
 
 
-def _send(origin: Origin) -> SignedHttp:
+def _send(origin: Origin) -> BlockingHttp:
     session = get_session()
     region = _region(origin, session)
     credentials = session.get_credentials()
     if credentials is None:
         raise RuntimeError("tidemark: no AWS credentials were found where this runs")
     endpoint = origin.dynamodb_endpoint or _aws_endpoint(session, region)
-    return SignedHttp(endpoint, region, credentials)
+    return BlockingHttp(endpoint, Signer(endpoint, region, credentials))
 
 
 def connect_blobs(origin: Origin) -> BlobStore:
