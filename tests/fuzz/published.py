@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -13,6 +14,7 @@ import httpx
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -93,7 +95,9 @@ def fuzz(subject: Subject, way: Way, requests: int, first_seed: int) -> None:
         def run(case: Case, twist: Twist) -> None:
             send(subject, way, case, twist)
 
-        run()
+        # Of some operations there is nothing to get wrong.
+        with suppress(Unsatisfiable):
+            run()
 
 
 def _turns(schema: Any) -> Iterator[st.SearchStrategy[Case]]:

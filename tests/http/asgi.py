@@ -141,7 +141,8 @@ class Exchange:
 
     @property
     def answer(self) -> Answer:
-        return Answer(self.status, _decode_headers(self.raw_headers), self.received)
+        headers = _decode_headers(self.raw_headers) if self.status else {}
+        return Answer(self.status, headers, self.received)
 
     async def until(self, condition: Callable[[Answer], bool]) -> Answer:
         """Wait until what has been received so far fulfils the condition."""

@@ -1,0 +1,136 @@
+"""Runs one built function by itself: its own directory, the layer, and Python.
+
+Started by `test_artifact.py` without site-packages and without the project. What is built for
+Lambda's processor cannot run here, so the same versions built for this one stand in front of
+the layer; nothing else does. Reads a JSON task, writes a JSON report.
+"""
+
+import json
+import sys
+
+task = json.load(sys.stdin)
+sys.path[:0] = [task["function"], task["natives"], task["layer"]]
+
+import asyncio  # noqa: E402 - the path comes first
+from collections.abc import Iterator  # noqa: E402
+from typing import Any  # noqa: E402
+
+import botocore.client  # noqa: E402
+
+from tidemark.log.dynamodb import DynamoDB  # noqa: E402
+
+called: set[str] = set()
+TRANSACTED = {
+    "Put": "PutItem",
+    "Update": "UpdateItem",
+    "Delete": "DeleteItem",
+    "ConditionCheck": "ConditionCheckItem",
+}
+
+
+def record() -> None:
+    """What is asked of AWS, by either client."""
+    make, once = botocore.client.BaseClient._make_api_call, DynamoDB._once
+
+    def making(self: Any, operation: str, arguments: Any) -> Any:
+        called.add(f"{self.meta.service_model.service_name}:{operation}")
+        return make(self, operation, arguments)
+
+    def sending(self: Any, operation: str, body: bytes) -> Any:
+        called.update(f"dynamodb:{name}" for name in items(operation, body))
+        return once(self, operation, body)
+
+    botocore.client.BaseClient._make_api_call = making
+    DynamoDB._once = sending  # type: ignore[method-assign]
+
+
+def items(operation: str, body: bytes) -> Iterator[str]:
+    """IAM knows the writes in a transaction by the names they have outside."""
+    if operation == "TransactWriteItems":
+        yield from (TRANSACTED[kind] for each in json.loads(body)["TransactItems"] for kind in each)
+    else:
+        yield operation
+
+
+class Context:
+    function_name = aws_request_id = "probe"
+    memory_limit_in_mb = "512"
+    invoked_function_arn = "arn:aws:lambda:us-east-1:123456789012:function:probe"
+
+    def get_remaining_time_in_millis(self) -> int:
+        return 60_000
+
+
+async def ask(app: Any, step: dict[str, Any]) -> dict[str, Any]:
+    """One request to an ASGI application, as the web adapter would make it."""
+    sent: list[Any] = []
+    path, _, query = step["target"].partition("?")
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "headers": [],
+        "scheme": "http",
+        "http_version": "1.1",
+        "root_path": "",
+        "asgi": {"version": "3.0"},
+    }
+    requests = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> Any:
+        if requests:
+            return requests.pop()
+        return await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    body = b"".join(message.get("body", b"") for message in sent[1:])
+    return {"statusCode": sent[0]["status"], "body": body.decode()}
+
+
+async def serve(app: Any, steps: list[Any]) -> list[Any]:
+    """From the start of the server to its end, which is when it cleans up."""
+    stop = asyncio.Event()
+    begun = asyncio.Event()
+    messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+    async def receive() -> Any:
+        message = next(messages)
+        if message["type"] == "lifespan.shutdown":
+            await stop.wait()
+        return message
+
+    async def send(_: Any) -> None:
+        begun.set()
+
+    living = asyncio.create_task(app({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send))
+    await begun.wait()
+    answers = [await ask(app, step) for step in steps]
+    stop.set()
+    await living
+    return answers
+
+
+def run() -> list[Any]:
+    import app  # type: ignore[import-not-found]
+
+    if task.get("hours_ahead"):
+        clock = app._stores.clock_ms
+        app._stores.clock_ms = lambda: clock() + task["hours_ahead"] * 3_600_000
+    if not hasattr(app, "handler"):
+        import uvicorn  # noqa: F401 - what run.sh starts it with
+
+        return asyncio.run(serve(app.app, task["steps"]))
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    return [app.handler(step, Context()) for step in task["steps"]]
+
+
+record()
+answers = run()
+
+origins = {name: module.__file__ for name, module in sys.modules.items() if getattr(module, "__file__", None)}
+print("REPORT" + json.dumps({"answers": answers, "called": sorted(called), "origins": origins}))

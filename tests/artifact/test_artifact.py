@@ -1,0 +1,394 @@
+"""What `make build` made, by itself: `make test ARGS="-m artifact"` after `make build`.
+
+Every handler is imported and invoked out of `.aws-sam/build` alone, and what it asks of AWS
+meanwhile is held against what the template grants it.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.artifact.iam import actions
+from tests.infra.test_template import (
+    FUNCTION_GLOBALS,
+    FUNCTIONS,
+    TEMPLATE,
+    CloudFormationLoader,
+    statements_of,
+)
+from tests.support import World, a_key, make_world
+from tidemark.local.engines import LocalServices
+from tidemark.log.records import Waiter
+from tidemark.log.schema import log_pk
+from tidemark.log.waiters import put_waiter
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.load import load_known
+
+VARIABLES = FUNCTION_GLOBALS["Environment"]["Variables"].keys()
+pytestmark = pytest.mark.artifact
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / ".aws-sam" / "build"
+LAYER = BUILD / "SharedLayer" / "python"
+PROBE = Path(__file__).with_name("probe.py")
+EVENTS = ROOT / "events"
+MEGABYTE = 1024 * 1024
+#: Granted, and yet not called in a run in which nothing goes wrong.
+ONLY_WHEN = {
+    ("WriteFunction", "s3:AbortMultipartUpload"): "a composed snapshot could not be finished",
+    ("ReadFunction", "ssm:GetParameter"): "secrets are named; see test_secrets_are_read_by_name",
+    ("WriteFunction", "ssm:GetParameter"): "as for reading",
+    ("LiveFunction", "ssm:GetParameter"): "as for reading",
+}
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    if not (BUILD / "template.yaml").is_file():
+        pytest.fail("there is nothing built: run `make build` first")
+
+
+@pytest.fixture(scope="module")
+def world(services: LocalServices) -> World:
+    return make_world(services)
+
+
+@pytest.fixture(scope="module")
+def natives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages of the layer that are compiled, as they are installed for this machine."""
+    directory = tmp_path_factory.mktemp("natives")
+    installed = Path(sysconfig.get_path("platlib"))
+    for name in compiled():
+        for found in installed.glob(f"{name}*"):
+            if found.name.split(".")[0] == name:
+                (directory / found.name).symlink_to(found)
+    return directory
+
+
+def compiled() -> set[str]:
+    return {path.relative_to(LAYER).parts[0].split(".")[0] for path in LAYER.rglob("*.so")}
+
+
+@pytest.fixture(scope="module")
+def run(services: LocalServices, world: World, natives: Path) -> Run:
+    """Runs a function's steps in a process of its own."""
+
+    def run(name: str, *steps: Any, hours_ahead: int = 0, **variables: str) -> dict[str, Any]:
+        environment = {
+            **services.environment,
+            "TABLE_NAME": world.table_name,
+            "BUCKET_NAME": world.bucket_name,
+            "ALLOW_ANONYMOUS": "true",
+            "LONG_POLL_SECONDS": "2",
+            "SSE_SECONDS": "2",
+            "PATH": os.environ["PATH"],
+            "POWERTOOLS_METRICS_NAMESPACE": "Tidemark",
+        } | variables
+        task = {
+            "function": str(BUILD / name),
+            "natives": str(natives),
+            "layer": str(LAYER),
+            "steps": steps,
+            "hours_ahead": hours_ahead,
+        }
+        ran = subprocess.run(
+            [sys.executable, "-I", "-S", str(PROBE)],
+            check=False,
+            input=json.dumps(task),
+            env=environment,
+            cwd=BUILD / name,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert ran.returncode == 0, ran.stderr
+        report: dict[str, Any] = json.loads(ran.stdout.rpartition("REPORT")[2])
+        calls.setdefault(name, set()).update(report["called"])
+        check_alone(report["origins"], natives)
+        return report
+
+    return run
+
+
+#: By function, over the whole module: what a run of it has asked of AWS.
+calls: dict[str, set[str]] = {}
+
+
+def check_alone(origins: dict[str, str], natives: Path) -> None:
+    """Nothing came from the project, nor from what is installed beside it."""
+    standard = Path(sysconfig.get_path("stdlib"))
+    for name, origin in origins.items():
+        path = Path(origin)
+        if path.is_relative_to(BUILD) or path.is_relative_to(natives) or path == PROBE:
+            continue
+        assert path.is_relative_to(standard), (name, origin)
+        assert "site-packages" not in path.parts, (name, origin)
+
+
+def event(name: str, **changes: Any) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads((EVENTS / f"{name}.json").read_text())
+    return made | changes
+
+
+def request(method: str, path: str, query: str = "", body: bytes = b"", **headers: str) -> dict[str, Any]:
+    made = copy.deepcopy(event("get-catch-up"))
+    made |= {"rawPath": path, "rawQueryString": query}
+    made["headers"] |= {name.replace("_", "-"): value for name, value in headers.items()}
+    made["requestContext"]["http"] |= {"method": method, "path": path}
+    if body:
+        made |= {"body": base64.b64encode(body).decode(), "isBase64Encoded": True}
+    return made
+
+
+def statuses(report: dict[str, Any]) -> list[int]:
+    return [answer["statusCode"] for answer in report["answers"]]
+
+
+def put(path: str, body: bytes = b"", **headers: str) -> dict[str, Any]:
+    return request("PUT", path, body=body, **{"content_type": "application/octet-stream"} | headers)
+
+
+def post(path: str, body: bytes = b"", **headers: str) -> dict[str, Any]:
+    return request("POST", path, body=body, **{"content_type": "application/octet-stream"} | headers)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in FUNCTIONS if name not in {"LiveFunction", "NotifierFunction"}]
+)
+def test_every_sample_event_is_answered(run: Run, name: str) -> None:
+    """By the function that the template sends it to; whatever the order, none makes it fail."""
+    if name == "JanitorFunction":
+        report = run(name, event("janitor-schedule"))
+        assert set(report["answers"][0].values()) == {0}
+        return
+    writes = {"PUT", "POST", "DELETE"}
+    samples = [json.loads(path.read_text()) for path in sorted(EVENTS.glob("*.json"))]
+    mine = [
+        sample
+        for sample in samples
+        if "requestContext" in sample
+        and (sample["requestContext"]["http"]["method"] in writes) == (name == "WriteFunction")
+    ]
+    assert mine
+    assert all(status < 500 for status in statuses(run(name, *mine)))
+
+
+LARGE = b"x" * 70_000
+ZERO = "0" * 16
+
+
+def test_the_write_function(run: Run) -> None:
+    producer = {"producer_id": "p", "producer_epoch": "0", "producer_seq": "0"}
+    tail = f"{len(LARGE) + 5:016d}"
+    steps = [
+        (put("/v1/stream/w"), 201),
+        (post("/v1/stream/w", b"12345"), 204),
+        (post("/v1/stream/w", LARGE, **producer), 200),
+        (post("/v1/stream/w", LARGE, **producer), 204),
+        (put("/v1/stream/large", LARGE), 201),
+        (put("/v1/stream/large", LARGE), 200),
+        (put("/v1/stream/large", LARGE, content_type="text/plain"), 409),
+        (put("/v1/stream/fork", stream_forked_from="/v1/stream/w"), 201),
+        (request("DELETE", "/v1/stream/w"), 204),
+        (request("DELETE", "/v1/stream/fork"), 204),
+        (put("/agents"), 201),
+        (put("/agents/run", b"12345"), 201),
+        (post("/agents/run", LARGE), 204),
+        (put("/agents/run/snapshot/" + f"{5:016d}", b"small"), 204),
+        (put("/agents/run/snapshot/" + tail, LARGE), 204),
+        (request("DELETE", "/agents/run/snapshot/" + f"{5:016d}"), 404),
+        (post(f"/agents/run/snapshot/{tail}/upload"), 201),
+        (put("/v1/stream/short-fork", stream_forked_from="/v1/stream/large", stream_ttl="0"), 201),
+        (put("/v1/stream/short-lived", LARGE, stream_ttl="0"), 201),
+        (put("/v1/stream/short-lived", LARGE, stream_ttl="0"), 201),
+        (put("/v1/stream/lives", b"x", stream_ttl="20"), 201),
+        (put("/v1/stream/awaited", b"x"), 201),
+    ]
+    report = run("WriteFunction", *(step for step, _ in steps))
+    assert statuses(report) == [status for _, status in steps]
+    upload = next(json.loads(body(each)) for each in report["answers"] if b"publish_before_ms" in body(each))
+    with urllib.request.urlopen(urllib.request.Request(upload["url"], b"y" * 100, method="PUT")) as answer:
+        assert answer.status == 200
+    publish = put(f"/agents/run/snapshot/{tail}", snapshot_upload=upload["upload"])
+    assert statuses(run("WriteFunction", publish)) == [204]
+
+
+def body(answer: dict[str, Any]) -> bytes:
+    return base64.b64decode(answer["body"]) if answer["isBase64Encoded"] else answer["body"].encode()
+
+
+def test_the_read_function(run: Run) -> None:
+    """Runs after the one that writes; a second later a read renews the stream's lifetime."""
+    time.sleep(1.2)
+    steps = [
+        (request("GET", "/v1/health"), 200),
+        (request("GET", "/v1/openapi.json"), 200),
+        (request("GET", "/v1/stream/large", "offset=-1"), 200),
+        (request("HEAD", "/v1/stream/large"), 200),
+        (request("GET", "/v1/stream/lives", "offset=-1"), 200),
+        (request("GET", "/v1/stream/awaited", f"offset={1:016d}&live=long-poll"), 204),
+        (request("GET", "/v1/stream/awaited", "offset=-1&live=sse"), 200),
+        (request("GET", "/agents"), 200),
+        (request("GET", "/agents/streams"), 200),
+        (request("GET", "/agents/run/snapshot"), 307),
+        (request("GET", "/agents/run/bootstrap"), 200),
+        (request("GET", "/v1/stream/never"), 404),
+        (request("PATCH", "/v1/stream/large"), 405),
+    ]
+    report = run("ReadFunction", *(step for step, _ in steps))
+    assert statuses(report) == [status for _, status in steps]
+
+
+def test_the_live_function(run: Run) -> None:
+    steps = [
+        {"target": "/v1/health"},
+        {"target": "/v1/stream/awaited?offset=-1&live=sse"},
+        {"target": "/v1/stream/large?offset=-1&live=sse"},
+        {"target": "/v1/stream/lives?offset=-1&live=sse"},
+    ]
+    time.sleep(1.2)
+    report = run("LiveFunction", *steps)
+    assert statuses(report) == [200] * 4
+    assert "event: control" in report["answers"][1]["body"]
+
+
+def test_the_notifier_function(run: Run, world: World) -> None:
+    """One reader's queue is there, left by the one that read; another's is gone."""
+    process, key = world.process(), a_key()
+
+    awaited = load_known(process.stores, StreamKey("v1", "awaited")).record
+    now_ms = int(time.time() * 1000)
+    gone = f"http://127.0.0.1:1/123456789012/tidemark-wake-gone-{now_ms}"
+    other = process.create(key).known.record
+    put_waiter(process.stores.table, Waiter(other.incarnation, gone_beside(process, gone), now_ms + 60_000))
+    records = [record(log_pk(each.key, each.incarnation)) for each in (awaited, other)]
+    report = run("NotifierFunction", {"Records": records})
+    assert report["answers"] == [{"batchItemFailures": []}]
+
+
+def gone_beside(process: Any, fallback: str) -> str:
+    """The URL of a queue that is not there, at the SQS that is."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_SQS") or os.environ.get("AWS_ENDPOINT_URL")
+    return f"{endpoint}/000000000000/tidemark-wake-0-gone" if endpoint else fallback
+
+
+def record(pk: str) -> dict[str, Any]:
+    keys = {"pk": {"S": pk}, "sk": {"S": ZERO}}
+    return {
+        "eventID": "1",
+        "eventName": "INSERT",
+        "eventSource": "aws:dynamodb",
+        "dynamodb": {"Keys": keys, "SequenceNumber": "1", "StreamViewType": "KEYS_ONLY"},
+    }
+
+
+def test_the_janitor_function(run: Run) -> None:
+    """A day later: what was deleted, what has expired, and the queues that readers left."""
+    report = run("JanitorFunction", event("janitor-schedule"), event("janitor-schedule"), hours_ahead=24)
+    assert report["answers"][0]["reclaimed"] + report["answers"][1]["reclaimed"] >= 2
+    assert report["answers"][0]["expired"] >= 1
+    again = run("JanitorFunction", event("janitor-schedule"), hours_ahead=48)
+    assert again["answers"]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_a_function_asks_of_aws_is_granted_and_nothing_else(name: str) -> None:
+    """Runs after those above, and judges what they recorded."""
+    assert name in calls, "run the whole module: this is what it recorded"
+    granted = {
+        action for statement in statements_of(FUNCTIONS[name]) for action in listed(statement["Action"])
+    }
+    needed = actions(calls[name])
+    assert needed <= granted, "asked for, and refused once deployed"
+    idle = {action for action in granted - needed if (name, action) not in ONLY_WHEN}
+    assert idle == set(), "granted, and never asked for"
+
+
+def listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def test_secrets_are_read_by_name(run: Run) -> None:
+    """Without the parameter store nobody gets in: it is asked, and does not answer."""
+    variables = {
+        "ALLOW_ANONYMOUS": "",
+        "AUTH_SECRET_NAME": "/tidemark/secret",
+        "AWS_ENDPOINT_URL_SSM": "http://127.0.0.1:1",
+        "AWS_MAX_ATTEMPTS": "1",
+    }
+    token = base64.urlsafe_b64encode(b'{"alg":"HS256"}').decode().rstrip("=") + ".e30.AAAA"
+    for name in ("ReadFunction", "WriteFunction"):
+        before = calls.get(name, set()).copy()
+        report = run(name, request("GET", "/v1/stream/large", authorization=f"Bearer {token}"), **variables)
+        assert statuses(report) == [503]
+        assert "ssm:GetParameter" in report["called"]
+        calls[name] = before | set(report["called"])
+
+
+def test_a_function_without_keys_does_not_start(run: Run) -> None:
+    for name in ("ReadFunction", "WriteFunction", "LiveFunction"):
+        with pytest.raises(AssertionError, match="would be open to everybody"):
+            run(name, ALLOW_ANONYMOUS="")
+
+
+def test_the_packages_are_small() -> None:
+    """A function is its wiring; the layer is far from the 250 MB that Lambda takes."""
+    for name in FUNCTIONS:
+        assert size_of(BUILD / name) < 10_000, name
+    assert size_of(BUILD / "SharedLayer") < 80 * MEGABYTE
+    assert not (LAYER / "tidemark" / "local").exists()
+    assert {path.name for path in LAYER.iterdir()} >= {"tidemark", "jwt", "cryptography", "mangum", "uvicorn"}
+    assert not any(
+        (LAYER / name).exists() for name in ("pytest", "hypothesis", "ministack", "schemathesis", "tests")
+    )
+
+
+def size_of(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def test_what_is_compiled_is_for_lambda() -> None:
+    """Of the processor's kind, and for the runtime's Python or every one."""
+    runtime = FUNCTION_GLOBALS["Runtime"].removeprefix("python").replace(".", "")
+    libraries = list(LAYER.rglob("*.so"))
+    assert libraries
+    for library in libraries:
+        header = library.read_bytes()[:20]
+        assert header[:4] == b"\x7fELF"
+        assert int.from_bytes(header[18:20], "little") == 0xB7, f"{library.name} is not for arm64"
+        assert f"cpython-{runtime}" in library.name or "abi3" in library.name, library.name
+
+
+def test_the_built_template_is_the_one_that_was_checked() -> None:
+    """An old build would pass with what the template no longer says."""
+    text = (BUILD / "template.yaml").read_text()
+    built = yaml.load(text, CloudFormationLoader)
+    for parts in (built, TEMPLATE):
+        assert parts["Globals"]["Function"]["Environment"]["Variables"].keys() == VARIABLES
+    assert built["Resources"].keys() == TEMPLATE["Resources"].keys()
+    assert built["Parameters"] == TEMPLATE["Parameters"]
+
+
+def test_the_build_is_of_this_source() -> None:
+    for path in (ROOT / "shared" / "tidemark").rglob("*.py"):
+        relative = path.relative_to(ROOT / "shared" / "tidemark")
+        if relative.parts[0] not in {"local", "spark"}:
+            assert (LAYER / "tidemark" / relative).read_bytes() == path.read_bytes(), (
+                f"{relative}: build again"
+            )

@@ -1,0 +1,23 @@
+"""`python -m tests.costs`: measures, and prints the tables of `docs/costs.md`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tests.costs.page import OPERATIONS, measure, render, render_append
+from tests.support import make_world
+from tidemark.local.engines import LocalServices
+
+
+def main() -> int:
+    with LocalServices(in_memory=True) as services:
+        os.environ.update(services.environment)
+        world = make_world(services)
+        bills = {operation.title: measure(world, operation) for operation in OPERATIONS}
+    print(render(bills), render_append(bills["Append, 800 bytes"]), sep="\n\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
