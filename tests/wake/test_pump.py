@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import Process, World, a_key
 from tests.wake.support import PATIENCE_SECONDS, ROOT, template, until
+from tidemark.local.environments import Environments, InvocationFailed, Throttled
 from tidemark.local.patterns import UnknownPattern, matches
 from tidemark.local.pump import Demand, Pump, _from_first_failure
 from tidemark.local.records import StreamRecords
@@ -139,6 +140,41 @@ def test_batches_are_no_larger_than_the_template_says(
             process.append(key, b"x")
         until(lambda: len(recorder.keys(pk)) == 40)
         assert max(len(call) for call in recorder.calls) <= 7
+
+
+def test_batches_follow_each_other_without_a_pause(
+    function: Function, world: World, process: Process, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The environment that has just answered may not have been put back when the next batch comes."""
+    with recording(function, world, batch_size=1) as recorder:
+        key = a_key()
+        pk = log_pk(key, process.create(key).known.record.incarnation)
+        for _ in range(300):
+            process.append(key, b"x")
+        until(lambda: len(recorder.keys(pk)) >= 300)
+        assert recorder.keys(pk) == [f"{number:016}" for number in range(300)]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("fault", [Throttled("busy"), InvocationFailed("broken"), LookupError("a bug")])
+def test_nothing_ends_the_pump(
+    function: Function, world: World, process: Process, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    """Whatever goes wrong with a batch: readers wait for those that follow."""
+    monkeypatch.setattr("tidemark.local.pump.TROUBLE_SECONDS", 0.01)
+    with recording(function, world) as recorder:
+        faults = iter([fault, fault])
+        invoke = Environments.invoke
+
+        def failing(environments: Environments, payload: bytes) -> Any:
+            for each in faults:
+                raise each
+            return invoke(environments, payload)
+
+        monkeypatch.setattr(Environments, "invoke", failing)
+        key = a_key()
+        pk = log_pk(key, process.create(key).known.record.incarnation)
+        until(lambda: process.append(key, b"x").next_offset and recorder.keys(pk))
 
 
 def test_what_failed_comes_again_with_all_that_followed(

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from tidemark.local.environments import Environments, InvocationFailed
+from tidemark.local.environments import Environments, InvocationFailed, Throttled
 from tidemark.local.patterns import matches
 from tidemark.local.records import Record, StreamRecords
 from tidemark.local.template import Function, Trigger
@@ -64,7 +62,8 @@ class Pump:
         self._trigger = trigger
         self._table_name = table_name
         self._demand = demand
-        self._environments = Environments(function, limit=1)
+        # One works at a time; the one that has just answered may not have been put back yet.
+        self._environments = Environments(function, limit=2)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"pump of {function.name}", daemon=True)
 
@@ -83,9 +82,9 @@ class Pump:
                 continue
             try:
                 self._follow()
-            except (BotoCoreError, ClientError) as error:
+            except Exception as error:  # noqa: BLE001 - readers wait for this thread: it must not end
                 if not self._stopped.is_set():
-                    print(f"the table's stream cannot be read: {error}; trying again", file=sys.stderr)
+                    print(f"the table's stream cannot be read: {error!r}; trying again", file=sys.stderr)
                 self._stopped.wait(TROUBLE_SECONDS)
 
     def _follow(self) -> None:
@@ -119,7 +118,7 @@ class Pump:
         event = json.dumps({"Records": records}, separators=(",", ":")).encode()
         try:
             answer = json.loads(self._environments.invoke(event).result())
-        except InvocationFailed:
+        except (InvocationFailed, Throttled):
             return records
         return _from_first_failure(records, answer)
 
