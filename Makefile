@@ -16,6 +16,7 @@ LOCAL := .venv/.installed-local
 DEV := .venv/.installed-dev
 BENCH := .venv/.installed-bench
 SAM := .venv-sam/.installed
+POLICY := .venv-policy/.installed
 NODE := node_modules/.installed
 # PySpark takes 456 MB and has its own versions of what others need: it is kept apart.
 SPARK_VERSION ?=
@@ -68,6 +69,10 @@ lint: $(DEV) ## format, lint, types, import directions, template
 	@.venv/bin/lint-imports --no-logo
 	@.venv/bin/cfn-lint template.yaml
 
+.PHONY: policy
+policy: $(POLICY) ## the template against checkov's policies (exceptions: .checkov.yaml)
+	@.venv-policy/bin/checkov --config-file .checkov.yaml
+
 # No Docker and no AWS account: the layer's wheels are fetched for Lambda's platform (shared/Makefile).
 .PHONY: build
 build: export PATH := $(CURDIR)/.venv-sam/bin:$(PATH)
@@ -108,6 +113,12 @@ $(SPARK): requirements-spark$(SPARK_SUFFIX).txt pyproject.toml | $(VENV)
 	@$(VENV) -m venv $(SPARK_VENV)
 	@$(SPARK_VENV)/bin/python $(PIP_INSTALL) -r requirements-spark$(SPARK_SUFFIX).txt
 	@$(SPARK_VENV)/bin/python $(PIP_INSTALL) --no-deps -e .
+	@touch $@
+
+$(POLICY): requirements-policy.txt | $(VENV)
+	@echo "Installing the packages of requirements-policy.txt into .venv-policy"
+	@$(VENV) -m venv .venv-policy
+	@.venv-policy/bin/python $(PIP_INSTALL) -r requirements-policy.txt
 	@touch $@
 
 # Install scripts stay off: every package used here carries its binary already built.

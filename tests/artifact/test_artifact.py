@@ -280,6 +280,7 @@ def test_the_notifier_function(run: Run, world: World) -> None:
     records = [record(log_pk(each.key, each.incarnation)) for each in (awaited, other)]
     report = run("NotifierFunction", {"Records": records})
     assert report["answers"] == [{"batchItemFailures": []}]
+    assert run("NotifierFunction", event("stream-records"))["answers"] == [{"batchItemFailures": []}]
 
 
 def gone_beside(process: Any, fallback: str) -> str:
