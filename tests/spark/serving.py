@@ -25,7 +25,7 @@ class ThreadedServer:
         self._listener: socket.socket = listening_socket("127.0.0.1", 0)
         self._server = Server(
             uvicorn.Config(
-                self._spoiling, interface="asgi3", log_level="critical", access_log=False, lifespan="on"
+                self._spoiling, interface="asgi3", log_level="critical", access_log=False, lifespan="auto"
             )
         )
         self._thread = threading.Thread(target=self._run, name="test-server", daemon=True)
