@@ -42,9 +42,10 @@ def parser() -> argparse.ArgumentParser:
 
 def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.folds import UnknownFold, find_fold
-    from tidemark.spark.options import Origin, Transport, parse_read_options
+    from tidemark.spark.options import Origin, Transport
     from tidemark.spark.origin import connect
     from tidemark.spark.plan import look, require_all
+    from tidemark.spark.read_options import parse_read_options
     from tidemark.spark.snapshots import SnapshotPlan, floors_of, snapshot_streams
 
     subscription = {"subscribe": given.subscribe} if given.subscribe else {"subscribePattern": given.pattern}

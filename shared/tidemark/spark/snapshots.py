@@ -4,14 +4,14 @@ its messages goes anywhere else."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
 from tidemark.spark.folds import BadMessage, Fold, find_fold
 from tidemark.spark.options import Origin
-from tidemark.spark.origin import DataLoss, MissingStream, Position, Reader, connect
+from tidemark.spark.origin import DataLoss, MissingStream, Position, Reader, connect, is_past
 from tidemark.spark.web import HttpFault, Web
 
 RESULT_SCHEMA: Final = (
@@ -48,7 +48,7 @@ class SnapshotPlan:
     fold: str
     key: str
     skip_bad: bool
-    floors: dict[str, str] | None
+    floors: dict[str, Position] | None
     dry_run: bool = False
 
 
@@ -112,13 +112,14 @@ class Snapshotter:
         return self._publish(result, self._fold.dump(state))
 
     def _limit(self, stream: str, tail: Position) -> Position | None:
-        """Never beyond what every consumer has taken: retention follows the snapshot."""
+        """Never beyond what every consumer has taken: retention follows the snapshot. What was
+        taken of a stream that was deleted and created again says nothing of the new one."""
         if self._plan.floors is None:
             return tail
         floor = self._plan.floors.get(stream)
-        if floor is None:
+        if floor is None or floor.is_of_another(tail) or is_past(floor.offset, tail.offset):
             return None
-        return Position(min(floor, tail.offset), tail.incarnation, tail.content_type)
+        return replace(tail, offset=floor.offset)
 
     def _messages(self, stream: str, start: Position, end: Position) -> Iterator[tuple[bytes, str]]:
         for part in self._reader.parts(stream, start, end, _PART_BYTES):
@@ -166,10 +167,20 @@ def snapshot_streams(spark: Any, plan: SnapshotPlan, streams: Iterable[str], tas
     return names.mapInArrow(work, RESULT_SCHEMA)
 
 
-def floors_of(taken: list[dict[str, Position]]) -> dict[str, str] | None:
-    """For each stream the least of what the consumers have taken; a stream that one of them has
-    not begun is left out."""
+def floors_of(taken: list[dict[str, Position]]) -> dict[str, Position] | None:
+    """For each stream the least of what the consumers have taken. A stream is left out that one
+    of them has not begun, or has not begun again since it was created again."""
     if not taken:
         return None
     shared = set.intersection(*(set(positions) for positions in taken))
-    return {name: min(positions[name].offset for positions in taken) for name in shared}
+    floors = {name: _least([positions[name] for positions in taken]) for name in shared}
+    return {name: floor for name, floor in floors.items() if floor is not None}
+
+
+def _least(positions: list[Position]) -> Position | None:
+    least = positions[0]
+    for each in positions[1:]:
+        if each.is_of_another(least):
+            return None
+        least = each if is_past(least.offset, each.offset) else least
+    return least
