@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Final, Protocol
 
 from tidemark.log.table import Table
@@ -17,6 +19,7 @@ from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import CreateRequest, create
 from tidemark.service.load import load_known
 from tidemark.service.stores import Stores
+from tidemark.spark.bodies import decode_bodies
 from tidemark.spark.manifest import Manifest, Run
 from tidemark.spark.options import Origin, Transport
 from tidemark.spark.staging import Staging
@@ -158,16 +161,15 @@ def publish(
     """
 
     def publish_stream(stream: str, runs: list[Run]) -> None:
-        seq = 0
-        for run in runs:
-            place = run.start
-            for size in run.sizes:
-                body = staging.read(run.file, place, size)
-                publisher.append(stream, content_types[stream], body, Claim(producer_id, batch, seq))
-                place += size
-                seq += 1
+        bodies = chain.from_iterable(_bodies(staging, run) for run in runs)
+        for seq, body in enumerate(bodies):
+            publisher.append(stream, content_types[stream], body, Claim(producer_id, batch, seq))
 
     with ThreadPoolExecutor(_STREAMS_AT_ONCE, thread_name_prefix="tidemark-publish") as pool:
         tasks = [pool.submit(publish_stream, *each) for each in manifest.by_stream().items()]
         for task in tasks:
             task.result()
+
+
+def _bodies(staging: Staging, run: Run) -> Iterator[bytes]:
+    return decode_bodies(partial(staging.read, run.file), run.start, run.length)
