@@ -19,10 +19,10 @@ from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.http.metrics import render
 from tidemark.local.engines import LocalServices
-from tidemark.log.dynamodb import BlockingHttp
 from tidemark.meter import APPENDS, BOUNDS, STORAGE_CALLS, WAKE_SECONDS, Histogram, Meter
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
+from tidemark.signed import BlockingHttp
 
 TEXT = {"Content-Type": "text/plain"}
 
@@ -103,7 +103,7 @@ def test_retries_and_throttling_are_counted(server: Asgi, monkeypatch: pytest.Mo
     server("PUT", "/v1/stream/busy", TEXT)
     before = numbers(server)
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark.log.dynamodb.random.uniform", lambda *_: 0.0)
+        patch.setattr("tidemark.signed.random.uniform", lambda *_: 0.0)
         patch.setattr(BlockingHttp, "__call__", lambda *_: refusal("ThrottlingException"))
         server("POST", "/v1/stream/busy", TEXT, b"x")
     counted = grown(before, numbers(server))

@@ -11,6 +11,7 @@ from botocore import exceptions
 from botocore.exceptions import ClientError
 
 from tidemark.blobs.compose import Composition, compose
+from tidemark.blobs.objects import Objects
 from tidemark.protocol.errors import Busy, Unavailable
 from tidemark.protocol.offset import render_offset
 
@@ -64,10 +65,11 @@ class Blobs(Protocol):
 
 
 class BlobStore:
-    """Immutable objects in one bucket. The client is made when first needed: most appends
-    and reads never do, and making it costs a cold start 80 ms."""
+    """Immutable objects in one bucket. Bodies go the short way (`objects`). The client is for
+    the rest, and made when first needed: that costs a cold start 80 ms."""
 
-    def __init__(self, make_client: Callable[[], Any], bucket: str) -> None:
+    def __init__(self, objects: Objects, make_client: Callable[[], Any], bucket: str) -> None:
+        self.objects = objects
         self._make_client = make_client
         self._bucket = bucket
 
@@ -76,14 +78,10 @@ class BlobStore:
         return self._make_client()
 
     def put(self, key: str, data: bytes) -> None:
-        with _translated():
-            self._client.put_object(Bucket=self._bucket, Key=key, Body=data)
+        self.objects.put(key, data)
 
     def get(self, key: str) -> bytes:
-        with _translated():
-            answer = self._client.get_object(Bucket=self._bucket, Key=key)
-            data: bytes = answer["Body"].read()
-        return data
+        return self.objects.get(key)
 
     def size(self, key: str) -> int | None:
         """Where listing is not allowed, S3 says 403 of what is not there."""
