@@ -5,11 +5,12 @@ way to AWS, for the calls that every request makes.)
 
 from __future__ import annotations
 
+import time
 from typing import Any, Final
 
 from botocore.config import Config
 
-from tidemark.meter import PROCESS, STORAGE_CALLS
+from tidemark.meter import PROCESS, STORAGE_CALLS, Watch
 
 #: What is asked again is safe to ask again, so timeouts are short.
 CLIENT_CONFIG: Final = Config(
@@ -33,7 +34,25 @@ def s3_client() -> Any:
     )
     s3 = boto3.client("s3", config=CLIENT_CONFIG.merge(config))
     s3.meta.events.register("before-send.s3", _count_call)
+    if PROCESS.watch is not None:
+        _watch_calls(s3, PROCESS.watch)
     return s3
+
+
+def _watch_calls(client: Any, watch: Watch) -> None:
+    """From before the first try to after the last. `context` is the call's own."""
+
+    def begin(context: dict[str, Any], **_: Any) -> None:
+        context["tidemark_began"] = time.perf_counter()
+
+    def end(event_name: str, context: dict[str, Any], http_response: Any = None, **_: Any) -> None:
+        seconds = time.perf_counter() - context["tidemark_began"]
+        status = http_response.status_code if http_response is not None else 0
+        watch("S3", event_name.rpartition(".")[2], seconds, status)
+
+    client.meta.events.register("before-call.s3", begin)
+    client.meta.events.register("after-call.s3", end)
+    client.meta.events.register("after-call-error.s3", end)
 
 
 def _count_call(event_name: str, **_: Any) -> None:

@@ -241,7 +241,7 @@ DEFAULTS = {name: str(each["Default"]) for name, each in TEMPLATE["Parameters"].
     ids=str,
 )
 def test_direct_access_is_asked_for_by_name(given: dict[str, str], *, edge_only: bool, made: bool) -> None:
-    """With a distribution in front nobody comes past it unasked; and nobody is locked out of a stack without."""
+    """With a distribution in front nobody comes past it unasked; without one nobody is locked out."""
     parameters = DEFAULTS | given
     assert holds(CONDITIONS["IsEdgeOnly"], parameters) == edge_only
     assert holds(CONDITIONS["MakesEdgeWord"], parameters) == made

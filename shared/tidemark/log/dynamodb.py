@@ -104,11 +104,11 @@ class DynamoDB:
         raise AssertionError("unreachable")
 
     def _once(self, operation: str, body: bytes) -> dict[str, Any]:
-        started = time.perf_counter()
+        started, status = time.perf_counter(), 0
         try:
             status, answer = self.send(operation, body)
         finally:
-            PROCESS.called(operation, time.perf_counter() - started)
+            PROCESS.called(operation, time.perf_counter() - started, status)
         parsed: dict[str, Any] = orjson.loads(answer) if answer else {}
         if status != 200:
             raise Fault(status, parsed)
