@@ -5,6 +5,7 @@ way to AWS, for the calls that every request makes.)
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any, Final
 
@@ -20,11 +21,25 @@ CLIENT_CONFIG: Final = Config(
     parameter_validation=False,
     user_agent="tidemark",
 )
+#: Where a request waits for the answer: three tries are over, and said to have failed, before an
+#: HTTP API gives up at thirty seconds.
+PROMPT_CONFIG: Final = CLIENT_CONFIG.merge(
+    Config(read_timeout=6, retries={"mode": "standard", "total_max_attempts": 3})
+)
+
+
+#: boto3's session is not safe to make two clients with at once.
+_making: Final = threading.Lock()
+
+
+def make_client(service: str, config: Config) -> Any:
+    import boto3
+
+    with _making:
+        return boto3.client(service, config=CLIENT_CONFIG.merge(config))
 
 
 def s3_client() -> Any:
-    import boto3
-
     # Path style, so that a local endpoint needs no name of its own for the bucket. A presigned URL
     # is for a body that is not known yet: it must not promise a checksum of none.
     config = Config(
@@ -32,7 +47,7 @@ def s3_client() -> Any:
         signature_version="s3v4",
         request_checksum_calculation="when_required",
     )
-    s3 = boto3.client("s3", config=CLIENT_CONFIG.merge(config))
+    s3 = make_client("s3", PROMPT_CONFIG.merge(config))
     s3.meta.events.register("before-send.s3", _count_call)
     if PROCESS.watch is not None:
         _watch_calls(s3, PROCESS.watch)
@@ -65,11 +80,10 @@ class ParameterUnavailable(Exception):
 
 def load_parameter(name: str) -> str:
     """A text kept in SSM's parameter store, decrypted. Raises ParameterUnavailable."""
-    import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        ssm = boto3.client("ssm", config=CLIENT_CONFIG)
+        ssm = make_client("ssm", PROMPT_CONFIG)
         value: str = ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"]
     except (BotoCoreError, ClientError) as failure:
         raise ParameterUnavailable(f"The parameter {name} cannot be read: {type(failure).__name__}") from None

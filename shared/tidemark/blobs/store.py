@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from botocore import exceptions
 from botocore.exceptions import ClientError
 
 from tidemark.blobs.compose import Composition, compose
-from tidemark.protocol.errors import Busy, Unavailable
+from tidemark.protocol.errors import Busy, OutOfReach
 from tidemark.protocol.offset import render_offset
 
 
@@ -87,13 +87,13 @@ class BlobStore:
 
     def size(self, key: str) -> int | None:
         """Where listing is not allowed, S3 says 403 of what is not there."""
-        try:
-            with _translated():
+        with _translated():
+            try:
                 answer = self._client.head_object(Bucket=self._bucket, Key=key)
-        except ClientError as fault:
-            if fault.response["ResponseMetadata"]["HTTPStatusCode"] in {403, 404}:
-                return None
-            raise
+            except ClientError as fault:
+                if _status(fault) in {403, 404}:
+                    return None
+                raise
         size: int = answer["ContentLength"]
         return size
 
@@ -128,16 +128,26 @@ class BlobStore:
                     self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": keys, "Quiet": True})
 
 
+#: The bucket or the object is elsewhere, not for us, or not there. (Where listing is not allowed,
+#: S3 says 403 of an object that is not there, and nobody can tell which.)
+_CLOSED: Final = frozenset({301, 307, 401, 403, 404})
+
+
 @contextmanager
 def _translated() -> Iterator[None]:
+    """Bodies come before what points to them: whatever fails here, nothing has changed."""
     try:
         yield
     except ClientError as fault:
-        status = fault.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if fault.response.get("Error", {}).get("Code") in {"SlowDown", "ThrottlingException"}:
             raise Busy from fault
-        if status >= 500:
-            raise Unavailable from fault
+        if _status(fault) >= 500 or _status(fault) in _CLOSED:
+            raise OutOfReach from fault
         raise
-    except (exceptions.ConnectionError, exceptions.HTTPClientError) as fault:
-        raise Unavailable from fault
+    except (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError) as fault:
+        raise OutOfReach from fault
+
+
+def _status(fault: ClientError) -> int:
+    status: int = fault.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status

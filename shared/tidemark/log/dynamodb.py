@@ -21,14 +21,16 @@ from botocore.awsrequest import AWSRequest
 from botocore.session import get_session
 
 from tidemark.meter import PROCESS, RETRIES
-from tidemark.protocol.errors import Unavailable
+from tidemark.protocol.errors import OutOfReach, Unavailable
 
 Send = Callable[[str, bytes], tuple[int, bytes]]
 """Carries one operation and its JSON to DynamoDB, and brings back status and JSON.
 Raises NoAnswer. Tests count and break calls here."""
 
-#: Six tries, the last after about a second and a half in all.
+#: Six tries, the last after about a second and a half in all where each is refused at once.
+#: Of a silent table no more is asked after so many seconds: a gateway gives up at thirty.
 _TRIES: Final = 6
+_PATIENCE_SECONDS: Final = 6.0
 _FIRST_DELAY_SECONDS: Final = 0.025
 _TIMEOUT: Final = urllib3.Timeout(connect=2, read=5)
 _CONNECTIONS: Final = 64
@@ -42,6 +44,16 @@ _THROTTLED: Final = frozenset(
         "ThrottlingException",
         "TransactionConflictException",
         "TransactionInProgressException",
+    }
+)
+#: The table is not there, or not for us. Nothing was done.
+_OUT_OF_REACH: Final = frozenset(
+    {
+        "AccessDeniedException",
+        "ExpiredTokenException",
+        "InvalidSignatureException",
+        "ResourceNotFoundException",
+        "UnrecognizedClientException",
     }
 )
 
@@ -74,6 +86,11 @@ class Fault(Exception):
             return "ConditionalCheckFailed" not in codes and codes != {"ValidationError"}
         return self.status >= 500 or self.code in _THROTTLED
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it says that nothing was done."""
+        return self.status < 500
+
 
 class DynamoDB:
     """One method for every operation: `call("PutItem", {...})` as the API reference has it."""
@@ -81,9 +98,11 @@ class DynamoDB:
     def __init__(self, send: Send) -> None:
         self.send = send
         self.sleep: Callable[[float], None] = time.sleep
+        self.now: Callable[[], float] = time.monotonic
 
     def call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Raises Fault where DynamoDB refuses, Unavailable where it does not answer.
+        """Raises Fault where DynamoDB refuses, OutOfReach where it cannot be asked at all, and
+        Unavailable where it did not answer, once at least: the call may have been carried out.
 
         What may pass is tried again: every write here is recognised if it meets itself, so
         sending it twice is safe.
@@ -91,14 +110,15 @@ class DynamoDB:
         if operation == "TransactWriteItems":
             arguments = arguments | {"ClientRequestToken": secrets.token_hex(18)}
         body = orjson.dumps(arguments)
+        give_up_at, is_known = self.now() + _PATIENCE_SECONDS, True
         for tried in range(1, _TRIES + 1):
             try:
                 return self._once(operation, body)
             except (Fault, NoAnswer) as failure:
-                if isinstance(failure, Fault) and not failure.is_passing:
-                    raise
-                if tried == _TRIES:
-                    raise _final(failure) from failure
+                is_known = is_known and isinstance(failure, Fault) and failure.is_known
+                is_last = tried == _TRIES or self.now() >= give_up_at
+                if is_last or (isinstance(failure, Fault) and not failure.is_passing):
+                    raise _final(failure, is_known=is_known) from failure
             PROCESS.add(RETRIES)
             self.sleep(random.uniform(0, _FIRST_DELAY_SECONDS * 2**tried))
         raise AssertionError("unreachable")
@@ -115,9 +135,14 @@ class DynamoDB:
         return parsed
 
 
-def _final(failure: Fault | NoAnswer) -> Exception:
-    """Throttled to the end is an answer; silence or an internal error is none."""
-    return failure if isinstance(failure, Fault) and failure.status < 500 else Unavailable()
+def _final(failure: Fault | NoAnswer, *, is_known: bool) -> Exception:
+    """Throttled to the end is an answer; one silence or internal error before is none. A
+    condition that fails behind a silence is: whoever set it recognises his own write."""
+    if isinstance(failure, Fault) and not failure.is_passing and failure.code not in _OUT_OF_REACH:
+        return failure
+    if not is_known:
+        return Unavailable()
+    return OutOfReach() if isinstance(failure, Fault) and failure.code in _OUT_OF_REACH else failure
 
 
 class Signer:

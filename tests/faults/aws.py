@@ -1,0 +1,83 @@
+"""AWS as it fails: answers and silences in place of a service's, at boto3's own seam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from botocore.awsrequest import AWSResponse
+from botocore.exceptions import (
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    ReadTimeoutError,
+)
+
+Fault = Callable[[str], AWSResponse | None]
+"""What becomes of a request to this URL; None lets it pass."""
+
+
+@dataclass
+class _Raw:
+    """The body as urllib3 hands it on."""
+
+    body: bytes
+
+    def stream(self, **_: Any) -> Iterator[bytes]:
+        yield self.body
+
+
+def answers(status: int, code: str) -> Fault:
+    """In the words of S3, or, where they are JSON, of SQS."""
+    body = f"<Error><Code>{code}</Code><Message>not now</Message></Error>".encode()
+    return lambda url: AWSResponse(url, status, {"content-type": "application/xml"}, _Raw(body))
+
+
+def raises(failure: Callable[..., Exception]) -> Fault:
+    def fail(url: str) -> NoReturn:
+        raise failure(endpoint_url=url, error="injected")
+
+    return fail
+
+
+#: A bucket that cannot be used: the network, the region, a policy, a key, a hand that deleted it.
+OUT_OF_REACH: dict[str, Fault] = {
+    "no connection": raises(EndpointConnectionError),
+    "no route": raises(ConnectTimeoutError),
+    "silence": raises(ReadTimeoutError),
+    "hangs up": raises(ConnectionClosedError),
+    "internal error": answers(500, "InternalError"),
+    "unavailable": answers(503, "ServiceUnavailable"),
+    "forbidden": answers(403, "AccessDenied"),
+    "expired": answers(403, "RequestTimeTooSkewed"),
+    "deleted": answers(404, "NoSuchBucket"),
+}
+
+
+class Breakable:
+    """A boto3 client that fails while it is told to, call by call."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.asked: list[str] = []
+        self._fault: Fault | None = None
+        self._operations: frozenset[str] = frozenset()
+        client.meta.events.register_first("before-send", self._send)
+
+    @contextmanager
+    def failing(self, fault: Fault, *operations: str) -> Iterator[None]:
+        """Those operations, or all."""
+        self._fault, self._operations = fault, frozenset(operations)
+        try:
+            yield
+        finally:
+            self._fault = None
+
+    def _send(self, request: Any, event_name: str, **_: Any) -> AWSResponse | None:
+        operation = event_name.rpartition(".")[2]
+        self.asked.append(operation)
+        if self._fault is None or (self._operations and operation not in self._operations):
+            return None
+        return self._fault(request.url)
