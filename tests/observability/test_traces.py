@@ -30,6 +30,8 @@ ROOT_ID = "1-6a0c8f05-0f1e2d3c4b5a697887a6b5c4"
 SAMPLED = f"Root={ROOT_ID};Parent=53995c3f42cd8ad8;Sampled=1"
 TEXT = {"content-type": "text/plain"}
 BODY = "the words of a message"
+#: What the live process is given in another way, or, of the trace, not at all.
+RUN_BY = {"_X_AMZN_TRACE_ID", "PATH", "QUEUE_PREFIX", "LONG_POLL_SECONDS"}
 TOKEN = token("read:* write:* manage:*")
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 
@@ -215,17 +217,13 @@ def test_without_traces_nothing_of_them_is_imported(world: World, daemon: Daemon
     assert "aws_xray_sdk" in with_traces["imported"], "the test has lost its teeth"
 
 
-def test_the_live_function_learns_of_its_trace_from_the_adapter(
-    world: World, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_live_function_learns_of_its_trace_from_the_adapter(world: World, daemon: Daemon) -> None:
     """Its process is not Lambda's own: what belongs to which invocation comes with the request."""
-    for name, value in variables_of(world, daemon).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("_X_AMZN_TRACE_ID")
     created = [http_event("PUT", "/v1/stream/traced/live", headers=TEXT | BEARER, body=BODY.encode())]
     invoke("write", created, variables_of(world, daemon, TRACING="Disabled"))
     told = {"x-amzn-lambda-context": json.dumps({"request_id": "r", "xray_trace_id": SAMPLED})}
-    with running(world, sse_seconds=1) as function:
+    own = {name: value for name, value in variables_of(world, daemon).items() if name not in RUN_BY}
+    with running(world, sse_seconds=1, variables=own) as function:
         assert daemon.listen() == [], "asking whether it is up is no invocation"
         connection = http.client.HTTPConnection("127.0.0.1", function.port, timeout=60)
         with closing(connection):
