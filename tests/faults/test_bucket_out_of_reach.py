@@ -228,7 +228,7 @@ def test_the_janitor_does_by_and_by_what_it_could_not(
     assert functions.invoke("janitor", {})["reclaimed"] >= 1
 
 
-def test_every_try_is_over_before_the_gateway_gives_up() -> None:
+def test_every_try_is_over_before_the_gateway_gives_up(services: LocalServices) -> None:
     """Or nobody would hear that nothing has changed: silence, once for each try, and the pauses between."""
     config = s3_client().meta.config
     tries = config.retries["total_max_attempts"]

@@ -219,7 +219,7 @@ def test_event_streams_go_on_without_sqs(scene: Scene, world: World) -> None:
                 received += response.read1()
 
 
-def test_an_sqs_that_does_not_answer_keeps_nobody_for_long() -> None:
+def test_an_sqs_that_does_not_answer_keeps_nobody_for_long(services: LocalServices) -> None:
     """Making a queue is part of a reader's request, and ringing one of a notifier's thirty seconds.
     Who receives waits for as long as a receive lasts, and a little longer."""
     prompt, patient = sqs_client().meta.config, receiving_client().meta.config
