@@ -21,8 +21,10 @@ from botocore.session import get_session
 
 from tidemark.meter import PROCESS, RETRIES
 
-#: Six tries, the last after about a second and a half in all.
+#: Six tries, the last after about a second and a half in all where each is refused at once.
+#: Of what is silent no more is asked after so many seconds: a gateway gives up at thirty.
 _TRIES: Final = 6
+_PATIENCE_SECONDS: Final = 6.0
 _FIRST_DELAY_SECONDS: Final = 0.025
 _CONNECT_SECONDS: Final = 2
 _CONNECTIONS: Final = 64
@@ -49,12 +51,15 @@ class Failure(Exception):
 
     #: Whether the same call may succeed a moment later.
     is_passing = False
+    #: Whether nothing was done, by this try or one before it.
+    is_known = True
 
 
 class NoAnswer(Failure):
     """The request may or may not have arrived."""
 
     is_passing = True
+    is_known = False
 
 
 class Service:
@@ -126,24 +131,27 @@ class BlockingHttp:
         return answer.status, answer.data
 
 
-def persist(call: Callable[[], _T], sleep: Callable[[float], None]) -> _T:
+def persist(call: Callable[[], _T], sleep: Callable[[float], None], now: Callable[[], float]) -> _T:
     """What `call` returns in the end. A failure that may pass is tried again, each time after a
     longer pause; raises the last one."""
+    give_up_at, is_known = now() + _PATIENCE_SECONDS, True
     for tried in range(1, _TRIES + 1):
         try:
             return call()
         except Failure as failure:
-            if tried == _TRIES or not failure.is_passing:
+            is_known = failure.is_known = is_known and failure.is_known
+            if not failure.is_passing or tried == _TRIES or now() >= give_up_at:
                 raise
         PROCESS.add(RETRIES)
         sleep(random.uniform(0, _FIRST_DELAY_SECONDS * 2**tried))
     raise AssertionError("unreachable")
 
 
-def timed(operation: str, call: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
+def timed(service: str, operation: str, call: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
     """Counted as a storage call, whatever comes of it."""
-    started = time.perf_counter()
+    started, status = time.perf_counter(), 0
     try:
-        return call()
+        status, answer = call()
     finally:
-        PROCESS.called(operation, time.perf_counter() - started)
+        PROCESS.called(service, operation, time.perf_counter() - started, status)
+    return status, answer

@@ -13,7 +13,7 @@ from tests.support import World, make_world
 from tidemark.blobs.objects import Objects, Refusal, connect_objects
 from tidemark.clients import s3_client
 from tidemark.local.engines import LocalServices
-from tidemark.protocol.errors import Busy, Unavailable
+from tidemark.protocol.errors import Busy, OutOfReach
 from tidemark.signed import Account, NoAnswer, Request
 
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
@@ -77,7 +77,7 @@ def test_what_may_pass_is_tried_again(passing: Answer, times: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"), [(SLOW_DOWN, Busy), (BROKEN, Unavailable), (NoAnswer("lost"), Unavailable)]
+    ("answer", "error"), [(SLOW_DOWN, Busy), (BROKEN, OutOfReach), (NoAnswer("lost"), OutOfReach)]
 )
 def test_what_does_not_pass_is_told(answer: Answer, error: type[Exception]) -> None:
     """A client is told to come again, and nothing of what S3 said."""
@@ -87,12 +87,30 @@ def test_what_does_not_pass_is_told(answer: Answer, error: type[Exception]) -> N
     assert (len(left), len(pauses)) == (1, 5)
 
 
-@pytest.mark.parametrize("answer", [MISSING, REFUSED])
-def test_what_will_not_pass_is_not_tried_again(answer: Answer) -> None:
+@pytest.mark.parametrize(
+    ("answer", "error"), [(MISSING, OutOfReach), (REFUSED, OutOfReach), ((400, b"odd"), Refusal)]
+)
+def test_what_will_not_pass_is_not_tried_again(answer: Answer, error: type[Exception]) -> None:
     objects, left, _ = answering(answer, OK)
-    with pytest.raises(Refusal):
+    with pytest.raises(error):
         objects.get("a")
     assert len(left) == 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 2.0, 8.0])
+def test_the_answer_comes_before_the_gateway_gives_up(seconds: float) -> None:
+    """Connecting and reading have two and six seconds: a gateway that waits for thirty hears from us."""
+    now = [0.0]
+
+    def silent(*_: object) -> tuple[int, bytes]:
+        now[0] += seconds
+        raise NoAnswer("injected")
+
+    objects = Objects(silent)
+    objects.now, objects.sleep = lambda: now[0], lambda _: None
+    with pytest.raises(OutOfReach):
+        objects.get("a")
+    assert now[0] < 15
 
 
 def signed_by_boto3(monkeypatch: pytest.MonkeyPatch, operation: str, **arguments: Any) -> dict[str, str]:

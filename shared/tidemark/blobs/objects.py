@@ -9,13 +9,12 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote
 
-from tidemark.protocol.errors import Busy, Unavailable
+from tidemark.protocol.errors import Busy, OutOfReach
 from tidemark.signed import (
     Account,
     BlockingHttp,
     Failure,
     Http,
-    NoAnswer,
     Request,
     Service,
     persist,
@@ -26,10 +25,13 @@ Send = Callable[[str, str, bytes], tuple[int, bytes]]
 """Carries one operation (`GetObject`, `PutObject`), a key and a body, and brings back status and
 body. Raises NoAnswer. Tests count and break calls here."""
 
-ANSWER_SECONDS: Final = 20.0
+ANSWER_SECONDS: Final = 6.0
 
 _METHODS: Final = {"GetObject": "GET", "PutObject": "PUT"}
-_THROTTLED: Final = frozenset({"SlowDown", "ThrottlingException"})
+THROTTLED: Final = frozenset({"SlowDown", "ThrottlingException"})
+#: The bucket or the object is elsewhere, not for us, or not there. (Where listing is not allowed,
+#: S3 says 403 of an object that is not there, and nobody can tell which.)
+CLOSED: Final = frozenset({301, 307, 401, 403, 404})
 #: An error is XML; of a request refused on the way it may be anything.
 _CODE: Final = re.compile(rb"<Code>([A-Za-z]+)</Code>")
 
@@ -39,6 +41,7 @@ class Refusal(Failure):
 
     def __init__(self, operation: str, status: int, answer: bytes) -> None:
         self.status = status
+        self.is_known = status < 500
         found = _CODE.search(answer)
         self.code = found[1].decode() if found else ""
         super().__init__(f"{operation}: {self.code or 'no code'} ({status})")
@@ -54,10 +57,11 @@ class Objects:
     def __init__(self, send: Send) -> None:
         self.send = send
         self.sleep: Callable[[float], None] = time.sleep
+        self.now: Callable[[], float] = time.monotonic
 
     def get(self, key: str) -> bytes:
-        """Raises Busy where S3 is throttled, Unavailable where it does not answer, and
-        Refusal for anything else: nothing asks for an object that is not there."""
+        """Raises Busy where S3 is throttled, and OutOfReach where it does not answer or the
+        object is not to be had."""
         return self._call("GetObject", key, b"")
 
     def put(self, key: str, data: bytes) -> None:
@@ -65,21 +69,25 @@ class Objects:
 
     def _call(self, operation: str, key: str, body: bytes) -> bytes:
         try:
-            return persist(lambda: self._once(operation, key, body), self.sleep)
-        except Refusal as refusal:
-            if refusal.code in _THROTTLED:
-                raise Busy from refusal
-            if refusal.is_passing:
-                raise Unavailable from refusal
-            raise
-        except NoAnswer as failure:
-            raise Unavailable from failure
+            return persist(lambda: self._once(operation, key, body), self.sleep, self.now)
+        except Failure as failure:
+            raise _final(failure) from failure
 
     def _once(self, operation: str, key: str, body: bytes) -> bytes:
-        status, answer = timed(operation, lambda: self.send(operation, key, body))
+        status, answer = timed("S3", operation, lambda: self.send(operation, key, body))
         if status != 200:
             raise Refusal(operation, status, answer)
         return answer
+
+
+def _final(failure: Failure) -> Exception:
+    """Bodies come before what points to them: whatever fails here, nothing has changed."""
+    if isinstance(failure, Refusal):
+        if failure.code in THROTTLED:
+            return Busy()
+        if not failure.is_passing and failure.status not in CLOSED:
+            return failure
+    return OutOfReach()
 
 
 def send_over(http: Http, bucket: str) -> Send:

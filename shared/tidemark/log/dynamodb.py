@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from tidemark.protocol.errors import Unavailable
+from tidemark.protocol.errors import OutOfReach, Unavailable
 from tidemark.signed import Account, BlockingHttp, Failure, Http, Request, Service, persist, timed
 
 Send = Callable[[str, bytes], tuple[int, bytes]]
@@ -34,6 +34,16 @@ _THROTTLED: Final = frozenset(
         "TransactionInProgressException",
     }
 )
+#: The table is not there, or not for us. Nothing was done.
+_OUT_OF_REACH: Final = frozenset(
+    {
+        "AccessDeniedException",
+        "ExpiredTokenException",
+        "InvalidSignatureException",
+        "ResourceNotFoundException",
+        "UnrecognizedClientException",
+    }
+)
 
 
 class Fault(Failure):
@@ -42,6 +52,7 @@ class Fault(Failure):
     def __init__(self, status: int, answer: dict[str, Any]) -> None:
         self.status = status
         self.answer = answer
+        self.is_known = status < 500
         self.code: str = str(answer.get("__type", "")).rpartition("#")[2]
         super().__init__(f"{self.code} ({status}): {answer.get('message', answer.get('Message', ''))}")
 
@@ -67,9 +78,11 @@ class DynamoDB:
     def __init__(self, send: Send) -> None:
         self.send = send
         self.sleep: Callable[[float], None] = time.sleep
+        self.now: Callable[[], float] = time.monotonic
 
     def call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Raises Fault where DynamoDB refuses, Unavailable where it does not answer.
+        """Raises Fault where DynamoDB refuses, OutOfReach where it cannot be asked at all, and
+        Unavailable where it did not answer, once at least: the call may have been carried out.
 
         What may pass is tried again: every write here is recognised if it meets itself, so
         sending it twice is safe.
@@ -78,14 +91,12 @@ class DynamoDB:
             arguments = arguments | {"ClientRequestToken": secrets.token_hex(18)}
         body = orjson.dumps(arguments)
         try:
-            return persist(lambda: self._once(operation, body), self.sleep)
+            return persist(lambda: self._once(operation, body), self.sleep, self.now)
         except Failure as failure:
-            if failure.is_passing:
-                raise _final(failure) from failure
-            raise
+            raise _final(failure) from failure
 
     def _once(self, operation: str, body: bytes) -> dict[str, Any]:
-        status, answer = timed(operation, lambda: self.send(operation, body))
+        status, answer = timed("DynamoDB", operation, lambda: self.send(operation, body))
         parsed: dict[str, Any] = orjson.loads(answer) if answer else {}
         if status != 200:
             raise Fault(status, parsed)
@@ -93,8 +104,13 @@ class DynamoDB:
 
 
 def _final(failure: Failure) -> Exception:
-    """Throttled to the end is an answer; silence or an internal error is none."""
-    return failure if isinstance(failure, Fault) and failure.status < 500 else Unavailable()
+    """Throttled to the end is an answer; one silence or internal error before is none. A
+    condition that fails behind a silence is: whoever set it recognises his own write."""
+    if isinstance(failure, Fault) and not failure.is_passing and failure.code not in _OUT_OF_REACH:
+        return failure
+    if not failure.is_known:
+        return Unavailable()
+    return OutOfReach() if isinstance(failure, Fault) and failure.code in _OUT_OF_REACH else failure
 
 
 def send_over(http: Http) -> Send:
