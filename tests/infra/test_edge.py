@@ -292,6 +292,7 @@ def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
     watched = {each["Properties"]["MetricName"] for each in alarms.values()}
     assert watched == {
         "5xx",
+        "Url5xxCount",
         "Errors",
         "Throttles",
         "ThrottledRequests",
@@ -301,6 +302,54 @@ def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
     for alarm in alarms.values():
         assert alarm["Condition"] == "HasAlarms"
         assert alarm["Properties"]["AlarmActions"] == [{"Ref": "AlarmTopicArn"}]
+
+
+def test_whatever_answers_is_watched_for_errors() -> None:
+    """The functions behind the HTTP API by it and by themselves, the live one at its own address: what
+    fails there as a whole is 502, and what we answer with 503 is no error of Lambda's."""
+    watched = {
+        (each["Properties"]["MetricName"], json.dumps(each["Properties"]["Dimensions"]))
+        for each in RESOURCES.values()
+        if each["Type"] == "AWS::CloudWatch::Alarm"
+    }
+    for name in ("Write", "Read", "Notifier", "Janitor"):
+        function = [{"Name": "FunctionName", "Value": {"Ref": f"{name}Function"}}]
+        assert ("Errors", json.dumps(function)) in watched
+    live = [{"Name": "FunctionName", "Value": {"Ref": "LiveFunction"}}]
+    assert ("Url5xxCount", json.dumps(live)) in watched
+    assert ("5xx", json.dumps([{"Name": "ApiId", "Value": {"Ref": "Api"}}])) in watched
+
+
+def test_nothing_in_front_logs_addresses() -> None:
+    """Tokens may be in them (`access_token`)."""
+    assert "AccessLogSettings" not in RESOURCES["Api"]["Properties"]
+    assert "Logging" not in DISTRIBUTION
+    assert "RealtimeLogConfigArn" not in DISTRIBUTION["DefaultCacheBehavior"]
+
+
+def test_two_stacks_of_one_account_keep_apart() -> None:
+    """Names at the edge, and dashboards', are the account's: a stack of the same name may be in another
+    region. Metrics are counted by stack."""
+    an_id = {"Id": {"Select": [2, {"Split": ["/", {"Ref": "AWS::StackId"}]}]}}
+    names = [
+        KEY["Name"],
+        FORWARDED["Name"],
+        RESOURCES["EdgeAccess"]["Properties"]["OriginAccessControlConfig"]["Name"],
+        RESOURCES["EdgeRoute"]["Properties"]["Name"],
+    ]
+    for name in names:
+        text, given = name["Sub"]
+        assert given == an_id
+        assert len(text.replace("${Id}", "0" * 36)) <= 64
+    dashboard = RESOURCES["NumbersDashboard"]["Properties"]
+    assert dashboard["DashboardName"] == {"Sub": "${AWS::StackName}-${AWS::Region}"}
+    namespace = FUNCTION_GLOBALS["Environment"]["Variables"]["METRICS_NAMESPACE"]["Sub"]
+    metrics = [
+        metric
+        for widget in json.loads(dashboard["DashboardBody"]["Sub"])["widgets"]
+        for metric in widget["properties"]["metrics"]
+    ]
+    assert {metric[0] for metric in metrics if not metric[0].startswith("AWS/")} == {namespace}
 
 
 def test_outputs_hold_no_secret_and_can_be_pasted() -> None:
