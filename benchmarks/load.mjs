@@ -13,10 +13,26 @@ const LIMIT_MS = 120_000
 const streamPath = (name) => `/v1/stream/${name}`
 const newStream = () => streamPath(`bench-${randomUUID()}`)
 
+// Words in no order, the same in every run: a body that shrinks as people's JSON does.
+const TEXT = (() => {
+  const words = (
+    "the stream is read from an offset and next message comes when it was written so nothing " +
+    "needs asking for twice while tool call returns rows with names prices dates which model puts into words"
+  ).split(/\s+/)
+  let seed = 1
+  let text = ""
+  while (text.length < 1 << 16) {
+    seed = (seed * 48271) % 0x7fffffff
+    text += seed % 4 ? words[seed % words.length] + " " : seed.toString(36) + " "
+  }
+  return text
+})()
+
 /** A JSON message of exactly 100 bytes that carries its number. */
 function message(number) {
-  const start = `{"n":${number},"pad":"`
-  return `${start}${"x".repeat(MESSAGE_BYTES - start.length - 2)}"}`
+  const start = `{"n":${number},"text":"`
+  const from = (number * MESSAGE_BYTES) % (TEXT.length - MESSAGE_BYTES)
+  return `${start}${TEXT.substr(from, MESSAGE_BYTES - start.length - 2)}"}`
 }
 
 function percentile(values, share) {

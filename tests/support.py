@@ -13,10 +13,11 @@ from typing import Any
 
 import orjson
 
+from tidemark.blobs.objects import Objects, connect_objects
 from tidemark.blobs.store import BlobStore
 from tidemark.clients import s3_client
 from tidemark.local.engines import LocalServices
-from tidemark.log.dynamodb import DynamoDB, NoAnswer, connect_dynamodb
+from tidemark.log.dynamodb import DynamoDB, connect_dynamodb
 from tidemark.log.table import Table
 from tidemark.loop.stores import OnLoop
 from tidemark.protocol.append import Outcome
@@ -30,6 +31,8 @@ from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import Created, CreateRequest, create
 from tidemark.service.read import read
 from tidemark.service.stores import Stores
+from tidemark.settings import Settings
+from tidemark.signed import Account, NoAnswer
 
 BYTES = parse_content_type("application/octet-stream")
 JSON = parse_content_type("application/json")
@@ -55,10 +58,11 @@ class Clock:
 class Calls:
     """Counts storage calls: one for each operation, and one for each time it is tried again."""
 
-    def __init__(self, dynamodb: DynamoDB, s3: Any) -> None:
+    def __init__(self, dynamodb: DynamoDB, objects: Objects, s3: Any) -> None:
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         before(dynamodb, self._count)
+        before(objects, self._count)
         s3.meta.events.register("before-send", lambda event_name, **_: self._count(event_name.split(".")[-1]))
 
     def _count(self, operation: str) -> None:
@@ -72,15 +76,15 @@ class Calls:
         return counts
 
 
-def before(dynamodb: DynamoDB, act: Callable[[str], object]) -> None:
+def before(client: DynamoDB | Objects, act: Callable[[str], object]) -> None:
     """Let something happen just before each call is sent."""
-    send = dynamodb.send
+    send: Any = client.send
 
-    def acting(operation: str, body: bytes) -> tuple[int, bytes]:
+    def acting(operation: str, *more: Any) -> Any:
         act(operation)
-        return send(operation, body)
+        return send(operation, *more)
 
-    dynamodb.send = acting
+    client.send = acting
 
 
 @dataclass(slots=True)
@@ -93,23 +97,28 @@ class World:
 
     def process(self, *, clock: Any = None) -> Process:
         """A process of its own: it shares nothing with the others but storage."""
-        dynamodb, s3 = connect_dynamodb(), s3_client()
+        account, s3 = Account(), s3_client()
+        dynamodb, objects = connect_dynamodb(account), connect_objects(account, self.bucket_name)
         stores = Stores(
             Table(dynamodb, self.table_name),
-            BlobStore(lambda: s3, self.bucket_name),
+            BlobStore(objects, lambda: s3, self.bucket_name),
             clock_ms=clock or self.clock,
         )
-        return Process(stores, dynamodb, s3, Calls(dynamodb, s3))
+        calls = Calls(dynamodb, objects, s3)
+        return Process(stores, dynamodb, objects, s3, calls, Settings(self.table_name, self.bucket_name))
 
 
 @dataclass(slots=True)
 class Process:
-    """`dynamodb` is where its calls are counted and broken, on the loop as on threads."""
+    """`dynamodb` is where its calls are counted and broken, on the loop as on threads; `objects`
+    and `s3` are the two ways to the bucket."""
 
     stores: Stores
     dynamodb: DynamoDB
+    objects: Objects
     s3: Any
     calls: Calls
+    settings: Settings
 
     def create(self, key: StreamKey, **asked: Any) -> Created:
         return create(self.stores, key, create_request(**asked))
@@ -130,7 +139,7 @@ class Process:
 
     def on_loop(self) -> OnLoop:
         """The same process, its calls made on the event loop. Close it before the loop ends."""
-        made = OnLoop(self.stores, self.stores.table._name, ThreadPoolExecutor(4))
+        made = OnLoop(self.stores, self.settings, ThreadPoolExecutor(4))
         self.dynamodb = made.stores.table._dynamodb
         return made
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import asdict
 from typing import Any
 
+from tidemark.deployed.tracing import traced
 from tidemark.service.janitor import sweep
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
@@ -19,9 +20,12 @@ _queues = Queues(sqs_client, _settings.queue_prefix)
 _SPARE_MS = 10_000
 
 
-def handler(_event: dict[str, Any], context: Any) -> dict[str, int]:
+def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
     def may_go_on() -> bool:
         return bool(context.get_remaining_time_in_millis() > _SPARE_MS)
 
     swept = asdict(sweep(_stores, may_go_on))
     return swept | asdict(sweep_wake(_stores.table, _queues, _stores.clock_ms(), may_go_on))
+
+
+handler = traced("janitor", _settings, _run)

@@ -7,6 +7,7 @@ import os
 
 from tidemark.deployed.report import Reporter
 from tidemark.deployed.streaming import Reporting
+from tidemark.deployed.tracing import traced_app
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.service.stores import connect
@@ -17,6 +18,5 @@ _settings.authorization.check_not_open()
 
 #: Storage calls on threads, though there is one request at a time: heartbeats and the end of the
 #: connection must not wait for them.
-app = Reporting(
-    create_app(many_at_once(connect(_settings), _settings)), Reporter("live", log_level=_settings.log_level)
-)
+_served = create_app(many_at_once(connect(_settings), _settings))
+app = traced_app("live", _settings, Reporting(_served, Reporter("live", _settings)))

@@ -10,6 +10,7 @@ from typing import Any
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
 from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
 
+from tidemark.deployed.tracing import traced
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
 from tidemark.wake.notifier import Notifier, ring_of
@@ -22,7 +23,7 @@ _notifier = Notifier(_stores.table, Queues(sqs_client, _settings.queue_prefix), 
 _processor = BatchProcessor(event_type=EventType.DynamoDBStreams)
 
 
-def handler(event: dict[str, Any], context: Any) -> Any:
+def _run(event: dict[str, Any], context: Any) -> Any:
     """All records at once, then record by record what became of it: those of a log whose
     readers could not be rung, and those that cannot be read, are delivered again."""
     failures = _notifier.notify(_rings(event["Records"]))
@@ -41,3 +42,6 @@ def _rings(records: Sequence[Mapping[str, Any]]) -> Iterator[Ring]:
             ring = ring_of(record)
             if ring is not None:
                 yield ring
+
+
+handler = traced("notifier", _settings, _run)

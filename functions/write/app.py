@@ -16,4 +16,4 @@ _NONE_AS_TEXT = ["\n"]
 
 _settings = Settings.from_environment(os.environ)
 _app = create_function_app(_settings)
-handler = reporting("write", _settings.log_level, Mangum(_app, lifespan="off", text_mime_types=_NONE_AS_TEXT))
+handler = reporting("write", _settings, Mangum(_app, lifespan="off", text_mime_types=_NONE_AS_TEXT))

@@ -33,12 +33,19 @@ class AuthorizationSettings:
     #: Buckets whose streams anybody may read, without a token.
     public_read_buckets: frozenset[str] = frozenset()
     allow_anonymous: bool = False
-    #: The name of the SSM parameter with the word that the distribution in front says.
+    #: The name of the SSM parameter with the word that the distribution in front says,
     edge_secret_name: str = ""
+    #: or that word itself, as the stack made it.
+    edge_secret: str = field(default="", repr=False)
 
     @property
     def is_on(self) -> bool:
         return bool(self.secret or self.secret_name or self.jwks_url)
+
+    @property
+    def is_edge_only(self) -> bool:
+        """Whether requests must come through the distribution in front."""
+        return bool(self.edge_secret or self.edge_secret_name)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> AuthorizationSettings:
@@ -54,6 +61,7 @@ class AuthorizationSettings:
             ),
             allow_anonymous=_flag(environment, "ALLOW_ANONYMOUS"),
             edge_secret_name=environment.get("EDGE_SECRET_NAME") or "",
+            edge_secret=environment.get("EDGE_SECRET") or "",
         )
         _check(settings)
         return settings
@@ -84,6 +92,8 @@ def _check(settings: AuthorizationSettings) -> None:
         raise InvalidSetting("ALLOW_ANONYMOUS=true contradicts the keys that are set: take one of them away")
     if settings.jwks_url:
         _check_jwks(settings)
+    if settings.edge_secret and settings.edge_secret_name:
+        raise InvalidSetting("EDGE_SECRET contradicts EDGE_SECRET_NAME: take one of them away")
 
 
 def _check_jwks(settings: AuthorizationSettings) -> None:

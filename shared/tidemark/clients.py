@@ -1,15 +1,17 @@
 """boto3's clients for what is called seldom. Each is made when it is first needed, because
-making one costs a cold start as much as several requests. (`log/dynamodb.py` is the other
-way to AWS, for the calls that every request makes.)
+making one costs a cold start as much as several requests. (`signed.py` is the other way to
+AWS, for the calls that every request makes.)
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any, Final
 
 from botocore.config import Config
 
-from tidemark.meter import PROCESS, STORAGE_CALLS
+from tidemark.meter import PROCESS, STORAGE_CALLS, Watch
 
 #: What is asked again is safe to ask again, so timeouts are short.
 CLIENT_CONFIG: Final = Config(
@@ -19,11 +21,25 @@ CLIENT_CONFIG: Final = Config(
     parameter_validation=False,
     user_agent="tidemark",
 )
+#: Where a request waits for the answer: three tries are over, and said to have failed, before an
+#: HTTP API gives up at thirty seconds.
+PROMPT_CONFIG: Final = CLIENT_CONFIG.merge(
+    Config(read_timeout=6, retries={"mode": "standard", "total_max_attempts": 3})
+)
+
+
+#: boto3's session is not safe to make two clients with at once.
+_making: Final = threading.Lock()
+
+
+def make_client(service: str, config: Config) -> Any:
+    import boto3
+
+    with _making:
+        return boto3.client(service, config=CLIENT_CONFIG.merge(config))
 
 
 def s3_client() -> Any:
-    import boto3
-
     # Path style, so that a local endpoint needs no name of its own for the bucket. A presigned URL
     # is for a body that is not known yet: it must not promise a checksum of none.
     config = Config(
@@ -31,9 +47,27 @@ def s3_client() -> Any:
         signature_version="s3v4",
         request_checksum_calculation="when_required",
     )
-    s3 = boto3.client("s3", config=CLIENT_CONFIG.merge(config))
+    s3 = make_client("s3", PROMPT_CONFIG.merge(config))
     s3.meta.events.register("before-send.s3", _count_call)
+    if PROCESS.watch is not None:
+        _watch_calls(s3, PROCESS.watch)
     return s3
+
+
+def _watch_calls(client: Any, watch: Watch) -> None:
+    """From before the first try to after the last. `context` is the call's own."""
+
+    def begin(context: dict[str, Any], **_: Any) -> None:
+        context["tidemark_began"] = time.perf_counter()
+
+    def end(event_name: str, context: dict[str, Any], http_response: Any = None, **_: Any) -> None:
+        seconds = time.perf_counter() - context["tidemark_began"]
+        status = http_response.status_code if http_response is not None else 0
+        watch("S3", event_name.rpartition(".")[2], seconds, status)
+
+    client.meta.events.register("before-call.s3", begin)
+    client.meta.events.register("after-call.s3", end)
+    client.meta.events.register("after-call-error.s3", end)
 
 
 def _count_call(event_name: str, **_: Any) -> None:
@@ -46,11 +80,10 @@ class ParameterUnavailable(Exception):
 
 def load_parameter(name: str) -> str:
     """A text kept in SSM's parameter store, decrypted. Raises ParameterUnavailable."""
-    import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        ssm = boto3.client("ssm", config=CLIENT_CONFIG)
+        ssm = make_client("ssm", PROMPT_CONFIG)
         value: str = ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"]
     except (BotoCoreError, ClientError) as failure:
         raise ParameterUnavailable(f"The parameter {name} cannot be read: {type(failure).__name__}") from None

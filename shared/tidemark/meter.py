@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -56,7 +56,7 @@ COUNTS: Final = (
 )
 
 REQUEST_SECONDS: Final = Duration("request_seconds", "Until the answer began, long-polls included")
-STORAGE_SECONDS: Final = Duration("storage_seconds", "Of one call to DynamoDB")
+STORAGE_SECONDS: Final = Duration("storage_seconds", "Of one call to DynamoDB or, for a body, to S3")
 WAKE_SECONDS: Final = Duration("wake_seconds", "From an append's own time to the long-poll that it woke")
 DURATIONS: Final = (REQUEST_SECONDS, STORAGE_SECONDS, WAKE_SECONDS)
 
@@ -87,10 +87,17 @@ class Reading:
     waiting: int
 
 
+Watch = Callable[[str, str, float, int], None]
+"""Told of a call to storage that has ended: service, operation, seconds, and the answer's
+status, 0 where there was none."""
+
+
 class Meter:
     """Safe to share between threads."""
 
     def __init__(self) -> None:
+        #: Whoever traces calls (`deployed/traces.py`); mostly nobody.
+        self.watch: Watch | None = None
         self._lock = threading.Lock()
         self._counts: defaultdict[tuple[Count, Labels], float] = defaultdict(float)
         self._durations = {duration: Histogram() for duration in DURATIONS}
@@ -117,11 +124,13 @@ class Meter:
         if special is not None:
             self.add(special)
 
-    def called(self, operation: str, seconds: float) -> None:
+    def called(self, service: str, operation: str, seconds: float, status: int) -> None:
         """One call to storage."""
         with self._lock:
             self._counts[STORAGE_CALLS, (operation,)] += 1
             self._durations[STORAGE_SECONDS].observe(seconds)
+        if self.watch is not None:
+            self.watch(service, operation, seconds, status)
 
     def appended(self, size_bytes: int) -> None:
         with self._lock:

@@ -29,6 +29,10 @@ class Settings:
     sse_buffered_seconds: float = 1.0
     #: From which severity on a deployed function logs; INFO writes a line for every request.
     log_level: str = "WARNING"
+    #: Under which a deployed function's metrics are found.
+    metrics_namespace: str = "Tidemark"
+    #: Whether a deployed function sends traces to X-Ray.
+    tracing: bool = False
     authorization: AuthorizationSettings = field(default_factory=AuthorizationSettings)
 
     @classmethod
@@ -43,6 +47,8 @@ class Settings:
             sse_seconds=_seconds(environment, "SSE_SECONDS", default.sse_seconds),
             sse_buffered_seconds=_seconds(environment, "SSE_BUFFERED_SECONDS", default.sse_buffered_seconds),
             log_level=_level(environment.get("LOG_LEVEL") or default.log_level),
+            metrics_namespace=environment.get("METRICS_NAMESPACE") or default.metrics_namespace,
+            tracing=_tracing(environment.get("TRACING") or "Disabled"),
             authorization=AuthorizationSettings.from_environment(environment),
         )
 
@@ -51,6 +57,13 @@ def _level(name: str) -> str:
     if name not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
         raise InvalidSetting(f"LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, got {name!r}")
     return name
+
+
+def _tracing(mode: str) -> bool:
+    """The words are Lambda's own."""
+    if mode not in {"Active", "Disabled"}:
+        raise InvalidSetting(f"TRACING must be Active or Disabled, got {mode!r}")
+    return mode == "Active"
 
 
 def _seconds(environment: Mapping[str, str], name: str, default: float) -> float:

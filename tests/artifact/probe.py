@@ -17,6 +17,7 @@ from typing import Any  # noqa: E402
 
 import botocore.client  # noqa: E402
 
+from tidemark.blobs.objects import Objects  # noqa: E402
 from tidemark.log.dynamodb import DynamoDB  # noqa: E402
 
 called: set[str] = set()
@@ -29,8 +30,9 @@ TRANSACTED = {
 
 
 def record() -> None:
-    """What is asked of AWS, by either client."""
+    """What is asked of AWS, by any of the clients."""
     make, once = botocore.client.BaseClient._make_api_call, DynamoDB._once
+    carry = Objects._once
 
     def making(self: Any, operation: str, arguments: Any) -> Any:
         called.add(f"{self.meta.service_model.service_name}:{operation}")
@@ -40,7 +42,12 @@ def record() -> None:
         called.update(f"dynamodb:{name}" for name in items(operation, body))
         return once(self, operation, body)
 
+    def carrying(self: Any, operation: str, key: str, body: bytes) -> bytes:
+        called.add(f"s3:{operation}")
+        return carry(self, operation, key, body)
+
     botocore.client.BaseClient._make_api_call = making
+    Objects._once = carrying  # type: ignore[method-assign]
     DynamoDB._once = sending  # type: ignore[method-assign]
 
 

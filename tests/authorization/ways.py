@@ -92,7 +92,7 @@ class Asgi:
 
 
 def _scope(method: str, target: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    raw_path, _, query = target.encode().partition(b"?")
+    raw_path, _, query = target.encode(errors="surrogateescape").partition(b"?")
     return {
         "type": "http",
         "asgi": {"version": "3.0"},

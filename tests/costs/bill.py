@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from tests.costs import prices
-from tests.support import Process
+from tests.support import Process, before
 
 KILOBYTE = 1024
 
@@ -100,5 +100,6 @@ def open_bill(process: Process) -> Bill:
         bill.calls[event_name.rpartition(".")[2]] += 1
 
     process.dynamodb.send = billed
+    before(process.objects, lambda operation: bill.calls.update([operation]))
     process.s3.meta.events.register("before-send", count_s3)
     return bill

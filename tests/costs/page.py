@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tests.costs import prices
 from tests.costs.bill import Bill, open_bill
+from tests.costs.bodies import json_event, random_bytes
 from tests.support import Process, World, a_key
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_known
@@ -26,29 +27,33 @@ class Operation:
     warm: bool = True
 
 
-def _append(size: int, **more: object) -> Act:
-    return lambda process, key: process.append(key, b"x" * size, **more)
-
-
-def _repeat(process: Process, key: StreamKey) -> None:
-    process.append(key, b"x" * 300, claim=("writer-1", 0, 0))
+def _append(body: bytes, **more: object) -> Act:
+    return lambda process, key: process.append(key, body, **more)
 
 
 OPERATIONS = (
     Operation("Create", lambda process, _: process.create(a_key(NAME)), history=()),
-    Operation("Append, 300 bytes", _append(300)),
-    Operation("Append, 300 bytes, by a producer", _append(300, claim=("writer-1", 0, 0))),
-    Operation("Append, 800 bytes", _append(800)),
-    Operation("Append, 1,024 bytes", _append(1024)),
-    Operation("Append, 10 KB", _append(10 * 1024)),
-    Operation("Append, 100 KB", _append(100 * 1024)),
-    Operation("Append, 300 bytes, the first of a process", _append(300), warm=False),
+    Operation("Append, 300 bytes", _append(random_bytes(300))),
+    Operation("Append, 300 bytes, by a producer", _append(random_bytes(300), claim=("writer-1", 0, 0))),
+    Operation("Append, 800 bytes", _append(random_bytes(800))),
+    Operation("Append, 1,024 bytes of JSON", _append(json_event(1024))),
+    Operation("Append, 1,024 bytes that do not deflate", _append(random_bytes(1024))),
+    Operation("Append, 10 KB of JSON", _append(json_event(10 * 1024))),
+    Operation("Append, 10 KB that do not deflate", _append(random_bytes(10 * 1024))),
+    Operation("Append, 100 KB", _append(random_bytes(100 * 1024))),
+    Operation("Append, 300 bytes, the first of a process", _append(random_bytes(300)), warm=False),
     Operation("Metadata (HEAD)", lambda process, key: load_known(process.stores, key)),
     Operation("Read at the tail", lambda process, key: read(process.stores, key, 1)),
     Operation(
-        "Catch-up, 100 messages of 1 KB",
+        "Catch-up, 100 messages of 1 KB of JSON",
         lambda process, key: read(process.stores, key, 0),
-        history=(b"x" * 1024,) * 100,
+        history=tuple(json_event(1024, number) for number in range(100)),
+        warm=False,
+    ),
+    Operation(
+        "Catch-up, 100 messages of 1 KB that do not deflate",
+        lambda process, key: read(process.stores, key, 0),
+        history=(random_bytes(1024),) * 100,
         warm=False,
     ),
     Operation(

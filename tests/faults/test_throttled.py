@@ -11,8 +11,8 @@ import pytest
 from tests.authorization.ways import WAYS, Answer, Way
 from tests.support import conflict, make_world, refusal
 from tidemark.local.engines import LocalServices
-from tidemark.log.dynamodb import BlockingHttp
 from tidemark.settings import Settings
+from tidemark.signed import BlockingHttp
 
 _serial = itertools.count()
 TEXT = {"Content-Type": "text/plain"}
@@ -58,7 +58,7 @@ def path(way: Way) -> str:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trying again takes no time."""
-    monkeypatch.setattr("tidemark.log.dynamodb.random.uniform", lambda *_: 0.0)
+    monkeypatch.setattr("tidemark.signed.random.uniform", lambda *_: 0.0)
 
 
 def throttle(monkeypatch: pytest.MonkeyPatch, answer: tuple[int, bytes]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema_rs
 import pytest
+import schemathesis
 
 from tests.authorization.ways import WAYS, Way
 from tests.support import make_world
@@ -31,6 +34,36 @@ DESCRIBED = [
     for method, operation in path.items()
     if method != "parameters"
 ]
+
+
+def test_it_is_what_the_specification_of_openapi_calls_a_document() -> None:
+    """By its own schema (3.1), which knows whether a part is missing or misspelt."""
+    schemathesis.openapi.from_dict(copy.deepcopy(DOCUMENT)).validate()
+    broken = copy.deepcopy(DOCUMENT)
+    del broken["paths"]["/v1/health"]["get"]["responses"]["200"]["description"]
+    with pytest.raises(jsonschema_rs.ValidationError, match="description"):
+        schemathesis.openapi.from_dict(broken).validate()
+
+
+def schemas(part: Any) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every schema, and what it stands in."""
+    if isinstance(part, dict):
+        if isinstance(part.get("schema"), dict):
+            yield part["schema"], part
+        for inner in part.values():
+            yield from schemas(inner)
+    elif isinstance(part, list):
+        for inner in part:
+            yield from schemas(inner)
+
+
+def test_every_schema_is_one_and_its_example_fits() -> None:
+    found = [each for each in schemas(DOCUMENT) if "$ref" not in each[0]]
+    assert len(found) > 30
+    for schema, holder in found:
+        validator = jsonschema_rs.Draft202012Validator(schema)
+        for example in (schema.get("example"), holder.get("example"), schema.get("default")):
+            assert example is None or validator.is_valid(example), holder
 
 
 def references(part: Any) -> Iterator[str]:

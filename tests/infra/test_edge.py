@@ -161,11 +161,107 @@ def test_origins_are_reached_by_the_edge_alone() -> None:
     for name in ("EdgeMayCallLiveUrl", "EdgeMayCallLive"):
         assert "distribution/${Distribution}" in RESOURCES[name]["Properties"]["SourceArn"]["Sub"]
     for origin in ORIGINS.values():
-        condition, [word], _ = origin["OriginCustomHeaders"]["If"]
-        assert condition == "HasEdgeSecret"
+        condition, [word], nothing = origin["OriginCustomHeaders"]["If"]
+        assert (condition, nothing) == ("IsEdgeOnly", {"Ref": "AWS::NoValue"})
         assert word["HeaderName"] == edge.HEADER
-        assert word["HeaderValue"] == {"Sub": "{{resolve:ssm:${EdgeSecretName}}}"}
+        own = {"Sub": "{{resolve:ssm:${EdgeSecretName}}}"}
+        assert word["HeaderValue"] == {"If": ["HasEdgeSecret", own, MADE_WORD]}
         assert not edge.HEADER.lower().startswith(("x-edge-", "x-amz-")), "CloudFront keeps these for itself"
+
+
+#: Of a presigned URL, its signature: the text behind `Signature=`, to the end or the next parameter.
+MADE_WORD = {"Select": [0, {"Split": ["&", {"Select": [1, {"Split": ["Signature=", {"Ref": "EdgeWord"}]}]}]}]}
+SIGNED = (
+    "https://cloudformation-waitcondition-us-east-1.s3.amazonaws.com/arn%3Aaws%3Acloudformation%3Aus-east-1"
+    "%3A123456789012%3Astack/tidemark/0b1c2d3e-0000-11f0-8000-0123456789ab/EdgeWord?"
+)
+OLDER = (
+    SIGNED + "AWSAccessKeyId=AKIAIOSFODNN7EXAMPLE&Expires=1543333457&Signature=BqRBNgwWUEjDuvIAiLvc39GmFIY%3D"
+)
+NEWER = (
+    SIGNED + "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20210923T175050Z&X-Amz-SignedHeaders=host"
+    "&X-Amz-Expires=86399&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20210923%2Fus-east-1%2Fs3%2Faws4_request"
+    "&X-Amz-Signature=" + "bb04cf3fc93f5bec" * 4
+)
+
+
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [
+        (OLDER, "BqRBNgwWUEjDuvIAiLvc39GmFIY%3D"),
+        (NEWER, "bb04cf3fc93f5bec" * 4),
+        (NEWER + "&X-Amz-Security-Token=" + "x" * 2000, "bb04cf3fc93f5bec" * 4),
+    ],
+    ids=["older", "newer", "with a session"],
+)
+def test_the_word_is_the_signature_of_a_handle(url: str, word: str) -> None:
+    """Whichever way AWS signs: a header of CloudFront's takes 1,783 characters and no more."""
+    assert resolve(MADE_WORD, {"EdgeWord": url}) == word
+
+
+def resolve(part: Any, references: dict[str, str]) -> Any:
+    """What CloudFormation makes of `!Ref`, `!Split` and `!Select`."""
+    if not isinstance(part, dict):
+        return part
+    [(name, inner)] = part.items()
+    if name == "Ref":
+        return references[inner]
+    first, text = inner[0], resolve(inner[1], references)
+    return text.split(first) if name == "Split" else text[first]
+
+
+CONDITIONS = TEMPLATE["Conditions"]
+
+
+def holds(condition: Any, parameters: dict[str, str]) -> bool:
+    """What CloudFormation makes of a condition."""
+    [(name, inner)] = condition.items()
+    if name == "Equals":
+        left, right = (str(resolve(each, parameters)) for each in inner)
+        return left == right
+    if name == "Condition":
+        return holds(CONDITIONS[inner], parameters)
+    found = [holds(each, parameters) for each in inner]
+    return {"Not": not found[0], "And": all(found), "Or": any(found)}[name]
+
+
+DEFAULTS = {name: str(each["Default"]) for name, each in TEMPLATE["Parameters"].items()}
+
+
+@pytest.mark.parametrize(
+    ("given", "edge_only", "made"),
+    [
+        ({}, True, True),
+        ({"AllowAnonymous": "true"}, True, True),
+        ({"EdgeSecretName": "/tidemark/word"}, True, False),
+        ({"DirectAccess": "true"}, False, False),
+        ({"Edge": "false"}, False, False),
+        ({"Edge": "false", "DirectAccess": "true"}, False, False),
+    ],
+    ids=str,
+)
+def test_direct_access_is_asked_for_by_name(given: dict[str, str], *, edge_only: bool, made: bool) -> None:
+    """With a distribution in front nobody comes past it unasked; without one nobody is locked out."""
+    parameters = DEFAULTS | given
+    assert holds(CONDITIONS["IsEdgeOnly"], parameters) == edge_only
+    assert holds(CONDITIONS["MakesEdgeWord"], parameters) == made
+    variables = FUNCTION_GLOBALS["Environment"]["Variables"]
+    assert variables["EDGE_SECRET"] == {"If": ["MakesEdgeWord", MADE_WORD, ""]}
+    assert variables["EDGE_SECRET_NAME"] == {"Ref": "EdgeSecretName"}
+    assert RESOURCES["EdgeWord"] == {
+        "Type": "AWS::CloudFormation::WaitConditionHandle",
+        "Condition": "MakesEdgeWord",
+    }
+
+
+@pytest.mark.parametrize("given", [{"Edge": "false"}, {"DirectAccess": "true"}], ids=str)
+def test_a_word_of_ones_own_is_for_an_edge_alone(given: dict[str, str]) -> None:
+    """The functions would ask for it, and no distribution say it; or it would be asked of nobody."""
+    rule = TEMPLATE["Rules"]["WordForWhom"]
+    parameters = DEFAULTS | {"EdgeSecretName": "/tidemark/word"}
+    assert holds(rule["RuleCondition"], parameters)
+    assert all(holds(each["Assert"], parameters) for each in rule["Assertions"])
+    assert not all(holds(each["Assert"], parameters | given) for each in rule["Assertions"])
 
 
 def test_timeouts_fit_what_waits_behind() -> None:
@@ -181,7 +277,6 @@ def test_timeouts_fit_what_waits_behind() -> None:
 
 def test_the_documents_are_open_at_the_edge_too() -> None:
     assert {"/v1/health", "/v1/openapi.json"} == demands.OPEN_PATHS
-    assert FUNCTION_GLOBALS["Environment"]["Variables"]["EDGE_SECRET_NAME"] == {"Ref": "EdgeSecretName"}
 
 
 def test_the_dashboard_is_json_and_names_what_is_measured() -> None:
@@ -197,6 +292,7 @@ def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
     watched = {each["Properties"]["MetricName"] for each in alarms.values()}
     assert watched == {
         "5xx",
+        "Url5xxCount",
         "Errors",
         "Throttles",
         "ThrottledRequests",
@@ -208,9 +304,58 @@ def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
         assert alarm["Properties"]["AlarmActions"] == [{"Ref": "AlarmTopicArn"}]
 
 
+def test_whatever_answers_is_watched_for_errors() -> None:
+    """The functions behind the HTTP API by it and by themselves, the live one at its own address: what
+    fails there as a whole is 502, and what we answer with 503 is no error of Lambda's."""
+    watched = {
+        (each["Properties"]["MetricName"], json.dumps(each["Properties"]["Dimensions"]))
+        for each in RESOURCES.values()
+        if each["Type"] == "AWS::CloudWatch::Alarm"
+    }
+    for name in ("Write", "Read", "Notifier", "Janitor"):
+        function = [{"Name": "FunctionName", "Value": {"Ref": f"{name}Function"}}]
+        assert ("Errors", json.dumps(function)) in watched
+    live = [{"Name": "FunctionName", "Value": {"Ref": "LiveFunction"}}]
+    assert ("Url5xxCount", json.dumps(live)) in watched
+    assert ("5xx", json.dumps([{"Name": "ApiId", "Value": {"Ref": "Api"}}])) in watched
+
+
+def test_nothing_in_front_logs_addresses() -> None:
+    """Tokens may be in them (`access_token`)."""
+    assert "AccessLogSettings" not in RESOURCES["Api"]["Properties"]
+    assert "Logging" not in DISTRIBUTION
+    assert "RealtimeLogConfigArn" not in DISTRIBUTION["DefaultCacheBehavior"]
+
+
+def test_two_stacks_of_one_account_keep_apart() -> None:
+    """Names at the edge, and dashboards', are the account's: a stack of the same name may be in another
+    region. Metrics are counted by stack."""
+    an_id = {"Id": {"Select": [2, {"Split": ["/", {"Ref": "AWS::StackId"}]}]}}
+    names = [
+        KEY["Name"],
+        FORWARDED["Name"],
+        RESOURCES["EdgeAccess"]["Properties"]["OriginAccessControlConfig"]["Name"],
+        RESOURCES["EdgeRoute"]["Properties"]["Name"],
+    ]
+    for name in names:
+        text, given = name["Sub"]
+        assert given == an_id
+        assert len(text.replace("${Id}", "0" * 36)) <= 64
+    dashboard = RESOURCES["NumbersDashboard"]["Properties"]
+    assert dashboard["DashboardName"] == {"Sub": "${AWS::StackName}-${AWS::Region}"}
+    namespace = FUNCTION_GLOBALS["Environment"]["Variables"]["METRICS_NAMESPACE"]["Sub"]
+    metrics = [
+        metric
+        for widget in json.loads(dashboard["DashboardBody"]["Sub"])["widgets"]
+        for metric in widget["properties"]["metrics"]
+    ]
+    assert {metric[0] for metric in metrics if not metric[0].startswith("AWS/")} == {namespace}
+
+
 def test_outputs_hold_no_secret_and_can_be_pasted() -> None:
     outputs = json.dumps(TEMPLATE["Outputs"])
     assert "resolve" not in outputs
-    assert "Secret" not in outputs.replace("With EdgeSecretName it", "")
+    assert "Secret" not in outputs
+    assert "EdgeWord" not in outputs
     for name in ("TryCreate", "TryAppend", "TryRead", "TryFollow"):
         assert TEMPLATE["Outputs"][name]["Value"]["Sub"][0].startswith("curl ")

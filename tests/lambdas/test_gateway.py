@@ -16,7 +16,9 @@ from tests.lambdas.functions import (
     in_base64,
     load_event,
 )
+from tests.support import refusal
 from tidemark.http.requests import MAX_BODY_BYTES
+from tidemark.signed import BlockingHttp
 
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}
@@ -104,10 +106,9 @@ def test_other_methods(functions: Functions, path: str, method: str) -> None:
 def test_a_fault_in_the_function(
     functions: Functions, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a table: 500 in the usual form, with the usual headers, and not the adapter's text."""
-    monkeypatch.setenv("TABLE_NAME", "no-such-table")
-    for name in ("read", "write"):
-        monkeypatch.setitem(functions.handlers, name, functions.load(name))
+    """What nobody thought of: 500 in the usual form, with the usual headers, and not the adapter's text."""
+    odd = refusal("ValidationException", message="the table is odd")
+    monkeypatch.setattr(BlockingHttp, "__call__", lambda *_: odd)
     for event in (http_event("GET", path), http_event("PUT", path, headers=TEXT)):
         answer = functions(event)
         assert answer.status == 500

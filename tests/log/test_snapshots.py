@@ -363,12 +363,13 @@ def test_a_publish_of_ten_megabytes_holds_no_append_up(world: World) -> None:
     publisher.create(key, body=b"0")
     landed, uploading = threading.Semaphore(0), threading.Event()
 
-    def wait_for_appends(**_details: object) -> None:
+    def wait_for_appends(operation: str) -> None:
+        assert operation == "PutObject"
         uploading.set()
         for _ in range(10):
             assert landed.acquire(timeout=60), "appends wait for the publish"
 
-    publisher.s3.meta.events.register("before-send.s3.PutObject", wait_for_appends)
+    before(publisher.objects, wait_for_appends)
     body = bytes(10 * 1024 * 1024)
     thread = threading.Thread(target=publish, args=(publisher, key, 1, body))
     thread.start()
@@ -531,8 +532,8 @@ def test_a_reader_in_flight_reads_to_the_end(world: World) -> None:
 
     pending = [True]
 
-    def overtake(**_: object) -> None:
-        if not pending:
+    def overtake(operation: str) -> None:
+        if operation != "GetObject" or not pending:
             return
         pending.clear()
         publish(rival, key, 3, b"second")
@@ -541,7 +542,7 @@ def test_a_reader_in_flight_reads_to_the_end(world: World) -> None:
         sweep(rival.stores)
 
     reader = world.process()
-    reader.s3.meta.events.register_first("before-call.s3.GetObject", overtake)
+    before(reader.objects, overtake)
     made = bootstrap(reader.stores, key)
     assert [part.body for part in made.parts] == [b"first", b"x", b"x", b"x"]
     assert (made.snapshot.offset if made.snapshot else None, made.next_offset) == (1, 4)

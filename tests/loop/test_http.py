@@ -1,46 +1,56 @@
-"""The loop's own way to DynamoDB: whole answers, whatever the pieces they come in, and
+"""The loop's own way to AWS: whole answers, whatever the pieces they come in, and
 NoAnswer for everything that leaves it open whether the request arrived."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.support import World, a_key
-from tidemark.log.dynamodb import NoAnswer
-from tidemark.loop import http as loop_http
 from tidemark.loop.http import LoopHttp
 from tidemark.loop.steps import run_in_steps
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.read import read
+from tidemark.signed import NoAnswer, Request
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n"
 
 
-class _NoSignature:
-    def headers(self, operation: str, _body: bytes) -> list[tuple[str, str]]:
-        return [("X-Amz-Target", operation)]
+REQUEST = Request("POST", "/", {"X-Amz-Target": "PutItem"}, b"{}")
 
 
-def exchange(serve: Serve, times: int = 1) -> list[Any]:
+@dataclass
+class Unsigned:
+    endpoint: str
+
+    def sign(self, request: Request) -> list[tuple[str, str]]:
+        return list(request.headers.items())
+
+
+def http_to(port: int, answer_seconds: float) -> LoopHttp:
+    return LoopHttp(Unsigned(f"http://127.0.0.1:{port}"), answer_seconds)  # type: ignore[arg-type]
+
+
+def exchange(serve: Serve, times: int = 1, answer_seconds: float = 30) -> list[Any]:
     """What `times` calls in a row get from a server; failures as they are."""
 
     async def run() -> list[Any]:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        send = LoopHttp(f"http://127.0.0.1:{port}", _NoSignature())  # type: ignore[arg-type]
+        http = http_to(port, answer_seconds)
         answers: list[Any] = []
         for _ in range(times):
             try:
-                answers.append(await run_in_steps(lambda: send("PutItem", b"{}")))
+                answers.append(await run_in_steps(lambda: http(REQUEST)))
             except NoAnswer as failure:
                 answers.append(failure)
-        await send.close()
+        await http.close()
         server.close()
         await end_all_others()
         return answers
@@ -104,13 +114,11 @@ def test_half_an_answer_is_none(pieces: list[bytes]) -> None:
     assert isinstance(exchange(answering(*pieces, close=True))[0], NoAnswer)
 
 
-def test_silence_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_http, "_ANSWER_SECONDS", 0.05)
-    assert isinstance(exchange(answering())[0], NoAnswer)
+def test_silence_is_no_answer() -> None:
+    assert isinstance(exchange(answering(), answer_seconds=0.05)[0], NoAnswer)
 
 
-def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_http, "_ANSWER_SECONDS", 0.2)
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next() -> None:
     seen = []
 
     async def late_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -119,7 +127,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(monkeypatch: py
                 await take_request(reader)
                 seen.append(1)
                 if len(seen) == 1:
-                    await asyncio.sleep(0.4)
+                    await asyncio.sleep(2)
                     writer.write(OK + b'"first!"')
                 else:
                     writer.write(OK + b'"second"')
@@ -128,15 +136,14 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(monkeypatch: py
         finally:
             writer.close()
 
-    first, second = exchange(late_once, times=2)
+    first, second = exchange(late_once, times=2, answer_seconds=1)
     assert isinstance(first, NoAnswer)
     assert second == (200, b'"second"')
 
 
 def test_nobody_there_is_no_answer() -> None:
-    send = LoopHttp("http://127.0.0.1:9", _NoSignature())  # type: ignore[arg-type]
     with pytest.raises(NoAnswer):
-        asyncio.run(run_in_steps(lambda: send("GetItem", b"{}")))
+        asyncio.run(run_in_steps(lambda: http_to(9, 30)(REQUEST)))
 
 
 def test_use_cases_run_on_the_loop_as_on_threads(world: World) -> None:

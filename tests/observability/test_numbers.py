@@ -19,10 +19,10 @@ from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.http.metrics import render
 from tidemark.local.engines import LocalServices
-from tidemark.log.dynamodb import BlockingHttp
 from tidemark.meter import APPENDS, BOUNDS, STORAGE_CALLS, WAKE_SECONDS, Histogram, Meter
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
+from tidemark.signed import BlockingHttp
 
 TEXT = {"Content-Type": "text/plain"}
 
@@ -103,7 +103,7 @@ def test_retries_and_throttling_are_counted(server: Asgi, monkeypatch: pytest.Mo
     server("PUT", "/v1/stream/busy", TEXT)
     before = numbers(server)
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark.log.dynamodb.random.uniform", lambda *_: 0.0)
+        patch.setattr("tidemark.signed.random.uniform", lambda *_: 0.0)
         patch.setattr(BlockingHttp, "__call__", lambda *_: refusal("ThrottlingException"))
         server("POST", "/v1/stream/busy", TEXT, b"x")
     counted = grown(before, numbers(server))
@@ -200,10 +200,10 @@ def event(**more: Any) -> dict[str, Any]:
 
 def test_a_function_reports_its_metrics_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     meter, now = Meter(), [100.0]
-    reporter = Reporter("write", meter, lambda: now[0])
+    reporter = Reporter("write", Settings(metrics_namespace="Tidemark/a-stack"), meter, lambda: now[0])
     for _ in range(3):
         meter.appended(10)
-        meter.called("PutItem", 0.004)
+        meter.called("DynamoDB", "PutItem", 0.004, 200)
         reporter.report()
     now[0] += INTERVAL_SECONDS
     reporter.report()
@@ -215,11 +215,11 @@ def test_a_function_reports_its_metrics_now_and_then(capsys: pytest.CaptureFixtu
     assert second["StorageTime"] == [5.0, 5.0]
     assert first["service"] == "write"
     [described] = first["_aws"]["CloudWatchMetrics"]
-    assert (described["Namespace"], described["Dimensions"]) == ("Tidemark", [["service"]])
+    assert (described["Namespace"], described["Dimensions"]) == ("Tidemark/a-stack", [["service"]])
 
 
 def test_a_request_that_fails_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    reporter = Reporter("failing", Meter())
+    reporter = Reporter("failing", Settings(), Meter())
     for status in (200, 404, 429, 500, 503):
         reporter.answered(event(), Context(), status)
     said = lines(capsys.readouterr().out)
@@ -238,7 +238,7 @@ def test_the_level_can_ask_for_all(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a request's words only method, path and ids: tokens and bodies stay out of it."""
-    handler = reporting("all", "INFO", lambda *_: {"statusCode": 200})
+    handler = reporting("all", Settings(log_level="INFO"), lambda *_: {"statusCode": 200})
     made = event(body="a body", headers={"authorization": f"Bearer {token('read:*')}"})
     assert handler(made, Context()) == {"statusCode": 200}
     [line] = [line for line in lines(capsys.readouterr().out) if "status" in line]

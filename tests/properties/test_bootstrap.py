@@ -15,12 +15,12 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.buckets import key_in_new_bucket, publish
-from tests.support import BYTES, HOUR_MS, JSON, Process, World, append_request, make_world
+from tests.properties.play import play
+from tests.support import BYTES, HOUR_MS, JSON, Process, World, append_request
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import Refused, RetentionGone
 from tidemark.protocol.multipart import Part, part_bytes
@@ -202,16 +202,10 @@ class Histories(RuleBasedStateMachine):
 
 
 def test_the_history_is_always_whole(services: LocalServices, monkeypatch: pytest.MonkeyPatch) -> None:
-    class InThisWorld(Histories):
-        world = make_world(services)
+    class Patched(Histories):
         patch = monkeypatch
 
-    run_state_machine_as_test(
-        InThisWorld,
-        settings=settings(
-            max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
-    )
+    play(services, Patched, games=60, steps=30)
 
 
 def test_a_model_that_folds_wrongly_is_found_out() -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.support import HOUR_MS, Faults, World, a_key, make_world
+from tests.properties.play import bodies, play
+from tests.support import HOUR_MS, Faults, World, a_key
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import Refused
 from tidemark.protocol.stream_key import StreamKey
@@ -52,7 +52,7 @@ class Forks(RuleBasedStateMachine):
         model = self.models.get(name)
         return 404 if model is None else 410 if model.deleted else 200
 
-    @rule(name=names, process=who, body=st.binary(max_size=4))
+    @rule(name=names, process=who, body=bodies())
     def create(self, name: str, process: int, body: bytes) -> None:
         model = self.models.get(name)
         try:
@@ -84,7 +84,7 @@ class Forks(RuleBasedStateMachine):
         self.models[name] = Model(origin.data[:offset], origin)
         origin.references += 1
 
-    @rule(name=names, process=who, body=st.binary(min_size=1, max_size=4))
+    @rule(name=names, process=who, body=bodies(min_size=1))
     def append(self, name: str, process: int, body: bytes) -> None:
         try:
             self.processes[process].append(self.keys[name], body)
@@ -151,15 +151,4 @@ class Forks(RuleBasedStateMachine):
 
 
 def test_forks_behave_as_the_model_says(services: LocalServices) -> None:
-    class InThisWorld(Forks):
-        world = make_world(services)
-
-    run_state_machine_as_test(
-        InThisWorld,
-        settings=settings(
-            max_examples=40,
-            stateful_step_count=25,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    play(services, Forks, games=40, steps=25)

@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.support import BYTES, HOUR_MS, TEXT, World, a_key, make_world
+from tests.properties.play import bodies, play
+from tests.support import BYTES, HOUR_MS, TEXT, World, a_key
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.content_type import ContentType
@@ -106,7 +106,6 @@ class Model:
             self.closed_by = claim
 
 
-bodies = st.binary(max_size=5)
 content_types = st.sampled_from([BYTES, BYTES, BYTES, TEXT])
 claims = st.none() | st.tuples(
     st.sampled_from([f"p{index}" for index in range(12)]), st.integers(0, 1), st.integers(0, 3)
@@ -152,7 +151,7 @@ class Streams(RuleBasedStateMachine):
         content_type=content_types,
         ttl=st.booleans(),
         closed=st.booleans(),
-        body=bodies,
+        body=bodies(),
     )
     def create(
         self, name: str, process: int, content_type: ContentType, ttl: bool, closed: bool, body: bytes
@@ -181,7 +180,7 @@ class Streams(RuleBasedStateMachine):
         name=names,
         process=who,
         content_type=content_types,
-        body=bodies,
+        body=bodies(),
         close=st.sampled_from([False] * 7 + [True]),
         seq=sequences,
         claim=claims,
@@ -289,15 +288,4 @@ class Streams(RuleBasedStateMachine):
 
 
 def test_streams_behave_as_the_model_says(services: LocalServices) -> None:
-    class InThisWorld(Streams):
-        world = make_world(services)
-
-    run_state_machine_as_test(
-        InThisWorld,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    play(services, Streams, games=60, steps=40)

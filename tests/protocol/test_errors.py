@@ -30,6 +30,7 @@ CASES: list[tuple[Refused, int, dict[str, str]]] = [
     (errors.TooManyMessages(10), 413, {}),
     (errors.Busy(), 429, {"Retry-After": "1"}),
     (errors.Unavailable(), 503, {"Retry-After": "1"}),
+    (errors.OutOfReach(), 503, {"Retry-After": "5"}),
 ]
 
 

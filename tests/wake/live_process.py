@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +57,13 @@ class Function:
 
 
 @contextmanager
-def running(world: World, *, sse_seconds: int = 55, long_poll_seconds: int = 25) -> Iterator[Function]:
+def running(
+    world: World,
+    *,
+    sse_seconds: int = 55,
+    long_poll_seconds: int = 25,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Function]:
     prefix, port = make_prefix(), free_port()
     environment = {
         **os.environ,
@@ -68,6 +74,7 @@ def running(world: World, *, sse_seconds: int = 55, long_poll_seconds: int = 25)
         "QUEUE_PREFIX": prefix,
         "SSE_SECONDS": str(sse_seconds),
         "LONG_POLL_SECONDS": str(long_poll_seconds),
+        **(variables or {}),
     }
     process = subprocess.Popen([ROOT / "functions" / "live" / "run.sh"], env=environment)
     function = Function(port, process, make_queues(prefix))

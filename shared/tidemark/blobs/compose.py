@@ -13,8 +13,8 @@ _MEGABYTE: Final = 1024 * 1024
 _SMALLEST_PART: Final = 5 * _MEGABYTE
 #: Up to here it is simpler, and fewer calls, to read the object and write it again.
 SMALL_OBJECT: Final = 4 * _SMALLEST_PART
-#: Copies within S3 go at some 100 MB/s each, and many at once.
-_COPIED_PART: Final = 128 * _MEGABYTE
+#: Copies within S3 go at some 100 MB/s each, and many at once. A part is copied before its client gives up.
+_COPIED_PART: Final = 64 * _MEGABYTE
 _AT_ONCE: Final = 16
 
 

@@ -11,7 +11,8 @@ from botocore import exceptions
 from botocore.exceptions import ClientError
 
 from tidemark.blobs.compose import Composition, compose
-from tidemark.protocol.errors import Busy, Unavailable
+from tidemark.blobs.objects import CLOSED, THROTTLED, Objects
+from tidemark.protocol.errors import Busy, OutOfReach
 from tidemark.protocol.offset import render_offset
 
 
@@ -64,10 +65,11 @@ class Blobs(Protocol):
 
 
 class BlobStore:
-    """Immutable objects in one bucket. The client is made when first needed: most appends
-    and reads never do, and making it costs a cold start 80 ms."""
+    """Immutable objects in one bucket. Bodies go the short way (`objects`). The client is for
+    the rest, and made when first needed: that costs a cold start 80 ms."""
 
-    def __init__(self, make_client: Callable[[], Any], bucket: str) -> None:
+    def __init__(self, objects: Objects, make_client: Callable[[], Any], bucket: str) -> None:
+        self.objects = objects
         self._make_client = make_client
         self._bucket = bucket
 
@@ -76,24 +78,20 @@ class BlobStore:
         return self._make_client()
 
     def put(self, key: str, data: bytes) -> None:
-        with _translated():
-            self._client.put_object(Bucket=self._bucket, Key=key, Body=data)
+        self.objects.put(key, data)
 
     def get(self, key: str) -> bytes:
-        with _translated():
-            answer = self._client.get_object(Bucket=self._bucket, Key=key)
-            data: bytes = answer["Body"].read()
-        return data
+        return self.objects.get(key)
 
     def size(self, key: str) -> int | None:
         """Where listing is not allowed, S3 says 403 of what is not there."""
-        try:
-            with _translated():
+        with _translated():
+            try:
                 answer = self._client.head_object(Bucket=self._bucket, Key=key)
-        except ClientError as fault:
-            if fault.response["ResponseMetadata"]["HTTPStatusCode"] in {403, 404}:
-                return None
-            raise
+            except ClientError as fault:
+                if _status(fault) in {403, 404}:
+                    return None
+                raise
         size: int = answer["ContentLength"]
         return size
 
@@ -130,14 +128,19 @@ class BlobStore:
 
 @contextmanager
 def _translated() -> Iterator[None]:
+    """Bodies come before what points to them: whatever fails here, nothing has changed."""
     try:
         yield
     except ClientError as fault:
-        status = fault.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if fault.response.get("Error", {}).get("Code") in {"SlowDown", "ThrottlingException"}:
+        if fault.response.get("Error", {}).get("Code") in THROTTLED:
             raise Busy from fault
-        if status >= 500:
-            raise Unavailable from fault
+        if _status(fault) >= 500 or _status(fault) in CLOSED:
+            raise OutOfReach from fault
         raise
-    except (exceptions.ConnectionError, exceptions.HTTPClientError) as fault:
-        raise Unavailable from fault
+    except (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError) as fault:
+        raise OutOfReach from fault
+
+
+def _status(fault: ClientError) -> int:
+    status: int = fault.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status

@@ -18,14 +18,13 @@ from typing import Any, Final
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
+from tidemark.deployed.tracing import Handler, traced
 from tidemark.meter import BOUNDS, COUNTS, DURATIONS, PROCESS, Histogram, Meter, Reading
+from tidemark.settings import Settings
 
-NAMESPACE: Final = "Tidemark"
 INTERVAL_SECONDS: Final = 10.0
 #: As many as a histogram is spread over, of the hundred values that a metric may have.
 _MAX_VALUES: Final = 60
-
-Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
 
 
 class Reporter:
@@ -34,11 +33,12 @@ class Reporter:
     def __init__(
         self,
         service: str,
+        settings: Settings,
         meter: Meter = PROCESS,
         clock: Callable[[], float] = time.monotonic,
-        log_level: str = "WARNING",
     ) -> None:
-        self.logger = Logger(service=service, level=log_level)
+        self.logger = Logger(service=service, level=settings.log_level)
+        self._namespace = settings.metrics_namespace
         self._level = self.logger.log_level
         self._service = service
         self._meter = meter
@@ -54,7 +54,7 @@ class Reporter:
         self._due_at = now + INTERVAL_SECONDS
         reading, since = self._meter.read(), self._reported
         self._reported = reading
-        metrics = EphemeralMetrics(namespace=NAMESPACE, service=self._service)
+        metrics = EphemeralMetrics(namespace=self._namespace, service=self._service)
         if _add_counts(metrics, reading, since) + _add_durations(metrics, reading, since):
             metrics.flush_metrics()
 
@@ -119,9 +119,9 @@ def _camel(title: str) -> str:
     return title.title().replace("_", "")
 
 
-def reporting(service: str, log_level: str, handler: Callable[[Any, Any], dict[str, Any]]) -> Handler:
+def reporting(service: str, settings: Settings, handler: Callable[[Any, Any], dict[str, Any]]) -> Handler:
     """The handler of HTTP events, with a word on what it did."""
-    reporter = Reporter(service, log_level=log_level)
+    reporter = Reporter(service, settings)
 
     def reported(event: dict[str, Any], context: Any) -> dict[str, Any]:
         answer = handler(event, context)
@@ -129,4 +129,4 @@ def reporting(service: str, log_level: str, handler: Callable[[Any, Any], dict[s
         reporter.report()
         return answer
 
-    return reported
+    return traced(service, settings, reported)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.deployed.report import Reporter
@@ -28,8 +31,15 @@ class Reporting:
         try:
             await self._app(scope, receive, watched)
         finally:
-            self._reporter.answered(_event(scope), None, status)
+            self._reporter.answered(_event(scope), _Invocation(lambda_context(scope)), status)
             self._reporter.report()
+
+
+class _Invocation:
+    """As Lambda's own runtime hands it to a handler."""
+
+    def __init__(self, context: dict[str, Any]) -> None:
+        self.aws_request_id = context.get("request_id")
 
 
 def _event(scope: Scope) -> dict[str, object]:
@@ -38,3 +48,14 @@ def _event(scope: Scope) -> dict[str, object]:
     http = {"method": scope["method"]}
     request = {"requestId": headers.get(b"x-amzn-trace-id"), "http": http}
     return {"requestContext": request, "rawPath": scope["path"]}
+
+
+def lambda_context(scope: Scope) -> dict[str, Any]:
+    """What the adapter tells of the invocation; nothing where it is not one, as when it asks
+    whether the application is up."""
+    told = dict(scope.get("headers") or ()).get(b"x-amzn-lambda-context", b"{}")
+    try:
+        context = json.loads(told)
+    except ValueError:
+        return {}
+    return context if isinstance(context, dict) else {}

@@ -49,8 +49,8 @@ def _guarded(app: ASGIApp, backend: Backend) -> ASGIApp:
         from tidemark.http.auth import Authorization, checker
 
         app = Authorization(app, checker(settings, asyncio.to_thread), settings.public_read_buckets)
-    if settings.edge_secret_name:
-        from tidemark.http.edge import EdgeOnly, loader
+    if settings.is_edge_only:
+        from tidemark.http.edge import EdgeOnly, word_of
 
-        app = EdgeOnly(app, loader(settings.edge_secret_name, asyncio.to_thread))
+        app = EdgeOnly(app, word_of(settings, asyncio.to_thread))
     return app

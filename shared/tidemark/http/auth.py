@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.authorization_settings import AuthorizationSettings
-from tidemark.http.demands import OPEN_PATHS, demands_of
+from tidemark.http.demands import demands_of, is_open
 from tidemark.http.faults import refusal_answer
 from tidemark.http.keys import keys_of
-from tidemark.http.requests import header, request_path
+from tidemark.http.requests import header
 from tidemark.http.tokens import MAX_TOKEN_BYTES, Tokens
 from tidemark.protocol.authorization import Access, Demand, Unauthorized, grants_of_public
 from tidemark.protocol.caching import decide_private
@@ -49,7 +49,7 @@ class Authorization:
         self._public = Access(grants_of_public(public_buckets))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] == "OPTIONS" or request_path(scope)[0] in OPEN_PATHS:
+        if scope["type"] != "http" or scope["method"] == "OPTIONS" or is_open(scope):
             await self._app(scope, receive, send)
             return
         request = Request(scope)

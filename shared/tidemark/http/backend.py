@@ -21,7 +21,7 @@ from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.wake.hub import Hub
 from tidemark.wake.looks import Look, SharedLooks
-from tidemark.wake.queue import Queues, sqs_client
+from tidemark.wake.queue import Queues, receiving_client, sqs_client
 from tidemark.wake.wake import Wake
 
 _T = TypeVar("_T")
@@ -70,7 +70,8 @@ def backend_of(request: Request) -> Backend:
 
 
 def make_wake(stores: Stores, settings: Settings) -> Wake:
-    return Wake(stores.table, Queues(sqs_client, settings.queue_prefix), stores.clock_ms)
+    queues = Queues(sqs_client, settings.queue_prefix, receiving_client)
+    return Wake(stores.table, queues, stores.clock_ms)
 
 
 async def _on_the_spot(call: Callable[[], _T], /) -> _T:

@@ -6,8 +6,8 @@ here what it takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from starlette.requests import Request
 
@@ -15,7 +15,7 @@ from tidemark.http.metrics import METRICS_PATH
 from tidemark.http.requests import STREAM_ROOT, parse_fork, parse_place, request_path
 from tidemark.protocol.authorization import Demand, Right, Target
 from tidemark.protocol.bucket import Place, Resource
-from tidemark.protocol.errors import BucketNotFound, NothingHere, Refused
+from tidemark.protocol.errors import BucketNotFound, Malformed, NothingHere, Refused
 from tidemark.protocol.stream_key import parse_plain_path
 
 #: Says nothing about any stream.
@@ -32,6 +32,14 @@ _MANAGE: Final = frozenset({Right.MANAGE})
 _CREATE: Final = frozenset({Right.WRITE, Right.MANAGE})
 
 _STREAM: Final = {"GET": _READ, "HEAD": _READ, "POST": _WRITE, "PUT": _CREATE, "DELETE": _MANAGE}
+
+
+def is_open(scope: Mapping[str, Any]) -> bool:
+    """A path that cannot be read is not one of them; what is wrong with it is said behind the door."""
+    try:
+        return request_path(scope)[0] in OPEN_PATHS
+    except Malformed:
+        return False
 
 
 def demands_of(request: Request) -> Iterator[Demand]:

@@ -10,15 +10,17 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tidemark.authorization_settings import AuthorizationSettings
 from tidemark.clients import ParameterUnavailable, load_parameter
-from tidemark.http.demands import OPEN_PATHS
+from tidemark.http.demands import is_open
 from tidemark.http.faults import refusal_answer
 from tidemark.http.kept import CannotFetch, Kept, KeysUnavailable
-from tidemark.http.requests import header, request_path
+from tidemark.http.requests import header
 from tidemark.protocol.errors import Refused
 
 HEADER: Final = "X-Tidemark-Edge"
 Load = Callable[[], Awaitable[str | None]]
+Run = Callable[[Callable[[], str | None]], Awaitable[str | None]]
 
 
 class NotThroughTheEdge(Refused):
@@ -36,7 +38,7 @@ class EdgeOnly:
         self._load = load
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or request_path(scope)[0] in OPEN_PATHS:
+        if scope["type"] != "http" or is_open(scope):
             await self._app(scope, receive, send)
             return
         refusal = await self._refusal(Request(scope))
@@ -51,7 +53,18 @@ class EdgeOnly:
         return None if hmac.compare_digest(said.encode(), expected.encode()) else NotThroughTheEdge()
 
 
-def loader(name: str, run: Callable[[Callable[[], str | None]], Awaitable[str | None]]) -> Load:
+def word_of(settings: AuthorizationSettings, run: Run) -> Load:
+    """The stack's own word, which never changes; or one that is kept elsewhere, and may."""
+    if settings.edge_secret_name:
+        return _fetched(settings.edge_secret_name, run)
+
+    async def known() -> str | None:
+        return settings.edge_secret
+
+    return known
+
+
+def _fetched(name: str, run: Run) -> Load:
     def fetch() -> str:
         try:
             return load_parameter(name)

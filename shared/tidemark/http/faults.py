@@ -34,6 +34,9 @@ def _answer(request: Request, status: int, message: str, headers: dict[str, str]
 
 async def _refused(request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refused)
+    if refusal.status >= 500 and refusal.__cause__ is not None:
+        cause = refusal.__cause__
+        _log.warning("%s is answered %d: %s: %s", request.method, refusal.status, type(cause).__name__, cause)
     return refusal_answer(request, refusal)
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from tidemark.http.backend import Backend
 from tidemark.http.requests import ReadRequest
 from tidemark.log.read import PAGE_BYTES, Page
+from tidemark.log.records import StreamRecord
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.cursor import decide_cursor
 from tidemark.protocol.errors import Refused, StreamNotFound
@@ -43,6 +44,26 @@ async def read_or_wait(backend: Backend, key: StreamKey, asked: ReadRequest, wai
             return reading
         follower = Follower(backend, bell, reading)
         return await follower.next(deadline) or await follower.latest()
+
+
+async def read_events(
+    backend: Backend, key: StreamKey, asked: ReadRequest, wait_seconds: float
+) -> tuple[StreamRecord, bytes]:
+    """Events that are complete at once, for where an answer is handed on as a whole (an HTTP
+    API does that): what `read_or_wait` finds. The client comes again for more.
+
+    Half a character is nothing to show: a client would be back for it without a pause, so
+    the rest of the wait is for its other half.
+    """
+    deadline = time.monotonic() + wait_seconds
+    reading = await read_or_wait(backend, key, asked, wait_seconds)
+    events = EventStream(asked.cursor, BUFFERED_BYTES)
+    shown = events.render(reading, backend.stores.clock_ms())
+    if events.half and len(events.half) == reading.page.end - reading.page.start:
+        with backend.hub.listen(key) as bell:
+            later = await Follower(backend, bell, reading).next(deadline)
+        shown += events.render(later, backend.stores.clock_ms()) if later else b""
+    return reading.record, shown
 
 
 def _is_news(reading: Reading) -> bool:

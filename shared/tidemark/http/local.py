@@ -14,7 +14,7 @@ from tidemark.settings import Settings
 
 def create_local_backend(settings: Settings) -> Backend:
     stores = connect(settings, recent_bytes=64 * MEGABYTE)
-    return many_at_once(stores, settings, on_loop=partial(OnLoop, stores, settings.table_name))
+    return many_at_once(stores, settings, on_loop=partial(OnLoop, stores, settings))
 
 
 def create_local_app(settings: Settings) -> EveryAnswer:

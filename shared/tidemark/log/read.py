@@ -10,7 +10,7 @@ from typing import Final
 
 from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch, StreamRecord
-from tidemark.log.schema import STATE_ATTRIBUTES, decode_batch, just_behind, log_pk
+from tidemark.log.schema import STATE_ATTRIBUTES, Item, decode_batch, just_behind, log_pk
 from tidemark.log.table import Table
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.offset import render_offset
@@ -159,9 +159,21 @@ def _fill(table: Table, span: Span, begin: int, batches: list[Batch], limit_byte
     while more and queries < PAGE_QUERIES and not _is_enough(span, begin, batches, limit_bytes):
         at_least = just_behind(batches[-1]) if batches else render_offset(begin)
         items, more = table.query(span.pk, at_least=at_least, at_most=at_most)
-        batches.extend(map(decode_batch, items))
+        more |= _decode_enough(span, begin, items, batches, limit_bytes)
         queries += 1
     return not more or (span.end is not None and bool(batches) and batches[-1].end >= span.end)
+
+
+def _decode_enough(
+    span: Span, begin: int, items: Sequence[Item], batches: list[Batch], limit_bytes: int
+) -> bool:
+    """Add the items that the page has room for: deflated, a query's megabyte may hold many
+    pages, and no more than one is to be in memory. Whether items are left."""
+    for item in items:
+        if _is_enough(span, begin, batches, limit_bytes):
+            return True
+        batches.append(decode_batch(item))
+    return False
 
 
 def _is_enough(span: Span, begin: int, batches: Sequence[Batch], limit_bytes: int) -> bool:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import orjson
 
+from tidemark.log.deflate import deflate, inflate
 from tidemark.log.records import (
     Batch,
     BucketRecord,
@@ -254,8 +255,8 @@ def just_behind(batch: Batch) -> str:
 
 
 def encode_batch(pk: str, batch: Batch) -> Item:
-    """`e` end, `i` append id, `t` time, `b` bytes or `s` blob, `m` message lengths where
-    there are several, `g` messages of each append where there are several, `c` closed,
+    """`e` end, `i` append id, `t` time, `b` bytes or `z` bytes deflated or `s` blob, `m`
+    message lengths where there are several, `g` messages of each append where there are several, `c` closed,
     `k` closed by, `x` tombstone, `q` Stream-Seq, `p` recent producers, `o` overflowed.
 
     No batch has a time to live of its own: forks may need it after its stream has expired.
@@ -267,7 +268,7 @@ def encode_batch(pk: str, batch: Batch) -> Item:
         "t": {"N": str(batch.time_ms)},
     }
     if batch.data:
-        item["b"] = _binary(batch.data)
+        item |= _encode_data(batch.data)
     if batch.blob is not None:
         item["s"] = {"S": batch.blob}
     if len(batch.lengths) > 1:
@@ -277,6 +278,11 @@ def encode_batch(pk: str, batch: Batch) -> Item:
     if batch.tombstone:
         item["x"] = {"BOOL": True}
     return item | _encode_tail(after)
+
+
+def _encode_data(data: bytes) -> Item:
+    deflated = deflate(data)
+    return {"b": _binary(data)} if deflated is None else {"z": _binary(deflated)}
 
 
 def _encode_tail(tail: Tail) -> Item:
@@ -299,19 +305,27 @@ def decode_batch(item: Item) -> Batch:
     """Also of an item read with STATE_ATTRIBUTES alone: `data` is then of no meaning."""
     sk: str = item["sk"]["S"]
     start, end = decode_batch_start(sk), int(item["e"]["N"])
-    blob = item["s"]["S"] if "s" in item else None
     return Batch(
         start=start,
         after=_decode_tail(item, end),
         append_id=item["i"]["S"],
         time_ms=int(item["t"]["N"]),
-        data=b64decode(item["b"]["B"]) if "b" in item else (b"" if blob is None else None),
-        blob=blob,
+        data=_decode_data(item, end - start),
+        blob=item["s"]["S"] if "s" in item else None,
         lengths=_decode_batch_lengths(item, end - start),
         appends=decode_lengths(b64decode(item["g"]["B"])) if "g" in item else (),
         tombstone="x" in item,
         behind_closing=sk.endswith(_BEHIND),
     )
+
+
+def _decode_data(item: Item, size: int) -> bytes | None:
+    """None where the bytes are in a blob."""
+    if "b" in item:
+        return b64decode(item["b"]["B"])
+    if "z" in item:
+        return inflate(b64decode(item["z"]["B"]), size)
+    return None if "s" in item else b""
 
 
 def _decode_tail(item: Item, offset: int) -> Tail:

@@ -1,43 +1,43 @@
-"""Sending to DynamoDB from the event loop: one exchange at a time over kept connections."""
+"""Sending to AWS from the event loop: one exchange at a time over kept connections."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
 import httptools
 
-from tidemark.log.dynamodb import NoAnswer, Signer
 from tidemark.loop.steps import step_aside
-
-_ANSWER_SECONDS: Final = 5.0
+from tidemark.signed import NoAnswer, Request, Service
 
 
 class LoopHttp:
-    """A `Send` for functions that run in steps."""
+    """An `Http` for functions that run in steps."""
 
-    def __init__(self, endpoint: str, signer: Signer) -> None:
-        parts = urlsplit(endpoint)
+    def __init__(self, service: Service, answer_seconds: float) -> None:
+        parts = urlsplit(service.endpoint)
         self._host, self._is_tls = parts.hostname or "", parts.scheme == "https"
         self._port = parts.port or (443 if self._is_tls else 80)
         self._authority = parts.netloc
-        self._signer = signer
+        self._service = service
+        self._answer_seconds = answer_seconds
         self._idle: deque[_Connection] = deque()
 
-    def __call__(self, operation: str, body: bytes) -> tuple[int, bytes]:
-        headers = self._signer.headers(operation, body)
-        headers += [("Host", self._authority), ("Content-Length", str(len(body)))]
+    def __call__(self, request: Request) -> tuple[int, bytes]:
+        headers = self._service.sign(request)
+        headers += [("Host", self._authority), ("Content-Length", str(len(request.body)))]
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
-        return step_aside(self._exchange(f"POST / HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body))
+        head = f"{request.method} {request.path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
+        return step_aside(self._exchange(head, request.body))
 
-    async def _exchange(self, request: bytes) -> tuple[int, bytes]:
+    async def _exchange(self, head: bytes, body: bytes) -> tuple[int, bytes]:
         """Raises NoAnswer: the request may have arrived all the same."""
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(self._answer_seconds):
                 connection = await self._connection()
-                answer = await connection.exchange(request)
+                answer = await connection.exchange(head, body)
         except (OSError, TimeoutError, httptools.HttpParserError) as failure:
             raise NoAnswer(str(failure)) from failure
         if connection.is_open:
@@ -71,11 +71,11 @@ class _Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
 
-    async def exchange(self, request: bytes) -> tuple[int, bytes]:
+    async def exchange(self, head: bytes, body: bytes) -> tuple[int, bytes]:
         self._answer = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._body = []
-        self._transport.write(request)
+        self._transport.writelines((head, body))
         try:
             return await self._answer
         except BaseException:

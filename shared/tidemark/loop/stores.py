@@ -10,13 +10,16 @@ from functools import partial
 from typing import Final, TypeVar
 
 from tidemark.blobs.compose import Composition
+from tidemark.blobs.objects import Objects, connect_objects
 from tidemark.blobs.store import Blobs
-from tidemark.log.dynamodb import Signer, connect_dynamodb
+from tidemark.log.dynamodb import connect_dynamodb
 from tidemark.log.table import Table
 from tidemark.loop.http import LoopHttp
 from tidemark.loop.steps import run_in_steps, step_aside
 from tidemark.service.concurrency import Run
 from tidemark.service.stores import Stores
+from tidemark.settings import Settings
+from tidemark.signed import Account, Service
 
 #: Each has a connection of its own.
 _AT_ONCE: Final = 16
@@ -51,9 +54,10 @@ class Concurrently:
 
 
 @dataclass(frozen=True, slots=True)
-class _BlobsOnThreads:
-    """S3 by boto3, which blocks: a large body is worth a thread."""
+class _Blobs:
+    """Bodies on the loop. The rest is boto3's, which blocks, and seldom enough for a thread."""
 
+    objects: Objects
     blobs: Blobs
     pool: ThreadPoolExecutor
 
@@ -61,10 +65,10 @@ class _BlobsOnThreads:
         return step_aside(asyncio.get_running_loop().run_in_executor(self.pool, call))
 
     def put(self, key: str, data: bytes) -> None:
-        self._call(lambda: self.blobs.put(key, data))
+        self.objects.put(key, data)
 
     def get(self, key: str) -> bytes:
-        return self._call(lambda: self.blobs.get(key))
+        return self.objects.get(key)
 
     def size(self, key: str) -> int | None:
         return self._call(lambda: self.blobs.size(key))
@@ -89,22 +93,24 @@ class OnLoop:
     """A process's stores once more, for functions run by `run`. What the process knows
     already (tails, recent batches) is shared with `stores`."""
 
-    def __init__(self, stores: Stores, table_name: str, pool: ThreadPoolExecutor) -> None:
-        self._http: LoopHttp | None = None
-        dynamodb = connect_dynamodb(self._connect)
-        dynamodb.sleep = sleep
+    def __init__(self, stores: Stores, settings: Settings, pool: ThreadPoolExecutor) -> None:
+        self._https: list[LoopHttp] = []
+        account = Account()
+        dynamodb = connect_dynamodb(account, self._connect)
+        objects = connect_objects(account, settings.bucket_name, self._connect)
+        dynamodb.sleep = objects.sleep = sleep
         self.run: Run = run_in_steps
         self.stores = replace(
             stores,
-            table=Table(dynamodb, table_name),
-            blobs=_BlobsOnThreads(stores.blobs, pool),
+            table=Table(dynamodb, settings.table_name),
+            blobs=_Blobs(objects, stores.blobs, pool),
             concurrency=Concurrently(),
         )
 
-    def _connect(self, endpoint: str, signer: Signer) -> LoopHttp:
-        self._http = LoopHttp(endpoint, signer)
-        return self._http
+    def _connect(self, service: Service, answer_seconds: float) -> LoopHttp:
+        self._https.append(LoopHttp(service, answer_seconds))
+        return self._https[-1]
 
     async def close(self) -> None:
-        if self._http is not None:
-            await self._http.close()
+        for http in self._https:
+            await http.close()

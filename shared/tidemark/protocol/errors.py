@@ -26,7 +26,8 @@ to write it down.
     ├── PayloadTooLarge       413
     ├── TooManyMessages       413
     ├── Busy                  429  storage asks us to slow down
-    └── Unavailable           503  storage does not answer
+    ├── Unavailable           503  storage does not answer
+    └── OutOfReach            503  storage cannot be asked
 """
 
 from __future__ import annotations
@@ -224,3 +225,13 @@ class Unavailable(Refused):
             "with producer headers if it must land exactly once",
             {"Retry-After": "1"},
         )
+
+
+class OutOfReach(Refused):
+    """What the request needs of storage is not there, closed to us, or silent, and nothing
+    was written without it: an append needs its large body first."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("Storage is out of reach, and nothing has changed; try again", {"Retry-After": "5"})

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidemark.blobs.objects import connect_objects
 from tidemark.blobs.store import Blobs, BlobStore
 from tidemark.clients import s3_client
 from tidemark.log.dynamodb import connect_dynamodb
@@ -17,6 +18,7 @@ from tidemark.log.table import Table
 from tidemark.log.tails import TailCache
 from tidemark.service.concurrency import Concurrency, Threads
 from tidemark.settings import Settings
+from tidemark.signed import Account
 
 MEGABYTE: Final = 1024 * 1024
 
@@ -55,6 +57,7 @@ class Stores:
 
 def connect(settings: Settings, recent_bytes: int = 16 * MEGABYTE) -> Stores:
     """Stores over clients that find endpoints and credentials by themselves."""
-    table = Table(connect_dynamodb(), settings.table_name)
-    blobs = BlobStore(s3_client, settings.bucket_name)
+    account, bucket = Account(), settings.bucket_name
+    table = Table(connect_dynamodb(account), settings.table_name)
+    blobs = BlobStore(connect_objects(account, bucket), s3_client, bucket)
     return Stores(table, blobs, recent=RecentBatches(recent_bytes))

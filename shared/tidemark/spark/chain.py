@@ -148,7 +148,8 @@ class ChainReader:
         rows = Rows(self._origin.bucket, part)
         for items in _pages(self._bulk, part):
             for item in items:
-                rows.add(item, item.b.B if item.b is not None else self._fetch(item))
+                data = item.data
+                rows.add(item, self._fetch(item) if data is None else data)
                 if rows.is_full:
                     yield rows.take()
         if rows.count:

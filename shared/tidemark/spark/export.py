@@ -86,7 +86,9 @@ def _log_of(line: str, known: dict[str, tuple[str, str]]) -> tuple[Item, StreamK
 
 
 def _rows(item: Item, key: StreamKey, content_type: str, blobs: Any) -> pa.RecordBatch:
-    data = item.b.B if item.b is not None else blobs.get(item.s.S if item.s else "")
+    data = item.data
+    if data is None:
+        data = blobs.get(item.s.S if item.s else "")
     gathered = Rows(key.bucket, Part(key.stream_id, content_type, "", *_ALL))
     gathered.add(item, data)
     return gathered.take()

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
+from tidemark.log.deflate import inflate
 from tidemark.log.dynamodb import DynamoDB, Fault
 from tidemark.log.schema import decode_lengths
 from tidemark.protocol.offset import WIDTH
@@ -44,6 +45,7 @@ class Item(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not
     e: Number
     t: Number
     b: Binary | None = None
+    z: Binary | None = None
     s: Text | None = None
     m: Binary | None = None
     p: Text | None = None
@@ -55,6 +57,13 @@ class Item(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not
     @property
     def end(self) -> int:
         return int(self.e.N)
+
+    @property
+    def data(self) -> bytes | None:
+        """None where the bytes are in the blob that `s` names."""
+        if self.b is not None:
+            return self.b.B
+        return None if self.z is None else inflate(self.z.B, self.end - self.start)
 
 
 class _Answer(msgspec.Struct):

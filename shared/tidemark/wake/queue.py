@@ -12,7 +12,7 @@ from botocore import exceptions
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from tidemark.clients import CLIENT_CONFIG
+from tidemark.clients import make_client
 
 #: The longest that SQS lets a receive wait, and the shortest that it keeps a message.
 MAX_RECEIVE_SECONDS: Final = 20
@@ -35,26 +35,43 @@ class QueueUnavailable(Exception):
     """SQS did not answer, or refused; the cause is attached."""
 
 
-def sqs_client() -> Any:
-    import boto3
+_TWICE: Final = {"mode": "standard", "total_max_attempts": 2}
+#: Readers wait for a queue to be made, and a notifier's other queues for one to be rung: an SQS that
+#: does not answer must not keep either for long.
+_PROMPT: Final = Config(read_timeout=3, retries=_TWICE)
+_PATIENT: Final = Config(read_timeout=MAX_RECEIVE_SECONDS + 5, retries=_TWICE)
 
-    patient = Config(
-        read_timeout=MAX_RECEIVE_SECONDS + 5, retries={"mode": "standard", "total_max_attempts": 2}
-    )
-    return boto3.client("sqs", config=CLIENT_CONFIG.merge(patient))
+
+def sqs_client() -> Any:
+    return make_client("sqs", _PROMPT)
+
+
+def receiving_client() -> Any:
+    """One that waits for as long as a receive may last."""
+    return make_client("sqs", _PATIENT)
 
 
 class Queues:
-    """The queues of one system: all whose names begin with `prefix`. The client is made when
-    first needed: most requests wait for nothing."""
+    """The queues of one system: all whose names begin with `prefix`. Clients are made when
+    first needed: most requests wait for nothing. `make_receiving` is for who receives."""
 
-    def __init__(self, make_client: Callable[[], Any], prefix: str) -> None:
+    def __init__(
+        self,
+        make_client: Callable[[], Any],
+        prefix: str,
+        make_receiving: Callable[[], Any] | None = None,
+    ) -> None:
         self._make_client = make_client
+        self._make_receiving = make_receiving
         self._prefix = prefix
 
     @cached_property
     def _client(self) -> Any:
         return self._make_client()
+
+    @cached_property
+    def _receiving(self) -> Any:
+        return self._make_receiving() if self._make_receiving else self._client
 
     def create(self, now_ms: int) -> str:
         """The URL of a new queue. Its name says when it was made, so that a sweep need not
@@ -82,7 +99,7 @@ class Queues:
     def receive(self, url: str, wait_seconds: int) -> list[str]:
         """Up to ten messages; none after `wait_seconds`. Raises QueueGone, QueueUnavailable."""
         with _translated():
-            answer = self._client.receive_message(
+            answer = self._receiving.receive_message(
                 QueueUrl=url, MaxNumberOfMessages=BATCH, WaitTimeSeconds=wait_seconds
             )
         return [message["Body"] for message in answer.get("Messages", ())]

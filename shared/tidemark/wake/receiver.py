@@ -74,11 +74,13 @@ class Receiver:
             return self._queue
 
     def _create(self) -> OwnQueue:
-        now = time.monotonic()
-        if self._closed or now < self._create_after:
+        if self._closed or time.monotonic() < self._create_after:
             raise QueueUnavailable("the process ends" if self._closed else "it failed a moment ago")
-        self._create_after = now + RETRY_SECONDS
-        url = self._queues.create(self._clock_ms())
+        try:
+            url = self._queues.create(self._clock_ms())
+        finally:
+            # From its end on: it may have taken long to fail, and whoever comes next must not wait again.
+            self._create_after = time.monotonic() + RETRY_SECONDS
         return OwnQueue(url, time.monotonic() + SETTLING_SECONDS)
 
     def attend(self) -> None:

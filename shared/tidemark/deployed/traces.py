@@ -1,0 +1,105 @@
+"""Traces: what a request did, and each call to storage in it, by Powertools' Tracer to X-Ray.
+
+Imported only where traces are asked for (TRACING=Active): the library costs a cold start a
+twentieth of a second, and every call a datagram. An annotation names the operation or the
+stream; no query, header, body or answer is in a trace.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from aws_lambda_powertools import Tracer
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidemark.deployed.streaming import lambda_context
+from tidemark.deployed.tracing import Handler
+from tidemark.meter import PROCESS, Meter
+
+#: Where Lambda's own runtime says which trace an invocation belongs to, and X-Ray's library looks.
+TRACE_ID: Final = "_X_AMZN_TRACE_ID"
+#: X-Ray takes no longer text.
+_MAX_CHARACTERS: Final = 1000
+_WAITS: Final = frozenset({"long-poll", "sse"})
+
+
+class Traces:
+    """Of one function. Nothing is patched: the meter tells of every call."""
+
+    def __init__(self, service: str, meter: Meter = PROCESS) -> None:
+        self._service = service
+        self._tracer = Tracer(service=service, auto_patch=False)
+        meter.watch = self._called
+
+    def of_handler(self, handler: Handler) -> Handler:
+        def annotated(event: dict[str, Any], context: Any) -> dict[str, Any]:
+            self._annotate(_facts_of_event(event))
+            answer = handler(event, context)
+            self._annotate({"status": answer["statusCode"]} if "statusCode" in answer else {})
+            return answer
+
+        annotated.__name__ = self._service
+        traced: Handler = self._tracer.capture_lambda_handler(
+            annotated, capture_response=False, capture_error=False
+        )
+        return traced
+
+    def of_app(self, app: ASGIApp) -> ASGIApp:
+        """The same for an ASGI application behind an adapter, which serves one request at a time."""
+
+        async def traced(scope: Scope, receive: Receive, send: Send) -> None:
+            trace_id = lambda_context(scope).get("xray_trace_id")
+            if not trace_id:
+                await app(scope, receive, send)
+                return
+            os.environ[TRACE_ID] = str(trace_id)
+            with self._tracer.provider.in_subsegment(name=f"## {self._service}"):
+                self._annotate(
+                    _facts(scope["method"], scope["path"], scope["query_string"].decode("latin-1"))
+                )
+                await app(scope, receive, self._watched(send))
+
+        return traced
+
+    def _watched(self, send: Send) -> Send:
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._annotate({"status": message["status"]})
+            await send(message)
+
+        return watched
+
+    def _annotate(self, facts: Mapping[str, Any]) -> None:
+        for name, value in facts.items():
+            self._tracer.put_annotation(name, value)
+
+    def _called(self, service: str, operation: str, seconds: float, status: int) -> None:
+        """A call that has just ended. `status` 0 is no answer at all."""
+        recorder: Any = self._tracer.provider
+        subsegment = recorder.begin_subsegment(service, namespace="aws")
+        if subsegment is None:
+            return
+        subsegment.start_time = time.time() - seconds
+        subsegment.set_aws({"operation": operation})
+        subsegment.put_http_meta("status", status)
+        subsegment.apply_status_code(status or 503)
+        recorder.end_subsegment()
+
+
+def _facts_of_event(event: Mapping[str, Any]) -> dict[str, str | int]:
+    """Of a schedule or of a table's records there is nothing to tell."""
+    http = (event.get("requestContext") or {}).get("http")
+    if http is None:
+        return {}
+    return _facts(http["method"], str(event.get("rawPath") or ""), str(event.get("rawQueryString") or ""))
+
+
+def _facts(method: str, path: str, query: str) -> dict[str, str | int]:
+    """Of the query nothing but the kind of wait: tokens may be in it."""
+    kind = parse_qs(query).get("live", [""])[0]
+    operation = f"{method} {kind}" if kind in _WAITS else method
+    return {"operation": operation, "stream": path.partition("?")[0][:_MAX_CHARACTERS]}

@@ -1,0 +1,30 @@
+"""Whether there are traces: what makes them (`traces.py`) is imported only where they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tidemark.settings import Settings
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
+
+
+def traced(service: str, settings: Settings, handler: Handler) -> Handler:
+    if not settings.tracing:
+        return handler
+    from tidemark.deployed.traces import Traces
+
+    return Traces(service).of_handler(handler)
+
+
+def traced_app(service: str, settings: Settings, app: ASGIApp) -> ASGIApp:
+    """The same for an application behind an adapter."""
+    if not settings.tracing:
+        return app
+    from tidemark.deployed.traces import Traces
+
+    return Traces(service).of_app(app)

@@ -1,0 +1,38 @@
+"""Bodies made smaller for storage: DynamoDB bills a write by the kilobyte, a read by four.
+
+Text and JSON shrink to a third or so, for a few microseconds. What a reader gets is byte for
+byte what was appended, and offsets count the bytes as they were appended.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+#: A smaller body leaves its item within the one kilobyte that every write is billed.
+_FROM_BYTES: Final = 768
+#: A start of this size that does not shrink says that the rest will not either.
+_PROBE_BYTES: Final = 2048
+#: Raw deflate: no header, no checksum (DynamoDB has its own).
+_RAW: Final = -zlib.MAX_WBITS
+#: The level that is a tenth larger and several times faster than the default.
+_LEVEL: Final = 1
+
+
+def deflate(data: bytes) -> bytes | None:
+    """`data` in fewer bytes, by an eighth at least; None where it is to be stored as it is."""
+    if len(data) < _FROM_BYTES:
+        return None
+    if len(data) > 2 * _PROBE_BYTES and _smaller(data[:_PROBE_BYTES]) is None:
+        return None
+    return _smaller(data)
+
+
+def inflate(deflated: bytes, size: int) -> bytes:
+    """The bytes again, `size` of them."""
+    return zlib.decompress(deflated, _RAW, size)
+
+
+def _smaller(data: bytes) -> bytes | None:
+    deflated = zlib.compress(data, _LEVEL, _RAW)
+    return deflated if len(deflated) <= len(data) * 7 // 8 else None

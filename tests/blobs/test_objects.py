@@ -1,0 +1,174 @@
+"""The short way to S3: what comes of each answer, and that requests are signed as boto3 does."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections import deque
+from typing import Any
+
+import pytest
+
+from tests.support import World, make_world
+from tidemark.blobs.objects import Objects, Refusal, connect_objects
+from tidemark.clients import s3_client
+from tidemark.local.engines import LocalServices
+from tidemark.protocol.errors import Busy, OutOfReach
+from tidemark.signed import Account, NoAnswer, Request
+
+NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+SLOW_DOWN = (503, b"<Error><Code>SlowDown</Code></Error>")
+BROKEN = (500, b"<Error><Code>InternalError</Code></Error>")
+MISSING = (404, b"<Error><Code>NoSuchKey</Code></Error>")
+REFUSED = (403, b"")
+OK = (200, b"body")
+Answer = tuple[int, bytes] | NoAnswer
+
+
+@pytest.fixture
+def world(services: LocalServices) -> World:
+    return make_world(services)
+
+
+@pytest.fixture
+def objects(world: World) -> Objects:
+    return world.process().objects
+
+
+@pytest.mark.parametrize(
+    "key", ["a", "log/a-b_c/d", "snapshot/i/0000000000000001-x.bootstrap", "ä b+%2F=&?#~"]
+)
+@pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 1000])
+def test_what_is_put_is_got(world: World, objects: Objects, key: str, data: bytes) -> None:
+    """Also by boto3, which does the rest of what is done to objects."""
+    objects.put(key, data)
+    assert objects.get(key) == data
+    found = world.process().s3.get_object(Bucket=world.bucket_name, Key=key)
+    assert found["Body"].read() == data
+
+
+def test_what_boto3_puts_is_got(world: World, objects: Objects) -> None:
+    world.process().s3.put_object(Bucket=world.bucket_name, Key="ä b", Body=b"there")
+    assert objects.get("ä b") == b"there"
+
+
+def answering(*answers: Answer) -> tuple[Objects, deque[Answer], list[float]]:
+    """Objects over an S3 that gives these answers in turn; which are left, and each pause."""
+    left = deque(answers)
+    pauses: list[float] = []
+
+    def send(_operation: str, _key: str, _body: bytes) -> tuple[int, bytes]:
+        answer = left.popleft()
+        if isinstance(answer, NoAnswer):
+            raise answer
+        return answer
+
+    objects = Objects(send)
+    objects.sleep = pauses.append
+    return objects, left, pauses
+
+
+@pytest.mark.parametrize("passing", [SLOW_DOWN, BROKEN, (429, b""), NoAnswer("lost")])
+@pytest.mark.parametrize("times", [1, 5])
+def test_what_may_pass_is_tried_again(passing: Answer, times: int) -> None:
+    objects, left, pauses = answering(*[passing] * times, OK)
+    assert objects.get("a") == b"body"
+    assert (len(left), len(pauses)) == (0, times)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"), [(SLOW_DOWN, Busy), (BROKEN, OutOfReach), (NoAnswer("lost"), OutOfReach)]
+)
+def test_what_does_not_pass_is_told(answer: Answer, error: type[Exception]) -> None:
+    """A client is told to come again, and nothing of what S3 said."""
+    objects, left, pauses = answering(*[answer] * 7)
+    with pytest.raises(error):
+        objects.put("a", b"x")
+    assert (len(left), len(pauses)) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"), [(MISSING, OutOfReach), (REFUSED, OutOfReach), ((400, b"odd"), Refusal)]
+)
+def test_what_will_not_pass_is_not_tried_again(answer: Answer, error: type[Exception]) -> None:
+    objects, left, _ = answering(answer, OK)
+    with pytest.raises(error):
+        objects.get("a")
+    assert len(left) == 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 2.0, 8.0])
+def test_the_answer_comes_before_the_gateway_gives_up(seconds: float) -> None:
+    """Connecting and reading have two and six seconds: a gateway that waits for thirty hears from us."""
+    now = [0.0]
+
+    def silent(*_: object) -> tuple[int, bytes]:
+        now[0] += seconds
+        raise NoAnswer("injected")
+
+    objects = Objects(silent)
+    objects.now, objects.sleep = lambda: now[0], lambda _: None
+    with pytest.raises(OutOfReach):
+        objects.get("a")
+    assert now[0] < 15
+
+
+def signed_by_boto3(monkeypatch: pytest.MonkeyPatch, operation: str, **arguments: Any) -> dict[str, str]:
+    """The headers that boto3 would send, at `NOW`."""
+    sent: list[Any] = []
+
+    class Sent(Exception):
+        pass
+
+    def stop(request: Any, **_: Any) -> None:
+        sent.append(request)
+        raise Sent
+
+    # A checksum beside the one that TLS has is of no use here: leave out asking for it.
+    monkeypatch.setenv("AWS_RESPONSE_CHECKSUM_VALIDATION", "when_required")
+    client = s3_client()
+    client.meta.events.register("before-send.s3", stop)
+    with pytest.raises(Sent):
+        getattr(client, operation)(**arguments)
+    return {
+        name.lower(): value if isinstance(value, str) else value.decode()
+        for name, value in sent[0].headers.items()
+    }
+
+
+@pytest.fixture
+def at_one_instant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("botocore.auth.get_current_datetime", lambda *_, **__: NOW.replace(tzinfo=None))
+
+
+@pytest.mark.usefixtures("at_one_instant")
+def test_a_read_is_signed_as_boto3_signs_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine here checks a signature; AWS does."""
+    expected = signed_by_boto3(monkeypatch, "get_object", Bucket=world.bucket_name, Key="log/ä b+c/1")
+    headers = sign("GET", world.bucket_name, b"")
+    assert headers["authorization"] == expected["authorization"]
+    assert headers["x-amz-date"] == expected["x-amz-date"]
+
+
+@pytest.mark.usefixtures("at_one_instant")
+def test_a_body_is_part_of_what_is_signed(world: World) -> None:
+    headers = sign("PUT", world.bucket_name, b"body")
+    assert headers["x-amz-content-sha256"] == hashlib.sha256(b"body").hexdigest()
+    assert "x-amz-content-sha256" in headers["authorization"]
+    assert headers["authorization"] != sign("PUT", world.bucket_name, b"other")["authorization"]
+
+
+def sign(method: str, bucket: str, body: bytes) -> dict[str, str]:
+    """The headers that a request of ours has."""
+    account, sent = Account(), {}
+
+    def http(service: Any, _seconds: float) -> Any:
+        def carry(request: Request) -> tuple[int, bytes]:
+            sent.update({name.lower(): value for name, value in service.sign(request)})
+            return OK
+
+        return carry
+
+    objects = connect_objects(account, bucket, http)
+    objects.send({"GET": "GetObject", "PUT": "PutObject"}[method], "log/ä b+c/1", body)
+    return sent

@@ -1,0 +1,248 @@
+"""The bucket is gone, silent, or closed to us: large bodies wait, everything else goes on.
+
+The functions' own handlers, given the events that AWS sends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+from botocore.awsrequest import AWSResponse
+
+from tests.faults.aws import OUT_OF_REACH, Breakable, Fault, answers
+from tests.http.asgi import Answer
+from tests.lambdas.functions import Functions, http_event
+from tests.support import World, make_world
+from tidemark.blobs.objects import connect_objects
+from tidemark.clients import s3_client
+from tidemark.local.engines import LocalServices
+
+_serial = itertools.count()
+TEXT = {"content-type": "text/plain"}
+SMALL, LARGE = b"small", b"x" * 70_000
+SLOW_DOWN = answers(503, "SlowDown")
+
+
+@pytest.fixture(scope="module")
+def world(services: LocalServices) -> World:
+    return make_world(services)
+
+
+@pytest.fixture(scope="module")
+def s3(services: LocalServices) -> Breakable:
+    return Breakable(s3_client())
+
+
+@pytest.fixture(scope="module")
+def functions(world: World, s3: Breakable) -> Iterator[Functions]:
+    running = Functions()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TABLE_NAME", world.table_name)
+        patch.setenv("BUCKET_NAME", world.bucket_name)
+        patch.setenv("LONG_POLL_SECONDS", "0")
+        patch.setenv("SSE_BUFFERED_SECONDS", "0")
+        patch_stores(patch, s3)
+        # Trying again takes no time.
+        patch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
+        running.start()
+        yield running
+        running.stop()
+
+
+def patch_stores(patch: pytest.MonkeyPatch, s3: Breakable) -> None:
+    """Both ways to the bucket."""
+    patch.setattr("tidemark.service.stores.s3_client", lambda: s3.client)
+    patch.setattr(
+        "tidemark.service.stores.connect_objects", lambda *given: s3.breaking(connect_objects(*given))
+    )
+
+
+@pytest.fixture
+def path() -> str:
+    return f"/v1/stream/bucket-gone/{next(_serial)}"
+
+
+@pytest.fixture(params=list(OUT_OF_REACH))
+def fault(request: pytest.FixtureRequest) -> Fault:
+    return OUT_OF_REACH[request.param]
+
+
+def put(path: str, body: bytes = b"", **headers: str) -> dict[str, object]:
+    return http_event("PUT", path, headers=TEXT | headers, body=body)
+
+
+def post(path: str, body: bytes, **headers: str) -> dict[str, object]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return http_event("POST", path, headers=TEXT | named, body=body)
+
+
+def get(path: str, query: str = "offset=-1") -> dict[str, object]:
+    return http_event("GET", path, query)
+
+
+def check_out_of_reach(answer: Answer) -> None:
+    """503, when to come again, and that nothing has changed: no stack trace, and not "unknown"."""
+    assert (answer.status, answer["retry-after"]) == (503, "5"), answer
+    assert answer.json == {"error": "Storage is out of reach, and nothing has changed; try again"}
+
+
+def test_small_appends_and_reads_go_on(functions: Functions, s3: Breakable, path: str, fault: Fault) -> None:
+    with s3.failing(fault):
+        assert functions(put(path)).status == 201
+        assert functions(post(path, SMALL)).status == 204
+        assert functions(get(path)).body == SMALL
+        assert functions(get(path, "offset=-1&live=long-poll")).body == SMALL
+        assert functions(get(path, "offset=-1&live=sse")).status == 200
+        assert functions(http_event("HEAD", path)).next_offset == f"{5:016d}"
+        assert functions(http_event("DELETE", path)).status == 204
+
+
+def test_a_large_append_waits_and_lands_once(
+    functions: Functions, s3: Breakable, path: str, fault: Fault
+) -> None:
+    """The body comes before the batch that points to it, so a refusal is a promise: nothing was written."""
+    assert functions(put(path, SMALL)).status == 201
+    append = post(path, LARGE, producer_id="p", producer_epoch="0", producer_seq="0")
+    with s3.failing(fault):
+        check_out_of_reach(functions(append))
+        assert functions(http_event("HEAD", path)).next_offset == f"{5:016d}"
+        assert functions(post(path, SMALL)).status == 204, "the next writer is not held up"
+    assert functions(append).status == 200
+    assert functions(append).status == 204, "it was repeated"
+    assert functions(get(path)).body == SMALL + SMALL + LARGE
+
+
+def test_a_stream_that_begins_large_is_not_there(
+    functions: Functions, s3: Breakable, path: str, fault: Fault
+) -> None:
+    with s3.failing(fault):
+        check_out_of_reach(functions(put(path, LARGE)))
+        assert functions(http_event("HEAD", path)).status == 404
+    assert functions(put(path, LARGE)).status == 201
+    assert functions(get(path)).body == LARGE
+
+
+@pytest.mark.parametrize("query", ["", "&live=long-poll", "&live=sse"])
+def test_a_page_with_a_large_body_waits_and_the_others_do_not(
+    functions: Functions, s3: Breakable, path: str, fault: Fault, query: str
+) -> None:
+    functions(put(path, LARGE))
+    functions(post(path, SMALL))
+    behind = f"offset={len(LARGE):016d}{query}"
+    # An environment of its own: this one has the bytes in memory, because it wrote them.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(functions.handlers, "read", functions.load("read"))
+        with s3.failing(fault):
+            check_out_of_reach(functions(get(path, f"offset=-1{query}")))
+            assert SMALL in functions(get(path, behind)).body
+            assert functions(get(path, "offset=now")).status == 200
+        assert functions(get(path, f"offset=-1{query}")).status == 200
+
+
+def test_a_snapshot_stays_what_it_was(functions: Functions, s3: Breakable, fault: Fault) -> None:
+    """Neither published by half nor lost; the messages behind it can be read."""
+    bucket = f"/bucket-gone-{next(_serial)}"
+    stream = f"{bucket}/run"
+    snapshot = f"{stream}/snapshot"
+    assert functions(put(bucket)).status == 201
+    assert functions(put(stream, b"abcdef")).status == 201
+    assert functions(put(f"{snapshot}/{0:016d}", b"the first")).status == 204
+    with s3.failing(fault):
+        check_out_of_reach(functions(put(f"{snapshot}/{6:016d}", b"the second")))
+        latest = functions(get(snapshot, ""))
+        assert (latest.status, latest["stream-snapshot-offset"]) == (307, f"{0:016d}")
+        check_out_of_reach(functions(get(f"{snapshot}/{0:016d}", "")))
+        check_out_of_reach(functions(get(f"{stream}/bootstrap", "")))
+        assert functions(get(stream)).body == b"abcdef", "nothing was trimmed"
+        assert functions(get(f"{bucket}/streams", "")).json["stream_count"] == 1
+    assert functions(get(f"{snapshot}/{0:016d}", "")).body == b"the first"
+    assert functions(put(f"{snapshot}/{6:016d}", b"the second")).status == 204
+
+
+def test_an_upload_is_published_later(functions: Functions, s3: Breakable, world: World) -> None:
+    """What was uploaded stays where it is until it can be looked at again."""
+    bucket = f"/bucket-gone-{next(_serial)}"
+    snapshot = f"{bucket}/run/snapshot/{6:016d}"
+    functions(put(bucket))
+    functions(put(f"{bucket}/run", b"abcdef"))
+    upload = functions(post(f"{snapshot}/upload", b"")).json
+    key = upload["url"].partition("?")[0].partition(f"{world.bucket_name}/")[2]
+    s3.client.put_object(Bucket=world.bucket_name, Key=key, Body=b"folded")
+    publish = put(snapshot, **{"snapshot-upload": upload["upload"]})
+    for name in ("no connection", "silence", "internal error"):
+        with s3.failing(OUT_OF_REACH[name]):
+            check_out_of_reach(functions(publish))
+    # S3 says this of an object that is not there as well, where listing is not allowed.
+    with s3.failing(OUT_OF_REACH["forbidden"]):
+        assert functions(publish).status == 409
+    assert functions(publish).status == 204
+    assert functions(get(snapshot, "")).body == b"folded"
+
+
+def test_a_bucket_that_is_too_busy_says_so(functions: Functions, s3: Breakable, path: str) -> None:
+    functions(put(path, SMALL))
+    with s3.failing(SLOW_DOWN):
+        answer = functions(post(path, LARGE))
+    assert (answer.status, answer["retry-after"]) == (429, "1")
+    assert functions(http_event("HEAD", path)).next_offset == f"{5:016d}"
+
+
+def test_what_failed_passes_by_a_few_tries(
+    functions: Functions, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hiccup is not the client's business."""
+    fresh = Breakable(s3_client())
+    patch_stores(monkeypatch, fresh)
+    monkeypatch.setitem(functions.handlers, "write", functions.load("write"))
+    functions(put(path))
+    left = [OUT_OF_REACH["internal error"], OUT_OF_REACH["hangs up"]]
+
+    def hiccup(url: str) -> AWSResponse | None:
+        return left.pop(0)(url) if left else None
+
+    with fresh.failing(hiccup):
+        assert functions(post(path, LARGE)).status == 204
+    assert fresh.asked == ["PutObject"] * 3
+
+
+def test_the_log_says_what_it_was(
+    functions: Functions, s3: Breakable, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever looks for the reason finds it there, and the client does not."""
+    caplog.set_level(logging.WARNING)
+    with s3.failing(OUT_OF_REACH["forbidden"]):
+        answer = functions(put(path, LARGE))
+    assert "AccessDenied" in caplog.text
+    assert "PutObject" in caplog.text
+    assert "AccessDenied" not in answer.body.decode()
+
+
+def test_the_janitor_does_by_and_by_what_it_could_not(
+    functions: Functions, s3: Breakable, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is due stays due. The round has failed, so somebody hears of it."""
+    assert functions(put(path, LARGE)).status == 201
+    assert functions(http_event("DELETE", path)).status == 204
+    janitor = functions.load("janitor")
+    monkeypatch.setitem(functions.handlers, "janitor", janitor)
+    stores = janitor.__globals__["_stores"]
+    clock = stores.clock_ms
+    stores.clock_ms = lambda: clock() + 2 * 3_600_000
+    with s3.failing(OUT_OF_REACH["no connection"]), pytest.raises(Exception, match="out of reach"):
+        functions.invoke("janitor", {})
+    assert functions.invoke("janitor", {})["reclaimed"] >= 1
+
+
+def test_every_try_is_over_before_the_gateway_gives_up(services: LocalServices) -> None:
+    """Or nobody would hear that nothing has changed: silence, once for each try, and the pauses between."""
+    config = s3_client().meta.config
+    tries = config.retries["total_max_attempts"]
+    longest = max(config.connect_timeout, config.read_timeout)
+    pauses = sum(2**tried for tried in range(tries - 1))
+    assert config.retries["mode"] == "standard"
+    assert tries * longest + pauses < 25
+    assert "AWS_MAX_ATTEMPTS" not in os.environ

@@ -1,0 +1,202 @@
+"""A table that does not answer, or is not there: what is known of the outcome is said, and in time."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.authorization.ways import WAYS, Answer, Way
+from tests.support import make_world, refusal
+from tidemark.local.engines import LocalServices
+from tidemark.log.dynamodb import DynamoDB, Fault
+from tidemark.protocol.errors import OutOfReach, Unavailable
+from tidemark.settings import Settings
+from tidemark.signed import BlockingHttp, NoAnswer, Request
+
+_serial = itertools.count()
+TEXT = {"Content-Type": "text/plain"}
+PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
+THROTTLED = refusal("ThrottlingException")
+#: Of a table that was deleted, or whose key or rights were taken away.
+GONE = [
+    "ResourceNotFoundException",
+    "AccessDeniedException",
+    "UnrecognizedClientException",
+    "ExpiredTokenException",
+]
+Send = Callable[..., tuple[int, bytes]]
+
+
+@pytest.fixture(scope="module", params=list(WAYS))
+def way(request: pytest.FixtureRequest, services: LocalServices) -> Iterator[Way]:
+    world = make_world(services)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TABLE_NAME", world.table_name)
+        patch.setenv("BUCKET_NAME", world.bucket_name)
+        patch.setenv("LONG_POLL_SECONDS", "0")
+        patch.setenv("SSE_SECONDS", "0")
+        patch.setenv("SSE_BUFFERED_SECONDS", "0")
+        patch.setattr("tidemark.signed.random.uniform", lambda *_: 0.0)
+        with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
+            yield opened
+
+
+@pytest.fixture
+def path(way: Way) -> str:
+    path = f"/v1/stream/silent/{next(_serial)}"
+    assert way("PUT", path, TEXT, b"first").status == 201
+    return path
+
+
+def requests_to(path: str) -> Iterator[tuple[str, str, dict[str, str], bytes]]:
+    yield "PUT", f"{path}/new", TEXT, b""
+    yield "PUT", f"{path}/new", TEXT, b"with content"
+    yield "POST", path, TEXT, b"x"
+    yield "HEAD", path, {}, b""
+    yield "DELETE", path, {}, b""
+    for query in ("?offset=-1", "?offset=now", "?offset=-1&live=long-poll", "?offset=-1&live=sse"):
+        yield "GET", path + query, {}, b""
+
+
+def check_unknown(answer: Answer, method: str) -> None:
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1"), answer
+    assert answer.headers["cache-control"] == "no-store"
+    if method != "HEAD":
+        assert "outcome is unknown" in answer.error
+        assert "injected" not in answer.error
+
+
+def silent(*_: Any) -> tuple[int, bytes]:
+    raise NoAnswer("injected")
+
+
+def test_silence_is_told_from_no(way: Way, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 for every operation, on every way in; afterwards all is as it was."""
+    with monkeypatch.context() as patch:
+        patch.setattr(BlockingHttp, "__call__", silent)
+        for method, target, headers, body in requests_to(path):
+            check_unknown(way(method, target, headers, body), method)
+    assert way("GET", path).body == b"first"
+    assert way("HEAD", f"{path}/new").status == 404
+
+
+def test_what_landed_unheard_lands_once(way: Way, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write is carried out and no answer comes back, however often it is asked for again."""
+    send = BlockingHttp.__call__
+
+    def lose(self: BlockingHttp, request: Request) -> tuple[int, bytes]:
+        send(self, request)
+        raise NoAnswer("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BlockingHttp, "__call__", lose)
+        check_unknown(way("POST", path, TEXT | PRODUCER, b" second"), "POST")
+    repeated = way("POST", path, TEXT | PRODUCER, b" second")
+    assert (repeated.status, repeated.headers["stream-next-offset"]) == (204, f"{12:016d}")
+    assert way("GET", path).body == b"first second"
+
+
+def lost_then(answer: tuple[int, bytes]) -> Callable[[Send], Send]:
+    """The first write is carried out unheard; from then on every call is answered so."""
+
+    def make(send: Send) -> Send:
+        lost = False
+
+        def once_lost(self: BlockingHttp, request: Request) -> tuple[int, bytes]:
+            nonlocal lost
+            if lost:
+                return answer
+            if request.headers["X-Amz-Target"].endswith(".PutItem"):
+                lost = True
+                send(self, request)
+                raise NoAnswer("injected")
+            return send(self, request)
+
+        return once_lost
+
+    return make
+
+
+@pytest.mark.parametrize("code", ["ThrottlingException", "AccessDeniedException"])
+def test_a_no_behind_a_silence_promises_nothing(
+    way: Way, path: str, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """429 says that nothing was written. Behind a write that may have landed, nobody can say that."""
+    with monkeypatch.context() as patch:
+        patch.setattr(BlockingHttp, "__call__", lost_then(refusal(code))(BlockingHttp.__call__))
+        check_unknown(way("POST", path, TEXT | PRODUCER, b" second"), "POST")
+    assert way("GET", path).body == b"first second", "it did land"
+    assert way("POST", path, TEXT | PRODUCER, b" second").status == 204
+
+
+@pytest.mark.parametrize("code", GONE)
+def test_a_table_that_cannot_be_asked(
+    way: Way, path: str, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """503, and that nothing has changed; the reason is in the log and not in the answer."""
+    with monkeypatch.context() as patch:
+        patch.setattr(BlockingHttp, "__call__", lambda *_: refusal(code, message="arn:aws:secret"))
+        for method, target, headers, body in requests_to(path):
+            answer = way(method, target, headers, body)
+            assert (answer.status, answer.headers["retry-after"]) == (503, "5"), answer
+            assert method == "HEAD" or "nothing has changed" in answer.error
+            assert b"arn" not in answer.body
+    assert way("GET", path).body == b"first"
+
+
+class Silence:
+    """A table that takes its time not to answer, by a clock that only this moves."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now, self.calls, self._seconds = 0.0, 0, seconds
+        self.dynamodb = DynamoDB(self._send)
+        self.dynamodb.now = lambda: self.now
+        self.dynamodb.sleep = self._pass
+
+    def _send(self, _operation: str, _body: bytes) -> tuple[int, bytes]:
+        self.calls += 1
+        self._pass(self._seconds)
+        raise NoAnswer("injected")
+
+    def _pass(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 2.0, 7.0])
+def test_the_answer_comes_before_the_gateway_gives_up(seconds: float) -> None:
+    """Connecting and reading have two and five seconds: a gateway that waits for thirty hears from us."""
+    silence = Silence(seconds)
+    with pytest.raises(Unavailable):
+        silence.dynamodb.call("GetItem", {})
+    assert silence.now < 15
+    assert silence.calls > 1 or seconds > 6
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([THROTTLED] * 6, "ThrottlingException"),
+        ([(500, b"{}"), *[THROTTLED] * 5], Unavailable),
+        ([THROTTLED, (500, b"{}"), *[THROTTLED] * 4], Unavailable),
+        ([THROTTLED, refusal("ConditionalCheckFailedException")], "ConditionalCheckFailedException"),
+        ([(500, b"{}"), refusal("ConditionalCheckFailedException")], "ConditionalCheckFailedException"),
+        ([refusal("AccessDeniedException")], OutOfReach),
+        ([THROTTLED, refusal("AccessDeniedException")], OutOfReach),
+        ([(500, b"{}"), refusal("AccessDeniedException")], Unavailable),
+        ([refusal("ValidationException")], "ValidationException"),
+    ],
+)
+def test_what_a_row_of_answers_comes_to(
+    answers: list[tuple[int, bytes]], expected: str | type[Exception]
+) -> None:
+    left = list(answers)
+    dynamodb = DynamoDB(lambda *_: left.pop(0))
+    dynamodb.sleep = lambda _: None
+    with pytest.raises((Fault, OutOfReach, Unavailable)) as raised:
+        dynamodb.call("PutItem", {})
+    assert left == []
+    assert expected == (raised.value.code if isinstance(raised.value, Fault) else type(raised.value))

@@ -1,0 +1,73 @@
+"""Buffered events at a character whose end is not written yet: the reader waits for it.
+
+There is nothing to show, and an answer that only said so would be asked for again at once,
+as fast as the network goes, for as long as the other half is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.lambdas.functions import Functions, http_event
+
+EURO = "€".encode()
+Open = Callable[[float], Functions]
+
+
+@pytest.fixture
+def waiting(functions: Functions) -> Iterator[Open]:
+    """Functions that wait so long at the tail, over the table of the others."""
+    opened: list[Functions] = []
+
+    def start(seconds: float) -> Functions:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SSE_BUFFERED_SECONDS", str(seconds))
+            opened.append(Functions())
+            opened[-1].start()
+        return opened[-1]
+
+    assert functions.handlers, "the table's name is in the environment"
+    yield start
+    for each in opened:
+        each.stop()
+
+
+def write(functions: Functions, method: str, path: str, body: bytes) -> None:
+    assert functions(http_event(method, path, headers={"content-type": "text/plain"}, body=body)).status < 300
+
+
+def test_it_waits(functions: Functions, waiting: Open, path: str) -> None:
+    """As long as a reader does who is at the tail, and then says where it still is."""
+    write(functions, "PUT", path, b"10 " + EURO[:1])
+    reader = waiting(0.5)
+    began = time.monotonic()
+    answer = reader(http_event("GET", path, "offset=0000000000000003&live=sse"))
+    assert time.monotonic() - began >= 0.5
+    assert [json.loads(event.data)["streamNextOffset"] for event in answer.events] == ["0000000000000003"]
+
+
+def test_what_comes_before_it_is_shown_at_once(functions: Functions, waiting: Open, path: str) -> None:
+    """The wait is not even begun: the client is back for the rest of it."""
+    write(functions, "PUT", path, b"10 " + EURO[:1])
+    reader = waiting(25)
+    began = time.monotonic()
+    answer = reader(http_event("GET", path, "offset=-1&live=sse"))
+    assert time.monotonic() - began < 25
+    assert [event.data for event in answer.events if event.type == "data"] == ["10 "]
+
+
+def test_its_end_comes(functions: Functions, waiting: Open, path: str) -> None:
+    write(functions, "PUT", path, b"10 " + EURO[:1])
+    reader = waiting(25)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(reader, http_event("GET", path, "offset=0000000000000003&live=sse"))
+        time.sleep(0.3)
+        write(functions, "POST", path, EURO[1:] + b"!")
+        events = answer.result().events
+    assert [event.data for event in events if event.type == "data"] == ["€!"]
+    assert json.loads(events[-1].data)["streamNextOffset"] == "0000000000000007"

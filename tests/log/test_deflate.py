@@ -1,0 +1,116 @@
+"""Bodies in the table: fewer bytes where that saves something, and always the same bytes again."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.costs.bodies import json_event, random_bytes
+from tests.support import JSON, Process, World, a_key
+from tidemark.log.deflate import deflate, inflate
+from tidemark.log.read import PAGE_BYTES, read_page
+from tidemark.log.schema import log_pk
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.append import INLINE_BYTES
+from tidemark.service.load import load_known
+from tidemark.service.read import read
+
+
+@given(st.binary(max_size=300), st.integers(min_value=1, max_value=400))
+def test_what_is_deflated_comes_back(piece: bytes, times: int) -> None:
+    data = piece * times
+    deflated = deflate(data)
+    if deflated is not None:
+        assert len(deflated) < len(data)
+        assert inflate(deflated, len(data)) == data
+
+
+@pytest.mark.parametrize("size", [0, 1, 300, 767])
+def test_what_fits_a_billed_kilobyte_is_left_alone(size: int) -> None:
+    """Nothing to save there: a reader finds it as it was sent, and a writer spends no time."""
+    assert deflate(b"x" * size) is None
+
+
+@pytest.mark.parametrize("size", [768, 1024, 4096, 4097, INLINE_BYTES])
+def test_random_bytes_are_left_alone(size: int) -> None:
+    assert deflate(random_bytes(size)) is None
+
+
+@pytest.mark.parametrize("size", [768, 1024, 4096, 4097, 10_240, INLINE_BYTES])
+def test_json_takes_half_at_most(size: int) -> None:
+    deflated = deflate(json_event(size))
+    assert deflated is not None
+    assert len(deflated) <= size * 0.6
+
+
+def test_a_long_body_that_does_not_shrink_is_not_tried_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image or a video costs its writer a look at the start, not a pass over everything."""
+    tried, plain = [], zlib.compress
+
+    def compress(data: bytes, *arguments: int) -> bytes:
+        tried.append(len(data))
+        return plain(data, *arguments)
+
+    monkeypatch.setattr(zlib, "compress", compress)
+    assert deflate(random_bytes(INLINE_BYTES)) is None
+    assert tried == [2048]
+
+
+def stored_items(process: Process, key: StreamKey) -> list[dict[str, Any]]:
+    record = load_known(process.stores, key).record
+    return process.stores.table.query(log_pk(key, record.incarnation))[0]
+
+
+def test_a_page_of_what_shrinks_to_nothing_is_still_a_page(world: World) -> None:
+    """One query's megabyte could hold hundreds of megabytes deflated; a function has 512."""
+    process, key = world.process(), a_key()
+    process.create(key)
+    for _ in range(100):
+        process.append(key, bytes(INLINE_BYTES))
+    reader, start, pages = world.process(), 0, []
+    while start < 100 * INLINE_BYTES:
+        page = read_page(reader.stores.table, load_known(reader.stores, key).record, start)
+        assert page.data == bytes(page.end - start)
+        pages.append(page)
+        start = page.end
+    assert [page.end - page.start for page in pages] == [PAGE_BYTES, 100 * INLINE_BYTES - PAGE_BYTES]
+    assert [page.up_to_date for page in pages] == [False, True]
+
+
+def test_no_more_than_a_page_is_inflated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, key = world.process(), a_key()
+    process.create(key)
+    for _ in range(100):
+        process.append(key, bytes(INLINE_BYTES))
+    inflated, plain = [], zlib.decompress
+
+    def counted(deflated: bytes, wbits: int, size: int) -> bytes:
+        inflated.append(size)
+        return plain(deflated, wbits, size)
+
+    monkeypatch.setattr(zlib, "decompress", counted)
+    read_page(process.stores.table, load_known(process.stores, key).record, 0)
+    assert PAGE_BYTES <= sum(inflated) <= PAGE_BYTES + INLINE_BYTES
+
+
+def test_a_stream_of_both_kinds_is_read_as_it_was_written(world: World) -> None:
+    """From any message, by a process that has seen none of it."""
+    process, key = world.process(), a_key()
+    process.create(key, content_type=JSON)
+    chance = random.Random(7)
+    sent = [json_event(chance.choice([200, 767, 1000, 5000, 60_000]), number) for number in range(30)]
+    for body in sent:
+        process.append(key, body, content_type=JSON)
+    items, _ = process.stores.table.query(
+        log_pk(key, process.create(key, content_type=JSON).known.record.incarnation)
+    )
+    assert {"b" in item for item in items} == {"z" in item for item in items} == {True, False}
+    start = 0
+    for index, body in enumerate(sent):
+        assert read(world.process().stores, key, start).data == b"".join(each + b"," for each in sent[index:])
+        start += len(body) + 1
