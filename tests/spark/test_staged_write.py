@@ -201,14 +201,14 @@ def test_lost_replies_of_the_table_double_nothing(
 
     filled(world, name, content_type=JSON)
     made: list[Faults] = []
-    connect = thin.DynamoDB
+    connect = thin.connect_dynamodb
 
-    def breaking(send: Any) -> Any:
-        dynamodb = connect(send)
+    def breaking(account: Any, *, endpoint: str | None = None) -> Any:
+        dynamodb = connect(account, endpoint=endpoint)
         made.append(Faults(dynamodb, 7, lost=0.2, throttled=0.1))
         return dynamodb
 
-    monkeypatch.setattr(storage, "DynamoDB", breaking)
+    monkeypatch.setattr(storage, "connect_dynamodb", breaking)
     attempt = Attempt(
         table_options(world)
         | {"stream": name, "stagingDir": str(tmp_path), "producerId": name, "bytesPerAppend": "500"}

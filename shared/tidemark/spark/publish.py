@@ -107,7 +107,7 @@ class LogPublisher:
 
     def create(self, stream: str, content_type: ContentType) -> None:
         request = CreateRequest(content_type, NEVER, closed=False)
-        self._patiently(lambda: create(self._stores, self._key(stream), request))
+        patiently(lambda: create(self._stores, self._key(stream), request), self._retry_seconds)
 
     def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
         request = AppendRequest(content_type, body, claim=claim)
@@ -118,20 +118,21 @@ class LogPublisher:
                 raise answer
 
         try:
-            self._patiently(once)
+            patiently(once, self._retry_seconds)
         except Refused as refusal:
             text = _explain(stream, claim, refusal.status, refusal.message)
             raise NotPublished(text) from refusal
 
-    def _patiently(self, act: Callable[[], object]) -> None:
-        """Busy passes, and an append with a claim may be sent again after silence."""
-        for pause in patience(self._retry_seconds):
-            try:
-                act()
-            except (Busy, Unavailable) as fault:
-                pause(fault)
-            else:
-                return
+
+def patiently(act: Callable[[], object], seconds: float) -> None:
+    """Busy passes, and what may be done twice may be done again after silence."""
+    for pause in patience(seconds):
+        try:
+            act()
+        except (Busy, Unavailable) as fault:
+            pause(fault)
+        else:
+            return
 
 
 def _explain(stream: str, claim: Claim, status: int, text: str) -> str:

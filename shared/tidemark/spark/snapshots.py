@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidemark.spark.folds import BadMessage, Fold, find_fold
 from tidemark.spark.options import Origin
 from tidemark.spark.origin import DataLoss, MissingStream, Position, Reader, connect, is_past
-from tidemark.spark.web import HttpFault, Web
+from tidemark.spark.snapshot_store import SnapshotRefused, connect_snapshots
 
 RESULT_SCHEMA: Final = (
     "stream STRING, outcome STRING, offset STRING, messages BIGINT, skipped BIGINT, detail STRING"
@@ -62,22 +62,13 @@ class Outcome:
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class Published:
-    """The snapshot that is there."""
-
-    offset: str
-    body: bytes
-
-
 class Snapshotter:
     """One task's work, connected."""
 
-    def __init__(self, plan: SnapshotPlan, reader: Reader | None = None, web: Web | None = None) -> None:
+    def __init__(self, plan: SnapshotPlan) -> None:
         self._plan = plan
-        self._reader = reader or connect(plan.origin)
-        to = plan.publish_to
-        self._web = web or Web(to.token, retry_seconds=to.retry_seconds)
+        self._reader: Reader = connect(plan.origin)
+        self._store = connect_snapshots(plan.publish_to)
         self._fold: Fold = find_fold(plan.fold, plan.key)
 
     def run(self, stream: str) -> Outcome:
@@ -91,7 +82,7 @@ class Snapshotter:
     def _run(self, stream: str) -> Outcome:
         head = self._reader.head(stream)
         end = self._limit(stream, head.tail)
-        before = self._latest(stream)
+        before = None if self._plan.dry_run else self._store.latest(stream)
         start = head.earliest
         if before is not None:
             start = Position(before.offset, head.tail.incarnation, head.tail.content_type)
@@ -128,29 +119,16 @@ class Snapshotter:
                     batch.column("value").to_pylist(), batch.column("offset").to_pylist(), strict=True
                 )
 
-    def _url(self, stream: str, offset: str = "") -> str:
-        return f"{self._plan.publish_to.stream_url(stream)}/snapshot{offset and '/' + offset}"
-
-    def _latest(self, stream: str) -> Published | None:
-        if self._plan.dry_run:
-            return None
-        answer = self._web.ask("GET", self._url(stream), allow=frozenset({404}))
-        if answer.status == 404:
-            return None
-        return Published(answer.headers["Stream-Snapshot-Offset"], answer.data)
-
     def _publish(self, result: Outcome, body: bytes) -> Outcome:
         if self._plan.dry_run:
             result.outcome = FOLDED
             result.detail = body.decode(errors="replace")
             return result
-        headers = {"Content-Type": self._fold.content_type}
         try:
-            self._web.ask("PUT", self._url(result.stream, result.offset), headers=headers, body=body)
-        except HttpFault as fault:
-            # Somebody published a later one, or the stream was created again: theirs counts.
-            result.outcome = CONFLICT if fault.status in (404, 409, 410) else FAILED
-            result.detail = str(fault)
+            self._store.publish(result.stream, result.offset, self._fold.content_type, body)
+        except SnapshotRefused as refusal:
+            result.outcome = CONFLICT if refusal.is_conflict else FAILED
+            result.detail = str(refusal)
         return result
 
 
