@@ -68,6 +68,19 @@ def test_offsets_that_are_none_are_named_when_planning(
         read_here(table_options(world), subscribe=name, **{option: f'{{"{name}": "{offset}"}}'})
 
 
+def test_offsets_at_both_ends_are_named_together(world: World, name: str) -> None:
+    filled(world, name, b"one", b"two")
+    places = {
+        "startingOffsets": f'{{"{name}": "1"}}',
+        "endingOffsets": f'{{"{name}": "{render_offset(99)}"}}',
+    }
+    with pytest.raises(InvalidOptions) as refused:
+        read_here(table_options(world), subscribe=name, **places)
+    first, second = refused.value.faults
+    assert first.startswith(f"startingOffsets: {name}: '1' is not an offset")
+    assert second.startswith(f"endingOffsets: {name}: {render_offset(99)} lies beyond the tail")
+
+
 def test_missing_streams_are_all_named(world: World, name: str) -> None:
     filled(world, name, b"x")
     with pytest.raises(InvalidOptions, match=f"no such stream in v1: {name}-b, {name}-c"):

@@ -72,15 +72,31 @@ def ending_positions(options: ReadOptions, reader: Reader, heads: Mapping[str, H
     )
 
 
-def require_order(starts: Positions, ends: Positions) -> None:
-    """Raises InvalidOptions."""
-    faults = [
+def pinned_ends(
+    options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
+) -> tuple[Positions, Positions]:
+    """Where a batch read begins and ends in each stream. Raises InvalidOptions, for all offsets
+    that are wrong, and DataLoss."""
+    found: list[Positions] = []
+    faults: list[str] = []
+    for positions_of in (starting_positions, ending_positions):
+        try:
+            found.append(positions_of(options, reader, heads))
+        except InvalidOptions as fault:
+            faults += fault.faults
+    faults = faults or _crossed(*found)
+    if faults:
+        raise InvalidOptions(faults)
+    starts, ends = found
+    return starts, ends
+
+
+def _crossed(starts: Positions, ends: Positions) -> list[str]:
+    return [
         f"startingOffsets: {name}: {starts[name].offset} lies beyond where it is to end, {end.offset}"
         for name, end in sorted(ends.items())
         if is_past(starts[name].offset, end.offset)
     ]
-    if faults:
-        raise InvalidOptions(faults)
 
 
 def _given_positions(
