@@ -205,8 +205,9 @@ def test_a_message_that_does_not_fold_is_named_or_skipped(
     code, _, err = start("snapshot", *where, "--subscribe", name, *by_key, *dry)
     assert (code, f"stream {name}, message at 0000000000000008: it is no JSON object" in err) == (1, True)
     patch = ["--fold", "merge-patch", "--on-error", "skip"]
-    code, said, _ = start("snapshot", *where, "--subscribe", f"{name}-t", *patch, *dry)
+    code, said, err = start("snapshot", *where, "--subscribe", f"{name}-t", *patch, *dry)
     assert (code, "skipped_messages=1" in said) == (0, True)
+    assert f"{name}-t: 1 skipped, the first of them: message at 0000000000000002: it is not JSON" in err
     assert spark.read.json(str(tmp_path / "folds")).first().detail == "{}"
 
 
