@@ -71,6 +71,17 @@ def test_offsets_that_are_none_are_named_when_planning(
         read_here(table_options(world), subscribe=name, **{option: f'{{"{name}": "{offset}"}}'})
 
 
+def test_streams_that_offsets_do_not_name_are_read_whole(world: World, name: str) -> None:
+    """From their earliest message, or to their tail."""
+    filled(world, f"{name}-a", b"one", b"two")
+    filled(world, f"{name}-b", b"three", b"four")
+    both, middle = f"{name}-a,{name}-b", f'{{"{name}-a": "{render_offset(3)}"}}'
+    found = read_here(table_options(world), subscribe=both, endingOffsets=middle)
+    assert [value for _, _, value in found] == [b"one", b"three", b"four"]
+    found = read_here(table_options(world), subscribe=both, startingOffsets=middle)
+    assert [value for _, _, value in found] == [b"two", b"three", b"four"]
+
+
 def test_offsets_at_both_ends_are_named_together(world: World, name: str) -> None:
     filled(world, name, b"one", b"two")
     places = {

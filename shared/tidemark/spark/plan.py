@@ -60,16 +60,16 @@ def starting_positions(
         return {name: head.earliest for name, head in heads.items()}
     if isinstance(given, Latest):
         return {name: head.tail for name, head in heads.items()}
-    return _given_positions("startingOffsets", given, options, reader, heads)
+    wanted = {name: given.get(name, "earliest") for name in heads}
+    return _given_positions("startingOffsets", wanted, options, reader, heads)
 
 
 def ending_positions(options: ReadOptions, reader: Reader, heads: Mapping[str, Head]) -> dict[str, Position]:
     given = options.ending
     if not isinstance(given, Mapping):
         return {name: head.tail for name, head in heads.items()}
-    return {name: head.tail for name, head in heads.items()} | _given_positions(
-        "endingOffsets", given, options, reader, heads
-    )
+    wanted = {name: given.get(name, "latest") for name in heads}
+    return _given_positions("endingOffsets", wanted, options, reader, heads)
 
 
 def pinned_ends(
@@ -100,12 +100,12 @@ def _crossed(starts: Positions, ends: Positions) -> list[str]:
 
 
 def _given_positions(
-    option: str, given: Mapping[str, str], options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
+    option: str, wanted: Mapping[str, str], options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
 ) -> dict[str, Position]:
     positions, faults = {}, []
     for name, head in heads.items():
         try:
-            positions[name] = _given_position(given.get(name, "earliest"), options, reader, head)
+            positions[name] = _given_position(wanted[name], options, reader, head)
         except BadOffset as fault:
             faults.append(f"{option}: {fault}")
     if faults:
