@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from tidemark.http import answers
 from tidemark.http.backend import Backend, backend_of
 from tidemark.http.gone import ClientGone, unless_gone
-from tidemark.http.live import BUFFERED_BYTES, EventStream, event_stream, read_or_wait
+from tidemark.http.live import event_stream, gathered_events, read_or_wait
 from tidemark.http.requests import (
     STREAM_ROOT,
     Live,
@@ -107,7 +107,8 @@ async def _server_sent_events(
     request: Request, backend: Backend, key: StreamKey, asked: ReadRequest
 ) -> Response:
     if "aws.event" in request.scope:
-        return await _buffered_events(backend, key, asked)
+        record, events = await gathered_events(backend, key, asked)
+        return Response(events, headers=answers.event_stream_headers(record))
     reading = await backend.run(lambda: read(backend.stores, key, asked.read_from))
     headers = answers.event_stream_headers(reading.record)
     return StreamingResponse(_counted(event_stream(backend, key, asked, reading)), headers=headers)
@@ -117,14 +118,6 @@ async def _counted(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     with PROCESS.waiting("sse"):
         async for each in events:
             yield each
-
-
-async def _buffered_events(backend: Backend, key: StreamKey, asked: ReadRequest) -> Response:
-    """An HTTP API hands on an answer only once it is complete: data, control, end. It waits
-    a moment at the tail, and the client comes again."""
-    reading = await read_or_wait(backend, key, asked, backend.settings.sse_buffered_seconds)
-    events = EventStream(asked.cursor, BUFFERED_BYTES).render(reading, backend.stores.clock_ms())
-    return Response(events, headers=answers.event_stream_headers(reading.record))
 
 
 #: What each method does to a stream; every other one is answered with 405.
