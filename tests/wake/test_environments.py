@@ -92,7 +92,7 @@ def test_buffered_events_take_their_time(
     world: World, monkeypatch: pytest.MonkeyPatch, room: int, messages: list[str]
 ) -> None:
     """The official npm client takes three answers that came within a second for a broken proxy's, and stops
-    without a word. So an answer that is complete at once waits, and brings what comes meanwhile where it fits."""
+    without a word. So an answer that is complete at once waits, and brings what came by then if it fits."""
     scene = Scene(world, one_at_a_time, settings=Settings(sse_buffered_seconds=20))
     scene.writer.append(scene.key, b"old", content_type=scene.content_type)
     slept: list[float] = []
@@ -102,7 +102,7 @@ def test_buffered_events_take_their_time(
         scene.writer.append(scene.key, b"more", content_type=scene.content_type)
 
     monkeypatch.setattr(live, "BUFFERED_BYTES", room)
-    monkeypatch.setattr(live.asyncio, "sleep", sleep)
+    monkeypatch.setattr("tidemark.http.live.asyncio.sleep", sleep)
     environment = Environment(scene.app, [event(scene, live="sse")])
     environment.start()
     [answer] = environment.join_in_time()

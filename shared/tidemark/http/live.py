@@ -14,6 +14,7 @@ from tidemark.http.backend import Backend
 from tidemark.http.requests import ReadRequest
 from tidemark.log.read import PAGE_BYTES, Page
 from tidemark.log.records import StreamRecord
+from tidemark.meter import PROCESS, WAKE_SECONDS
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.cursor import decide_cursor
 from tidemark.protocol.errors import Refused, StreamNotFound
@@ -207,6 +208,13 @@ def _data_event(content_type: ContentType, stored: bytes) -> bytes:
     return render_data_event(content_type, stored) if stored else b""
 
 
+def count_wake(reading: Reading, waited_since_ms: int, now_ms: int) -> None:
+    """Only what was appended after the wait began has woken anybody."""
+    batches = reading.page.batches
+    if batches and batches[0].time_ms >= waited_since_ms:
+        PROCESS.observe(WAKE_SECONDS, max(0, now_ms - batches[0].time_ms) / 1000)
+
+
 async def event_stream(
     backend: Backend, key: StreamKey, asked: ReadRequest, reading: Reading
 ) -> AsyncIterator[bytes]:
@@ -216,20 +224,26 @@ async def event_stream(
     deadline = time.monotonic() + backend.settings.sse_seconds
     with backend.hub.listen(key) as bell:
         follower = Follower(backend, bell, reading)
-        yield events.render(reading, backend.stores.clock_ms())
+        sent_ms = backend.stores.clock_ms()
+        yield events.render(reading, sent_ms)
         while not reading.page.closed and (now := time.monotonic()) < deadline:
             try:
                 later = await follower.next(min(deadline, now + HEARTBEAT_SECONDS))
             except Refused:
                 return
-            reading = later or reading
-            yield events.render(reading, backend.stores.clock_ms()) if later else HEARTBEAT
+            if later is None:
+                yield HEARTBEAT
+                continue
+            reading, waited_since_ms, sent_ms = later, sent_ms, backend.stores.clock_ms()
+            count_wake(reading, waited_since_ms, sent_ms)
+            yield events.render(reading, sent_ms)
 
 
 async def gathered_events(backend: Backend, key: StreamKey, asked: ReadRequest) -> tuple[StreamRecord, bytes]:
     """A complete event stream, for an HTTP API, which hands on an answer only once it is: what is
     there or comes within a moment, and where to come again. Raises as `read_or_wait` does."""
     began, patience_seconds = time.monotonic(), backend.settings.sse_buffered_seconds
+    began_ms = backend.stores.clock_ms()
     reading = await read_or_wait(backend, key, asked, patience_seconds)
     events = EventStream(asked.cursor, BUFFERED_BYTES)
     rendered = events.render(reading, backend.stores.clock_ms())
@@ -237,6 +251,7 @@ async def gathered_events(backend: Backend, key: StreamKey, asked: ReadRequest) 
     if left_seconds > 0 and not reading.page.closed:
         await asyncio.sleep(left_seconds)
         rendered += await _gathered_since(backend, events, reading, BUFFERED_BYTES - len(rendered))
+    count_wake(reading, began_ms, backend.stores.clock_ms())
     return reading.record, rendered
 
 
