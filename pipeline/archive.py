@@ -58,7 +58,7 @@ def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
 def archive_export(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.export import read_export
     from tidemark.spark.job import origin_options
-    from tidemark.spark.options import parse_read_options
+    from tidemark.spark.read_options import parse_read_options
 
     options = parse_read_options(origin_options(given) | {"subscribe": "-"}, streaming=False)
     rows = with_date(read_export(spark, given.from_export, options.origin))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from dataclasses import replace
 from typing import Any
 
 from tidemark.spark.job import Job, JobFailed, add_subscription, origin_options, parser_for, run
@@ -26,7 +27,10 @@ NAME = "snapshot"
 def parser() -> argparse.ArgumentParser:
     made = parser_for(NAME, __doc__ or "")
     add_subscription(made)
-    made.add_argument("--publish-url", help="the server to publish to (default: --url)")
+    made.add_argument(
+        "--publish-url",
+        help="the server to publish by (default: --url, or none: straight to the table and S3)",
+    )
     made.add_argument("--fold", required=True, help="last-by-key, merge-patch or module:Class")
     made.add_argument("--key", default="key", help="of last-by-key: the member that tells messages apart")
     made.add_argument(
@@ -42,16 +46,14 @@ def parser() -> argparse.ArgumentParser:
 
 def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.folds import UnknownFold, find_fold
-    from tidemark.spark.options import Origin, Transport, parse_read_options
     from tidemark.spark.origin import connect
     from tidemark.spark.plan import look, require_all
+    from tidemark.spark.read_options import parse_read_options
     from tidemark.spark.snapshots import SnapshotPlan, floors_of, snapshot_streams
 
     subscription = {"subscribe": given.subscribe} if given.subscribe else {"subscribePattern": given.pattern}
     options = parse_read_options(origin_options(given) | subscription, streaming=False)
     url = (given.publish_url or given.url or "").rstrip("/")
-    if not given.dry_run and not url:
-        raise JobFailed("--publish-url is missing: snapshots are published over HTTP")
     if not given.dry_run and options.origin.bucket == "v1":
         raise JobFailed("--bucket is missing: only streams in a bucket have snapshots")
     try:
@@ -60,13 +62,7 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
         raise JobFailed(str(fault)) from fault
     plan = SnapshotPlan(
         origin=options.origin,
-        publish_to=Origin(
-            Transport.HTTP,
-            options.origin.bucket,
-            url=url,
-            stream_path=f"/{options.origin.bucket}",
-            token=options.origin.token,
-        ),
+        publish_to=published_by(options.origin, url),
         fold=given.fold,
         key=given.key,
         skip_bad=given.on_error == "skip",
@@ -82,6 +78,15 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     job.say(f"{len(streams)} streams")
     results = snapshot_streams(spark, plan, streams, given.tasks).persist()
     conclude(results, given, job)
+
+
+def published_by(origin: Any, url: str) -> Any:
+    """The server that is named, or else who reads the table publishes as the server would."""
+    from tidemark.spark.options import Transport
+
+    if not url:
+        return origin
+    return replace(origin, transport=Transport.HTTP, url=url, stream_path=f"/{origin.bucket}")
 
 
 def conclude(results: Any, given: argparse.Namespace, job: Job) -> None:

@@ -31,15 +31,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    rows = (
-        spark.read.format("tidemark")
-        .options(**read_options(given))
-        .load()
-        .select("stream", "offset", "end_offset", "timestamp", "value")
-    )
-    table = [row.asDict() for row in measure(rows).collect()]
+    from tidemark.spark.origin import connect
+    from tidemark.spark.plan import look
+    from tidemark.spark.read_options import parse_read_options
+
+    asked = read_options(given)
     consumers = [named(text) for text in given.consumer]
-    add_lag(spark, table, consumers)
+    options = parse_read_options(asked, streaming=False)
+    heads = look(options, connect(options.origin)) if consumers else {}
+    rows = spark.read.format("tidemark").options(**asked).load().select("stream", "timestamp", "value")
+    table = [row.asDict() for row in measure(rows).collect()]
+    add_lag(spark, table, consumers, heads)
     sys.stdout.write(render(table, [*COLUMNS, *(f"lag_{name}" for name, _ in consumers)]))
     if given.out:
         spark.createDataFrame(table).coalesce(1).write.mode("overwrite").json(given.out)
@@ -64,7 +66,6 @@ def measure(rows: Any) -> Any:
             functions.max(size).alias("max_bytes"),
             functions.round(functions.count("*") / seconds, 2).alias("per_second"),
             functions.max("timestamp").cast("string").alias("last_append"),
-            functions.max("end_offset").alias("tail"),
         )
         .orderBy("stream")
     )
@@ -77,7 +78,9 @@ def named(text: str) -> tuple[str, str]:
     return name, checkpoint
 
 
-def add_lag(spark: Any, table: list[dict[str, Any]], consumers: list[tuple[str, str]]) -> None:
+def add_lag(
+    spark: Any, table: list[dict[str, Any]], consumers: list[tuple[str, str]], heads: dict[str, Any]
+) -> None:
     from tidemark.spark.checkpoints import NoCheckpoint, taken_positions
 
     for name, checkpoint in consumers:
@@ -86,13 +89,19 @@ def add_lag(spark: Any, table: list[dict[str, Any]], consumers: list[tuple[str, 
         except NoCheckpoint as fault:
             raise JobFailed(str(fault)) from fault
         for row in table:
-            position = taken.get(row["stream"])
-            row[f"lag_{name}"] = lag(row["tail"], position.offset if position else "0")
+            row[f"lag_{name}"] = lag(heads.get(row["stream"]), taken.get(row["stream"]))
 
 
-def lag(tail: str, taken: str) -> int | None:
-    """In bytes, where offsets are byte positions."""
-    return int(tail) - int(taken) if tail.isdigit() and taken.isdigit() else None
+def lag(head: Any, taken: Any) -> int | None:
+    """In bytes, where offsets are byte positions. Of a stream that was created again nothing was
+    taken, and nobody lags behind what is not retained any more."""
+    if head is None or not head.tail.offset.isdigit():
+        return None
+    tail = int(head.tail.offset)
+    places = [head.earliest.offset] if taken is None or taken.is_of_another(head.tail) else [taken.offset]
+    places.append(head.earliest.offset)
+    begun = max((int(place) for place in places if place.isdigit()), default=0)
+    return max(0, tail - begun)
 
 
 def render(table: list[dict[str, Any]], columns: list[str]) -> str:

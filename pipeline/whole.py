@@ -196,7 +196,7 @@ def fold_and_compare(pipeline: Pipeline) -> None:
         folded = folds_in(pipeline.path("folds"))
         compare_folds(histories, folded)
         return
-    pipeline.job("snapshot", *fold, "--publish-url", pipeline.url)
+    pipeline.job("snapshot", *fold)
     pipeline.make(100)
     for name in pipeline.names:
         snapshot, updates = bootstrap(pipeline, name)

@@ -18,10 +18,12 @@ def token(index: int) -> str:
 
 
 class OpaqueServer:
-    """`snapshots` lists what was published: path, body and content type."""
+    """`snapshots` lists what was published: path, body and content type. With an `incarnation` its
+    entity tags tell it, as the protocol's form of them does (§10.1)."""
 
     def __init__(self, *, is_json: bool) -> None:
         self._is_json = is_json
+        self.incarnation = ""
         self._bodies: list[bytes] = []
         self._retained = 0
         self.snapshots: list[tuple[str, bytes, str]] = []
@@ -45,6 +47,11 @@ class OpaqueServer:
 
     def append(self, body: bytes) -> None:
         self._bodies.append(body)
+
+    def create_again(self) -> None:
+        """Deleted and created: empty, and another one to those who look at the tags."""
+        self._bodies.clear()
+        self.incarnation = self.incarnation and self.incarnation + "+"
 
     def retain_from(self, index: int) -> None:
         self._retained = index
@@ -95,6 +102,8 @@ class OpaqueServer:
         if method == "HEAD":
             return 200, headers, b""
         start = 0 if query["offset"] == ["-1"] else int(query["offset"][0][1:5])
+        if self.incarnation:
+            headers["etag"] = f'"{self.incarnation}:{token(start)}:{self.tail}"'
         if start < self._retained:
             return 410, {}, b"gone"
         bodies = self._bodies[start:]

@@ -6,9 +6,10 @@ from typing import Any
 
 from tests.support import BYTES, World
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.spark.options import Origin, ReadOptions, parse_read_options
+from tidemark.spark.options import Origin
 from tidemark.spark.origin import Reader, connect
 from tidemark.spark.plan import ending_positions, look, plan_parts, require_all, starting_positions
+from tidemark.spark.read_options import ReadOptions, parse_read_options
 
 Row = tuple[str, str, bytes]
 

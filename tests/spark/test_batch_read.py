@@ -76,6 +76,50 @@ def test_streams_by_pattern_and_filters_on_their_names(read: Read, world: World,
     assert filtered.rdd.getNumPartitions() == (1 if spark_version() >= (4, 1) else 2)
 
 
+FILTERS = [
+    "offset = '0000000000000008'",
+    "offset = '0000000000000009'",
+    "offset > '0000000000000004'",
+    "offset >= '0000000000000004' AND offset < '0000000000000016'",
+    "offset >= '0000000000000005' AND offset <= '0000000000000012'",
+    "offset <= '0000000000000000'",
+    "offset < '0000000000000000'",
+    "offset > '9999999999999999'",
+    "offset > '5'",
+    "offset < '00000000000000041'",
+    "offset != '0000000000000004'",
+    "offset IN ('0000000000000004', '0000000000000016')",
+    "end_offset > '0000000000000012'",
+    "bucket = 'v1' AND offset >= '0000000000000012'",
+    "bucket = 'elsewhere'",
+    "bucket IN ('elsewhere', 'v1')",
+    "bucket IN ('elsewhere') OR offset = '0000000000000004'",
+    "stream = 'another' AND offset >= '0000000000000000'",
+]
+
+
+@pytest.mark.parametrize("condition", FILTERS)
+def test_a_filter_gives_the_rows_that_it_gives_anywhere(
+    read: Read, spark: Any, world: World, name: str, condition: str
+) -> None:
+    """Whether it decides what is read or is evaluated by Spark afterwards; cut in many parts."""
+    filled(world, name, b"[1,22,333]", b'"four"', b"[5,66]", content_type=JSON)
+    frame = read(subscribe=name, bytesPerPartition="5")
+    everything = spark.createDataFrame(frame.collect(), frame.schema)
+    assert rows(frame.where(condition)) == rows(everything.where(condition))
+
+
+def test_filters_on_offsets_and_buckets_decide_what_is_read(read: Read, world: World, name: str) -> None:
+    """From 4.1 on: the parts of ten that hold what was asked for, and none of another bucket."""
+    filled(world, name, *[b"0123456789"] * 10)
+    frame = read(subscribe=name, bytesPerPartition="10")
+    some = frame.where("offset >= '0000000000000030' AND offset < '0000000000000050'")
+    none = frame.where("bucket = 'elsewhere'")
+    pushed = spark_version() >= (4, 1)
+    assert (some.rdd.getNumPartitions(), none.rdd.getNumPartitions()) == ((2, 1) if pushed else (10, 10))
+    assert (some.count(), none.count()) == (2, 0)
+
+
 def test_an_empty_stream_has_no_rows(read: Read, world: World, name: str) -> None:
     filled(world, name)
     assert read(subscribe=name).count() == 0
@@ -93,3 +137,13 @@ def test_every_wrong_option_is_named_before_a_task_starts(read: Read, spark: Any
         "failOnDataLoss: must",
     ):
         assert fault in text
+
+
+def test_a_read_that_ends_before_it_begins_is_refused(read: Read, world: World, name: str) -> None:
+    filled(world, name, b"one", b"two")
+    places = {
+        "startingOffsets": f'{{"{name}": "0000000000000006"}}',
+        "endingOffsets": f'{{"{name}": "0000000000000003"}}',
+    }
+    with pytest.raises(Exception, match=f"startingOffsets: {name}: 0000000000000006 lies beyond"):
+        read(subscribe=name, **places).count()

@@ -234,7 +234,7 @@ def test_a_message_that_does_not_fold_is_named_or_skipped(
         ),
         (
             ["snapshot", "--subscribe", "a", "--fold", "merge-patch", "--no-consumer"],
-            "--publish-url is missing",
+            "--bucket is missing",
         ),
         (["stats", "--subscribe", "nowhere"], "no such stream in v1: nowhere"),
         (["stats", "--subscribe", "a", "--option", "tabel=x"], "did you mean table?"),

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.spark.options import (
-    Earliest,
-    InvalidOptions,
-    Latest,
-    Transport,
-    parse_read_options,
-    parse_write_options,
-)
+from tidemark.spark.options import InvalidOptions, Transport
+from tidemark.spark.read_options import Earliest, Latest, parse_read_options
+from tidemark.spark.write_options import parse_write_options
 
 TABLE = {"subscribe": "a"}
 HTTP = TABLE | {"url": "http://h"}
@@ -52,6 +47,11 @@ def read_faults(given: dict[str, str], *, streaming: bool = False) -> list[str]:
             TABLE | {"endingOffsets": '{"c":"1","b":"2"}'},
             "endingOffsets names streams that are not subscribed: b, c",
         ),
+        (
+            {"subscribePattern": "a.*", "startingOffsets": '{"ab": "-1", "ba": "-1"}'},
+            "startingOffsets names streams that are not subscribed: ba",
+        ),
+        (TABLE | {"pushDown": "true"}, "unknown option pushdown"),
         (TABLE | {"startingOffsets": "latest"}, "a batch read would be empty"),
         (TABLE | {"endingOffsets": "earliest"}, "nothing ends before it begins"),
         (TABLE | {"maxOffsetsPerTrigger": "10"}, "maxOffsetsPerTrigger is for a streaming query"),

@@ -11,10 +11,15 @@ from tests.spark.opaque import OpaqueServer
 from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key, plan_here, read_here, rows, rows_of
 from tests.support import BYTES, JSON, World
+from tidemark.service.delete import delete
 from tidemark.spark import json_array
+from tidemark.spark.driver import Driver
 from tidemark.spark.json_array import NotAnArray, split_array, split_arriving
-from tidemark.spark.options import InvalidOptions, parse_read_options
-from tidemark.spark.origin import DataLoss
+from tidemark.spark.options import InvalidOptions
+from tidemark.spark.origin import DataLoss, Position, connect
+from tidemark.spark.pages import incarnation_in
+from tidemark.spark.plan import Positions, plan_parts
+from tidemark.spark.read_options import parse_read_options
 
 
 def test_json_is_a_row_for_each_message(spark: Any, server: ThreadedServer, world: World, name: str) -> None:
@@ -82,6 +87,90 @@ def test_what_retention_took_is_told_or_passed_over() -> None:
         assert [value for _, _, value in rows_of(reader, lenient)] == [b"3"]
         # Planned afterwards, `earliest` is what is retained.
         assert [value for _, _, value in read_here({"url": foreign.url}, subscribe="s")] == [b"3"]
+
+
+def positions(url: str) -> dict[str, Position]:
+    """Where the stream stands, as a streaming query would keep it."""
+    return Driver(parse_read_options({"url": url, "subscribe": "s"}, streaming=True)).tails()
+
+
+def parts_between(url: str, starts: Positions, **options: str) -> list[bytes]:
+    """What a query that has read to `starts` reads next."""
+    parsed = parse_read_options({"url": url, "subscribe": "s"} | options, streaming=True)
+    driver = Driver(parsed)
+    parts = plan_parts(parsed, driver.reader, starts, driver.tails())
+    return [value for part in parts for _, _, value in rows_of(driver.reader, part)]
+
+
+@pytest.mark.parametrize("incarnation", ["", "some-id"])
+@pytest.mark.parametrize("bodies", [[b"4"], [b"4", b"5"], [b"4", b"5", b"6"]])
+def test_a_stream_that_was_created_again_is_told_apart_as_far_as_the_server_tells(
+    incarnation: str, bodies: list[bytes]
+) -> None:
+    """By the entity tag, however long the new stream is; without one, where it is shorter than
+    what was read of the old one."""
+    with OpaqueServer(is_json=True) as foreign:
+        foreign.incarnation = incarnation
+        foreign.append(b"1")
+        foreign.append(b"2")
+        taken = positions(foreign.url)
+        assert taken["s"].incarnation == incarnation
+        assert parts_between(foreign.url, taken) == []
+        foreign.create_again()
+        for body in bodies:
+            foreign.append(body)
+        if not incarnation and len(bodies) >= 2:
+            # What cannot be told is not made up either: offsets alone say that this is new.
+            assert parts_between(foreign.url, taken) == bodies[2:]
+            return
+        with pytest.raises(DataLoss, match="deleted and created again"):
+            parts_between(foreign.url, taken)
+        assert parts_between(foreign.url, taken, failOnDataLoss="false") == bodies
+
+
+def test_a_stream_that_is_created_again_while_it_is_read_is_not_taken_for_the_old_one() -> None:
+    """Between planning and reading; a task sees it by the page's entity tag."""
+    with OpaqueServer(is_json=True) as foreign:
+        foreign.incarnation = "some-id"
+        foreign.append(b"1")
+        given = {"url": foreign.url, "subscribe": "s"}
+        reader, (part,) = plan_here(parse_read_options(given, streaming=False))
+        _, (lenient,) = plan_here(parse_read_options(given | {"failOnDataLoss": "false"}, streaming=False))
+        foreign.create_again()
+        foreign.append(b"2")
+        with pytest.raises(DataLoss, match="deleted and created again"):
+            rows_of(reader, part)
+        assert rows_of(reader, lenient) == []
+
+
+def test_this_server_tells_incarnations_apart(server: ThreadedServer, world: World, name: str) -> None:
+    """And says the same of one however much is appended to it, closed or not."""
+    reader = connect(parse_read_options({"url": server.url, "subscribe": name}, streaming=False).origin)
+    filled(world, name, b"old")
+    process = world.process()
+    old = reader.head(name)
+    process.append(key(name), b"more", close=True)
+    assert reader.head(name).tail.incarnation == old.tail.incarnation != ""
+    delete(process.stores, key(name))
+    filled(world, name, b"a new one")
+    assert reader.head(name).tail.is_of_another(old.tail)
+
+
+@pytest.mark.parametrize(
+    ("etag", "incarnation"),
+    [
+        ('"i:0:7"', "i"),
+        ('"i:0:7:c"', "i"),
+        ('W/"a:b:0:7"', "a:b"),
+        ('"i:0:8"', ""),
+        ('"7"', ""),
+        ('":0:7"', ""),
+        ("", ""),
+        ("i:0:7", ""),
+    ],
+)
+def test_an_incarnation_is_read_from_a_tag_of_the_protocols_form_alone(etag: str, incarnation: str) -> None:
+    assert incarnation_in(etag, "7") == incarnation
 
 
 def test_streams_of_a_bucket_by_pattern() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,15 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.service.delete import delete
-from tidemark.spark import manifest
+from tidemark.spark import bodies, manifest
+from tidemark.spark.bodies import decode_bodies, encode_body
 from tidemark.spark.chunks import BadRow
 from tidemark.spark.manifest import Batches, ForeignBatch, Manifest, Run, decode_manifest, encode_manifest
-from tidemark.spark.options import InvalidOptions, parse_write_options
+from tidemark.spark.options import InvalidOptions
 from tidemark.spark.publish import NotPublished
 from tidemark.spark.staging import BucketStaging, DirectoryStaging, Staging
 from tidemark.spark.storage import s3_client
+from tidemark.spark.write_options import parse_write_options
 from tidemark.spark.writer import Staged, Write, make_inner
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
@@ -88,10 +92,40 @@ def messages(world: World, name: str) -> list[bytes]:
 
 def test_rows_arrive_in_their_order(target: dict[str, str], world: World, name: str) -> None:
     attempt = Attempt(target)
-    published = attempt.publish(attempt.stage(ROWS))
+    staged = attempt.stage(ROWS)
+    root = Path(target["stagingDir"])
+    sizes = [len(body) for each in staged for run in each.runs for body in bodies_in(root, run)]
+    published = attempt.publish(staged)
     assert messages(world, name) == ROWS
-    assert published.rows == 1000
-    assert max(size for run in published.runs for size in run.sizes) <= 500 + 1
+    assert (published.rows, sum(run.appends for run in published.runs)) == (1000, len(sizes))
+    assert max(sizes) <= 500 + 1
+    # However many appends a task has for a stream, the manifest speaks of them once.
+    assert len(published.runs) == 4
+
+
+def bodies_in(root: Path, run: Run) -> list[bytes]:
+    return list(decode_bodies(partial(DirectoryStaging(root).read, run.file), run.start, run.length))
+
+
+@pytest.mark.parametrize("piece", [1, 3, 4, 5, 11, 1000])
+def test_bodies_are_read_back_wherever_pieces_are_cut(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(bodies, "PIECE_BYTES", piece)
+    expected = [b"one", b"", b"x" * 300, b"\x00\x00\x00\x01", b"end"]
+    file = io.BytesIO()
+    file.write(b"before")
+    length = sum(encode_body(file, body) for body in expected)
+    file.write(b"behind")
+    data = file.getvalue()
+    found = decode_bodies(lambda place, size: data[place : place + size], 6, length)
+    assert list(found) == expected
+
+
+def test_a_staged_file_that_is_cut_short_is_no_whole_one() -> None:
+    file = io.BytesIO()
+    length = encode_body(file, b"0123456789")
+    data = file.getvalue()[:-1]
+    with pytest.raises(EOFError):
+        list(decode_bodies(lambda place, size: data[place : place + size], 0, length))
 
 
 REPLAYS: dict[str, Callable[[dict[str, str]], list[Any]]] = {
@@ -167,14 +201,14 @@ def test_lost_replies_of_the_table_double_nothing(
 
     filled(world, name, content_type=JSON)
     made: list[Faults] = []
-    connect = thin.DynamoDB
+    connect = thin.connect_dynamodb
 
-    def breaking(send: Any) -> Any:
-        dynamodb = connect(send)
+    def breaking(account: Any, *, endpoint: str | None = None) -> Any:
+        dynamodb = connect(account, endpoint=endpoint)
         made.append(Faults(dynamodb, 7, lost=0.2, throttled=0.1))
         return dynamodb
 
-    monkeypatch.setattr(storage, "DynamoDB", breaking)
+    monkeypatch.setattr(storage, "connect_dynamodb", breaking)
     attempt = Attempt(
         table_options(world)
         | {"stream": name, "stagingDir": str(tmp_path), "producerId": name, "bytesPerAppend": "500"}
@@ -305,7 +339,7 @@ def test_bytes_are_one_message_a_row_unless_they_are_joined(
     attempt = Attempt(options, joinRows=str(joined))
     published = attempt.publish(attempt.stage(bodies, tasks=3))
     assert world.process().read_all(key(name)) == b"".join(bodies)
-    assert sum(len(run.sizes) for run in published.runs) == (3 if joined else 100)
+    assert sum(run.appends for run in published.runs) == (3 if joined else 100)
 
 
 @pytest.mark.parametrize(
@@ -393,6 +427,6 @@ def test_a_staging_place_keeps_its_promises(staging: Staging) -> None:
 
 
 def test_a_manifest_reads_back_as_it_was_written() -> None:
-    settled = Manifest("q", (Run("s", "f", 0, (1, 2), 3), Run("t", "f", 3, (4,), 1)))
+    settled = Manifest("q", (Run("s", "f", 0, 11, 2, 3), Run("t", "f", 11, 8, 1, 1)))
     assert decode_manifest(encode_manifest(settled)) == settled
     assert manifest.KEPT > 1

@@ -7,10 +7,18 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from tidemark.spark.options import ReadOptions
 from tidemark.spark.origin import Part, connect
-from tidemark.spark.plan import ending_positions, look, plan_parts, require_all, starting_positions
+from tidemark.spark.plan import (
+    Positions,
+    ending_positions,
+    look,
+    plan_parts,
+    require_all,
+    require_order,
+    starting_positions,
+)
 from tidemark.spark.pushdown import Narrowing
+from tidemark.spark.read_options import ReadOptions
 
 
 class BatchReader(DataSourceReader):
@@ -18,17 +26,19 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._narrowing = Narrowing()
+        self._narrowing = Narrowing(options)
 
     def partitions(self) -> list[InputPartition]:
-        options = self._narrowing.apply(self._options)
+        options = self._narrowing.apply()
         if options is None:
             return [Nothing()]
         reader = connect(options.origin)
         heads = look(options, reader)
         require_all(options, heads)
-        starts = starting_positions(options, reader, heads)
-        ends = ending_positions(options, reader, heads)
+        starts: Positions = starting_positions(options, reader, heads)
+        ends: Positions = ending_positions(options, reader, heads)
+        require_order(starts, ends)
+        starts, ends = self._narrowing.within(starts, ends)
         return list(plan_parts(options, reader, starts, ends)) or [Nothing()]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

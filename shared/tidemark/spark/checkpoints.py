@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tidemark.spark.driver import decode_offset
 from tidemark.spark.origin import Position
-from tidemark.spark.stream import decode_offset
 
 
 class NoCheckpoint(Exception):

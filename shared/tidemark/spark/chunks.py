@@ -14,6 +14,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.spark.bodies import encode_body
 from tidemark.spark.manifest import Run
 
 #: What one append may hold; the brackets of a JSON array included.
@@ -110,15 +111,21 @@ class Chunker:
             left = values.slice(low, high - low)
             self._pending[stream] = _Pending([left], left.nbytes)
             self._held += left.nbytes
-        start, sizes, rows = self._place, [], 0
+        start, appends, rows = self._place, 0, 0
         for low, high in groups:
             body = self._body(values.slice(low, high - low))
             rows += high - low
             if len(body):
-                sizes.append(self._file.write(body))
-        self._place += sum(sizes)
-        if sizes:
-            self.runs.append(Run(stream, self._name, start, tuple(sizes), rows))
+                self._place += encode_body(self._file, body)
+                appends += 1
+        if appends:
+            self._note(Run(stream, self._name, start, self._place - start, appends, rows))
+
+    def _note(self, run: Run) -> None:
+        """What follows directly on the run before it is a part of that."""
+        if self.runs and self.runs[-1].is_before(run):
+            run = self.runs.pop().with_next(run)
+        self.runs.append(run)
 
     def _groups(self, values: pa.Array) -> Iterator[tuple[int, int]]:
         """Which rows share an append."""

@@ -12,7 +12,7 @@ Names under the staging directory, for each producer id:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Final
 
 import orjson
@@ -31,13 +31,25 @@ class ForeignBatch(Exception):
 
 @dataclass(frozen=True)
 class Run:
-    """Appends to one stream that lie back to back in a staged file from `start` on."""
+    """Appends to one stream that lie back to back in `length` bytes of a staged file (`bodies.py`)."""
 
     stream: str
     file: str
     start: int
-    sizes: tuple[int, ...]
+    length: int
+    appends: int
     rows: int
+
+    def is_before(self, other: Run) -> bool:
+        return (self.stream, self.file, self.start + self.length) == (other.stream, other.file, other.start)
+
+    def with_next(self, other: Run) -> Run:
+        return replace(
+            self,
+            length=self.length + other.length,
+            appends=self.appends + other.appends,
+            rows=self.rows + other.rows,
+        )
 
 
 @dataclass(frozen=True)
@@ -59,16 +71,12 @@ class Manifest:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    rows = [[run.stream, run.file, run.start, run.sizes, run.rows] for run in manifest.runs]
-    return orjson.dumps({"query": manifest.query, "runs": rows})
+    return orjson.dumps({"query": manifest.query, "runs": [astuple(run) for run in manifest.runs]})
 
 
 def decode_manifest(data: bytes) -> Manifest:
     value = orjson.loads(data)
-    runs = (
-        Run(stream, file, start, tuple(sizes), rows) for stream, file, start, sizes, rows in value["runs"]
-    )
-    return Manifest(value["query"], tuple(runs))
+    return Manifest(value["query"], tuple(Run(*run) for run in value["runs"]))
 
 
 class Batches:

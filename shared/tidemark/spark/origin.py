@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
 from tidemark.spark.options import Origin, Transport
+
+#: Of any stream on any server (§8).
+BEGINNING: Final = "-1"
 
 
 class MissingStream(Exception):
@@ -49,6 +52,17 @@ class Position:
     def decode(cls, value: Mapping[str, str]) -> Position:
         return cls(value["offset"], value.get("incarnation", ""), value.get("type", ""))
 
+    def is_of_another(self, other: Position) -> bool:
+        """Whether the two are known to be of different incarnations."""
+        return bool(self.incarnation and other.incarnation) and self.incarnation != other.incarnation
+
+
+def is_past(offset: str, other: str) -> bool:
+    """Offsets sort as text does (§8), but for the one that is a word: `-1`, the beginning."""
+    if BEGINNING in (offset, other):
+        return offset != BEGINNING and other == BEGINNING
+    return offset > other
+
 
 @dataclass(frozen=True)
 class Head:
@@ -64,8 +78,9 @@ class Part(InputPartition):
     """What one task reads: the messages of a stream that begin in [start, end).
 
     `segment` names where they are stored; a stream whose log is in several pieces has parts
-    of several segments. `cut` is where the stream leaves the segment for the next one: a
-    fork may do so in the middle of a message of bytes, and inherits the first half.
+    of several segments. Over HTTP it is the incarnation, where that is known. `cut` is where
+    the stream leaves the segment for the next one: a fork may do so in the middle of a message
+    of bytes, and inherits the first half.
     """
 
     name: str

@@ -24,12 +24,20 @@ from tidemark.protocol.offset import parse_token
 from tidemark.spark.columns import BATCH_ROWS, make_batch
 from tidemark.spark.json_array import split_array, split_arriving
 from tidemark.spark.options import Origin
-from tidemark.spark.origin import BadOffset, DataLoss, Head, MissingStream, Part, Position
+from tidemark.spark.origin import (
+    BEGINNING,
+    BadOffset,
+    DataLoss,
+    Head,
+    MissingStream,
+    Part,
+    Position,
+    is_past,
+)
 from tidemark.spark.web import HttpFault, Web
 
 _log = logging.getLogger(__name__)
 
-BEGINNING: Final = "-1"
 _CHUNK_BYTES: Final = 1024 * 1024
 #: A page that runs past the pinned end is cut by comparing; it must fit in memory for that.
 _COMPARABLE_BYTES: Final = 64 * 1024 * 1024
@@ -46,6 +54,7 @@ class _Page:
 
     start: str
     end: str
+    incarnation: str
     up_to_date: bool
     is_json: bool
     answer: urllib3.BaseHTTPResponse
@@ -53,6 +62,13 @@ class _Page:
     def chunks(self) -> Iterator[bytes]:
         yield from self.answer.stream(_CHUNK_BYTES)
         self.answer.release_conn()
+
+    def leave(self) -> None:
+        """Without its body: read to its end where that is near, so that the connection serves again."""
+        if int(self.answer.headers.get("Content-Length", _CHUNK_BYTES)) < _CHUNK_BYTES:
+            self.answer.drain_conn()
+        else:
+            self.answer.close()
 
     def pieces(self) -> Iterator[list[bytes]]:
         """The page's messages, or its bytes, a list at a time."""
@@ -88,18 +104,30 @@ class PagesReader:
             raise
         content_type = answer.headers.get("Content-Type", "application/octet-stream")
         earliest = answer.headers.get("Stream-Snapshot-Offset", BEGINNING)
+        tail, incarnation = self._incarnation_at(name, answer.headers["Stream-Next-Offset"])
         return Head(
-            name,
-            Position(earliest, content_type=content_type),
-            Position(answer.headers["Stream-Next-Offset"], content_type=content_type),
+            name, Position(earliest, incarnation, content_type), Position(tail, incarnation, content_type)
         )
+
+    def _incarnation_at(self, name: str, tail: str) -> tuple[str, str]:
+        """Only a read tells it. What was appended, or created again, since the tail was asked
+        for moves the tail with it: the two that are returned belong together."""
+        try:
+            page = self._open(name, tail)
+        except HttpFault as fault:
+            if fault.status == 404:
+                raise MissingStream(name) from fault
+            # The old tail is none of the new stream's, or the server reads nothing there.
+            return tail, ""
+        page.leave()
+        return page.end, page.incarnation
 
     def check_offset(self, head: Head, offset: str) -> None:
         try:
             page = self._open(head.name, offset)
         except HttpFault as fault:
             raise BadOffset(f"{head.name}: the server refuses offset {offset!r}: {fault.text}") from fault
-        page.answer.close()
+        page.leave()
 
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
         raise NotImplementedError("maxOffsetsPerTrigger is refused over HTTP")
@@ -110,13 +138,13 @@ class PagesReader:
     def parts(self, name: str, start: Position, end: Position, part_bytes: int) -> Sequence[Part]:
         if start.offset == end.offset:
             return []
-        return [Part(name, end.content_type, "", start.offset, end.offset)]
+        return [Part(name, end.content_type, end.incarnation, start.offset, end.offset)]
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
         start = part.start
         while start != part.end:
             page = self._page_from(part, start)
-            if page is None:
+            if page is None or self._is_anothers(part, page):
                 return
             if page.end == start and page.up_to_date:
                 self._ended_early(part, start)
@@ -124,7 +152,7 @@ class PagesReader:
             pieces = self._within(part, page)
             for values in _bounded(pieces):
                 yield self._batch(part, page, values)
-            if _is_past(page.end, part.end):
+            if is_past(page.end, part.end):
                 return
             start = page.end
 
@@ -143,17 +171,30 @@ class PagesReader:
             retained = self.head(part.name).earliest.offset
         except MissingStream:
             return None
-        if retained in (start, BEGINNING) or _is_past(retained, part.end):
+        if retained in (start, BEGINNING) or is_past(retained, part.end):
             return None
         return self._open(part.name, retained)
+
+    def _is_anothers(self, part: Part, page: _Page) -> bool:
+        """Whether the stream was created again since the part was planned."""
+        if not (part.segment and page.incarnation) or part.segment == page.incarnation:
+            return False
+        page.leave()
+        lost = DataLoss(part.name, f"it was deleted and created again before {part.end} was read")
+        if part.fail_on_data_loss:
+            raise lost
+        _log.warning("%s", lost)
+        return True
 
     def _open(self, name: str, offset: str) -> _Page:
         url = f"{self._origin.stream_url(name)}?offset={quote(offset, safe='')}"
         answer = self._web.ask("GET", url, stream=True)
         content_type = answer.headers.get("Content-Type", "")
+        end = answer.headers["Stream-Next-Offset"]
         return _Page(
             offset,
-            answer.headers["Stream-Next-Offset"],
+            end,
+            incarnation_in(answer.headers.get("ETag", ""), end),
             answer.headers.get("Stream-Up-To-Date", "").lower() == "true",
             content_type.partition(";")[0].strip().lower() == "application/json",
             answer,
@@ -165,7 +206,7 @@ class PagesReader:
 
     def _within(self, part: Part, page: _Page) -> Iterator[list[bytes]]:
         """The page's messages before the part's end."""
-        if not _is_past(page.end, part.end):
+        if not is_past(page.end, part.end):
             return page.pieces()
         return iter([self._cut(part, page)])
 
@@ -194,7 +235,7 @@ class PagesReader:
         while start != page_end:
             page = self._open(part.name, start)
             body = _whole(page)
-            if _is_past(page.end, page_end) or page.end == start:
+            if is_past(page.end, page_end) or page.end == start:
                 return None
             count += len(split_array(body)) if page.is_json else len(body)
             start = page.end
@@ -203,7 +244,7 @@ class PagesReader:
     def _batch(self, part: Part, page: _Page, numbered: tuple[int, list[bytes]]) -> pa.RecordBatch:
         first, values = numbered
         rows = len(values)
-        end = part.end if _is_past(page.end, part.end) else page.end
+        end = part.end if is_past(page.end, part.end) else page.end
         return make_batch(
             (self._origin.bucket, part.name, part.content_type),
             offsets=pa.repeat(pa.scalar(page.start, pa.string()), rows),
@@ -212,13 +253,6 @@ class PagesReader:
             values=pa.array(values, pa.binary()),
             timestamps=pa.nulls(rows, pa.timestamp("us", tz="UTC")),
         )
-
-
-def _is_past(offset: str, end: str) -> bool:
-    """Offsets sort as text does (§8), but for the one that is a word."""
-    if BEGINNING in (offset, end):
-        return offset != BEGINNING and end == BEGINNING
-    return offset > end
 
 
 def _whole(page: _Page) -> bytes:
@@ -255,3 +289,10 @@ def _bounded(pieces: Iterator[list[bytes]]) -> Iterator[tuple[int, list[bytes]]]
             some = values[start : start + BATCH_ROWS]
             yield first, some
             first += len(some)
+
+
+def incarnation_in(etag: str, end: str) -> str:
+    """The stream's own id in an entity tag `"{id}:{start}:{end}"` (§10.1), or nothing. Of a
+    server that puts a stream's path there, it is the same after the stream was created again."""
+    named = re.fullmatch(rf'(?:W/)?"(.+):[^:]*:{re.escape(end)}(?::c)?"', etag)
+    return named[1] if named else ""

@@ -9,8 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
-from tidemark.spark.options import Earliest, InvalidOptions, Latest, ReadOptions
-from tidemark.spark.origin import BadOffset, DataLoss, Head, MissingStream, Part, Position, Reader
+from tidemark.spark.options import InvalidOptions
+from tidemark.spark.origin import (
+    BadOffset,
+    DataLoss,
+    Head,
+    MissingStream,
+    Part,
+    Position,
+    Reader,
+    is_past,
+)
+from tidemark.spark.read_options import Earliest, Latest, ReadOptions
 
 Positions = Mapping[str, Position]
 
@@ -60,6 +70,17 @@ def ending_positions(options: ReadOptions, reader: Reader, heads: Mapping[str, H
     return {name: head.tail for name, head in heads.items()} | _given_positions(
         "endingOffsets", given, options, reader, heads
     )
+
+
+def require_order(starts: Positions, ends: Positions) -> None:
+    """Raises InvalidOptions."""
+    faults = [
+        f"startingOffsets: {name}: {starts[name].offset} lies beyond where it is to end, {end.offset}"
+        for name, end in sorted(ends.items())
+        if is_past(starts[name].offset, end.offset)
+    ]
+    if faults:
+        raise InvalidOptions(faults)
 
 
 def _given_positions(
@@ -112,11 +133,18 @@ def _comparable(
 ) -> Position:
     """Where to begin reading towards `end`: at the beginning of a stream that is new, or that
     was deleted and created again; in the second case what was not read is lost."""
-    if start is None or start.incarnation != end.incarnation:
-        if start is not None and options.fail_on_data_loss:
-            raise DataLoss(name, "it was deleted and created again since it was last read")
-        return _beginning(reader, name, end)
-    return start
+    if start is not None and not start.is_of_another(end) and not is_past(start.offset, end.offset):
+        return start
+    if start is not None and options.fail_on_data_loss:
+        raise DataLoss(name, _created_again(start, end))
+    return _beginning(reader, name, end)
+
+
+def _created_again(start: Position, end: Position) -> str:
+    what = "it was deleted and created again since it was last read"
+    if start.is_of_another(end):
+        return what
+    return f"{what}: it ends at {end.offset} now, and {start.offset} was read already"
 
 
 def _beginning(reader: Reader, name: str, end: Position) -> Position:
@@ -124,7 +152,7 @@ def _beginning(reader: Reader, name: str, end: Position) -> Position:
         earliest = reader.head(name).earliest
     except MissingStream:
         earliest = None
-    if earliest is not None and earliest.incarnation == end.incarnation:
+    if earliest is not None and not earliest.is_of_another(end):
         return earliest
     return Position(reader.beginning, end.incarnation, end.content_type)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Final, Protocol
 
 from tidemark.log.table import Table
@@ -17,6 +19,7 @@ from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import CreateRequest, create
 from tidemark.service.load import load_known
 from tidemark.service.stores import Stores
+from tidemark.spark.bodies import decode_bodies
 from tidemark.spark.manifest import Manifest, Run
 from tidemark.spark.options import Origin, Transport
 from tidemark.spark.staging import Staging
@@ -104,7 +107,7 @@ class LogPublisher:
 
     def create(self, stream: str, content_type: ContentType) -> None:
         request = CreateRequest(content_type, NEVER, closed=False)
-        self._patiently(lambda: create(self._stores, self._key(stream), request))
+        patiently(lambda: create(self._stores, self._key(stream), request), self._retry_seconds)
 
     def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
         request = AppendRequest(content_type, body, claim=claim)
@@ -115,20 +118,21 @@ class LogPublisher:
                 raise answer
 
         try:
-            self._patiently(once)
+            patiently(once, self._retry_seconds)
         except Refused as refusal:
             text = _explain(stream, claim, refusal.status, refusal.message)
             raise NotPublished(text) from refusal
 
-    def _patiently(self, act: Callable[[], object]) -> None:
-        """Busy passes, and an append with a claim may be sent again after silence."""
-        for pause in patience(self._retry_seconds):
-            try:
-                act()
-            except (Busy, Unavailable) as fault:
-                pause(fault)
-            else:
-                return
+
+def patiently(act: Callable[[], object], seconds: float) -> None:
+    """Busy passes, and what may be done twice may be done again after silence."""
+    for pause in patience(seconds):
+        try:
+            act()
+        except (Busy, Unavailable) as fault:
+            pause(fault)
+        else:
+            return
 
 
 def _explain(stream: str, claim: Claim, status: int, text: str) -> str:
@@ -158,16 +162,15 @@ def publish(
     """
 
     def publish_stream(stream: str, runs: list[Run]) -> None:
-        seq = 0
-        for run in runs:
-            place = run.start
-            for size in run.sizes:
-                body = staging.read(run.file, place, size)
-                publisher.append(stream, content_types[stream], body, Claim(producer_id, batch, seq))
-                place += size
-                seq += 1
+        bodies = chain.from_iterable(_bodies(staging, run) for run in runs)
+        for seq, body in enumerate(bodies):
+            publisher.append(stream, content_types[stream], body, Claim(producer_id, batch, seq))
 
     with ThreadPoolExecutor(_STREAMS_AT_ONCE, thread_name_prefix="tidemark-publish") as pool:
         tasks = [pool.submit(publish_stream, *each) for each in manifest.by_stream().items()]
         for task in tasks:
             task.result()
+
+
+def _bodies(staging: Staging, run: Run) -> Iterator[bytes]:
+    return decode_bodies(partial(staging.read, run.file), run.start, run.length)

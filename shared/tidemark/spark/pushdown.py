@@ -1,4 +1,4 @@
-"""Filters on `stream` decide which streams are read at all (Spark 4.1 and newer)."""
+"""Filters on `bucket`, `stream` and `offset` decide what is read at all (Spark 4.1 and newer)."""
 
 from __future__ import annotations
 
@@ -8,26 +8,70 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.spark.options import ReadOptions
+from tidemark.protocol.offset import parse_token, render_offset
+from tidemark.spark.options import Transport
+from tidemark.spark.origin import Position
+from tidemark.spark.plan import Positions
+from tidemark.spark.read_options import ReadOptions
+
+#: By kind of comparison: from which place on messages may begin, and before which; of the place
+#: that they are compared with. Offsets are compared as text, and as 16 digits that is the same.
+_BOUNDS = {
+    "EqualTo": (0, 1),
+    "GreaterThan": (1, None),
+    "GreaterThanOrEqual": (0, None),
+    "LessThan": (None, 0),
+    "LessThanOrEqual": (None, 1),
+}
 
 
 @dataclass
 class Narrowing:
-    """The streams that filters leave; None is all of them."""
+    """What filters leave. `names` None is all streams; `low` and `high` are places in each of
+    them between which messages must begin."""
 
+    options: ReadOptions
     names: frozenset[str] | None = None
+    low: int = 0
+    high: int | None = None
 
     def take(self, filters: Iterable[Any]) -> Iterable[Any]:
         """Keeps what it understands and gives back the rest, which Spark then evaluates."""
         for each in filters:
-            wanted = _names_in(each)
-            if wanted is None:
+            if not (self._take_name(each) or self._take_bucket(each) or self._take_offset(each)):
                 yield each
-            else:
-                self.names = wanted if self.names is None else self.names & wanted
 
-    def apply(self, options: ReadOptions) -> ReadOptions | None:
+    def _take_name(self, condition: Any) -> bool:
+        wanted = _values_of("stream", condition)
+        if wanted is not None:
+            self.names = wanted if self.names is None else self.names & wanted
+        return wanted is not None
+
+    def _take_bucket(self, condition: Any) -> bool:
+        """A read is of one bucket."""
+        wanted = _values_of("bucket", condition)
+        if wanted is not None and self.options.origin.bucket not in wanted:
+            self.names = frozenset()
+        return wanted is not None
+
+    def _take_offset(self, condition: Any) -> bool:
+        """Only where a row is a message and its offset a place in the stream."""
+        if self.options.origin.transport is not Transport.DYNAMODB or _column(condition) != "offset":
+            return False
+        bounds = _BOUNDS.get(type(condition).__name__)
+        place = parse_token(condition.value) if bounds and isinstance(condition.value, str) else None
+        if bounds is None or place is None:
+            return False
+        low, high = bounds
+        if low is not None:
+            self.low = max(self.low, place + low)
+        if high is not None:
+            self.high = place + high if self.high is None else min(self.high, place + high)
+        return True
+
+    def apply(self) -> ReadOptions | None:
         """The options for the streams that are left, or None where none is."""
+        options = self.options
         if self.names is None:
             return options
         if options.pattern is not None:
@@ -38,10 +82,38 @@ class Narrowing:
         names = [name for name in options.names if name in self.names]
         return dataclasses.replace(options, names=tuple(names)) if names else None
 
+    def within(self, starts: Positions, ends: Positions) -> tuple[Positions, Positions]:
+        """The positions brought nearer to each other; streams of which nothing is left are left out."""
+        if not self.low and self.high is None:
+            return starts, ends
+        nearer = {
+            name: self._between(int(starts[name].offset), int(end.offset)) for name, end in ends.items()
+        }
+        left = {name: (low, high) for name, (low, high) in nearer.items() if low < high}
+        return (
+            {name: _moved(starts[name], low) for name, (low, _) in left.items()},
+            {name: _moved(ends[name], high) for name, (_, high) in left.items()},
+        )
 
-def _names_in(condition: Any) -> frozenset[str] | None:
+    def _between(self, start: int, end: int) -> tuple[int, int]:
+        return max(start, self.low), end if self.high is None else min(end, self.high)
+
+
+def _moved(position: Position, place: int) -> Position:
+    return dataclasses.replace(position, offset=render_offset(place))
+
+
+def _column(condition: Any) -> str | None:
+    match getattr(condition, "attribute", None):
+        case (str(column),):
+            return column
+    return None
+
+
+def _values_of(column: str, condition: Any) -> frozenset[str] | None:
+    """The values of which the column must have one, if that is what the condition says."""
     kind = type(condition).__name__
-    if getattr(condition, "attribute", None) != ("stream",):
+    if _column(condition) != column:
         return None
     if kind == "EqualTo" and isinstance(condition.value, str):
         return frozenset({condition.value})

@@ -4,15 +4,15 @@ its messages goes anywhere else."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
 from tidemark.spark.folds import BadMessage, Fold, find_fold
 from tidemark.spark.options import Origin
-from tidemark.spark.origin import DataLoss, MissingStream, Position, Reader, connect
-from tidemark.spark.web import HttpFault, Web
+from tidemark.spark.origin import DataLoss, MissingStream, Position, Reader, connect, is_past
+from tidemark.spark.snapshot_store import SnapshotRefused, connect_snapshots
 
 RESULT_SCHEMA: Final = (
     "stream STRING, outcome STRING, offset STRING, messages BIGINT, skipped BIGINT, detail STRING"
@@ -48,7 +48,7 @@ class SnapshotPlan:
     fold: str
     key: str
     skip_bad: bool
-    floors: dict[str, str] | None
+    floors: dict[str, Position] | None
     dry_run: bool = False
 
 
@@ -62,22 +62,13 @@ class Outcome:
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class Published:
-    """The snapshot that is there."""
-
-    offset: str
-    body: bytes
-
-
 class Snapshotter:
     """One task's work, connected."""
 
-    def __init__(self, plan: SnapshotPlan, reader: Reader | None = None, web: Web | None = None) -> None:
+    def __init__(self, plan: SnapshotPlan) -> None:
         self._plan = plan
-        self._reader = reader or connect(plan.origin)
-        to = plan.publish_to
-        self._web = web or Web(to.token, retry_seconds=to.retry_seconds)
+        self._reader: Reader = connect(plan.origin)
+        self._store = connect_snapshots(plan.publish_to)
         self._fold: Fold = find_fold(plan.fold, plan.key)
 
     def run(self, stream: str) -> Outcome:
@@ -91,7 +82,7 @@ class Snapshotter:
     def _run(self, stream: str) -> Outcome:
         head = self._reader.head(stream)
         end = self._limit(stream, head.tail)
-        before = self._latest(stream)
+        before = None if self._plan.dry_run else self._store.latest(stream)
         start = head.earliest
         if before is not None:
             start = Position(before.offset, head.tail.incarnation, head.tail.content_type)
@@ -112,13 +103,14 @@ class Snapshotter:
         return self._publish(result, self._fold.dump(state))
 
     def _limit(self, stream: str, tail: Position) -> Position | None:
-        """Never beyond what every consumer has taken: retention follows the snapshot."""
+        """Never beyond what every consumer has taken: retention follows the snapshot. What was
+        taken of a stream that was deleted and created again says nothing of the new one."""
         if self._plan.floors is None:
             return tail
         floor = self._plan.floors.get(stream)
-        if floor is None:
+        if floor is None or floor.is_of_another(tail) or is_past(floor.offset, tail.offset):
             return None
-        return Position(min(floor, tail.offset), tail.incarnation, tail.content_type)
+        return replace(tail, offset=floor.offset)
 
     def _messages(self, stream: str, start: Position, end: Position) -> Iterator[tuple[bytes, str]]:
         for part in self._reader.parts(stream, start, end, _PART_BYTES):
@@ -127,29 +119,16 @@ class Snapshotter:
                     batch.column("value").to_pylist(), batch.column("offset").to_pylist(), strict=True
                 )
 
-    def _url(self, stream: str, offset: str = "") -> str:
-        return f"{self._plan.publish_to.stream_url(stream)}/snapshot{offset and '/' + offset}"
-
-    def _latest(self, stream: str) -> Published | None:
-        if self._plan.dry_run:
-            return None
-        answer = self._web.ask("GET", self._url(stream), allow=frozenset({404}))
-        if answer.status == 404:
-            return None
-        return Published(answer.headers["Stream-Snapshot-Offset"], answer.data)
-
     def _publish(self, result: Outcome, body: bytes) -> Outcome:
         if self._plan.dry_run:
             result.outcome = FOLDED
             result.detail = body.decode(errors="replace")
             return result
-        headers = {"Content-Type": self._fold.content_type}
         try:
-            self._web.ask("PUT", self._url(result.stream, result.offset), headers=headers, body=body)
-        except HttpFault as fault:
-            # Somebody published a later one, or the stream was created again: theirs counts.
-            result.outcome = CONFLICT if fault.status in (404, 409, 410) else FAILED
-            result.detail = str(fault)
+            self._store.publish(result.stream, result.offset, self._fold.content_type, body)
+        except SnapshotRefused as refusal:
+            result.outcome = CONFLICT if refusal.is_conflict else FAILED
+            result.detail = str(refusal)
         return result
 
 
@@ -166,10 +145,20 @@ def snapshot_streams(spark: Any, plan: SnapshotPlan, streams: Iterable[str], tas
     return names.mapInArrow(work, RESULT_SCHEMA)
 
 
-def floors_of(taken: list[dict[str, Position]]) -> dict[str, str] | None:
-    """For each stream the least of what the consumers have taken; a stream that one of them has
-    not begun is left out."""
+def floors_of(taken: list[dict[str, Position]]) -> dict[str, Position] | None:
+    """For each stream the least of what the consumers have taken. A stream is left out that one
+    of them has not begun, or has not begun again since it was created again."""
     if not taken:
         return None
     shared = set.intersection(*(set(positions) for positions in taken))
-    return {name: min(positions[name].offset for positions in taken) for name in shared}
+    floors = {name: _least([positions[name] for positions in taken]) for name in shared}
+    return {name: floor for name, floor in floors.items() if floor is not None}
+
+
+def _least(positions: list[Position]) -> Position | None:
+    least = positions[0]
+    for each in positions[1:]:
+        if each.is_of_another(least):
+            return None
+        least = each if is_past(least.offset, each.offset) else least
+    return least

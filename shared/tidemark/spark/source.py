@@ -19,8 +19,9 @@ from pyspark.sql.types import StructType
 
 from tidemark.spark.batch import BatchReader, PushdownBatchReader
 from tidemark.spark.columns import SCHEMA
-from tidemark.spark.options import parse_read_options, parse_write_options
+from tidemark.spark.read_options import parse_read_options
 from tidemark.spark.stream import StreamReader
+from tidemark.spark.write_options import parse_write_options
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

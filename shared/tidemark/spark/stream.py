@@ -1,99 +1,28 @@
-"""The streaming read: batches between positions that Spark keeps in its checkpoint."""
+"""The streaming read on Spark 4.0 and 4.1: the source alone decides how far a batch goes."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from pyspark.sql.datasource import InputPartition
 
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-
-from tidemark.spark.batch import read_part
-from tidemark.spark.options import InvalidOptions, ReadOptions
-from tidemark.spark.origin import DataLoss, Head, Position, Reader, connect
-from tidemark.spark.plan import Positions, limited, look, plan_parts, require_all, starting_positions
-
-Offset = dict[str, dict[str, str]]
-"""What Spark keeps: `{stream: {"offset": …, "incarnation": …, "type": …}}`."""
-
-#: An idle query is asked for its latest offset every 10 ms; the streams are asked once a second.
-LOOK_SECONDS: Final = 1.0
+from tidemark.spark.driver import DrivenReader, Offset, decode_offset, encode_offset
+from tidemark.spark.options import InvalidOptions
+from tidemark.spark.plan import Positions, limited
+from tidemark.spark.read_options import ReadOptions
 
 
-def encode_offset(positions: Positions) -> Offset:
-    return {name: position.encode() for name, position in sorted(positions.items())}
+class StreamReader(DrivenReader):
+    """Spark does not say here where the batch begins. It does say, before it asks for the first
+    batch after a restart, where the last one ended, by planning an empty one."""
 
-
-def decode_offset(offset: Mapping[str, Mapping[str, str]]) -> dict[str, Position]:
-    return {name: Position.decode(value) for name, value in offset.items()}
-
-
-class Driver:
-    """The driver's side of a streaming read: what is there, and how far a batch goes."""
-
-    def __init__(self, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
-        self.options = options
-        self._clock = clock
-        self._looked = float("-inf")
-        self._heads: dict[str, Head] = {}
-        self._connected: Reader | None = None
-
-    @property
-    def reader(self) -> Reader:
-        if self._connected is None:
-            self._connected = connect(self.options.origin)
-        return self._connected
-
-    def initial(self) -> dict[str, Position]:
-        heads = self.heads(fresh=True)
-        require_all(self.options, heads)
-        return starting_positions(self.options, self.reader, heads)
-
-    def heads(self, *, fresh: bool = False) -> dict[str, Head]:
-        if fresh or self._clock() - self._looked >= LOOK_SECONDS:
-            self._heads = look(self.options, self.reader)
-            self._looked = self._clock()
-        return self._heads
-
-    def tails(self, *, fresh: bool = False) -> dict[str, Position]:
-        return {name: head.tail for name, head in self.heads(fresh=fresh).items()}
-
-    def with_gone(self, starts: Positions, tails: Positions) -> dict[str, Position]:
-        """A stream that is gone stays where it was last read, so that it is told apart when it
-        comes back. Raises DataLoss."""
-        gone = sorted(starts.keys() - tails.keys())
-        if gone and self.options.fail_on_data_loss:
-            raise DataLoss(", ".join(gone), "it does not exist any more")
-        return {name: starts[name] for name in gone} | dict(tails)
-
-
-class StreamReader(DataSourceStreamReader):
-    """Spark 4.0 and 4.1: the source alone decides how far a batch goes.
-
-    Spark does not say here where the batch begins. It does say, before it asks for the first
-    batch after a restart, where the last one ended, by planning an empty one.
-    """
+    _position: Positions | None = None
 
     def __init__(self, options: ReadOptions) -> None:
         _refuse_unseen_trigger(options)
-        self._options = options
-        self._driver: Driver | None = None
-        self._position: Positions | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """To the tasks go the options alone."""
-        return {"_options": self._options, "_driver": None, "_position": None}
-
-    @property
-    def driver(self) -> Driver:
-        if self._driver is None:
-            self._driver = Driver(self._options)
-        return self._driver
+        super().__init__(options)
 
     def initialOffset(self) -> Offset:
-        positions = self.driver.initial()
-        self._position = positions
-        return encode_offset(positions)
+        self._position = self.driver.initial()
+        return encode_offset(self._position)
 
     def latestOffset(self) -> Offset:
         if self._position is None:
@@ -102,12 +31,8 @@ class StreamReader(DataSourceStreamReader):
         return encode_offset(limited(self._options, self.driver.reader, self._position, ends))
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        starts, ends = decode_offset(start), decode_offset(end)
-        self._position = ends
-        return list(plan_parts(self._options, self.driver.reader, starts, ends))
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_part(self._options, partition)
+        self._position = decode_offset(end)
+        return super().partitions(start, end)
 
 
 def _refuse_unseen_trigger(options: ReadOptions) -> None:

@@ -11,6 +11,7 @@ import urllib3
 
 #: Answers after which the same request may succeed a moment later.
 PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _FIRST_DELAY_SECONDS: Final = 0.05
 _LONGEST_DELAY_SECONDS: Final = 5.0
 _TIMEOUT: Final = urllib3.Timeout(connect=5, read=60)
@@ -45,6 +46,7 @@ class Web:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         stream: bool = False,
+        redirect: bool = True,
         allow: frozenset[int] = frozenset(),
     ) -> urllib3.BaseHTTPResponse:
         """The answer, once it is a 2xx or one of `allow`. Raises HttpFault.
@@ -59,7 +61,7 @@ class Web:
                     headers=self._headers | dict(headers or {}),
                     body=body,
                     preload_content=not stream,
-                    redirect=method in ("GET", "HEAD"),
+                    redirect=redirect and method in ("GET", "HEAD"),
                 )
             except urllib3.exceptions.HTTPError as failure:
                 pause(HttpFault(method, url, 0, str(failure)))

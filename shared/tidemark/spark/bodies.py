@@ -1,0 +1,44 @@
+"""Bodies of appends in a staged file, one behind the other, each with its length before it.
+
+Nobody need remember where each begins: neither the task that writes them nor the manifest
+grows with their number, and they are read back in pieces of many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Final
+
+_PREFIX_BYTES: Final = 4
+#: How much of a staged file is asked for at once.
+PIECE_BYTES: Final = 4 * 1024 * 1024
+
+
+def encode_body(file: BinaryIO, body: Any) -> int:
+    """Write a body (anything with a length and bytes); how many bytes that took."""
+    file.write(len(body).to_bytes(_PREFIX_BYTES, "big"))
+    file.write(body)
+    return _PREFIX_BYTES + len(body)
+
+
+def decode_bodies(read: Callable[[int, int], bytes], start: int, length: int) -> Iterator[bytes]:
+    """The bodies between two places; `read` is given a place and a number of bytes."""
+    held, place, end = b"", start, start + length
+    while place < end:
+        piece = read(place, min(PIECE_BYTES, end - place))
+        place += len(piece)
+        held += piece
+        low = 0
+        while (high := _end_of_body(held, low)) <= len(held):
+            yield held[low + _PREFIX_BYTES : high]
+            low = high
+        held = held[low:]
+        if not piece:
+            raise EOFError(f"a staged file ends at {place}, before {end}")
+
+
+def _end_of_body(held: bytes, low: int) -> int:
+    """Beyond what is held, where not even the length is there yet."""
+    prefix = held[low : low + _PREFIX_BYTES]
+    whole = int.from_bytes(prefix, "big") if len(prefix) == _PREFIX_BYTES else len(held)
+    return low + _PREFIX_BYTES + whole

@@ -1,0 +1,136 @@
+"""Where snapshots are published and found: by a server, or by the application's own rules in this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from urllib.parse import urljoin, urlsplit
+
+import orjson
+
+from tidemark.blobs.store import snapshot_blob_key
+from tidemark.log.lifecycle import load_stream
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.errors import Refused, SnapshotNotFound
+from tidemark.protocol.offset import parse_token, render_offset
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.load import existing
+from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES, PublishRequest, publish_snapshot
+from tidemark.service.read_snapshot import latest_snapshot
+from tidemark.service.stores import Stores
+from tidemark.service.upload_snapshot import begin_upload
+from tidemark.spark.options import Origin, Transport
+from tidemark.spark.publish import patiently
+from tidemark.spark.storage import connect_blobs, connect_table
+from tidemark.spark.web import REDIRECTS, HttpFault, Web
+
+#: Somebody published a later one, or the stream was created again: theirs counts.
+_CONFLICTS: Final = frozenset({404, 409, 410})
+
+
+@dataclass(frozen=True)
+class Published:
+    """The snapshot that is there."""
+
+    offset: str
+    body: bytes
+
+
+class SnapshotRefused(Exception):
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.is_conflict = status in _CONFLICTS
+
+
+class SnapshotStore(Protocol):
+    def latest(self, stream: str) -> Published | None: ...
+
+    def publish(self, stream: str, offset: str, content_type: str, body: bytes) -> None:
+        """Raises SnapshotRefused."""
+
+
+def connect_snapshots(origin: Origin) -> SnapshotStore:
+    if origin.transport is Transport.HTTP:
+        return HttpSnapshots(origin)
+    return LogSnapshots(origin)
+
+
+class HttpSnapshots:
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self._web = Web(origin.token, retry_seconds=origin.retry_seconds)
+        #: For addresses that carry their own permission.
+        self._bare = Web(None, retry_seconds=origin.retry_seconds)
+
+    def _url(self, stream: str, offset: str = "") -> str:
+        return f"{self._origin.stream_url(stream)}/snapshot{offset and '/' + offset}"
+
+    def latest(self, stream: str) -> Published | None:
+        """The server's own answer says which; a large one's bytes lie elsewhere, and say nothing."""
+        url = self._url(stream)
+        answer = self._web.ask("GET", url, redirect=False, allow=REDIRECTS | {404})
+        if answer.status == 404:
+            return None
+        offset = answer.headers["Stream-Snapshot-Offset"]
+        if answer.status in REDIRECTS:
+            place = urljoin(url, answer.headers["Location"])
+            web = self._web if urlsplit(place).netloc == urlsplit(url).netloc else self._bare
+            answer = web.ask("GET", place)
+        return Published(offset, answer.data)
+
+    def publish(self, stream: str, offset: str, content_type: str, body: bytes) -> None:
+        url, headers = self._url(stream, offset), {"Content-Type": content_type}
+        try:
+            if len(body) > MAX_ANSWER_BYTES:
+                headers["Snapshot-Upload"], body = self._upload(url, body), b""
+            self._web.ask("PUT", url, headers=headers, body=body)
+        except HttpFault as fault:
+            raise SnapshotRefused(fault.status, str(fault)) from fault
+
+    def _upload(self, url: str, body: bytes) -> str:
+        """What is too large for a request goes straight to S3 (docs/buckets-and-snapshots.md)."""
+        begun = orjson.loads(self._web.ask("POST", f"{url}/upload").data)
+        self._bare.ask("PUT", begun["url"], body=body)
+        upload: str = begun["upload"]
+        return upload
+
+
+class LogSnapshots:
+    """As the server publishes them, without one."""
+
+    def __init__(self, origin: Origin) -> None:
+        self._bucket = origin.bucket
+        self._retry_seconds = origin.retry_seconds
+        self._stores = Stores(connect_table(origin), connect_blobs(origin))
+
+    def _key(self, stream: str) -> StreamKey:
+        return StreamKey(self._bucket, stream)
+
+    def latest(self, stream: str) -> Published | None:
+        try:
+            snapshot = latest_snapshot(self._stores, self._key(stream))
+        except SnapshotNotFound:
+            return None
+        return Published(render_offset(snapshot.offset), self._stores.blobs.get(snapshot.blob))
+
+    def publish(self, stream: str, offset: str, content_type: str, body: bytes) -> None:
+        key, place = self._key(stream), parse_token(offset)
+        assert place is not None, "an offset of this transport"
+        kind = parse_content_type(content_type)
+
+        def once() -> Any:
+            if len(body) <= MAX_ANSWER_BYTES:
+                return publish_snapshot(self._stores, key, PublishRequest(place, kind, body))
+            return publish_snapshot(self._stores, key, self._uploaded(key, place, kind, body))
+
+        try:
+            patiently(once, self._retry_seconds)
+        except Refused as refusal:
+            raise SnapshotRefused(refusal.status, f"{stream}: {refusal.message}") from refusal
+
+    def _uploaded(self, key: StreamKey, place: int, kind: Any, body: bytes) -> PublishRequest:
+        """What is too large for one answer is put together for its readers when it is published."""
+        upload = begin_upload(self._stores, key, place).id
+        record = existing(load_stream(self._stores.table, key))
+        self._stores.blobs.put(snapshot_blob_key(record.incarnation, place, upload.mark), body)
+        return PublishRequest(place, kind, upload=upload)

@@ -1,0 +1,117 @@
+"""One task's work in a process of its own, and the most memory that it ever held, in megabytes.
+
+Started by `test_memory.py`: `python -m tests.spark.memory_probe KIND ROWS PLACE`, where the place is the URL
+of a server to read from or a directory to stage in.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from benchmarks.spark_standin import PAGE_ROWS, row
+from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.producer import Claim
+from tidemark.spark.manifest import Manifest
+from tidemark.spark.options import Origin, Transport
+from tidemark.spark.origin import connect
+from tidemark.spark.publish import Target, publish
+from tidemark.spark.read_options import parse_read_options
+from tidemark.spark.snapshots import SnapshotPlan, Snapshotter
+from tidemark.spark.staging import connect_staging
+from tidemark.spark.write_options import parse_write_options
+from tidemark.spark.writer import Piece, make_inner
+
+SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
+BATCH_ROWS = 5_000
+
+
+def table(url: str) -> Origin:
+    given = {"transport": "dynamodb", "table": "t", "dynamodbEndpoint": url, "region": "us-east-1"}
+    return parse_read_options(given | {"subscribe": "bench"}, streaming=False).origin
+
+
+def server(url: str) -> Origin:
+    return parse_read_options({"url": url, "subscribe": "bench"}, streaming=False).origin
+
+
+def read(origin: Origin, rows: int) -> None:
+    """The whole stream as one part, as one task has it."""
+    reader = connect(origin)
+    head = reader.head("bench")
+    (part,) = reader.parts("bench", head.earliest, head.tail, 1 << 40)
+    found = sum(batch.num_rows for batch in reader.read(part))
+    # Over HTTP there are whole pages alone.
+    assert found in (rows, rows // PAGE_ROWS * PAGE_ROWS), found
+
+
+def fold(origin: Origin, rows: int) -> None:
+    plan = SnapshotPlan(
+        origin, Origin(Transport.HTTP), "last-by-key", "key", skip_bad=False, floors=None, dry_run=True
+    )
+    assert Snapshotter(plan).run("bench").messages == rows
+
+
+def stage(directory: str, rows: int, streams: int, **options: str) -> None:
+    where = {"url": "http://127.0.0.1:1", "streamColumn": "stream", "stagingDir": directory}
+    given = where | {"producerId": "p", "contentType": "application/json"} | options
+    write = make_inner(parse_write_options(given), SCHEMA, overwrite=False)
+    manifest = Manifest("", write.stage(batches(rows, streams)).runs)
+    assert manifest.rows == rows
+    content_types = dict.fromkeys(manifest.by_stream(), write.content_type)
+    staging, nobody = connect_staging(write.options), Nobody()
+    publish(nobody, staging, manifest, producer_id="p", batch=0, content_types=content_types)
+    assert nobody.appends == sum(run.appends for run in manifest.runs)
+
+
+class Nobody:
+    """Takes appends and forgets them."""
+
+    def __init__(self) -> None:
+        self.appends = 0
+        self.one_at_a_time = threading.Lock()
+
+    def look(self, stream: str) -> Target | None:
+        raise NotImplementedError
+
+    def create(self, stream: str, content_type: ContentType) -> None:
+        raise NotImplementedError
+
+    def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
+        assert body
+        with self.one_at_a_time:
+            self.appends += 1
+
+
+def batches(rows: int, streams: int) -> Iterator[Piece]:
+    names = pa.array([f"stream-{index % streams}" for index in range(BATCH_ROWS)])
+    for start in range(0, rows, BATCH_ROWS):
+        yield names, pa.array([padded(start + index) for index in range(BATCH_ROWS)])
+
+
+def padded(index: int) -> bytes:
+    """Of a size of its own: what is remembered of each would be seen."""
+    return row(index) + b" " * (300 + index % 300)
+
+
+KINDS: dict[str, Callable[[str, int], None]] = {
+    "read over dynamodb": lambda place, rows: read(table(place), rows),
+    "read over http": lambda place, rows: read(server(place), rows),
+    "fold": lambda place, rows: fold(replace(table(place)), rows),
+    "stage": lambda place, rows: stage(place, rows, 1),
+    "stage to many streams": lambda place, rows: stage(place, rows, 500),
+    "stage an append for each row": lambda place, rows: stage(
+        place, rows, 1, contentType="application/octet-stream"
+    ),
+}
+
+if __name__ == "__main__":
+    kind, wanted, where_to = sys.argv[1:]
+    KINDS[kind](where_to, int(wanted))
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

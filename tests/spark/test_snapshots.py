@@ -1,0 +1,118 @@
+"""How far a snapshot may go: never beyond what every consumer has taken of this very stream."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.spark.opaque import OpaqueServer, token
+from tests.spark.serving import ThreadedServer
+from tests.spark.streams import table_options
+from tests.support import World
+from tidemark.protocol.offset import render_offset
+from tidemark.spark.options import Origin, Transport
+from tidemark.spark.origin import Position
+from tidemark.spark.read_options import parse_read_options
+from tidemark.spark.snapshot_store import Published, SnapshotRefused, SnapshotStore, connect_snapshots
+from tidemark.spark.snapshots import CONFLICT, NOT_TAKEN, PUBLISHED, SnapshotPlan, Snapshotter, floors_of
+from tidemark.spark.web import Web
+
+
+def at(offset: str, incarnation: str = "i") -> Position:
+    return Position(offset, incarnation, "application/json")
+
+
+def test_the_floor_is_what_the_slowest_consumer_has_taken() -> None:
+    """Of streams that all of them have begun; who has nothing yet holds everything back."""
+    one = {"a": at("5"), "b": at("3"), "c": at("9")}
+    other = {"a": at("4"), "b": at("-1")}
+    assert floors_of([one, other]) == {"a": at("4"), "b": at("-1")}
+    assert floors_of([one]) == one
+    assert floors_of([]) is None
+
+
+def test_consumers_that_speak_of_different_streams_agree_on_nothing() -> None:
+    """One of them has not noticed yet that the stream was created again."""
+    assert floors_of([{"a": at("5", "old")}, {"a": at("4", "new")}]) == {}
+    assert floors_of([{"a": at("5", "")}, {"a": at("4", "new")}]) == {"a": at("4", "new")}
+
+
+@pytest.mark.parametrize(
+    ("floor", "outcome"),
+    [
+        (at(token(2), "some-id"), PUBLISHED),
+        (at(token(3), "some-id"), PUBLISHED),
+        (at(token(2), ""), PUBLISHED),
+        (at(token(2), "an-older-one"), NOT_TAKEN),
+        (at(token(9), ""), NOT_TAKEN),
+        (None, NOT_TAKEN),
+    ],
+)
+def test_what_was_taken_of_an_older_stream_lets_nothing_of_the_new_one_go(
+    floor: Position | None, outcome: str
+) -> None:
+    """The old one's offsets are offsets of the new one by chance alone, or lie beyond its tail."""
+    with OpaqueServer(is_json=True) as foreign:
+        foreign.incarnation = "some-id"
+        for body in (b'{"key":1}', b'{"key":2}', b'{"key":1}'):
+            foreign.append(body)
+        result = Snapshotter(plan(foreign.url, floor)).run("s")
+        assert result.outcome == outcome
+        path = f"/some-bucket/s/snapshot/{floor.offset}" if floor else ""
+        assert [there for there, _, _ in foreign.snapshots] == ([path] if outcome == PUBLISHED else [])
+
+
+def test_somebody_elses_snapshot_is_a_conflict_and_no_failure() -> None:
+    with OpaqueServer(is_json=True) as foreign:
+        foreign.append(b'{"key":1}')
+        foreign.snapshot_status = 409
+        assert Snapshotter(replace(plan(foreign.url, None), floors=None)).run("s").outcome == CONFLICT
+
+
+@pytest.fixture(params=["http", "dynamodb"])
+def store(request: pytest.FixtureRequest, world: World, server: ThreadedServer, name: str) -> SnapshotStore:
+    """A bucket's stream `name` holds three messages that end at 4, 8 and 13."""
+    web, root = Web(None, retry_seconds=5), f"{server.url}/{name}"
+    headers = {"Content-Type": "application/json"}
+    web.ask("PUT", root)
+    web.ask("PUT", f"{root}/{name}", headers=headers)
+    for number in (111, 222, 3333):
+        web.ask("POST", f"{root}/{name}", headers=headers, body=str(number).encode())
+    where = {"url": server.url} if request.param == "http" else table_options(world)
+    return connect_snapshots(
+        parse_read_options(where | {"bucket": name, "subscribe": name}, streaming=False).origin
+    )
+
+
+@pytest.mark.parametrize("size", [10, 5_000_000], ids=["small", "large"])
+def test_a_snapshot_is_found_as_it_was_published(
+    store: SnapshotStore, server: ThreadedServer, name: str, size: int
+) -> None:
+    """By either way, of any size: what does not fit a request or an answer goes through S3. And a
+    reader gets it with what came after it."""
+    assert store.latest(name) is None
+    body = b"[" + b" " * size + b"]"
+    store.publish(name, render_offset(8), "application/json", body)
+    assert store.latest(name) == Published(render_offset(8), body)
+    whole = Web(None, retry_seconds=5).ask("GET", f"{server.url}/{name}/{name}/bootstrap").data
+    assert body in whole
+    assert (b"3333" in whole) == (size == 10)
+
+
+def test_an_older_snapshot_is_a_conflict_and_no_message_is_cut(store: SnapshotStore, name: str) -> None:
+    store.publish(name, render_offset(8), "application/json", b"[]")
+    with pytest.raises(SnapshotRefused) as older:
+        store.publish(name, render_offset(4), "application/json", b"[]")
+    with pytest.raises(SnapshotRefused) as inside:
+        store.publish(name, render_offset(10), "application/json", b"[]")
+    with pytest.raises(SnapshotRefused) as nowhere:
+        store.publish("not-there", render_offset(0), "application/json", b"[]")
+    assert [each.value.is_conflict for each in (older, inside, nowhere)] == [True, False, True]
+    assert store.latest(name) == Published(render_offset(8), b"[]")
+
+
+def plan(url: str, floor: Position | None) -> SnapshotPlan:
+    origin = Origin(Transport.HTTP, "some-bucket", url=url, stream_path="/some-bucket", retry_seconds=1)
+    floors = {"s": floor} if floor else {}
+    return SnapshotPlan(origin, origin, "last-by-key", "key", skip_bad=False, floors=floors)
