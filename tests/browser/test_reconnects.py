@@ -27,10 +27,12 @@ ENOUGH_CUTS = 15
 pytestmark = NEEDS_CHROMIUM
 
 
-@pytest.fixture(scope="module", params=["asgi", "lambda"])
+#: The last without the edge in front: an HTTP API sends event streams only once they are complete.
+@pytest.fixture(scope="module", params=["asgi", "lambda", "lambda, EDGE=false"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("server")
-    made = tidemark_server(request.param, directory, SSE_SECONDS="2", LONG_POLL_SECONDS="2")
+    via, _, edge = request.param.partition(", EDGE=")
+    made = tidemark_server(via, directory, SSE_SECONDS="2", LONG_POLL_SECONDS="2", EDGE=edge)
     with running(made):
         yield made
 

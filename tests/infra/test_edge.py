@@ -7,11 +7,13 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE
 from tidemark.http import auth, demands, edge
+from tidemark.local.edge import is_event_stream
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "edge" / "route.js"
@@ -100,10 +102,12 @@ def test_event_streams_go_to_the_function_that_streams(
     assert routed["origin"] == origin
     assert routed["request"]["querystring"] == {name: {"value": value} for name, value in query.items()}
     assert routed["request"]["uri"] == "/v1/stream/a"
+    assert is_event_stream(method, urlencode(query)) == (origin == "live"), "the local edge decides otherwise"
 
 
 def test_a_parameter_given_twice_is_left_to_the_api() -> None:
     """Which answers 400."""
+    assert not is_event_stream("GET", "live=sse&live=sse")
     asked = event("GET", {"live": "sse"})
     asked["request"]["querystring"]["live"]["multiValue"] = [{"value": "sse"}, {"value": "long-poll"}]
     assert route(asked)[0]["origin"] == "api"
