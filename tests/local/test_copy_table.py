@@ -12,7 +12,7 @@ from tests.support import HOUR_MS, JSON, TEXT, Process, World, a_key, before, ma
 from tidemark.clients import s3_client
 from tidemark.local.copy_table import CannotCopy, Copy, main
 from tidemark.local.engines import LocalServices
-from tidemark.log.dynamodb import NoAnswer, connect_dynamodb
+from tidemark.log.dynamodb import connect_dynamodb
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import all_waiters, put_waiter
 from tidemark.protocol.errors import StreamNotFound
@@ -24,6 +24,7 @@ from tidemark.service.delete import delete
 from tidemark.service.janitor import sweep
 from tidemark.service.list_streams import list_streams
 from tidemark.service.load import load_known
+from tidemark.signed import Account, NoAnswer
 
 LARGE = b"x" * 70_000
 
@@ -79,7 +80,7 @@ def copy_objects(old: World, new: World) -> None:
 
 
 def copy_of(old: World, new: World) -> Copy:
-    copy = Copy(connect_dynamodb(), old.table_name, new.table_name)
+    copy = Copy(connect_dynamodb(Account()), old.table_name, new.table_name)
     copy.sleep = lambda _: None
     return copy
 

@@ -27,6 +27,7 @@ import orjson
 from tidemark.log.dynamodb import DynamoDB, Fault, connect_dynamodb
 from tidemark.log.schema import Item
 from tidemark.protocol.errors import OutOfReach, Unavailable
+from tidemark.signed import Account
 
 #: What one call writes at most.
 _BATCH: Final = 25
@@ -144,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("target", help="the table of a new stack (its output TableName)")
     parser.add_argument("--again", action="store_true", help="go on with a copy that was cut off")
     asked = parser.parse_args(arguments)
-    copy = Copy(connect_dynamodb(), asked.source, asked.target)
+    copy = Copy(connect_dynamodb(Account()), asked.source, asked.target)
     try:
         if not asked.again:
             copy.check_empty()
