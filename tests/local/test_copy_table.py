@@ -229,7 +229,7 @@ def test_a_new_table_is_slow_at_first(
     expected = fill(old.process())
     copy_objects(old, new)
     copy = copy_of(old, new)
-    monkeypatch.setattr("tidemark.log.dynamodb.random.uniform", lambda *_: 0.0)
+    monkeypatch.setattr("tidemark.signed.random.uniform", lambda *_: 0.0)
     copy._dynamodb.send = trouble(copy._dynamodb.send)
     copy.run()
     check_same(new.process(), expected)
