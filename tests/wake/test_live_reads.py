@@ -170,8 +170,8 @@ def test_a_snapshot_that_overtakes_a_reader(world: World, kind: str) -> None:
             await scene.waiting()
             await asyncio.to_thread(overtake)
             await exchange.until(partial(has, b"folded"))
-        for live in ("", "&live=sse", "&live=long-poll"):
-            async with request(scene.app, path + live) as exchange:
+        for query in ("", "&live=sse", "&live=long-poll"):
+            async with request(scene.app, path + query) as exchange:
                 assert (await whole(exchange)).status == 410
 
     asyncio.run(scenario())
