@@ -19,7 +19,7 @@ from tests.browser.cutting import CuttingProxy, cutting
 from tests.browser.writing import Written, writing
 from tests.conformance.servers import Server, running, tidemark_server
 
-MESSAGES = 150
+MESSAGES = 120
 SEED = 20_261_120
 #: Of all readers together; three times as many are usual.
 ENOUGH_CUTS = 15
