@@ -23,10 +23,11 @@ SPARK_VERSION ?=
 SPARK_SUFFIX := $(if $(SPARK_VERSION),-$(SPARK_VERSION))
 SPARK_VENV := .venv-spark$(SPARK_SUFFIX)
 SPARK := $(SPARK_VENV)/.installed
+S3A := .s3a/.installed
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(DEV) npm-if-possible ## make .venv and node_modules from the locks (every target does what it needs by itself)
@@ -57,6 +58,14 @@ pipeline: $(SPARK) npm-if-possible ## the Spark pipeline on this machine, with d
 testspark: $(SPARK) npm-if-possible ## the tests of the Spark pipeline (SPARK_VERSION=next for the newer PySpark)
 	@$(SPARK_VENV)/bin/python -m pytest tests/spark $(ARGS)
 
+.PHONY: tests3a
+tests3a: $(SPARK) $(S3A) npm-if-possible ## the jobs with their lake in S3, by Hadoop's own file system (fetches 180 MB)
+	@$(SPARK_VENV)/bin/python -m pytest tests/spark/test_s3a.py $(ARGS)
+
+.PHONY: packagespark
+packagespark: $(VENV) ## the jobs as EMR Serverless and Glue take them, into dist/pipeline (ARGS="--python 3.12")
+	@$(VENV) pipeline/package.py $(ARGS)
+
 .PHONY: benchspark
 benchspark: $(SPARK) npm-if-possible ## rows per CPU-second of the data source beside Spark's own sources
 	@.venv-spark/bin/python -m benchmarks.spark
@@ -67,7 +76,7 @@ lint: $(DEV) ## format, lint, types, import directions, template
 	@$(VENV) -m ruff check .
 	@$(VENV) -m mypy
 	@.venv/bin/lint-imports --no-logo
-	@.venv/bin/cfn-lint template.yaml
+	@.venv/bin/cfn-lint template.yaml pipeline/template.yaml
 
 .PHONY: policy
 policy: $(POLICY) ## the template against checkov's policies (exceptions: .checkov.yaml)
@@ -113,6 +122,12 @@ $(SPARK): requirements-spark$(SPARK_SUFFIX).txt pyproject.toml | $(VENV)
 	@$(VENV) -m venv $(SPARK_VENV)
 	@$(SPARK_VENV)/bin/python $(PIP_INSTALL) -r requirements-spark$(SPARK_SUFFIX).txt
 	@$(SPARK_VENV)/bin/python $(PIP_INSTALL) --no-deps -e .
+	@touch $@
+
+# The jars alone are wanted; what the package asks for is an old PySpark.
+$(S3A): requirements-s3a.txt $(SPARK)
+	@echo "Fetching the jars of requirements-s3a.txt into .s3a"
+	@$(SPARK_VENV)/bin/python $(PIP_INSTALL) --no-deps --target .s3a -r requirements-s3a.txt
 	@touch $@
 
 $(POLICY): requirements-policy.txt | $(VENV)

@@ -14,7 +14,6 @@ them, and --out is written anew.
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from tidemark.spark.job import Job, JobFailed, parser_for, read_options, run
@@ -75,4 +74,4 @@ def with_date(rows: Any) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(run(NAME, parser(), archive))
+    run(NAME, parser(), archive)

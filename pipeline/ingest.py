@@ -11,7 +11,6 @@ JSON. It goes to --stream, or to the stream that --stream-column names. Run agai
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from tidemark.spark.job import Job, JobFailed, origin_options, parser_for, run
@@ -69,4 +68,4 @@ def write(rows: Any, given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(NAME, parser(), ingest))
+    run(NAME, parser(), ingest)

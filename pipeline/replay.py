@@ -9,7 +9,6 @@ The messages go out in the order of their offsets. Run again with the same --id 
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from tidemark.spark.job import Job, JobFailed, origin_options, parser_for, run
@@ -63,4 +62,4 @@ def write(rows: Any, content_type: str, given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(NAME, parser(), replay))
+    run(NAME, parser(), replay)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -118,4 +117,4 @@ def taken(spark: Any, text: str) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(run(NAME, parser(), snapshot))
+    run(NAME, parser(), snapshot)

@@ -3,6 +3,9 @@
 A consumer is a streaming query, given as NAME=CHECKPOINT; its lag in a stream is the number of
 bytes that it has not taken yet.
 
+With --archive the messages are counted where the archive job wrote them: that reads no message from
+the table, and counts those too that a snapshot let go.
+
     spark-submit pipeline/stats.py --pattern '.*' --consumer archive=s3a://lake/_archive --plot stats.png
 """
 
@@ -25,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--consumer", action="append", default=[], metavar="NAME=CHECKPOINT", help="may be repeated"
     )
+    made.add_argument("--archive", help="directory that the archive job writes, to count there")
     made.add_argument("--plot", help="a PNG file to draw messages by stream and minute to")
     made.add_argument("--out", help="a directory for the table as JSON")
     return made
@@ -35,11 +39,12 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.plan import look
     from tidemark.spark.read_options import parse_read_options
 
-    asked = read_options(given)
     consumers = [named(text) for text in given.consumer]
-    options = parse_read_options(asked, streaming=False)
+    options = parse_read_options(read_options(given), streaming=False)
     heads = look(options, connect(options.origin)) if consumers else {}
-    rows = spark.read.format("tidemark").options(**asked).load().select("stream", "timestamp", "value")
+    rows = (archived(spark, given, options) if given.archive else streamed(spark, given)).select(
+        "stream", "timestamp", "value"
+    )
     table = [row.asDict() for row in measure(rows).collect()]
     add_lag(spark, table, consumers, heads)
     sys.stdout.write(render(table, [*COLUMNS, *(f"lag_{name}" for name, _ in consumers)]))
@@ -48,6 +53,19 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
     if given.plot:
         draw(by_minute(rows), Path(given.plot))
     job.finish(streams=len(table), messages=sum(row["messages"] for row in table))
+
+
+def streamed(spark: Any, given: argparse.Namespace) -> Any:
+    return spark.read.format("tidemark").options(**read_options(given)).load()
+
+
+def archived(spark: Any, given: argparse.Namespace, options: Any) -> Any:
+    from pyspark.sql import functions
+
+    rows = spark.read.parquet(given.archive).where(functions.col("bucket") == options.origin.bucket)
+    if options.pattern is None:
+        return rows.where(functions.col("stream").isin(*options.names))
+    return rows.where(functions.col("stream").rlike(f"^(?:{options.pattern})$"))
 
 
 def measure(rows: Any) -> Any:
@@ -140,4 +158,4 @@ def draw(counts: list[Any], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(NAME, parser(), stats))
+    run(NAME, parser(), stats)

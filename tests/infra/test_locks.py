@@ -41,6 +41,13 @@ def test_the_benchmarks_measure_what_is_deployed() -> None:
     assert {name: version for name, version in plot.items() if tested.get(name, version) != version} == {}
 
 
+def test_the_pipeline_is_deployed_with_what_it_is_tested_with() -> None:
+    """But for Spark itself, which is EMR's, and whose version is that of the tests' floor."""
+    deployed, tested = pins(ROOT / "requirements-pipeline.txt"), pins(ROOT / "requirements-spark.txt")
+    assert deployed.items() <= tested.items()
+    assert "pyspark" not in deployed
+
+
 def test_the_npm_lock_names_hashes_and_no_registry() -> None:
     packages = json.loads((ROOT / "package-lock.json").read_text())["packages"]
     fetched = {path: package for path, package in packages.items() if path}

@@ -48,6 +48,7 @@ def spark(services: LocalServices, tmp_path_factory: pytest.TempPathFactory) -> 
     """Started after the services, so that its workers know the endpoints."""
     from pyspark.sql import SparkSession
 
+    from tests.spark.hadoop_s3a import JARS
     from tidemark.spark import register
     from tidemark.spark.source import PUSHDOWN, spark_version
 
@@ -75,6 +76,8 @@ def spark(services: LocalServices, tmp_path_factory: pytest.TempPathFactory) -> 
     )
     if spark_version() >= (4, 1):
         builder = builder.config(PUSHDOWN, "true")
+    if JARS:
+        builder = builder.config("spark.jars", ",".join(JARS))
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     register(session)
@@ -135,3 +138,27 @@ def spoiling(server: Any) -> Iterator[Callable[..., None]]:
 
     yield spoil
     server.spoil = lambda _method, _path, _headers: None
+
+
+@pytest.fixture
+def start(
+    spark: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Run a job; its exit code, standard output and standard error."""
+    from tests.infra.jobs import load_job
+    from tidemark.spark.job import run_with
+
+    monkeypatch.setattr("tidemark.spark.job.open_session", lambda _name: spark)
+
+    def run_job(name: str, *arguments: str) -> tuple[int, str, str]:
+        module = load_job(name)
+        code = run_with(name, module.parser(), getattr(module, name), arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run_job
+
+
+@pytest.fixture
+def where(world: World) -> list[str]:
+    return ["--table", world.table_name, "--blob-bucket", world.bucket_name]

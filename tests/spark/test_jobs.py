@@ -3,56 +3,25 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import orjson
 import pytest
 
+from tests.infra.jobs import load_job
 from tests.spark.opaque import OpaqueServer, token
 from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key
 from tests.support import BYTES, JSON, World
 from tidemark.spark.checkpoints import taken_positions
-from tidemark.spark.job import run_with
+from tidemark.spark.job import first_line, parse_arguments
 
 ROOT = Path(__file__).parents[2]
 JOBS = ("archive", "ingest", "replay", "snapshot", "stats")
-
-
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"pipeline_{name}", ROOT / "pipeline" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def start(
-    spark: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, str, str]]:
-    """Run a job; its exit code, standard output and standard error."""
-    monkeypatch.setattr("tidemark.spark.job.open_session", lambda _name: spark)
-
-    def run_job(name: str, *arguments: str) -> tuple[int, str, str]:
-        module = load(name)
-        code = run_with(name, module.parser(), getattr(module, name), arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run_job
-
-
-@pytest.fixture
-def where(world: World) -> list[str]:
-    return ["--table", world.table_name, "--blob-bucket", world.bucket_name]
 
 
 def test_archive_and_replay_give_the_same_bytes(
@@ -169,6 +138,26 @@ def test_stats(
         (f"{name}-b", "2", "11", "7"),
     ]
     assert plot.read_bytes().startswith(b"\x89PNG")
+    # Counted in the archive there are those alone that it has; how far it is behind stays as it is.
+    out = tmp_path / "table"
+    code, said, err = start(
+        "stats",
+        *where,
+        *both,
+        "--consumer",
+        f"archive={tmp_path / 'c'}",
+        "--archive",
+        str(tmp_path / "a"),
+        "--out",
+        str(out),
+    )
+    assert code == 0, err
+    (written,) = out.glob("part-*.json")
+    table = [orjson.loads(line) for line in written.read_text().splitlines()]
+    assert [(row["stream"], row["messages"], row["bytes"], row["lag_archive"]) for row in table] == [
+        (f"{name}-a", 3, 6, 0),
+        (f"{name}-b", 1, 4, 7),
+    ]
 
 
 def test_snapshots_are_published_for_what_the_archive_has_taken(
@@ -252,6 +241,31 @@ def test_what_is_wrong_is_told_in_one_line(
     assert said == ""
     assert what in err
     assert len(err.splitlines()) == 1
+
+
+def test_an_argument_that_is_none_is_refused_unless_glue_put_it_there(
+    start: Callable[..., tuple[int, str, str]],
+) -> None:
+    """Glue hands its own arguments to a job, among the job's own."""
+    with pytest.raises(SystemExit) as refused:
+        start("stats", "--subscribe", "a", "--subscribed", "b")
+    assert refused.value.code == 2
+    glues = ["--JOB_ID", "j_1", "true", "--TempDir", "s3://t", "--JOB_NAME", "stats"]
+    assert parse_arguments(load_job("stats").parser(), ["--subscribe", "a", *glues]).subscribe == "a"
+
+
+def test_what_a_worker_raised_is_told_and_not_that_it_did(spark: Any) -> None:
+    """Spark's own first line sends its reader to a stack trace."""
+
+    def fails(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from ()
+        raise KeyError("stream-next-offset")
+
+    with pytest.raises(Exception, match="Traceback") as failed:
+        spark.range(1).mapInArrow(fails, "id BIGINT").collect()
+    assert first_line(failed.value) == "KeyError: 'stream-next-offset'"
+    assert first_line(ValueError("one\ntwo")) == "one"
+    assert first_line(ValueError("x\n  File a\ntidemark.x.Fault: tidemark: our own")) == "our own"
 
 
 @pytest.mark.parametrize("name", JOBS)

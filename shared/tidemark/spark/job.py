@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tidemark.spark.options import ORIGIN_OPTIONS, InvalidOptions
+
+#: The last line of a trace of Python's, `KeyError: 'x'`; Java's begin with the package.
+_RAISED: Final = re.compile(
+    r"(?!java|scala|org\.)[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Fault|Warning)\b(?::|$)"
+)
 
 
 class JobFailed(Exception):
@@ -39,7 +45,10 @@ class Job:
 
 def parser_for(name: str, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=name,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     where = parser.add_argument_group("where the streams are")
     where.add_argument(
@@ -98,33 +107,54 @@ def find_java() -> None:
         raise JobFailed("Java is missing: Spark needs Java 17 or newer, on the PATH or at JAVA_HOME")
 
 
+def _is_submitted(environment: Mapping[str, str]) -> bool:
+    """Whether a JVM started this: then master, memory and all else were said to that one, by
+    `spark-submit`, EMR or Glue."""
+    return "PYSPARK_GATEWAY_PORT" in environment
+
+
 def open_session(name: str) -> Any:
-    """The session that spark-submit set up, or a local one on loopback."""
-    find_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    """The session of whoever submitted this, or a local one on loopback."""
+    submitted = _is_submitted(os.environ)
+    if not submitted:
+        find_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
     from tidemark.spark import register
 
     builder = SparkSession.builder.appName(f"tidemark-{name}").config("spark.sql.session.timeZone", "UTC")
-    if "SPARK_ENV_LOADED" not in os.environ:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = (
-            builder.master(os.environ.get("MASTER", "local[2]"))
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", "4")
-        )
-    spark = builder.getOrCreate()
+    spark = (builder if submitted else _local(builder)).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     return spark
 
 
+def _local(builder: Any) -> Any:
+    return (
+        builder.master(os.environ.get("MASTER", "local[2]"))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+    )
+
+
 def run(
     name: str, parser: argparse.ArgumentParser, body: Callable[[Any, argparse.Namespace, Job], None]
-) -> int:
-    return run_with(name, parser, body, sys.argv[1:])
+) -> None:
+    """A job that went well simply ends: who starts it may take any exit for a failure, as Glue does."""
+    code = run_with(name, parser, body, sys.argv[1:])
+    if code:
+        sys.exit(code)
+
+
+def parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Glue hands on arguments of its own among the job's, and names itself by this one."""
+    given, rest = parser.parse_known_args(arguments)
+    if rest and "--JOB_NAME" not in arguments:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return given
 
 
 def run_with(
@@ -134,7 +164,7 @@ def run_with(
     arguments: Sequence[str],
 ) -> int:
     """The exit code: 0, 1 where the job failed, 2 where it could not be started as asked."""
-    given = parser.parse_args(arguments)
+    given = parse_arguments(parser, arguments)
     job = Job(name)
     try:
         spark = open_session(name)
@@ -150,8 +180,12 @@ def run_with(
 
 def first_line(fault: Exception) -> str:
     """Of a fault in a task or in planning Spark shows traces of two languages; what was raised
-    in our own code says what is wrong in one line."""
+    in our own code says what is wrong in one line, and so does what Python said last."""
     lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
     ours = [line for line in lines if "tidemark: " in line and not line.startswith("File ")]
-    text = ours[0] if ours else (lines[0] if lines else type(fault).__name__)
-    return text[text.index("tidemark: ") + len("tidemark: ") :] if ours else text
+    if ours:
+        return ours[0][ours[0].index("tidemark: ") + len("tidemark: ") :]
+    pythons = [line for line in lines if _RAISED.match(line)]
+    if pythons:
+        return pythons[-1]
+    return lines[0] if lines else type(fault).__name__

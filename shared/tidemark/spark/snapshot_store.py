@@ -26,6 +26,8 @@ from tidemark.spark.web import REDIRECTS, HttpFault, Web
 
 #: Somebody published a later one, or the stream was created again: theirs counts.
 _CONFLICTS: Final = frozenset({404, 409, 410})
+_OFFSET: Final = "Stream-Snapshot-Offset"
+_MOST_REDIRECTS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -66,17 +68,27 @@ class HttpSnapshots:
         return f"{self._origin.stream_url(stream)}/snapshot{offset and '/' + offset}"
 
     def latest(self, stream: str) -> Published | None:
-        """The server's own answer says which; a large one's bytes lie elsewhere, and say nothing."""
+        """The first answer says which that can: a large one's bytes lie elsewhere, and say nothing."""
         url = self._url(stream)
         answer = self._web.ask("GET", url, redirect=False, allow=REDIRECTS | {404})
         if answer.status == 404:
             return None
-        offset = answer.headers["Stream-Snapshot-Offset"]
-        if answer.status in REDIRECTS:
-            place = urljoin(url, answer.headers["Location"])
-            web = self._web if urlsplit(place).netloc == urlsplit(url).netloc else self._bare
-            answer = web.ask("GET", place)
+        offset = answer.headers.get(_OFFSET)
+        for _ in range(_MOST_REDIRECTS):
+            if answer.status not in REDIRECTS:
+                break
+            url = urljoin(url, answer.headers["Location"])
+            answer = self._at(url).ask("GET", url, redirect=False, allow=REDIRECTS)
+            offset = offset or answer.headers.get(_OFFSET)
+        if offset is None or answer.status in REDIRECTS:
+            raise SnapshotRefused(
+                answer.status, f"tidemark: {url}: where the snapshot is could not be found out"
+            )
         return Published(offset, answer.data)
+
+    def _at(self, url: str) -> Web:
+        """With the token to the server itself, and to nobody else."""
+        return self._web if urlsplit(url).netloc == urlsplit(self._origin.url).netloc else self._bare
 
     def publish(self, stream: str, offset: str, content_type: str, body: bytes) -> None:
         url, headers = self._url(stream, offset), {"Content-Type": content_type}

@@ -76,7 +76,7 @@ class Snapshotter:
             return self._run(stream)
         except MissingStream:
             return Outcome(stream, CONFLICT, detail="the stream is gone")
-        except (BadMessage, DataLoss) as fault:
+        except (BadMessage, DataLoss, SnapshotRefused) as fault:
             return Outcome(stream, FAILED, detail=str(fault))
 
     def _run(self, stream: str) -> Outcome:

@@ -1,0 +1,368 @@
+"""The nested template of the pipeline: off unless asked for, free while idle, and calling jobs that exist."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline import package
+from tests.infra.jobs import parser_of
+from tests.infra.test_template import ROOT, TEMPLATE, CloudFormationLoader
+
+NESTED = yaml.load((ROOT / "pipeline" / "template.yaml").read_text(), CloudFormationLoader)
+RESOURCES = NESTED["Resources"]
+STACK = TEMPLATE["Resources"]["SparkPipeline"]
+MACHINE = RESOURCES["Run"]["Properties"]
+STATES = MACHINE["Definition"]["States"]
+TASKS = {name: state for name, state in STATES.items() if state["Type"] == "Task"}
+APPLICATION = RESOURCES["Application"]["Properties"]
+
+
+def statements_of(role: str) -> list[dict[str, Any]]:
+    return [
+        statement
+        for policy in RESOURCES[role]["Properties"]["Policies"]
+        for statement in policy["PolicyDocument"]["Statement"]
+    ]
+
+
+JOB_STATEMENTS = {statement["Sid"]: statement for statement in statements_of("JobRole")}
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            yield from itertools.chain.from_iterable(map(texts_in, value.values()))
+        case list():
+            yield from itertools.chain.from_iterable(map(texts_in, value))
+
+
+# --- in the root --------------------------------------------------------------------------------------------
+
+
+def test_it_is_off_unless_it_is_asked_for() -> None:
+    """And then nothing of it is there: no bucket, no role, no output."""
+    assert TEMPLATE["Parameters"]["Pipeline"]["Default"] == "false"
+    assert TEMPLATE["Conditions"]["HasPipeline"] == {"Equals": [{"Ref": "Pipeline"}, "true"]}
+    assert STACK["Condition"] == "HasPipeline"
+    theirs = [name for name, output in TEMPLATE["Outputs"].items() if "SparkPipeline" in repr(output)]
+    assert theirs
+    assert {TEMPLATE["Outputs"][name].get("Condition") for name in theirs} == {"HasPipeline"}
+    others = {name: each for name, each in TEMPLATE["Resources"].items() if name != "SparkPipeline"}
+    assert "SparkPipeline" not in repr(others)
+
+
+def test_it_is_given_the_stacks_own_table_and_bucket() -> None:
+    """Every parameter that is passed exists, and every one without a default is passed."""
+    passed = STACK["Properties"]["Parameters"]
+    assert passed.keys() <= NESTED["Parameters"].keys()
+    needed = {name for name, each in NESTED["Parameters"].items() if "Default" not in each}
+    assert needed == {"TableName", "TableArn", "BlobBucketName"}
+    assert {name: passed[name] for name in needed} == {
+        "TableName": {"Ref": "Table"},
+        "TableArn": {"GetAtt": "Table.Arn"},
+        "BlobBucketName": {"Ref": "Bucket"},
+    }
+    for name in passed.keys() - needed:
+        reference = passed[name]["Ref"]
+        assert TEMPLATE["Parameters"][reference]["Default"] == NESTED["Parameters"][name]["Default"], name
+    assert (ROOT / STACK["Properties"]["TemplateURL"]).is_file()
+
+
+def test_the_outputs_that_are_taken_are_there() -> None:
+    taken = re.findall(r"SparkPipeline\.Outputs\.(\w+)", repr(TEMPLATE["Outputs"]))
+    assert set(taken) <= NESTED["Outputs"].keys()
+    assert {"Upload", "RunNow", "SubmitJob"} <= set(taken)
+
+
+# --- what it costs ------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_it_runs_while_nobody_asks() -> None:
+    """No capacity is kept ready, and what was started stops by itself."""
+    assert "InitialCapacity" not in APPLICATION
+    assert APPLICATION["AutoStartConfiguration"] == {"Enabled": True}
+    assert APPLICATION["AutoStopConfiguration"]["Enabled"] is True
+    assert APPLICATION["AutoStopConfiguration"]["IdleTimeoutMinutes"] <= 5
+    kinds = {each["Type"] for each in RESOURCES.values() if each.get("Condition") != "HasAlarms"}
+    assert kinds == {
+        "AWS::EMRServerless::Application",
+        "AWS::IAM::Role",
+        "AWS::Logs::LogGroup",
+        "AWS::S3::Bucket",
+        "AWS::S3::BucketPolicy",
+        "AWS::SQS::Queue",
+        "AWS::Scheduler::Schedule",
+        "AWS::StepFunctions::StateMachine",
+    }
+
+
+def test_what_it_may_cost_at_once_has_a_limit() -> None:
+    """Processors and memory; and jobs come one by one, because two archives would share a checkpoint."""
+    assert APPLICATION["MaximumCapacity"]["Cpu"] == {"Sub": "${MaxVcpu} vCPU"}
+    assert APPLICATION["MaximumCapacity"]["Memory"] == {"Sub": "${MaxMemory} GB"}
+    assert APPLICATION["SchedulerConfiguration"]["MaxConcurrentRuns"] == 1
+    assert all(task["TimeoutSeconds"] <= 12 * 3600 for task in TASKS.values())
+
+
+def test_alarms_hang_on_a_topic_as_the_stacks_own_do() -> None:
+    alarms = {name: each for name, each in RESOURCES.items() if each["Type"] == "AWS::CloudWatch::Alarm"}
+    assert len(alarms) == 2
+    for alarm in alarms.values():
+        assert alarm["Condition"] == "HasAlarms"
+        assert alarm["Properties"]["AlarmActions"] == [{"Ref": "AlarmTopicArn"}]
+        assert alarm["Properties"]["TreatMissingData"] == "notBreaching"
+
+
+def test_what_is_kept_is_protected_and_what_is_said_is_forgotten() -> None:
+    lake, logs = RESOURCES["Lake"], RESOURCES["JobLogs"]
+    assert lake["UpdateReplacePolicy"] == "Retain"
+    assert lake["DeletionPolicy"] == "RetainExceptOnCreate"
+    assert set(lake["Properties"]["PublicAccessBlockConfiguration"].values()) == {True}
+    assert logs["Properties"]["RetentionInDays"] == {"Ref": "LogRetentionDays"}
+    monitoring = APPLICATION["MonitoringConfiguration"]["CloudWatchLoggingConfiguration"]
+    assert monitoring["LogGroupName"] == {"Ref": "JobLogs"}
+    expiring = [rule for rule in lake["Properties"]["LifecycleConfiguration"]["Rules"] if "Prefix" in rule]
+    assert [rule["Prefix"] for rule in expiring] == ["staging/"]
+
+
+# --- the state machine --------------------------------------------------------------------------------------
+
+
+def next_of(state: dict[str, Any]) -> set[str]:
+    """Where it may go on."""
+    ways = {each["Next"] for each in [*state.get("Choices", []), *state.get("Catch", [])]}
+    return ways | {state[key] for key in ("Next", "Default") if key in state}
+
+
+def test_every_state_is_reached_and_every_way_ends() -> None:
+    reached, waiting = set(), {MACHINE["Definition"]["StartAt"]}
+    while waiting:
+        name = waiting.pop()
+        reached.add(name)
+        waiting |= next_of(STATES[name]) - reached
+    assert reached == set(STATES)
+    ends = {name for name, state in STATES.items() if not next_of(state)}
+    assert {STATES[name]["Type"] for name in ends} == {"Succeed", "Fail"}
+    assert all(next_of(state) for name, state in STATES.items() if name not in ends)
+
+
+def test_every_job_is_waited_for_tried_again_and_caught() -> None:
+    for task in TASKS.values():
+        assert task["Resource"]["Sub"].endswith(":states:::emr-serverless:startJobRun.sync")
+        assert [retry["ErrorEquals"] for retry in task["Retry"]] == [["States.ALL"]]
+        assert [catch["ErrorEquals"] for catch in task["Catch"]] == [["States.ALL"]]
+        assert task["Catch"][0]["ResultPath"] == "$.failure"
+        assert 1 <= task["Retry"][0]["MaxAttempts"] <= 3
+
+
+def test_what_is_put_into_it_is_what_it_asks_for() -> None:
+    """A name misspelt on either side would be in a job's arguments as it is."""
+    asked = set(re.findall(r"\$\{(\w+)\}", " ".join(texts_in(MACHINE["Definition"])))) - {"AWS"}
+    assert asked == MACHINE["DefinitionSubstitutions"].keys()
+
+
+def run(fold: str, *, failing: set[str]) -> tuple[list[str], str]:
+    """The jobs that a run starts, and how it ends: the machine, played."""
+    name, jobs, data = MACHINE["Definition"]["StartAt"], [], {"plan.fold": fold}
+    while True:
+        state = STATES[name]
+        match state["Type"]:
+            case "Task":
+                jobs.append(state["Parameters"]["Name"])
+                failed = jobs[-1] in failing
+                if failed:
+                    data["failure"] = jobs[-1]
+                name = state["Catch"][0]["Next"] if failed else state["Next"]
+            case "Choice":
+                name = next((way["Next"] for way in state["Choices"] if holds(way, data)), state["Default"])
+            case "Pass":
+                name = state["Next"]
+            case _:
+                return jobs, state["Type"]
+
+
+def holds(choice: dict[str, Any], data: dict[str, str]) -> bool:
+    variable = choice["Variable"].removeprefix("$.")
+    if "IsPresent" in choice:
+        return (variable in data) == choice["IsPresent"]
+    return bool(data[variable] == choice["StringEquals"])
+
+
+SUBSETS = [
+    subset for size in range(4) for subset in itertools.combinations(("archive", "snapshot", "stats"), size)
+]
+
+
+@pytest.mark.parametrize("fold", ["", "last-by-key"])
+@pytest.mark.parametrize("failing", SUBSETS)
+def test_nothing_is_let_go_that_was_not_archived(fold: str, failing: tuple[str, ...]) -> None:
+    """No snapshot after an archive that failed; numbers even after a snapshot that failed; and a run
+    of which anything failed has failed."""
+    jobs, end = run(fold, failing=set(failing))
+    wanted = ["archive", *(["snapshot"] if fold else []), "stats"]
+    assert jobs == (["archive"] if "archive" in failing else wanted)
+    assert end == ("Fail" if set(jobs) & set(failing) else "Succeed")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_job_exists_and_understands_its_arguments(name: str) -> None:
+    """By its own parser, with what the template puts in."""
+    spark = TASKS[name]["Parameters"]["JobDriver"]["SparkSubmit"]
+    job = TASKS[name]["Parameters"]["Name"]
+    assert spark["EntryPoint"] == f"s3://${{Lake}}/code/{job}.py"
+    assert job in package.JOBS
+    given = arguments_of(job, spark["EntryPointArguments"])
+    assert (given.table, given.bucket, given.pattern) == ("a-table", "agents", ".*")
+    assert "region=eu-central-1" in given.option
+    if job == "archive":
+        assert (given.out, given.checkpoint) == (
+            "s3://a-lake/archive",
+            "s3://a-lake/checkpoints/archive/agents",
+        )
+    else:
+        # What the archive has taken is read where the archive keeps it.
+        assert given.consumer == ["archive=s3://a-lake/checkpoints/archive/agents"]
+    if job == "stats":
+        assert given.archive == "s3://a-lake/archive"
+
+
+VALUES = {
+    "Lake": "a-lake",
+    "Table": "a-table",
+    "Blobs": "a-bucket",
+    "Streams": "agents",
+    "Region": "eu-central-1",
+    "Pattern": ".*",
+    "Fold": "last-by-key",
+    "FoldKey": "id",
+    "FailOnDataLoss": "false",
+}
+
+
+def arguments_of(job: str, texts: list[str]) -> argparse.Namespace:
+    filled = [re.sub(r"\$\{(\w+)\}", lambda found: VALUES[found[1]], text) for text in texts]
+    return parser_of(job).parse_args(filled)
+
+
+def test_no_value_can_break_out_of_the_text_it_is_put_into() -> None:
+    """Substitutions are text within JSON: whatever a person may choose has neither quotes nor backslashes."""
+    free = ("Streams", "Pattern", "Fold", "FoldKey")
+    for name in free:
+        allowed = re.compile(NESTED["Parameters"][name]["AllowedPattern"])
+        assert allowed.match('a"b') is None, name
+        assert allowed.match("a\\b") is None, name
+        assert allowed.match(VALUES[name]) is not None, name
+
+
+def test_the_fold_needs_a_bucket_whose_streams_have_snapshots() -> None:
+    rule = TEMPLATE["Rules"]["BucketOfSnapshots"]
+    assert rule["RuleCondition"] == {"Not": [{"Equals": [{"Ref": "PipelineFold"}, ""]}]}
+    assert rule["Assertions"][0]["Assert"] == {"Not": [{"Equals": [{"Ref": "PipelineStreams"}, "v1"]}]}
+
+
+# --- what runs ----------------------------------------------------------------------------------------------
+
+
+def submitted() -> dict[str, str]:
+    """The settings that every job is submitted with."""
+    text = MACHINE["DefinitionSubstitutions"]["Submit"]["Sub"]
+    return dict(each.split("=", 1) for each in re.findall(r"--conf (\S+)", text)) | {
+        "archives": re.findall(r"--archives (\S+)", text)[0]
+    }
+
+
+def test_the_package_is_for_the_release_that_runs_it() -> None:
+    """Its processor and its Python; a wheel for another one fails only when a job begins."""
+    assert APPLICATION["Architecture"] == "ARM64"
+    assert APPLICATION["ReleaseLabel"] == "emr-spark-8.0.0"
+    python = NESTED["Parameters"]["PythonCommand"]["Default"].removeprefix("python")
+    text = (ROOT / "pipeline" / "package.py").read_text()
+    assert f'"--python", default="{python}"' in text
+    assert '"--platform", default="aarch64"' in text
+
+
+def test_driver_and_executors_find_the_package() -> None:
+    settings = submitted()
+    directory = settings["archives"].partition("#")[2]
+    assert settings["archives"].startswith("s3://${Lake}/code/environment.tar.gz#")
+    paths = {settings["spark.emr-serverless.driverEnv.PYTHONPATH"], settings["spark.executorEnv.PYTHONPATH"]}
+    assert paths == {f"./{directory}"}
+    pythons = {value for name, value in settings.items() if "PYSPARK" in name}
+    assert pythons == {"${PythonCommand}"}
+
+
+def test_the_commands_in_the_outputs_do_what_a_run_does() -> None:
+    """A single job is submitted with the same settings, and uploaded is where jobs are run from."""
+    by_hand = NESTED["Outputs"]["SubmitJob"]["Value"]["Sub"][1]["Submit"]["Sub"]
+    assert MACHINE["DefinitionSubstitutions"]["Submit"]["Sub"].startswith(by_hand)
+    upload = NESTED["Outputs"]["Upload"]["Value"]["Sub"]
+    assert upload == "aws s3 sync dist/pipeline s3://${Lake}/code --delete"
+    assert package.ROOT / "dist" / "pipeline" == ROOT / "dist" / "pipeline"
+
+
+# --- who may do what ----------------------------------------------------------------------------------------
+
+OWN = {
+    "JobRole": [
+        {"Ref": "TableArn"},
+        {"Sub": "arn:${AWS::Partition}:s3:::${BlobBucketName}/*"},
+        {"Sub": "${Lake.Arn}/*"},
+        {"GetAtt": "Lake.Arn"},
+        [{"Sub": f"${{Lake.Arn}}/{prefix}*"} for prefix in ("archive", "checkpoints", "staging", "stats")],
+        {"GetAtt": "JobLogs.Arn"},
+        # Which log groups there are is asked of the whole account.
+        {"Sub": "arn:${AWS::Partition}:logs:${AWS::Region}:${AWS::AccountId}:log-group:*"},
+    ],
+    "RunRole": [
+        {"GetAtt": "Application.Arn"},
+        {"Sub": "${Application.Arn}/jobruns/*"},
+        {"GetAtt": "JobRole.Arn"},
+        {
+            "Sub": "arn:${AWS::Partition}:events:${AWS::Region}:${AWS::AccountId}"
+            ":rule/StepFunctionsGetEventsForEMRServerlessJobRule"
+        },
+    ],
+    "ScheduleRole": [{"Ref": "Run"}, {"GetAtt": "ScheduleFailures.Arn"}],
+}
+
+
+@pytest.mark.parametrize("role", OWN)
+def test_no_role_may_do_or_touch_everything(role: str) -> None:
+    """Actions by name, on what is the stack's own. `tests/spark/test_role.py` holds those of the jobs
+    against a recorded run."""
+    for statement in statements_of(role):
+        actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
+        assert [action for action in actions if "*" in action] == []
+    assert [statement["Resource"] for statement in statements_of(role)] == OWN[role]
+
+
+def test_jobs_cannot_change_what_jobs_run() -> None:
+    """Their code lies in the same bucket, under a prefix that none of theirs covers."""
+    writing = [each for each in JOB_STATEMENTS.values() if "s3:PutObject" in each["Action"]]
+    places = [text for each in writing for text in texts_in(each["Resource"])]
+    assert [text for text in places if text.startswith("${Lake.Arn}/c") and "checkpoints" not in text] == []
+    assert "${Lake.Arn}/*" not in places
+
+
+@pytest.mark.parametrize(
+    ("role", "service"),
+    [("JobRole", "emr-serverless"), ("RunRole", "states"), ("ScheduleRole", "scheduler")],
+)
+def test_a_role_is_taken_by_its_service_for_this_account_alone(role: str, service: str) -> None:
+    [statement] = RESOURCES[role]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
+    assert statement["Principal"] == {"Service": f"{service}.amazonaws.com"}
+    assert statement["Condition"]["StringEquals"] == {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}
+
+
+def test_the_jobs_role_is_passed_to_emr_alone() -> None:
+    [passing] = [each for each in statements_of("RunRole") if each["Action"] == "iam:PassRole"]
+    assert passing["Condition"] == {"StringEquals": {"iam:PassedToService": "emr-serverless.amazonaws.com"}}

@@ -1,0 +1,138 @@
+"""What the jobs ask of AWS in a recorded run is what pipeline/template.yaml allows, no less and no more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.infra.test_pipeline import JOB_STATEMENTS
+from tests.spark.recorder import Recorder
+from tests.spark.streams import table_options
+from tests.support import World
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.producer import Claim
+from tidemark.protocol.tail import RECENT_PRODUCERS
+from tidemark.service.append import INLINE_BYTES
+from tidemark.spark.publish import connect_publisher
+from tidemark.spark.web import Web
+from tidemark.spark.write_options import parse_write_options
+
+#: Granted, and yet not asked for in a run in which nothing goes wrong.
+ONLY_WHEN = {
+    ("Bodies", "s3:AbortMultipartUpload"): "a large snapshot could not be put together",
+    ("KeepInLake", "s3:AbortMultipartUpload"): "a large file could not be uploaded",
+}
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Iterator[tuple[Recorder, Recorder]]:
+    """Before DynamoDB, and before S3."""
+    with (
+        Recorder(os.environ["AWS_ENDPOINT_URL_DYNAMODB"]) as tables,
+        Recorder(os.environ["AWS_ENDPOINT_URL_S3"]) as objects,
+    ):
+        yield tables, objects
+
+
+LAKE = "a-lake"
+BUCKET = "recorded"
+Run = Callable[..., None]
+
+
+@pytest.fixture
+def run(
+    start: Callable[..., tuple[int, str, str]], where: list[str], recorded: tuple[Recorder, Recorder]
+) -> Run:
+    """Runs a job that must succeed, through the recorders."""
+    tables, objects = recorded
+    through = ["--option", f"dynamodbEndpoint={tables.url}", "--option", f"s3Endpoint={objects.url}"]
+
+    def run_job(name: str, *arguments: str) -> None:
+        code, _, err = start(name, *where, "--bucket", BUCKET, *through, *arguments)
+        assert code == 0, err
+
+    return run_job
+
+
+def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
+    spark: Any,
+    world: World,
+    server: Any,
+    services: Any,
+    recorded: tuple[Recorder, Recorder],
+    run: Run,
+    tmp_path: Path,
+) -> None:
+    """Every job, twice where it goes on from what it did; bodies and snapshots of every size; a
+    stream with more producers than its last batch remembers."""
+    services.create_bucket(LAKE)
+    tables, _ = recorded
+    web, root, json = (
+        Web(None, retry_seconds=5),
+        f"{server.url}/{BUCKET}",
+        {"Content-Type": "application/json"},
+    )
+    web.ask("PUT", root)
+    large = [orjson.dumps({"key": f"k{index}", "text": "x" * (INLINE_BYTES + 1)}) for index in range(70)]
+    for name, bodies in (("small", [b'{"key":1}', b'{"key":2}']), ("large", large)):
+        web.ask("PUT", f"{root}/{name}", headers=json)
+        for body in bodies:
+            web.ask("POST", f"{root}/{name}", headers=json, body=body)
+    lake, every = str(tmp_path / "lake"), ["--pattern", ".*"]
+    archive = ["archive", *every, "--out", lake, "--checkpoint", str(tmp_path / "checkpoint")]
+    consumer = ["--consumer", f"archive={tmp_path / 'checkpoint'}"]
+    for _ in range(2):
+        run(*archive)
+        run("snapshot", *every, "--fold", "last-by-key", *consumer)
+        web.ask("POST", f"{root}/small", headers=json, body=b'{"key":3}')
+    run("stats", *every, *consumer)
+    run("stats", *every, *consumer, "--archive", lake)
+    staging = ["--staging", f"s3://{LAKE}/staging"]
+    run(
+        "replay",
+        "--archive",
+        lake,
+        "--from-bucket",
+        BUCKET,
+        "--stream",
+        "large",
+        "--to",
+        "again",
+        *staging,
+        "--id",
+        "r",
+    )
+    spark.range(3).write.json(str(tmp_path / "lines"))
+    ingest = ["ingest", "--input", str(tmp_path / "lines"), "--format", "json", "--stream", "in", "--create"]
+    run(*ingest, *staging, "--id", "i")
+    given = {"bucket": BUCKET, "stream": "in", "stagingDir": "s3://x", "dynamodbEndpoint": tables.url}
+    options = parse_write_options(table_options(world) | given)
+    publisher = connect_publisher(options.origin)
+    for number in range(2 * RECENT_PRODUCERS):
+        publisher.append(
+            "in", parse_content_type(json["Content-Type"]), b"1", Claim(f"p{number % 12}", number, 0)
+        )
+    judge(recorded, world)
+
+
+def judge(recorded: tuple[Recorder, Recorder], world: World) -> None:
+    """Statement by statement: what was asked for on its resources against what it allows."""
+    tables, objects = recorded
+    asked = {
+        "Log": tables.actions("table"),
+        "Bodies": objects.actions(f"{world.bucket_name}/"),
+        "KeepInLake": objects.actions(f"{LAKE}/staging") - {"s3:GetObject"},
+    }
+    for sid, actions in asked.items():
+        granted = set(JOB_STATEMENTS[sid]["Action"])
+        assert actions <= granted, f"{sid}: asked for, and refused once deployed"
+        idle = {action for action in granted - actions if (sid, action) not in ONLY_WHEN}
+        assert idle == set(), f"{sid}: granted, and never asked for"
+    # And what else was asked for is allowed by one of the others.
+    assert objects.actions(world.bucket_name) == asked["Bodies"], "the bucket of bodies is not listed"
+    assert objects.actions(LAKE) - asked["KeepInLake"] <= {"s3:GetObject", "s3:ListBucket"}

@@ -1,0 +1,97 @@
+"""The jobs with their lake in S3, by Hadoop's own file system: `make tests3a`."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.infra.test_pipeline import JOB_STATEMENTS, texts_in
+from tests.spark.hadoop_s3a import JARS, lead_to
+from tests.spark.recorder import Recorder
+from tests.spark.streams import filled, key
+from tests.support import JSON, World
+
+pytestmark = pytest.mark.skipif(
+    not JARS, reason="Hadoop's S3A is not here: `make tests3a` fetches it (180 MB) and runs these"
+)
+Start = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def lake(services: Any, spark: Any) -> Iterator[tuple[str, Recorder]]:
+    """A bucket, and what the JVM asks of it."""
+    bucket = f"lake-{uuid.uuid4().hex[:10]}"
+    services.create_bucket(bucket)
+    with Recorder(os.environ["AWS_ENDPOINT_URL_S3"]) as recorder:
+        lead_to(spark, recorder.url)
+        yield bucket, recorder
+
+
+def test_every_job_with_its_lake_in_s3(
+    start: Start, where: list[str], spark: Any, world: World, name: str, lake: tuple[str, Recorder]
+) -> None:
+    """Archive, replay, ingest, stats and a fold, each a second time: checkpoints, Parquet, JSON and
+    staging, all of them in one bucket. And what was asked of the bucket is what the role allows."""
+    bucket, recorder = lake
+    root = f"s3a://{bucket}"
+    filled(world, f"{name}-a", b'[{"key":1},{"key":2}]', b'{"key":1,"n":2}', content_type=JSON)
+    filled(world, f"{name}-b", bytes(range(256)) * 400)
+    both = ["--pattern", f"{name}-."]
+    archive = ["archive", *where, *both, "--out", f"{root}/archive", "--checkpoint", f"{root}/checkpoints/a"]
+    assert "messages=4" in start(*archive)[1]
+    world.process().append(key(f"{name}-a"), b"[3]", content_type=JSON)
+    assert "messages=1" in start(*archive)[1]
+    assert "messages=0" in start(*archive)[1]
+    process, staging = world.process(), ["--staging", f"{root}/staging"]
+    for kind in ("a", "b"):
+        replay = ["replay", *where, "--archive", f"{root}/archive", "--stream", f"{name}-{kind}"]
+        for _ in range(2):
+            code, _, err = start(*replay, "--to", f"{name}-{kind}2", *staging, "--id", f"{name}{kind}")
+            assert code == 0, err
+        assert process.read_all(key(f"{name}-{kind}2")) == process.read_all(key(f"{name}-{kind}"))
+    spark.range(100).write.mode("overwrite").parquet(f"{root}/archive-in")
+    ingest = ["ingest", *where, "--input", f"{root}/archive-in", "--stream", f"{name}-in", "--create"]
+    for _ in range(2):
+        code, _, err = start(*ingest, *staging, "--id", name)
+        assert code == 0, err
+    stored = orjson.loads(b"[" + process.read_all(key(f"{name}-in"))[:-1] + b"]")
+    assert sorted(row["id"] for row in stored) == list(range(100))
+    consumer = ["--consumer", f"archive={root}/checkpoints/a"]
+    for _ in range(2):
+        code, said, err = start(
+            "stats", *where, *both, *consumer, "--archive", f"{root}/archive", "--out", f"{root}/stats/t"
+        )
+        assert (code, f"{name}-a" in said) == (0, True), err
+    assert spark.read.json(f"{root}/stats/t").count() == 2
+    fold = ["--fold", "merge-patch", "--on-error", "skip", "--dry-run", f"{root}/stats/folds"]
+    code, said, err = start("snapshot", *where, "--subscribe", f"{name}-a", *fold, *consumer)
+    assert (code, "folded=1" in said) == (0, True), err
+    judge(bucket, recorder)
+
+
+def judge(bucket: str, recorder: Recorder) -> None:
+    """Of the JVM's requests; the jobs' own for staging are in `test_role.py`."""
+    allowed = {
+        action: [pattern.replace("${Lake.Arn}", bucket) for pattern in texts_in(statement["Resource"])]
+        for statement in (JOB_STATEMENTS[sid] for sid in ("Lake", "KeepInLake"))
+        for action in ([statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"])
+    }
+    asked = {(action, place) for action, place in recorder.seen if "/" in place}
+    refused = {(action, place) for action, place in asked if not is_allowed(place, allowed.get(action, []))}
+    assert refused == set()
+    assert recorder.actions(bucket) - {"s3:AbortMultipartUpload"} == {
+        "s3:ListBucket",
+        "s3:GetObject",
+        "s3:PutObject",
+        "s3:DeleteObject",
+    }
+
+
+def is_allowed(place: str, patterns: list[str]) -> bool:
+    return any(re.fullmatch(".*".join(map(re.escape, each.split("*"))), place) for each in patterns)
