@@ -52,7 +52,8 @@ def test_an_environment_can_be_deployed(name: str) -> None:
         assert value in map(str, declared.get("AllowedValues", [value]))
         assert re.fullmatch(declared.get("AllowedPattern", ".*"), value)
     assert refusals(DEFAULTS | given) == []
-    assert environment["capabilities"] == "CAPABILITY_IAM"
+    # Roles without names of their own, and a nested template.
+    assert environment["capabilities"].split() == ["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"]
     assert "application=tidemark" in environment["tags"]
 
 
