@@ -19,6 +19,7 @@ from typing import Any
 from tidemark.spark.job import Job, JobFailed, parser_for, read_options, run
 
 NAME = "archive"
+LOOK_SECONDS = 1
 
 
 def parser() -> argparse.ArgumentParser:
@@ -46,12 +47,23 @@ def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
         .trigger(availableNow=True)
         .start(given.out)
     )
-    query.awaitTermination()
-    rows = sum(progress["numInputRows"] for progress in query.recentProgress)
-    for progress in query.recentProgress:
-        job.say(f"batch {progress['batchId']}: {progress['numInputRows']} messages")
-    job.finish(messages=rows, batches=len(query.recentProgress), out=given.out)
+    batches = follow(query, job)
+    job.finish(messages=sum(batches.values()), batches=len(batches), out=given.out)
     return None
+
+
+def follow(query: Any, job: Job) -> dict[int, int]:
+    """The messages of each batch, told as they come: Spark keeps the last hundred reports alone."""
+    batches: dict[int, int] = {}
+    ended = False
+    while not ended:
+        ended = query.awaitTermination(LOOK_SECONDS)
+        for progress in query.recentProgress:
+            batch, rows = progress["batchId"], progress["numInputRows"]
+            if batch not in batches:
+                job.say(f"batch {batch}: {rows} messages")
+            batches[batch] = max(rows, batches.get(batch, 0))
+    return batches
 
 
 def archive_export(spark: Any, given: argparse.Namespace, job: Job) -> None:

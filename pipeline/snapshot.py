@@ -97,6 +97,8 @@ def conclude(results: Any, given: argparse.Namespace, job: Job) -> None:
         counts[row.outcome] = counts.get(row.outcome, 0) + 1
         if row.outcome in ("failed", "conflict"):
             job.say(f"{row.stream}: {row.outcome}: {row.detail}")
+        if row.skipped:
+            job.say(f"{row.stream}: {row.skipped} skipped, the first of them: {row.skipped_first}")
     words = {outcome.replace(" ", "_"): count for outcome, count in sorted(counts.items())}
     messages, skipped = sum(row.messages for row in rows), sum(row.skipped for row in rows)
     job.finish(streams=len(rows), messages=messages, skipped_messages=skipped, **words)

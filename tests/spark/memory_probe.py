@@ -61,7 +61,7 @@ def fold(origin: Origin, rows: int) -> None:
 def stage(directory: str, rows: int, streams: int, **options: str) -> None:
     where = {"url": "http://127.0.0.1:1", "streamColumn": "stream", "stagingDir": directory}
     given = where | {"producerId": "p", "contentType": "application/json"} | options
-    write = make_inner(parse_write_options(given), SCHEMA, overwrite=False)
+    write = make_inner(parse_write_options(given), SCHEMA)
     manifest = Manifest("", write.stage(batches(rows, streams)).runs)
     assert manifest.rows == rows
     content_types = dict.fromkeys(manifest.by_stream(), write.content_type)

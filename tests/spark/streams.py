@@ -8,7 +8,7 @@ from tests.support import BYTES, World
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.spark.options import Origin
 from tidemark.spark.origin import Reader, connect
-from tidemark.spark.plan import ending_positions, look, plan_parts, require_all, starting_positions
+from tidemark.spark.plan import look, pinned_ends, plan_parts, require_all
 from tidemark.spark.read_options import ReadOptions, parse_read_options
 
 Row = tuple[str, str, bytes]
@@ -47,8 +47,7 @@ def plan_here(options: ReadOptions) -> tuple[Reader, list[Any]]:
     reader = connect(options.origin)
     heads = look(options, reader)
     require_all(options, heads)
-    starts = starting_positions(options, reader, heads)
-    ends = ending_positions(options, reader, heads)
+    starts, ends = pinned_ends(options, reader, heads)
     return reader, list(plan_parts(options, reader, starts, ends))
 
 

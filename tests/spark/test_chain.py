@@ -10,14 +10,17 @@ import orjson
 import pytest
 
 from tests.spark.streams import filled, key, plan_here, read_here, rows_of, table_options
-from tests.support import JSON, World
+from tests.support import BYTES, JSON, World
 from tidemark.log.records import Batch
 from tidemark.log.schema import decode_batch, encode_batch, encode_lengths, log_pk
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import ProducerState
+from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
+from tidemark.service.buckets import create_bucket
 from tidemark.service.delete import delete
+from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.spark.columns import BATCH_BYTES, BATCH_ROWS
 from tidemark.spark.items import Item, message_ends, producers_by_end
 from tidemark.spark.options import InvalidOptions
@@ -66,6 +69,49 @@ def test_offsets_that_are_none_are_named_when_planning(
     filled(world, name, b'["a","bc"]', content_type=JSON)
     with pytest.raises(InvalidOptions, match=rf"{option}: {name}: .*{what}"):
         read_here(table_options(world), subscribe=name, **{option: f'{{"{name}": "{offset}"}}'})
+
+
+def test_streams_that_offsets_do_not_name_are_read_whole(world: World, name: str) -> None:
+    """From their earliest message, or to their tail."""
+    filled(world, f"{name}-a", b"one", b"two")
+    filled(world, f"{name}-b", b"three", b"four")
+    both, middle = f"{name}-a,{name}-b", f'{{"{name}-a": "{render_offset(3)}"}}'
+    found = read_here(table_options(world), subscribe=both, endingOffsets=middle)
+    assert [value for _, _, value in found] == [b"one", b"three", b"four"]
+    found = read_here(table_options(world), subscribe=both, startingOffsets=middle)
+    assert [value for _, _, value in found] == [b"two", b"three", b"four"]
+
+
+def test_offsets_at_both_ends_are_named_together(world: World, name: str) -> None:
+    filled(world, name, b"one", b"two")
+    places = {
+        "startingOffsets": f'{{"{name}": "1"}}',
+        "endingOffsets": f'{{"{name}": "{render_offset(99)}"}}',
+    }
+    with pytest.raises(InvalidOptions) as refused:
+        read_here(table_options(world), subscribe=name, **places)
+    first, second = refused.value.faults
+    assert first.startswith(f"startingOffsets: {name}: '1' is not an offset")
+    assert second.startswith(f"endingOffsets: {name}: {render_offset(99)} lies beyond the tail")
+
+
+def test_what_a_snapshot_let_go_is_told_or_passed_over(world: World, name: str) -> None:
+    """The table's 410: an offset below what is retained, and `earliest`, which is what is retained."""
+    process = world.process()
+    create_bucket(process.stores, name)
+    where = StreamKey(name, name)
+    process.create(where)
+    for body in (b"one", b"two", b"three"):
+        process.append(where, body)
+    publish_snapshot(process.stores, where, PublishRequest(6, BYTES, b"so far"))
+    origin = table_options(world) | {"bucket": name}
+    assert [row[2] for row in read_here(origin, subscribe=name)] == [b"three"]
+    below = {"startingOffsets": f'{{"{name}": "{render_offset(3)}"}}'}
+    with pytest.raises(DataLoss, match=f"{render_offset(3)} lies below {render_offset(6)}"):
+        read_here(origin, subscribe=name, **below)
+    assert [row[2] for row in read_here(origin, subscribe=name, failOnDataLoss="false", **below)] == [
+        b"three"
+    ]
 
 
 def test_missing_streams_are_all_named(world: World, name: str) -> None:

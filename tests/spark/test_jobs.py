@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key
 from tests.support import BYTES, JSON, World
 from tidemark.spark.checkpoints import taken_positions
-from tidemark.spark.job import first_line, parse_arguments
+from tidemark.spark.job import Job, first_line, parse_arguments, watched
 
 ROOT = Path(__file__).parents[2]
 JOBS = ("archive", "ingest", "replay", "snapshot", "stats")
@@ -203,8 +205,9 @@ def test_a_message_that_does_not_fold_is_named_or_skipped(
     code, _, err = start("snapshot", *where, "--subscribe", name, *by_key, *dry)
     assert (code, f"stream {name}, message at 0000000000000008: it is no JSON object" in err) == (1, True)
     patch = ["--fold", "merge-patch", "--on-error", "skip"]
-    code, said, _ = start("snapshot", *where, "--subscribe", f"{name}-t", *patch, *dry)
+    code, said, err = start("snapshot", *where, "--subscribe", f"{name}-t", *patch, *dry)
     assert (code, "skipped_messages=1" in said) == (0, True)
+    assert f"{name}-t: 1 skipped, the first of them: message at 0000000000000002: it is not JSON" in err
     assert spark.read.json(str(tmp_path / "folds")).first().detail == "{}"
 
 
@@ -252,6 +255,32 @@ def test_an_argument_that_is_none_is_refused_unless_glue_put_it_there(
     assert refused.value.code == 2
     glues = ["--JOB_ID", "j_1", "true", "--TempDir", "s3://t", "--JOB_NAME", "stats"]
     assert parse_arguments(load_job("stats").parser(), ["--subscribe", "a", *glues]).subscribe == "a"
+
+
+def test_how_far_spark_is_is_told_while_it_works(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By Spark's own account of it: one of three tasks is done, and two wait for us."""
+    may_end = tmp_path / "may-end"
+
+    def waits(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        while TaskContext.get().partitionId() and not may_end.exists():
+            time.sleep(0.05)
+        yield from batches
+
+    frame = spark.range(0, 3, 1, 3).mapInArrow(waits, "id BIGINT")
+    working = threading.Thread(target=frame.collect)
+    with watched(spark, Job("a-job"), seconds=0.05):
+        working.start()
+        said, until = "", time.monotonic() + 60
+        while "a-job: 1 of 3 tasks of stage" not in said and time.monotonic() < until:
+            time.sleep(0.05)
+            said += capsys.readouterr().err
+        may_end.touch()
+        working.join(60)
+    assert "a-job: 1 of 3 tasks of stage" in said
 
 
 def test_what_a_worker_raised_is_told_and_not_that_it_did(spark: Any) -> None:

@@ -26,7 +26,7 @@ from tidemark.spark.publish import NotPublished
 from tidemark.spark.staging import BucketStaging, DirectoryStaging, Staging
 from tidemark.spark.storage import s3_client
 from tidemark.spark.write_options import parse_write_options
-from tidemark.spark.writer import Staged, Write, make_inner
+from tidemark.spark.writer import Staged, Write, make_inner, parse_write
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
 ROWS = [orjson.dumps({"n": index}) for index in range(1000)]
@@ -36,9 +36,7 @@ class Attempt:
     """One attempt at a batch: rows to tasks, staged; then published, or not."""
 
     def __init__(self, options: dict[str, str], **more: str) -> None:
-        self.write: Write = make_inner(
-            parse_write_options({"retrySeconds": "2"} | options | more), SCHEMA, overwrite=False
-        )
+        self.write: Write = make_inner(parse_write_options({"retrySeconds": "2"} | options | more), SCHEMA)
 
     def stage(self, rows: list[bytes], *, tasks: int = 4, stream: str | None = None) -> list[Any]:
         size = -(-len(rows) // tasks) or 1
@@ -318,7 +316,7 @@ def test_several_streams_by_a_column(
         "producerId": name,
         "bytesPerAppend": "200",
     }
-    write = make_inner(parse_write_options(options), SCHEMA, overwrite=False)
+    write = make_inner(parse_write_options(options), SCHEMA)
     streams = [f"{name}-{index % 7}" for index in range(1000)]
     pieces = [
         (pa.array(streams[start : start + 90]), pa.array(ROWS[start : start + 90]))
@@ -372,10 +370,16 @@ def test_what_is_wrong_with_a_target_is_told_before_a_task_starts(
     world.process().append(key(name), close=True)
     with pytest.raises(InvalidOptions, match="is closed"):
         Attempt(over_http)
-    options = parse_write_options(over_http)
+
+
+def test_all_that_is_wrong_with_a_write_is_named_at_once(over_http: dict[str, str]) -> None:
+    """Options, mode and columns."""
+    schema = StructType([StructField("body", StringType())])
     with pytest.raises(InvalidOptions) as refused:
-        make_inner(options, StructType([StructField("body", StringType())]), overwrite=True)
+        parse_write(over_http | {"bytesPerAppend": "0", "steam": "x"}, schema, overwrite=True)
     assert refused.value.faults == [
+        "unknown option steam (did you mean stream?)",
+        "bytesPerAppend: must be a whole number of bytes above 0, got '0'",
         "overwrite is refused: a stream is only ever appended to; use mode append",
         "there is no column value; columns: body",
     ]

@@ -8,15 +8,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tidemark.spark.origin import Part, connect
-from tidemark.spark.plan import (
-    Positions,
-    ending_positions,
-    look,
-    plan_parts,
-    require_all,
-    require_order,
-    starting_positions,
-)
+from tidemark.spark.plan import look, pinned_ends, plan_parts, require_all
 from tidemark.spark.pushdown import Narrowing
 from tidemark.spark.read_options import ReadOptions
 
@@ -35,9 +27,7 @@ class BatchReader(DataSourceReader):
         reader = connect(options.origin)
         heads = look(options, reader)
         require_all(options, heads)
-        starts: Positions = starting_positions(options, reader, heads)
-        ends: Positions = ending_positions(options, reader, heads)
-        require_order(starts, ends)
+        starts, ends = pinned_ends(options, reader, heads)
         starts, ends = self._narrowing.within(starts, ends)
         return list(plan_parts(options, reader, starts, ends)) or [Nothing()]
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tidemark.spark.options import ORIGIN_OPTIONS, InvalidOptions
 
+#: How often a job that runs long says how far it is.
+TELL_SECONDS: Final = 15.0
 #: The last line of a trace of Python's, `KeyError: 'x'`; Java's begin with the package.
 _RAISED: Final = re.compile(
     r"(?!java|scala|org\.)[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Fault|Warning)\b(?::|$)"
@@ -168,7 +172,8 @@ def run_with(
     job = Job(name)
     try:
         spark = open_session(name)
-        body(spark, given, job)
+        with watched(spark, job):
+            body(spark, given, job)
     except (InvalidOptions, JobFailed) as fault:
         job.say(str(fault))
         return 2
@@ -176,6 +181,34 @@ def run_with(
         job.say(first_line(fault))
         return 1
     return 0
+
+
+@contextlib.contextmanager
+def watched(spark: Any, job: Job, seconds: float = TELL_SECONDS) -> Iterator[None]:
+    """Say every now and then how far Spark is."""
+    tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(seconds):
+            for line in stages_of(tracker):
+                job.say(line)
+
+    teller = threading.Thread(target=tell, name="tidemark-progress", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
+
+
+def stages_of(tracker: Any) -> list[str]:
+    stages = [tracker.getStageInfo(stage) for stage in sorted(tracker.getActiveStageIds())]
+    return [
+        f"{stage.numCompletedTasks} of {stage.numTasks} tasks of stage {stage.stageId} are done"
+        for stage in stages
+        if stage is not None
+    ]
 
 
 def first_line(fault: Exception) -> str:

@@ -60,36 +60,52 @@ def starting_positions(
         return {name: head.earliest for name, head in heads.items()}
     if isinstance(given, Latest):
         return {name: head.tail for name, head in heads.items()}
-    return _given_positions("startingOffsets", given, options, reader, heads)
+    wanted = {name: given.get(name, "earliest") for name in heads}
+    return _given_positions("startingOffsets", wanted, options, reader, heads)
 
 
 def ending_positions(options: ReadOptions, reader: Reader, heads: Mapping[str, Head]) -> dict[str, Position]:
     given = options.ending
     if not isinstance(given, Mapping):
         return {name: head.tail for name, head in heads.items()}
-    return {name: head.tail for name, head in heads.items()} | _given_positions(
-        "endingOffsets", given, options, reader, heads
-    )
+    wanted = {name: given.get(name, "latest") for name in heads}
+    return _given_positions("endingOffsets", wanted, options, reader, heads)
 
 
-def require_order(starts: Positions, ends: Positions) -> None:
-    """Raises InvalidOptions."""
-    faults = [
+def pinned_ends(
+    options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
+) -> tuple[Positions, Positions]:
+    """Where a batch read begins and ends in each stream. Raises InvalidOptions, for all offsets
+    that are wrong, and DataLoss."""
+    found: list[Positions] = []
+    faults: list[str] = []
+    for positions_of in (starting_positions, ending_positions):
+        try:
+            found.append(positions_of(options, reader, heads))
+        except InvalidOptions as fault:
+            faults += fault.faults
+    faults = faults or _crossed(*found)
+    if faults:
+        raise InvalidOptions(faults)
+    starts, ends = found
+    return starts, ends
+
+
+def _crossed(starts: Positions, ends: Positions) -> list[str]:
+    return [
         f"startingOffsets: {name}: {starts[name].offset} lies beyond where it is to end, {end.offset}"
         for name, end in sorted(ends.items())
         if is_past(starts[name].offset, end.offset)
     ]
-    if faults:
-        raise InvalidOptions(faults)
 
 
 def _given_positions(
-    option: str, given: Mapping[str, str], options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
+    option: str, wanted: Mapping[str, str], options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
 ) -> dict[str, Position]:
     positions, faults = {}, []
     for name, head in heads.items():
         try:
-            positions[name] = _given_position(given.get(name, "earliest"), options, reader, head)
+            positions[name] = _given_position(wanted[name], options, reader, head)
         except BadOffset as fault:
             faults.append(f"{option}: {fault}")
     if faults:

@@ -15,7 +15,8 @@ from tidemark.spark.origin import DataLoss, MissingStream, Position, Reader, con
 from tidemark.spark.snapshot_store import SnapshotRefused, connect_snapshots
 
 RESULT_SCHEMA: Final = (
-    "stream STRING, outcome STRING, offset STRING, messages BIGINT, skipped BIGINT, detail STRING"
+    "stream STRING, outcome STRING, offset STRING, messages BIGINT, skipped BIGINT, skipped_first STRING, "
+    "detail STRING"
 )
 _RESULT: Final = pa.schema(
     [
@@ -24,6 +25,7 @@ _RESULT: Final = pa.schema(
         ("offset", pa.string()),
         ("messages", pa.int64()),
         ("skipped", pa.int64()),
+        ("skipped_first", pa.string()),
         ("detail", pa.string()),
     ]
 )
@@ -59,6 +61,8 @@ class Outcome:
     offset: str = ""
     messages: int = 0
     skipped: int = 0
+    #: Where the first of them is, and why.
+    skipped_first: str = ""
     detail: str = ""
 
 
@@ -97,9 +101,11 @@ class Snapshotter:
             try:
                 state = self._fold.apply(state, message)
             except BadMessage as fault:
+                where = f"message at {offset}: {fault}"
                 if not self._plan.skip_bad:
-                    raise BadMessage(f"stream {stream}, message at {offset}: {fault}") from fault
+                    raise BadMessage(f"stream {stream}, {where}") from fault
                 result.skipped += 1
+                result.skipped_first = result.skipped_first or where
         return self._publish(result, self._fold.dump(state))
 
     def _limit(self, stream: str, tail: Position) -> Position | None:

@@ -21,7 +21,6 @@ from tidemark.spark.batch import BatchReader, PushdownBatchReader
 from tidemark.spark.columns import SCHEMA
 from tidemark.spark.read_options import parse_read_options
 from tidemark.spark.stream import StreamReader
-from tidemark.spark.write_options import parse_write_options
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -55,22 +54,22 @@ class TidemarkSource(DataSource):
     # What only a write needs is imported by a write: every query and every batch of a streaming
     # one starts a process that imports this module.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from tidemark.spark.writer import BatchWriter, make_inner
+        from tidemark.spark.writer import BatchWriter, make_inner, parse_write
 
-        options = parse_write_options(self.options)
+        options = parse_write(self.options, schema, overwrite=overwrite)
         repeatable = options.producer_id is not None
         if not repeatable:
             options = dataclasses.replace(options, producer_id=f"write-{uuid.uuid4().hex}")
-        return BatchWriter(make_inner(options, schema, overwrite=overwrite), repeatable=repeatable)
+        return BatchWriter(make_inner(options, schema), repeatable=repeatable)
 
     def streamWriter(
         self,
         schema: StructType,
         overwrite: bool,
     ) -> DataSourceStreamWriter:
-        from tidemark.spark.writer import StreamWriter, make_inner
+        from tidemark.spark.writer import StreamWriter, make_inner, parse_write
 
-        inner = make_inner(parse_write_options(self.options), schema, overwrite=overwrite)
+        inner = make_inner(parse_write(self.options, schema, overwrite=overwrite), schema)
         if spark_version() >= (4, 1):
             from tidemark.spark.arrow_writer import ArrowStreamWriter
 

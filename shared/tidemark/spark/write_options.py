@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,10 +46,17 @@ class WriteOptions:
     bytes_per_append: int
 
 
+def no_faults(_options: WriteOptions) -> list[str]:
+    return []
+
+
 def parse_write_options(
-    given: Mapping[str, str], *, environment: Mapping[str, str] = os.environ
+    given: Mapping[str, str],
+    *,
+    faults_of: Callable[[WriteOptions], list[str]] = no_faults,
+    environment: Mapping[str, str] = os.environ,
 ) -> WriteOptions:
-    """Raises InvalidOptions."""
+    """`faults_of` says what else is wrong with what is asked for. Raises InvalidOptions."""
     asked = Asked(given, ORIGIN_OPTIONS + WRITE_OPTIONS)
     origin = parse_origin(asked, environment)
     if asked.has("stream") == asked.has("streamColumn"):
@@ -73,6 +80,7 @@ def parse_write_options(
         producer_id=asked.parse("producerId", None, _producer_id),
         bytes_per_append=asked.parse("bytesPerAppend", MEGABYTE, _append_size),
     )
+    asked.faults += faults_of(options)
     asked.finish()
     return options
 

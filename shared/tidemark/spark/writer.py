@@ -8,8 +8,9 @@ that is decided by one manifest, and the first one counts (`manifest.py`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from tidemark.spark.manifest import Batches, Manifest, Run
 from tidemark.spark.options import InvalidOptions
 from tidemark.spark.publish import NotPublished, Publisher, connect_publisher, publish
 from tidemark.spark.staging import connect_staging
-from tidemark.spark.write_options import WriteOptions
+from tidemark.spark.write_options import WriteOptions, parse_write_options
 
 #: Rows that come one by one are handled so many at a time.
 _ROWS_AT_ONCE: Final = 5_000
@@ -50,8 +51,8 @@ class Staged(WriterCommitMessage):
     runs: tuple[Run, ...]
 
 
-def check_write(options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
-    """What is wrong with a write, all of it, before a task starts. Raises InvalidOptions."""
+def write_faults(schema: StructType, options: WriteOptions, *, overwrite: bool) -> list[str]:
+    """What is wrong with a write beside its options, before a task starts."""
     faults = []
     if overwrite:
         faults.append("overwrite is refused: a stream is only ever appended to; use mode append")
@@ -66,8 +67,7 @@ def check_write(options: WriteOptions, schema: StructType, *, overwrite: bool) -
             faults.append(f"there is no column {column}; columns: {', '.join(kinds)}")
         elif not isinstance(kinds[column], types):
             faults.append(f"column {column} must be {words}, got {kinds[column].simpleString()}")
-    if faults:
-        raise InvalidOptions(faults)
+    return faults
 
 
 def resolve_content_type(options: WriteOptions) -> ContentType:
@@ -253,7 +253,11 @@ def _plain(value: Any) -> Any:
     return bytes(value) if isinstance(value, bytearray) else value
 
 
-def make_inner(options: WriteOptions, schema: StructType, *, overwrite: bool) -> Write:
+def parse_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> WriteOptions:
+    """Raises InvalidOptions, with everything that is wrong."""
+    return parse_write_options(given, faults_of=partial(write_faults, schema, overwrite=overwrite))
+
+
+def make_inner(options: WriteOptions, schema: StructType) -> Write:
     """Raises InvalidOptions."""
-    check_write(options, schema, overwrite=overwrite)
     return Write(options, schema, resolve_content_type(options))
