@@ -46,8 +46,8 @@ conformance: $(DEV) $(NODE) ## the official conformance suite, both ways (VIA=as
 	@$(VENV) -m tests.conformance.run
 
 .PHONY: bench
-bench: $(BENCH) npm-if-possible ## benchmarks beside the Node reference server
-	@$(VENV) -m benchmarks
+bench: $(BENCH) npm-if-possible ## benchmarks beside the Node reference server (ARGS="--ways lambda --rows sse …")
+	@$(VENV) -m benchmarks $(ARGS)
 
 .PHONY: pipeline
 pipeline: $(SPARK) npm-if-possible ## the Spark pipeline on this machine, with data it makes, checked

@@ -57,7 +57,9 @@ COUNTS: Final = (
 
 REQUEST_SECONDS: Final = Duration("request_seconds", "Until the answer began, long-polls included")
 STORAGE_SECONDS: Final = Duration("storage_seconds", "Of one call to DynamoDB or, for a body, to S3")
-WAKE_SECONDS: Final = Duration("wake_seconds", "From an append's own time to the long-poll that it woke")
+WAKE_SECONDS: Final = Duration(
+    "wake_seconds", "From an append's own time to the answer or event that it woke"
+)
 DURATIONS: Final = (REQUEST_SECONDS, STORAGE_SECONDS, WAKE_SECONDS)
 
 

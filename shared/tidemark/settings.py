@@ -5,6 +5,7 @@ A plain dataclass rather than a settings library: it is imported by every cold s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -27,6 +28,8 @@ class Settings:
     sse_seconds: float = 55.0
     #: How long an SSE answer waits for data where the platform sends it only once complete.
     sse_buffered_seconds: float = 1.0
+    #: How many requests a second a server lets in; 0 is all. An HTTP API has a limit of its own.
+    requests_per_second: float = 0.0
     #: From which severity on a deployed function logs; INFO writes a line for every request.
     log_level: str = "WARNING"
     #: Under which a deployed function's metrics are found.
@@ -46,11 +49,22 @@ class Settings:
             long_poll_seconds=_seconds(environment, "LONG_POLL_SECONDS", default.long_poll_seconds),
             sse_seconds=_seconds(environment, "SSE_SECONDS", default.sse_seconds),
             sse_buffered_seconds=_seconds(environment, "SSE_BUFFERED_SECONDS", default.sse_buffered_seconds),
+            requests_per_second=_rate(environment.get("REQUESTS_PER_SECOND") or "0"),
             log_level=_level(environment.get("LOG_LEVEL") or default.log_level),
             metrics_namespace=environment.get("METRICS_NAMESPACE") or default.metrics_namespace,
             tracing=_tracing(environment.get("TRACING") or "Disabled"),
             authorization=AuthorizationSettings.from_environment(environment),
         )
+
+
+def _rate(value: str) -> float:
+    try:
+        rate = float(value)
+    except ValueError:
+        rate = math.nan
+    if not 0 <= rate < math.inf:
+        raise InvalidSetting(f"REQUESTS_PER_SECOND must be a number, 0 for no limit, got {value!r}")
+    return rate
 
 
 def _level(name: str) -> str:

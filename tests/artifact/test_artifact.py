@@ -342,6 +342,16 @@ def test_secrets_are_read_by_name(run: Run) -> None:
         calls[name] = before | set(report["called"])
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_traces_take_is_in_the_layer(run: Run, name: str) -> None:
+    """Imported where they are asked for, and nowhere else."""
+    steps = [{"target": "/v1/health"}] if name == "LiveFunction" else []
+    variables = {"LAMBDA_TASK_ROOT": str(BUILD / name), "AWS_XRAY_DAEMON_ADDRESS": "127.0.0.1:1"}
+    traced = run(name, *steps, TRACING="Active", **variables)["origins"]
+    assert Path(traced["aws_xray_sdk"]).is_relative_to(LAYER)
+    assert "aws_xray_sdk" not in run(name, *steps, **variables)["origins"]
+
+
 def test_a_function_without_keys_does_not_start(run: Run) -> None:
     for name in ("ReadFunction", "WriteFunction", "LiveFunction"):
         with pytest.raises(AssertionError, match="would be open to everybody"):

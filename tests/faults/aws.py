@@ -57,6 +57,7 @@ OUT_OF_REACH: dict[str, Fault] = {
     "forbidden": answers(403, "AccessDenied"),
     "expired": answers(403, "RequestTimeTooSkewed"),
     "deleted": answers(404, "NoSuchBucket"),
+    "a body that is missing": answers(404, "NoSuchKey"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Callable
@@ -12,9 +13,13 @@ import pytest
 
 from tests.http.asgi import Door
 from tests.protocol.event_source import Event
+from tests.support import TEXT as PLAIN
 from tests.support import Clock
 from tidemark.http import live
+from tidemark.meter import PROCESS, WAKE_SECONDS, Histogram
 from tidemark.protocol.cursor import EPOCH_SECONDS, INTERVAL_SECONDS
+from tidemark.protocol.sse import HEARTBEAT
+from tidemark.protocol.stream_key import StreamKey
 
 TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
@@ -349,3 +354,53 @@ def test_cursors_follow_the_clock_not_the_events(server: Door, path: str, clock:
 
     before = interval(clock)
     assert server.run(follow()) == [str(before + 1)] * 6 + [str(before + 10)]
+
+
+# --- how long it took -----------------------------------------------------------------
+
+
+def wakes() -> Histogram:
+    return PROCESS.read().durations[WAKE_SECONDS]
+
+
+def test_what_comes_while_it_waits_counts_as_a_wake(server: Door, path: str, clock: Clock) -> None:
+    """And nothing else does: what was there already woke nobody."""
+    server.put(path, TEXT, b"old")
+    server.post(path, TEXT, b"older than the reader")
+    clock.advance(1000)
+
+    async def follow() -> None:
+        async with server.open("GET", f"{path}?offset=-1{SSE}") as exchange:
+            await exchange.until_events(2)
+            for count in (4, 6):
+                await server.ask("POST", path, TEXT, b"new")
+                await exchange.until_events(count)
+
+    before = wakes().count
+    server.run(follow())
+    assert wakes().count == before + 2
+
+
+def test_a_late_wake_counts_in_full(
+    server: Door, path: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats in between do not make it short: a ring that was lost is what the number should show."""
+    monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.01)
+    server.put(path, TEXT)
+
+    async def follow() -> None:
+        async with server.open("GET", f"{path}?offset=now{SSE}") as exchange:
+            await exchange.until_comment()
+            key = StreamKey("v1", path.removeprefix("/v1/stream/"))
+            await asyncio.to_thread(server.process.append, key, b"late", content_type=PLAIN)
+            beats = exchange.received.count(HEARTBEAT)
+            await exchange.until(lambda answer: answer.body.count(HEARTBEAT) > beats + 1)
+            clock.advance(7000)
+            server.backend.hub.ring_all()
+            await exchange.until_events(3)
+
+    before = wakes()
+    server.run(follow())
+    after = wakes()
+    assert after.count == before.count + 1
+    assert after.total_seconds - before.total_seconds == pytest.approx(7)

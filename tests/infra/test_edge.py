@@ -7,11 +7,13 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE
 from tidemark.http import auth, demands, edge
+from tidemark.local.edge import is_event_stream
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "edge" / "route.js"
@@ -100,10 +102,12 @@ def test_event_streams_go_to_the_function_that_streams(
     assert routed["origin"] == origin
     assert routed["request"]["querystring"] == {name: {"value": value} for name, value in query.items()}
     assert routed["request"]["uri"] == "/v1/stream/a"
+    assert is_event_stream(method, urlencode(query)) == (origin == "live"), "the local edge decides otherwise"
 
 
 def test_a_parameter_given_twice_is_left_to_the_api() -> None:
     """Which answers 400."""
+    assert not is_event_stream("GET", "live=sse&live=sse")
     asked = event("GET", {"live": "sse"})
     asked["request"]["querystring"]["live"]["multiValue"] = [{"value": "sse"}, {"value": "long-poll"}]
     assert route(asked)[0]["origin"] == "api"
@@ -161,8 +165,7 @@ def test_origins_are_reached_by_the_edge_alone() -> None:
     for name in ("EdgeMayCallLiveUrl", "EdgeMayCallLive"):
         assert "distribution/${Distribution}" in RESOURCES[name]["Properties"]["SourceArn"]["Sub"]
     for origin in ORIGINS.values():
-        condition, [word], nothing = origin["OriginCustomHeaders"]["If"]
-        assert (condition, nothing) == ("IsEdgeOnly", {"Ref": "AWS::NoValue"})
+        [word] = origin["OriginCustomHeaders"]
         assert word["HeaderName"] == edge.HEADER
         own = {"Sub": "{{resolve:ssm:${EdgeSecretName}}}"}
         assert word["HeaderValue"] == {"If": ["HasEdgeSecret", own, MADE_WORD]}
@@ -229,39 +232,48 @@ DEFAULTS = {name: str(each["Default"]) for name, each in TEMPLATE["Parameters"].
 
 
 @pytest.mark.parametrize(
-    ("given", "edge_only", "made"),
+    ("given", "own", "made"),
     [
-        ({}, True, True),
-        ({"AllowAnonymous": "true"}, True, True),
+        ({}, False, True),
+        ({"AllowAnonymous": "true"}, False, True),
         ({"EdgeSecretName": "/tidemark/word"}, True, False),
+        ({"EdgeSecretName": "/tidemark/word", "DirectAccess": "true"}, False, False),
         ({"DirectAccess": "true"}, False, False),
         ({"Edge": "false"}, False, False),
         ({"Edge": "false", "DirectAccess": "true"}, False, False),
     ],
     ids=str,
 )
-def test_direct_access_is_asked_for_by_name(given: dict[str, str], *, edge_only: bool, made: bool) -> None:
+def test_direct_access_is_asked_for_by_name(given: dict[str, str], *, own: bool, made: bool) -> None:
     """With a distribution in front nobody comes past it unasked; without one nobody is locked out."""
     parameters = DEFAULTS | given
-    assert holds(CONDITIONS["IsEdgeOnly"], parameters) == edge_only
-    assert holds(CONDITIONS["MakesEdgeWord"], parameters) == made
+    assert holds(CONDITIONS["AsksForOwnWord"], parameters) == own
+    assert holds(CONDITIONS["AsksForMadeWord"], parameters) == made
     variables = FUNCTION_GLOBALS["Environment"]["Variables"]
-    assert variables["EDGE_SECRET"] == {"If": ["MakesEdgeWord", MADE_WORD, ""]}
-    assert variables["EDGE_SECRET_NAME"] == {"Ref": "EdgeSecretName"}
+    assert variables["EDGE_SECRET"] == {"If": ["AsksForMadeWord", MADE_WORD, ""]}
+    assert variables["EDGE_SECRET_NAME"] == {"If": ["AsksForOwnWord", {"Ref": "EdgeSecretName"}, ""]}
+
+
+@pytest.mark.parametrize("direct", ["true", "false"])
+def test_the_edge_says_its_word_before_anybody_asks_for_it(direct: str) -> None:
+    """CloudFront takes minutes to hear of a change, and functions seconds: so DirectAccess changes what
+    the functions ask for and nothing else, and a word can be changed behind it without a gap."""
     assert RESOURCES["EdgeWord"] == {
         "Type": "AWS::CloudFormation::WaitConditionHandle",
         "Condition": "MakesEdgeWord",
     }
+    for given, made in (({}, True), ({"EdgeSecretName": "/w"}, False), ({"Edge": "false"}, False)):
+        assert holds(CONDITIONS["MakesEdgeWord"], DEFAULTS | {"DirectAccess": direct} | given) == made
+    assert "DirectAccess" not in json.dumps([DISTRIBUTION, CONDITIONS["MakesEdgeWord"]])
 
 
-@pytest.mark.parametrize("given", [{"Edge": "false"}, {"DirectAccess": "true"}], ids=str)
-def test_a_word_of_ones_own_is_for_an_edge_alone(given: dict[str, str]) -> None:
-    """The functions would ask for it, and no distribution say it; or it would be asked of nobody."""
+def test_a_word_of_ones_own_is_for_an_edge_alone() -> None:
+    """Without a distribution nobody would say it."""
     rule = TEMPLATE["Rules"]["WordForWhom"]
     parameters = DEFAULTS | {"EdgeSecretName": "/tidemark/word"}
     assert holds(rule["RuleCondition"], parameters)
     assert all(holds(each["Assert"], parameters) for each in rule["Assertions"])
-    assert not all(holds(each["Assert"], parameters | given) for each in rule["Assertions"])
+    assert not all(holds(each["Assert"], parameters | {"Edge": "false"}) for each in rule["Assertions"])
 
 
 def test_timeouts_fit_what_waits_behind() -> None:

@@ -95,8 +95,8 @@ SECRETS = [
     }
     for name in ("AuthSecret", "EdgeSecret")
 ]
-#: A secret itself is no value of a template's: where it is kept is.
-LOCAL_ONLY = {"AUTH_SECRET"}
+#: A secret itself is no value of a template's: where it is kept is. The HTTP API has its own limit.
+LOCAL_ONLY = {"AUTH_SECRET", "REQUESTS_PER_SECOND"}
 
 
 def variables_of(function: dict[str, Any]) -> dict[str, Any]:

@@ -250,3 +250,23 @@ def test_every_body_travels_as_base64(functions: Functions, path: str) -> None:
         raw = functions.raw(event)
         assert raw["isBase64Encoded"] is True
         assert base64.b64decode(raw["body"])
+
+
+# --- retention ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("query", ["", "&live=long-poll", "&live=sse"])
+def test_what_lies_below_retention(functions: Functions, query: str) -> None:
+    """410 by the functions, too, and never an event stream that begins and then has nothing to say."""
+    path = f"/below-{query[-3:] or 'read'}/a"
+    for asked in (
+        http_event("PUT", path.removesuffix("/a")),
+        http_event("PUT", path, headers=JSON, body=b"[1,2]"),
+        http_event("PUT", f"{path}/snapshot/0000000000000002", headers=JSON, body=b"1"),
+    ):
+        assert functions(asked).status in {201, 204}
+    gone = functions(http_event("GET", path, f"offset=-1{query}"))
+    assert (gone.status, gone.next_offset) == (410, "0000000000000002")
+    assert (gone["content-type"], gone["cache-control"]) == ("application/json", "no-store")
+    kept = functions(http_event("GET", path, f"offset=0000000000000002{query}"))
+    assert kept.status == 200

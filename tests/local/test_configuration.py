@@ -17,7 +17,8 @@ def test_defaults() -> None:
 
 def test_every_variable() -> None:
     environment = {"HOST": "::1", "PORT": "0", "DATA_DIR": "d", "VIA": "lambda", "JANITOR_SECONDS": "0"}
-    assert Configuration.from_environment(environment) == Configuration("::1", 0, Path("d"), Via.LAMBDA, 0)
+    expected = Configuration("::1", 0, Path("d"), Via.LAMBDA, 0, edge=False)
+    assert Configuration.from_environment(environment | {"EDGE": "false"}) == expected
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,8 @@ def test_every_variable() -> None:
         ("PORT", "４４"),
         ("VIA", "ASGI"),
         ("VIA", "sam"),
+        ("EDGE", "no"),
+        ("EDGE", "1"),
         ("JANITOR_SECONDS", "soon"),
         ("JANITOR_SECONDS", "-1"),
         ("JANITOR_SECONDS", "nan"),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import shutil
 import subprocess
 import threading
 from collections import Counter
@@ -17,21 +16,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import pytest
-
+from tests.programs import find, needs
 from tests.support import TEXT, World, a_key
 from tests.wake.live_process import free_port, running
 from tests.wake.support import PATIENCE_SECONDS, pumping, until
 from tidemark.service.stores import wall_clock_ms
 
-NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
+NGINX = find("nginx")
 READERS = 200
 ROUNDS = 5
 #: At the origin, for what all the readers ask in a round.
 HANDFUL = 6
 LONG_POLL_SECONDS = 2
 
-pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian: nginx-light)")
+pytestmark = needs(NGINX, "nginx", "nginx-light")
 
 CONFIGURATION = """
 daemon off;
@@ -100,7 +98,7 @@ def proxied(origin: int, directory: Path) -> Iterator[Proxy]:
             user="user root;" if os.geteuid() == 0 else "",
         )
     )
-    assert NGINX is not None
+    assert NGINX is not None, "nginx is not installed (Debian: nginx-light)"
     process = subprocess.Popen([NGINX, "-p", directory, "-c", configuration, "-e", directory / "start.log"])
     proxy = Proxy(port, directory / "access.log")
     try:

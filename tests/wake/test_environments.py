@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from mangum import Mangum
 
+from tests.protocol.event_source import parse_events
 from tests.support import MINUTE_MS, World
 from tests.wake.scene import CountedQueues, Scene
 from tests.wake.support import PATIENCE_SECONDS, ROOT, pumping, settled, until
+from tidemark.http import live
 from tidemark.http.app import create_app
 from tidemark.http.backend import one_at_a_time
 from tidemark.settings import Settings
@@ -78,6 +80,51 @@ def test_an_environment_serves_one_request_after_another(world: World) -> None:
     environment.start()
     assert [answer["statusCode"] for answer in environment.join_in_time()] == [204, 200] * 4
     assert scene.wake.hub.listening == 0
+    scene.wake.close()
+
+
+@pytest.mark.parametrize(
+    ("room", "messages"),
+    [(live.BUFFERED_BYTES, ["old", "more"]), (150, ["old"])],
+    ids=["", "no room for more"],
+)
+def test_buffered_events_take_their_time(
+    world: World, monkeypatch: pytest.MonkeyPatch, room: int, messages: list[str]
+) -> None:
+    """The official npm client takes three answers that came within a second for a broken proxy's, and stops
+    without a word. So an answer that is complete at once waits, and brings what came by then if it fits."""
+    scene = Scene(world, one_at_a_time, settings=Settings(sse_buffered_seconds=20))
+    scene.writer.append(scene.key, b"old", content_type=scene.content_type)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        scene.writer.append(scene.key, b"more", content_type=scene.content_type)
+
+    monkeypatch.setattr(live, "BUFFERED_BYTES", room)
+    monkeypatch.setattr("tidemark.http.live.asyncio.sleep", sleep)
+    environment = Environment(scene.app, [event(scene, live="sse")])
+    environment.start()
+    [answer] = environment.join_in_time()
+    assert 0 < sum(slept) <= live.GATHERING_SECONDS == 1
+    events = parse_events(answer["body"].encode())
+    assert [each.data for each in events if each.type == "data"] == messages
+    reached = json.loads(events[-1].data)["streamNextOffset"]
+    assert int(reached) == len("".join(messages)), "who comes again misses nothing"
+    scene.wake.close()
+
+
+def test_buffered_events_of_a_closed_stream_end_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing more can come, and nobody comes again."""
+    scene = Scene(world, one_at_a_time, settings=Settings(sse_buffered_seconds=20))
+    scene.writer.append(scene.key, b"old", content_type=scene.content_type, close=True)
+    monkeypatch.setattr(live, "GATHERING_SECONDS", 10 * PATIENCE_SECONDS)
+    environment = Environment(scene.app, [event(scene, live="sse")])
+    environment.start()
+    [answer] = environment.join_in_time()
+    assert '"streamClosed":true' in answer["body"]
     scene.wake.close()
 
 

@@ -1,7 +1,7 @@
 """What a reader costs while it waits and nothing happens: calls to the table and to the queue, counted.
 
-Everything runs five times as fast as it is deployed, clock included, so a minute takes twelve seconds. A
-slow machine makes fewer calls in that time, never more: the numbers are upper bounds, and they are those of
+Almost everything runs five times as fast as it is deployed, clock included, so a minute takes twelve seconds.
+A slow machine makes fewer calls in that time, never more: the numbers are upper bounds, and they are those of
 `docs/live.md`, which puts prices to them.
 """
 
@@ -17,12 +17,14 @@ from typing import Any
 
 import pytest
 
+from tests.http.asgi import Exchange, make_scope
 from tests.support import World
 from tests.wake.scene import Scene
 from tests.wake.support import request
 from tidemark.http.backend import many_at_once
 from tidemark.service.stores import wall_clock_ms
 from tidemark.settings import Settings
+from tidemark.wake.queue import MAX_RECEIVE_SECONDS
 
 FASTER = 5
 MINUTES = 2
@@ -52,6 +54,7 @@ class Bill:
 EXPECTED = {
     "long-poll, one reader": Bill(GetItem=2.4, Query=12, PutItem=2, ReceiveMessage=4.8),
     "SSE, one reader": Bill(GetItem=1.1, Query=6, PutItem=2, ReceiveMessage=4.1),
+    "SSE over the HTTP API alone, one reader": Bill(GetItem=60, Query=240, PutItem=2, ReceiveMessage=60),
     "SSE, 100 readers of one process": Bill(GetItem=110, Query=224, PutItem=2, ReceiveMessage=4.1),
 }
 
@@ -61,6 +64,10 @@ Reader = Callable[[Scene, float], Coroutine[Any, Any, None]]
 
 def scene(world: World, make: Any) -> Scene:
     return Scene(world, make, RECEIVE_SECONDS, settings=SETTINGS, clock=fast_clock_ms)
+
+
+def unhurried(world: World) -> Scene:
+    return Scene(world, many_at_once, MAX_RECEIVE_SECONDS, settings=Settings(), clock=wall_clock_ms)
 
 
 async def long_poller(scene: Scene, until: float) -> None:
@@ -76,7 +83,17 @@ async def listener(scene: Scene, until: float) -> None:
             await exchange.until(lambda _: exchange.done)
 
 
-async def counted(scene: Scene, reader: Reader, readers: int = 1) -> Bill:
+async def listener_at_the_api(scene: Scene, until: float) -> None:
+    """Where answers are handed on only once they are complete: each takes a second."""
+    path = scene.target.partition("?")[0]
+    api = {"aws.event": {"rawPath": path, "requestContext": {"domainName": "api.example"}}}
+    while time.monotonic() < until:
+        exchange = Exchange([b""])
+        await scene.app(make_scope("GET", scene.target + "sse", {}) | api, exchange.receive, exchange.send)
+        assert exchange.status == 200
+
+
+async def counted(scene: Scene, reader: Reader, readers: int = 1, faster: int = FASTER) -> Bill:
     """A minute's calls, on average over some, once the queue is past its first second."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(request(scene.app, scene.target + "sse"))
@@ -86,7 +103,7 @@ async def counted(scene: Scene, reader: Reader, readers: int = 1) -> Bill:
     began = time.monotonic()
     until = began + MINUTES * 60 / FASTER
     await asyncio.gather(*(reader(scene, until) for _ in range(readers)))
-    minutes = (time.monotonic() - began) * FASTER / 60
+    minutes = (time.monotonic() - began) * faster / 60
     calls = Counter(scene.reader.calls.taken())
     await asyncio.to_thread(scene.wake.close)
     kinds = ("GetItem", "Query", "PutItem")
@@ -102,6 +119,8 @@ def bills(world: World) -> dict[str, Bill]:
         counts = [
             counted(scene(world, many_at_once), long_poller),
             counted(scene(world, many_at_once), listener),
+            # A receive takes a second at least, so these cannot be faster.
+            counted(unhurried(world), listener_at_the_api, faster=1),
             counted(scene(world, many_at_once), listener, 100),
         ]
         return dict(zip(EXPECTED, await asyncio.gather(*counts), strict=True))

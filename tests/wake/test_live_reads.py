@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.buckets import key_in_new_bucket, publish
 from tests.http.asgi import Answer, Exchange
 from tests.support import TEXT, World, a_key
 from tests.wake.scene import CountedQueues, Scene
@@ -147,6 +148,31 @@ def test_a_stream_that_ends_under_its_readers(world: World, ending: str, kind: s
         if not ending.endswith("again"):
             async with request(scene.app, scene.target + kind) as exchange:
                 assert (await whole(exchange)).status == 404
+
+    asyncio.run(scenario())
+    scene.wake.close()
+
+
+@pytest.mark.parametrize("kind", ["sse", "long-poll"])
+def test_a_snapshot_that_overtakes_a_reader(world: World, kind: str) -> None:
+    """Who was let in is given what he waits for, though retention has moved past it meanwhile: nothing is
+    skipped in silence. Who comes again from down there is told that it is gone, in every way of reading."""
+    scene = Scene(world, many_at_once, key=key_in_new_bucket(world.process()))
+    path = f"/{scene.key.bucket}/{scene.key.stream_id}?offset=-1"
+
+    def overtake() -> None:
+        scene.writer.append(scene.key, b"folded", content_type=TEXT)
+        publish(scene.writer, scene.key, 6)
+        scene.notify(0)
+
+    async def scenario() -> None:
+        async with request(scene.app, f"{path}&live={kind}") as exchange:
+            await scene.waiting()
+            await asyncio.to_thread(overtake)
+            await exchange.until(partial(has, b"folded"))
+        for query in ("", "&live=sse", "&live=long-poll"):
+            async with request(scene.app, path + query) as exchange:
+                assert (await whole(exchange)).status == 410
 
     asyncio.run(scenario())
     scene.wake.close()

@@ -53,4 +53,8 @@ def _guarded(app: ASGIApp, backend: Backend) -> ASGIApp:
         from tidemark.http.edge import EdgeOnly, word_of
 
         app = EdgeOnly(app, word_of(settings, asyncio.to_thread))
+    if backend.settings.requests_per_second:
+        from tidemark.http.rate import Bucket, RateLimited
+
+        app = RateLimited(app, Bucket(backend.settings.requests_per_second))
     return app

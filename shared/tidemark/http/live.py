@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ from tidemark.http.backend import Backend
 from tidemark.http.requests import ReadRequest
 from tidemark.log.read import PAGE_BYTES, Page
 from tidemark.log.records import StreamRecord
+from tidemark.meter import PROCESS, WAKE_SECONDS
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.cursor import decide_cursor
 from tidemark.protocol.errors import Refused, StreamNotFound
@@ -30,6 +32,9 @@ HEARTBEAT_SECONDS: Final = 15.0
 #: Where events are handed on only once they are complete, they must fit a Lambda answer of 6 MB,
 #: in base64. As events, bytes grow by a third, and lines by what stands in front of them.
 BUFFERED_BYTES: Final = 4_600_000
+#: And such an answer takes that long at least. The official npm client takes three answers in a row that came
+#: within a second for a broken proxy's, and stops without a word.
+GATHERING_SECONDS: Final = 1.0
 
 
 async def read_or_wait(backend: Backend, key: StreamKey, asked: ReadRequest, wait_seconds: float) -> Reading:
@@ -44,26 +49,6 @@ async def read_or_wait(backend: Backend, key: StreamKey, asked: ReadRequest, wai
             return reading
         follower = Follower(backend, bell, reading)
         return await follower.next(deadline) or await follower.latest()
-
-
-async def read_events(
-    backend: Backend, key: StreamKey, asked: ReadRequest, wait_seconds: float
-) -> tuple[StreamRecord, bytes]:
-    """Events that are complete at once, for where an answer is handed on as a whole (an HTTP
-    API does that): what `read_or_wait` finds. The client comes again for more.
-
-    Half a character is nothing to show: a client would be back for it without a pause, so
-    the rest of the wait is for its other half.
-    """
-    deadline = time.monotonic() + wait_seconds
-    reading = await read_or_wait(backend, key, asked, wait_seconds)
-    events = EventStream(asked.cursor, BUFFERED_BYTES)
-    shown = events.render(reading, backend.stores.clock_ms())
-    if events.half and len(events.half) == reading.page.end - reading.page.start:
-        with backend.hub.listen(key) as bell:
-            later = await Follower(backend, bell, reading).next(deadline)
-        shown += events.render(later, backend.stores.clock_ms()) if later else b""
-    return reading.record, shown
 
 
 def _is_news(reading: Reading) -> bool:
@@ -189,6 +174,7 @@ class EventStream:
     limit_bytes: float = math.inf
     cursor: int = 0
     half: bytes = b""
+    is_cut: bool = False
 
     def render(self, reading: Reading, now_ms: int) -> bytes:
         """The events for one page: its data, if any, and a control event.
@@ -199,8 +185,8 @@ class EventStream:
         stored = self.half + reading.data
         whole = len(stored) if page.closed else _whole_end(content_type, stored)
         data = _data_event(content_type, stored[:whole])
-        is_cut = len(data) > self.limit_bytes and not content_type.is_json
-        while is_cut and len(data) > self.limit_bytes:
+        self.is_cut = len(data) > self.limit_bytes and not content_type.is_json
+        while self.is_cut and len(data) > self.limit_bytes:
             whole = _whole_end(content_type, stored[: whole // 2])
             data = _data_event(content_type, stored[:whole])
         self.half = stored[whole:]
@@ -208,8 +194,8 @@ class EventStream:
         return data + render_control_event(
             page.end - len(self.half),
             self.cursor,
-            up_to_date=page.up_to_date and not is_cut,
-            closed=page.closed and not is_cut,
+            up_to_date=page.up_to_date and not self.is_cut,
+            closed=page.closed and not self.is_cut,
         )
 
 
@@ -222,6 +208,13 @@ def _data_event(content_type: ContentType, stored: bytes) -> bytes:
     return render_data_event(content_type, stored) if stored else b""
 
 
+def count_wake(reading: Reading, waited_since_ms: int, now_ms: int) -> None:
+    """Only what was appended after the wait began has woken anybody."""
+    batches = reading.page.batches
+    if batches and batches[0].time_ms >= waited_since_ms:
+        PROCESS.observe(WAKE_SECONDS, max(0, now_ms - batches[0].time_ms) / 1000)
+
+
 async def event_stream(
     backend: Backend, key: StreamKey, asked: ReadRequest, reading: Reading
 ) -> AsyncIterator[bytes]:
@@ -231,11 +224,44 @@ async def event_stream(
     deadline = time.monotonic() + backend.settings.sse_seconds
     with backend.hub.listen(key) as bell:
         follower = Follower(backend, bell, reading)
-        yield events.render(reading, backend.stores.clock_ms())
+        sent_ms = backend.stores.clock_ms()
+        yield events.render(reading, sent_ms)
         while not reading.page.closed and (now := time.monotonic()) < deadline:
             try:
                 later = await follower.next(min(deadline, now + HEARTBEAT_SECONDS))
             except Refused:
                 return
-            reading = later or reading
-            yield events.render(reading, backend.stores.clock_ms()) if later else HEARTBEAT
+            if later is None:
+                yield HEARTBEAT
+                continue
+            reading, waited_since_ms, sent_ms = later, sent_ms, backend.stores.clock_ms()
+            count_wake(reading, waited_since_ms, sent_ms)
+            yield events.render(reading, sent_ms)
+
+
+async def gathered_events(backend: Backend, key: StreamKey, asked: ReadRequest) -> tuple[StreamRecord, bytes]:
+    """A complete event stream, for an HTTP API, which hands on an answer only once it is: what is
+    there or comes within a moment, and where to come again. Raises as `read_or_wait` does."""
+    began, patience_seconds = time.monotonic(), backend.settings.sse_buffered_seconds
+    began_ms = backend.stores.clock_ms()
+    reading = await read_or_wait(backend, key, asked, patience_seconds)
+    events = EventStream(asked.cursor, BUFFERED_BYTES)
+    rendered = events.render(reading, backend.stores.clock_ms())
+    left_seconds = began + min(patience_seconds, GATHERING_SECONDS) - time.monotonic()
+    if left_seconds > 0 and not reading.page.closed:
+        await asyncio.sleep(left_seconds)
+        rendered += await _gathered_since(backend, events, reading, BUFFERED_BYTES - len(rendered))
+    count_wake(reading, began_ms, backend.stores.clock_ms())
+    return reading.record, rendered
+
+
+async def _gathered_since(backend: Backend, events: EventStream, reading: Reading, room_bytes: int) -> bytes:
+    """The events for what has come since, where they fit; otherwise the next answer has them."""
+    if events.is_cut or not reading.page.up_to_date:
+        return b""
+    try:
+        later = await backend.run(lambda: read_on(backend.stores, _behind(reading)))
+    except Refused:
+        return b""
+    rendered = events.render(later, backend.stores.clock_ms()) if _is_news(later) else b""
+    return rendered if len(rendered) <= room_bytes else b""

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from tidemark.http import answers
 from tidemark.http.backend import Backend, backend_of
 from tidemark.http.gone import ClientGone, unless_gone
-from tidemark.http.live import event_stream, read_events, read_or_wait
+from tidemark.http.live import count_wake, event_stream, gathered_events, read_or_wait
 from tidemark.http.requests import (
     STREAM_ROOT,
     Live,
@@ -22,12 +22,12 @@ from tidemark.http.requests import (
     parse_read,
     parse_stream,
 )
-from tidemark.meter import PROCESS, WAKE_SECONDS
+from tidemark.meter import PROCESS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.load import load_known
-from tidemark.service.read import Reading, read
+from tidemark.service.read import read
 
 
 async def health(_: Request) -> Response:
@@ -92,23 +92,16 @@ async def _long_poll(request: Request, backend: Backend, key: StreamKey, asked: 
     except ClientGone:
         return Response(status_code=204)  # For nobody.
     now_ms = backend.stores.clock_ms()
-    _count_wake(reading, began_ms, now_ms)
+    count_wake(reading, began_ms, now_ms)
     return answers.polled(asked, reading, now_ms)
-
-
-def _count_wake(reading: Reading, began_ms: int, now_ms: int) -> None:
-    """Only what was appended after the wait began has woken anybody."""
-    batches = reading.page.batches
-    if batches and batches[0].time_ms >= began_ms:
-        PROCESS.observe(WAKE_SECONDS, (now_ms - batches[0].time_ms) / 1000)
 
 
 async def _server_sent_events(
     request: Request, backend: Backend, key: StreamKey, asked: ReadRequest
 ) -> Response:
     if "aws.event" in request.scope:
-        seconds = backend.settings.sse_buffered_seconds
-        record, events = await read_events(backend, key, asked, seconds)
+        with PROCESS.waiting("sse"):
+            record, events = await gathered_events(backend, key, asked)
         return Response(events, headers=answers.event_stream_headers(record))
     reading = await backend.run(lambda: read(backend.stores, key, asked.read_from))
     headers = answers.event_stream_headers(reading.record)

@@ -1,8 +1,9 @@
 """`python -m tidemark.local`: the whole system on this machine, in one command.
 
 Environment: `PORT` (4437), `HOST` (127.0.0.1), `DATA_DIR` (.data), `VIA` (asgi, or lambda: through the
-deployed handlers), `LONG_POLL_SECONDS`, `JANITOR_SECONDS` (300), `DYNOXIDE_PATH`, and boto3's own
-`AWS_ENDPOINT_URL_*` for services that are not to be started here.
+deployed handlers), `EDGE` (true: `VIA=lambda` streams events, as behind CloudFront), `LONG_POLL_SECONDS`,
+`JANITOR_SECONDS` (300), `DYNOXIDE_PATH`, and boto3's own `AWS_ENDPOINT_URL_*` for services that are not to
+be started here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tidemark.local.configuration import Configuration, InvalidConfiguration, Via
 from tidemark.local.dynoxide import RETENTION_SECONDS
+from tidemark.local.edge import Edge, load_application
 from tidemark.local.engines import ROOT, LocalServices
 from tidemark.local.environments import FunctionNotLoaded
 from tidemark.local.gateway import Gateway
@@ -121,7 +123,7 @@ class System:
         finally:
             for each in rounds:
                 each.stop()
-            if isinstance(application, Gateway):
+            if isinstance(application, Gateway | Edge):
                 application.close()
         return 1 if self._failure else 0
 
@@ -149,13 +151,19 @@ class System:
     def _application(self, template: Template) -> tuple[Application, Hub | None]:
         """With the hub of its readers, where they wait in this very process."""
         if self.configuration.via is Via.LAMBDA:
-            return Gateway(template), None
+            return self._functions(template), None
         # Only one of the two is ever loaded.
         from tidemark.http.app import create_app
         from tidemark.http.local import create_local_backend
 
         backend = create_local_backend(self.settings)
         return create_app(backend, with_metrics=True), backend.hub
+
+    def _functions(self, template: Template) -> Gateway | Edge:
+        """As they are reached in a deployment."""
+        if not self.configuration.edge or template.streaming is None:
+            return Gateway(template)
+        return Edge(Gateway(template), load_application(template.functions[template.streaming]))
 
     async def _serve(
         self, application: Application, listener: socket.socket, services: LocalServices

@@ -28,6 +28,8 @@ class Configuration:
     via: Via = Via.ASGI
     #: 0 leaves the janitor out.
     janitor_seconds: float = 300.0
+    #: Whether `VIA=lambda` has the edge in front.
+    edge: bool = True
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Configuration:
@@ -40,6 +42,7 @@ class Configuration:
             janitor_seconds=_seconds(
                 "JANITOR_SECONDS", environment.get("JANITOR_SECONDS"), cls.janitor_seconds
             ),
+            edge=_truth("EDGE", environment.get("EDGE"), default=cls.edge),
         )
 
 
@@ -55,6 +58,12 @@ def _via(text: str) -> Via:
     except ValueError:
         choices = " or ".join(via.value for via in Via)
         raise InvalidConfiguration(f"VIA must be {choices}, got {text!r}") from None
+
+
+def _truth(name: str, text: str | None, *, default: bool) -> bool:
+    if text not in {None, "", "true", "false"}:
+        raise InvalidConfiguration(f"{name} must be true or false, got {text!r}")
+    return text == "true" if text else default
 
 
 def _seconds(name: str, text: str | None, default: float) -> float:

@@ -57,6 +57,8 @@ class Template:
     #: Names of the functions that a schedule calls.
     scheduled: tuple[str, ...]
     triggers: tuple[Trigger, ...] = ()
+    #: The function that streams its answers, at an address of its own.
+    streaming: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ def load_template(path: Path) -> Template:
     _refuse_doubles(routes)
     scheduled = tuple(name for name, resource in reader.resources() if _is_scheduled(resource))
     triggers = tuple(each for name, resource in reader.resources() for each in _triggers(name, resource))
-    return Template(functions, routes, scheduled, triggers)
+    streaming = next((name for name, resource in reader.resources() if _is_streaming(resource)), None)
+    return Template(functions, routes, scheduled, triggers, streaming)
 
 
 class _Loader(yaml.SafeLoader):
@@ -154,6 +157,10 @@ def _routes(function: str, properties: Mapping[str, Any]) -> Iterator[Route]:
 
 def _is_scheduled(properties: Mapping[str, Any]) -> bool:
     return any(event.get("Type") in SCHEDULES for event in (properties.get("Events") or {}).values())
+
+
+def _is_streaming(properties: Mapping[str, Any]) -> bool:
+    return (properties.get("FunctionUrlConfig") or {}).get("InvokeMode") == "RESPONSE_STREAM"
 
 
 def _triggers(function: str, properties: Mapping[str, Any]) -> Iterator[Trigger]:

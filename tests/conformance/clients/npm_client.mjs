@@ -2,6 +2,7 @@
 // Environment: BASE_URL. Ends with 0 when every check held, and with the failed check on stderr when not.
 import assert from "node:assert/strict"
 import { randomUUID } from "node:crypto"
+import { setTimeout as pause } from "node:timers/promises"
 import { DurableStream, IdempotentProducer, stream } from "@durable-streams/client"
 
 const LIMIT_MS = 90_000
@@ -17,22 +18,28 @@ async function readAll(url) {
   return response.json()
 }
 
-/** Follows the stream from `offset` in one live mode; `ended` resolves with all items once the end has been seen. */
+/**
+ * Follows the stream from `offset` in one live mode; `ended` resolves with all items once the end has been seen. Without
+ * an end, as when the client gives up in silence, it rejects: by then a client that goes on has long seen it.
+ */
 async function tail(url, offset, live) {
   const items = []
   const response = await stream({ url, offset, live })
-  const ended = new Promise((resolve) => {
+  const ended = new Promise((resolve, reject) => {
     response.subscribeJson((batch) => {
       items.push(...batch.items)
       if (batch.streamClosed) resolve(items)
     })
+    response.closed.then(() => pause(10_000)).then(() => reject(new Error(`${live} ended after ${items.length} items`)), reject)
   })
+  ended.catch(() => {}) // Looked at when everything has been written.
   return { items, ended }
 }
 
-async function appendOneByOne(handle, messages) {
+async function appendOneByOne(handle, messages, pauseMs = 0) {
   for (const message of messages) {
     await handle.append(JSON.stringify(message))
+    await pause(pauseMs)
   }
 }
 
@@ -63,8 +70,9 @@ async function main() {
 
   const { offset } = await handle.head()
   const tails = await Promise.all([tail(url, offset, "sse"), tail(url, offset, "long-poll")])
-  const later = Array.from({ length: 5 }, (_, n) => ({ later: n }))
-  await appendOneByOne(handle, later)
+  // A trickle: where events are handed on only once an answer is complete, each would be one of its own.
+  const later = Array.from({ length: 15 }, (_, n) => ({ later: n }))
+  await appendOneByOne(handle, later, 100)
   const last = { last: true }
   await handle.close({ body: JSON.stringify(last) })
   for (const [index, mode] of ["sse", "long-poll"].entries()) {

@@ -28,7 +28,8 @@ LATER = [{"later": n} for n in range(5)]
 LAST = {"last": True}
 
 
-@pytest.fixture(scope="module", params=["asgi", "lambda"])
+#: The last without the edge in front: an HTTP API sends event streams only once they are complete.
+@pytest.fixture(scope="module", params=["asgi", "lambda", "lambda, EDGE=false"])
 def base_url(request: pytest.FixtureRequest) -> Iterator[str]:
     given = os.environ.get("BASE_URL")
     if given:
@@ -42,7 +43,8 @@ def base_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def server(via: str, directory: Path) -> Server:
     # An SSE answer outlasts the test by far, so a tail that ends has been ended by the stream's end.
-    return tidemark_server(via, directory, LONG_POLL_SECONDS="3", SSE_SECONDS="600")
+    name, _, edge = via.partition(", EDGE=")
+    return tidemark_server(name, directory, LONG_POLL_SECONDS="3", SSE_SECONDS="600", EDGE=edge)
 
 
 @pytest.fixture

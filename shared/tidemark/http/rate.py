@@ -1,0 +1,65 @@
+"""How many requests a second a server lets in; an HTTP API does the same before its functions.
+
+For a process that serves many: an environment of a function has one request at a time, and
+says nothing about all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tidemark.http.demands import is_open
+from tidemark.http.faults import refusal_answer
+from tidemark.protocol.errors import Refused
+
+
+class TooFast(Refused):
+    status = 429
+
+    def __init__(self, wait_seconds: float) -> None:
+        retry_after = str(max(1, math.ceil(wait_seconds)))
+        super().__init__(
+            "More requests than this server lets in; try again later", {"Retry-After": retry_after}
+        )
+
+
+class Bucket:
+    """Fills by so many tokens a second, up to what one second brings. Used from one event loop."""
+
+    def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_second = per_second
+        self._holds = max(1.0, per_second)
+        self._tokens = self._holds
+        self._clock = clock
+        self._filled_at = clock()
+
+    def take(self) -> float:
+        """0 where there was a token; else the seconds until there is one."""
+        now = self._clock()
+        self._tokens = min(self._holds, self._tokens + (now - self._filled_at) * self._per_second)
+        self._filled_at = now
+        if self._tokens < 1:
+            return (1 - self._tokens) / self._per_second
+        self._tokens -= 1
+        return 0.0
+
+
+class RateLimited:
+    """ASGI middleware. What is refused has cost nothing: neither keys nor storage were asked."""
+
+    def __init__(self, app: ASGIApp, bucket: Bucket) -> None:
+        self._app = app
+        self._bucket = bucket
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or is_open(scope):
+            await self._app(scope, receive, send)
+            return
+        wait_seconds = self._bucket.take()
+        refused = refusal_answer(Request(scope), TooFast(wait_seconds)) if wait_seconds else None
+        await (refused or self._app)(scope, receive, send)

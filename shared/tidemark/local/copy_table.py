@@ -1,0 +1,160 @@
+"""`python -m tidemark.local.copy_table FROM TO`: a restored table into the empty one of a new stack.
+
+Point-in-time recovery makes a table that no stack knows: without a stream, a trigger or anybody
+who cleans up. So a restore is a new stack, whose table gets the items of the restored one
+(docs/operations.md). Endpoints, region and credentials are found as boto3 finds them.
+
+The order matters, because the new stack's janitor is at work already: batches first, so that a
+stream is whole when it is seen; what is due last, so that an entry finds its stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import IO, Any, Final
+
+import orjson
+
+from tidemark.log.dynamodb import DynamoDB, Fault, connect_dynamodb
+from tidemark.log.schema import Item
+from tidemark.protocol.errors import OutOfReach, Unavailable
+from tidemark.signed import Account
+
+#: What one call writes at most.
+_BATCH: Final = 25
+_SEGMENTS: Final = 8
+#: A new table takes 4,000 units a second and doubles that within half an hour: it says no meanwhile.
+_PAUSE_SECONDS: Final = 1.0
+_PATIENCE_SECONDS: Final = 30 * 60.0
+
+
+class CannotCopy(Exception):
+    """The message says why."""
+
+
+@dataclass(slots=True)
+class Later:
+    """Items that must not be written yet, on disk: there may be many."""
+
+    _lines: IO[bytes]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    count: int = 0
+
+    def keep(self, item: Item) -> None:
+        with self._lock:
+            self._lines.write(orjson.dumps(item) + b"\n")
+            self.count += 1
+
+    def all(self) -> Iterator[Item]:
+        self._lines.seek(0)
+        for line in self._lines:
+            yield orjson.loads(line)
+
+
+class Copy:
+    """Of one table into another. `sleep` and `now` are time's, but for tests."""
+
+    def __init__(self, dynamodb: DynamoDB, source: str, target: str) -> None:
+        self._dynamodb = dynamodb
+        self._source = source
+        self._target = target
+        self._lock = threading.Lock()
+        self.sleep: Callable[[float], None] = time.sleep
+        self.now: Callable[[], float] = time.monotonic
+        self.copied = 0
+
+    def check_empty(self) -> None:
+        """Raises CannotCopy: over the items of a stack that is in use, a copy would destroy them."""
+        if self._call("Scan", TableName=self._target, Limit=1)["Items"]:
+            raise CannotCopy(f"{self._target} is not empty; copy into the table of a new stack")
+
+    def run(self) -> int:
+        """The number of items. Safe to repeat as long as nobody has used the target."""
+        with ExitStack() as files:
+            streams, due = (Later(files.enter_context(tempfile.TemporaryFile())) for _ in range(2))
+            with ThreadPoolExecutor(_SEGMENTS) as pool:
+                list(pool.map(lambda segment: self._copy_segment(segment, streams, due), range(_SEGMENTS)))
+            self._put_all(streams.all())
+            self._put_all(due.all())
+        return self.copied
+
+    def _copy_segment(self, segment: int, streams: Later, due: Later) -> None:
+        self._put_all(self._sifted(self._scan(segment), streams, due))
+
+    def _sifted(self, items: Iterable[Item], streams: Later, due: Later) -> Iterator[Item]:
+        """The items that may be written at once. Whoever waited then waits no more."""
+        for item in items:
+            kind = item["pk"]["S"].partition("/")[0]
+            if kind == "bucket":
+                streams.keep(item)
+            elif kind == "due":
+                due.keep(item)
+            elif kind != "wait":
+                yield item
+
+    def _scan(self, segment: int) -> Iterator[Item]:
+        start: dict[str, Any] = {}
+        while True:
+            page = self._call(
+                "Scan", TableName=self._source, Segment=segment, TotalSegments=_SEGMENTS, **start
+            )
+            yield from page["Items"]
+            if "LastEvaluatedKey" not in page:
+                return
+            start = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+
+    def _put_all(self, items: Iterable[Item]) -> None:
+        left = iter(items)
+        while some := list(islice(left, _BATCH)):
+            self._put(some)
+            with self._lock:
+                self.copied += len(some)
+
+    def _put(self, items: Sequence[Item]) -> None:
+        requests: Any = {self._target: [{"PutRequest": {"Item": item}} for item in items]}
+        while requests:
+            requests = self._call("BatchWriteItem", RequestItems=requests).get("UnprocessedItems")
+            if requests:
+                self.sleep(_PAUSE_SECONDS)
+
+    def _call(self, operation: str, **arguments: Any) -> Any:
+        """Again, until it succeeds, where that may help. Raises CannotCopy."""
+        give_up_at = self.now() + _PATIENCE_SECONDS
+        while True:
+            try:
+                return self._dynamodb.call(operation, arguments)
+            except (Fault, OutOfReach, Unavailable) as failure:
+                may_pass = failure.is_passing if isinstance(failure, Fault) else type(failure) is Unavailable
+                if not may_pass or self.now() >= give_up_at:
+                    raise CannotCopy(f"{operation}: {failure.__cause__ or failure}") from failure
+            self.sleep(_PAUSE_SECONDS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tidemark.local.copy_table", description=__doc__)
+    parser.add_argument("source", help="the restored table")
+    parser.add_argument("target", help="the table of a new stack (its output TableName)")
+    parser.add_argument("--again", action="store_true", help="go on with a copy that was cut off")
+    asked = parser.parse_args(arguments)
+    copy = Copy(connect_dynamodb(Account()), asked.source, asked.target)
+    try:
+        if not asked.again:
+            copy.check_empty()
+        print(f"{copy.run()} items copied from {asked.source} to {asked.target}")
+    except CannotCopy as reason:
+        print(f"tidemark: {reason}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""Tokens of an identity provider, on every way in: its keys are fetched by URL, and change."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.authorization.test_keys import PRIVATE, public_jwk
+from tests.authorization.tokens import claims, handmade, token
+from tests.authorization.ways import WAYS, Way
+from tidemark.settings import Settings
+
+ADMIN = "read:* write:* manage:*"
+TEXT = {"Content-Type": "text/plain"}
+OURS = {"iss": "https://id.example", "aud": "tidemark"}
+
+
+@dataclass
+class Issuer:
+    """Publishes these keys, or, without any, nothing that can be used."""
+
+    url: str
+    keys: list[dict[str, Any]] = field(default_factory=list)
+
+    def sign(self, algorithm: str, kid: str, private: Any = None, **more: Any) -> str:
+        return token(ADMIN, key=private or PRIVATE[algorithm], algorithm=algorithm, kid=kid, **OURS | more)
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[Issuer]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"keys": publishing.keys}).encode())
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's own name
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    publishing = Issuer(f"http://127.0.0.1:{server.server_address[1]}/jwks.json")
+    yield publishing
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(params=list(WAYS))
+def way(
+    request: pytest.FixtureRequest,
+    environment: dict[str, str],
+    issuer: Issuer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Way]:
+    """In an environment that knows no keys yet, and may look for new ones at once."""
+    issuer.keys = [public_jwk(algorithm, algorithm) for algorithm in PRIVATE]
+    monkeypatch.setenv("AUTH_SECRET", "")
+    monkeypatch.setenv("AUTH_JWKS_URL", issuer.url)
+    monkeypatch.setenv("AUTH_AUDIENCE", OURS["aud"])
+    monkeypatch.setenv("AUTH_ISSUER", OURS["iss"])
+    monkeypatch.setattr("tidemark.http.kept.MISSING_SECONDS", 0.0)
+    monkeypatch.setattr("tidemark.http.kept.FAILED_SECONDS", 0.0)
+    with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
+        yield opened
+
+
+def by(signed: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {signed}"}
+
+
+@pytest.mark.parametrize("algorithm", PRIVATE)
+def test_what_the_issuer_signs_holds(way: Way, issuer: Issuer, name: str, algorithm: str) -> None:
+    signed = issuer.sign(algorithm, algorithm)
+    assert way("PUT", f"/v1/stream/{name}/{algorithm}", TEXT | by(signed), b"x").status == 201
+    assert way("GET", f"/v1/stream/{name}/{algorithm}", by(signed)).body == b"x"
+
+
+def as_secrets(kid: str) -> Iterator[bytes]:
+    """What everybody can read of a public key, in the forms that a careless server may take for a secret."""
+    public = PRIVATE[kid].public_key()
+    for encoding in (serialization.Encoding.PEM, serialization.Encoding.DER):
+        yield public.public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
+    entry = public_jwk(kid, kid)
+    yield json.dumps(entry).encode()
+    yield next(value for name, value in entry.items() if name in {"n", "x"}).encode()
+
+
+def confused(secret: bytes, **header: str) -> str:
+    """Signed with HS256 by a public key (PyJWT itself would refuse to)."""
+    head = handmade({"alg": "HS256", "typ": "JWT"} | header, claims(ADMIN, **OURS)).rpartition(".")[0]
+    algorithm = jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256)
+    return f"{head}.{jwt.utils.base64url_encode(algorithm.sign(head.encode(), secret)).decode()}"
+
+
+@pytest.mark.parametrize("kid", PRIVATE)
+def test_a_public_key_is_no_secret(way: Way, name: str, kid: str) -> None:
+    for secret in as_secrets(kid):
+        for signed in (confused(secret), confused(secret, kid=kid)):
+            answer = way("PUT", f"/v1/stream/{name}", TEXT | by(signed), b"x")
+            assert answer.status == 401, answer
+            assert "not known" in answer.error
+
+
+def test_an_unknown_key_and_no_key_at_all(way: Way, issuer: Issuer, name: str) -> None:
+    stranger = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    refused = {
+        "an unknown id": issuer.sign("RS256", "never-published", stranger),
+        "a known id, another's key": issuer.sign("RS256", "RS256", stranger),
+        "a known id of another algorithm": issuer.sign("RS256", "ES256"),
+        "none": handmade({"alg": "none", "kid": "RS256"}, claims(ADMIN, **OURS)),
+        "another audience": issuer.sign("RS256", "RS256", aud="another"),
+        "another issuer": issuer.sign("RS256", "RS256", iss="https://other.example"),
+    }
+    for title, signed in refused.items():
+        assert way("GET", f"/v1/stream/{name}", by(signed)).status == 401, title
+
+
+def test_keys_are_rotated_without_a_restart(way: Way, issuer: Issuer, name: str) -> None:
+    """The new one holds with its first token; the old one for as long as it is published."""
+    path = f"/v1/stream/{name}"
+    old = issuer.sign("RS256", "RS256")
+    assert way("PUT", path, TEXT | by(old), b"x").status == 201
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    new = issuer.sign("RS256", "next", private)
+    assert way("GET", path, by(new)).status == 401
+    issuer.keys = [*issuer.keys, public_jwk("RS256", "next", private)]
+    assert way("GET", path, by(new)).status == 200
+    assert way("GET", path, by(old)).status == 200
+
+
+def test_without_keys_nobody_is_let_in_nor_turned_away(way: Way, issuer: Issuer, name: str) -> None:
+    issuer.keys = []
+    answer = way("GET", f"/v1/stream/{name}", by(issuer.sign("RS256", "RS256")))
+    assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+    assert answer.headers["cache-control"] == "no-store"
+    assert issuer.url not in answer.error
+    assert way("GET", f"/v1/stream/{name}").status == 401

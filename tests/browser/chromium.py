@@ -1,0 +1,149 @@
+"""A headless Chromium that shows one page, and the server that the page comes from.
+
+No library drives it: a page reports what it has to say to the server it came from. What goes wrong inside it
+stands in the browser's own console, which is part of every failure's message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from tests.conformance.servers import ROOT
+from tests.programs import find, needs
+
+CHROMIUM: Final = find("chromium", "chromium-browser", "google-chrome")
+NEEDS_CHROMIUM: Final = needs(CHROMIUM, "chromium", "chromium")
+FLAGS: Final = (
+    "--headless",
+    # A container has no namespaces to give away; what is shown here is our own.
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-logging=stderr",
+    # Those of `cutting.py`.
+    "--ignore-certificate-errors",
+)
+PAGES: Final = Path(__file__).with_name("pages")
+CLIENT: Final = ROOT / "node_modules" / "@durable-streams" / "client" / "dist" / "index.js"
+#: What a page may load, and nothing else.
+FILES: Final[Mapping[str, Path]] = {
+    "/client.html": PAGES / "client.html",
+    "/client.js": CLIENT,
+    "/cross-origin.html": PAGES / "cross-origin.html",
+    "/producer.html": PAGES / "producer.html",
+    "/tail.html": ROOT / "docs" / "examples" / "tail.html",
+    "/watch.html": PAGES / "watch.html",
+}
+#: Long enough that only a hang reaches it.
+PATIENCE_SECONDS: Final = 120.0
+_CONSOLE: Final = re.compile(r"^\[.*CONSOLE.*$", re.MULTILINE)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+
+    def do_GET(self) -> None:
+        file = FILES.get(urlsplit(self.path).path)
+        body = file.read_bytes() if file else b""
+        self.send_response(200 if file else 404)
+        kind = "text/javascript" if file and file.suffix == ".js" else "text/html"
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        self.server.reports.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+
+class PageServer(ThreadingHTTPServer):
+    """The origin of the pages, which is never that of the streams."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.reports: queue.Queue[Any] = queue.Queue()
+
+    def address(self, page: str, task: object) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{page}?task={quote(json.dumps(task))}"
+
+
+@dataclass
+class Page:
+    """One page in a browser of its own."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    reports: queue.Queue[Any]
+    patience_seconds: float = field(default=PATIENCE_SECONDS)
+
+    def report(self) -> Any:
+        """What the page reports when it is done. An error in it that nobody caught fails the test at once."""
+        deadline = time.monotonic() + self.patience_seconds
+        while time.monotonic() < deadline:
+            with suppress(queue.Empty):
+                return self.reports.get(timeout=0.2)
+            if "Uncaught" in self.console():
+                pytest.fail(f"the page failed:\n{self.console()}")
+            if self.process.poll() is not None:
+                pytest.fail(f"the browser ended with {self.process.returncode}:\n{self.log_tail()}")
+        return pytest.fail(f"no report in {self.patience_seconds:.0f} s; the console:\n{self.console()}")
+
+    def console(self) -> str:
+        """What pages logged, and the errors nobody caught."""
+        return "\n".join(_CONSOLE.findall(self.log.read_text(errors="replace"))[-40:])
+
+    def log_tail(self) -> str:
+        return self.log.read_text(errors="replace")[-4000:]
+
+
+@contextmanager
+def opened(page: str, task: object) -> Iterator[Page]:
+    """Shows the page `page` of `FILES`, which finds `task` in its address."""
+    assert CHROMIUM is not None, "chromium is not installed (Debian: chromium)"
+    server = PageServer()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    # A browser that is killed may still be writing there.
+    with tempfile.TemporaryDirectory(prefix="tidemark-browser-", ignore_cleanup_errors=True) as name:
+        process = _start(CHROMIUM, Path(name), server.address(page, task))
+        try:
+            yield Page(process, Path(name, "log"), server.reports)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            server.shutdown()
+            server.server_close()
+
+
+def _start(chromium: str, directory: Path, address: str) -> subprocess.Popen[bytes]:
+    command = [chromium, *FLAGS, f"--user-data-dir={directory / 'profile'}", address]
+    with (directory / "log").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

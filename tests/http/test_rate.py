@@ -1,0 +1,95 @@
+"""A server that lets in so many requests a second, and says to the others when to come again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from tests.authorization.tokens import SECRET
+from tests.authorization.ways import WAYS, Asgi, Way
+from tests.support import make_world
+from tidemark.authorization_settings import InvalidSetting
+from tidemark.http.rate import Bucket, RateLimited
+from tidemark.local.engines import LocalServices
+from tidemark.settings import Settings
+
+TEXT = {"Content-Type": "text/plain"}
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_bucket_holds_what_a_second_brings() -> None:
+    clock = Clock()
+    bucket = Bucket(10, clock)
+    assert [bucket.take() for _ in range(10)] == [0.0] * 10
+    assert bucket.take() == pytest.approx(0.1)
+    clock.now += 0.25
+    assert [bucket.take() for _ in range(2)] == [0.0] * 2
+    assert bucket.take() == pytest.approx(0.05)
+    clock.now += 3600
+    assert [bucket.take() == 0 for _ in range(12)] == [True] * 10 + [False] * 2
+
+
+def test_less_than_one_a_second() -> None:
+    clock = Clock()
+    bucket = Bucket(0.1, clock)
+    assert bucket.take() == 0
+    assert bucket.take() == pytest.approx(10)
+    clock.now += 9
+    assert bucket.take() == pytest.approx(1)
+    clock.now += 1.001
+    assert bucket.take() == 0
+
+
+@pytest.mark.parametrize(("per_second", "retry_after"), [(1000, "1"), (1, "1"), (0.3, "4"), (0.01, "100")])
+def test_who_is_too_fast_is_told_when_to_come_again(per_second: float, retry_after: str) -> None:
+    clock = Clock()
+    with asyncio.Runner() as runner:
+        way = Asgi(RateLimited(PlainTextResponse("inside"), Bucket(per_second, clock)), runner)
+        while (answer := way("GET", "/v1/stream/a")).status == 200:
+            pass
+        assert (answer.status, answer.headers["retry-after"]) == (429, retry_after)
+        assert answer.headers["cache-control"] == "no-store"
+        assert json.loads(answer.body).keys() == {"error"}
+        assert way("HEAD", "/v1/stream/a").body == b""
+        assert way("GET", "/v1/health").status == 200, "whether it is up may be asked at any time"
+        clock.now += 101
+        assert way("GET", "/v1/stream/a").status == 200
+
+
+@pytest.fixture
+def way(services: LocalServices) -> Iterator[Way]:
+    world = make_world(services)
+    variables = {
+        "TABLE_NAME": world.table_name,
+        "BUCKET_NAME": world.bucket_name,
+        "REQUESTS_PER_SECOND": "0.001",
+        "AUTH_SECRET": SECRET,
+        "ALLOW_ANONYMOUS": "",
+    }
+    with WAYS["local"](Settings.from_environment(os.environ | variables)) as opened:
+        yield opened
+
+
+def test_the_setting_limits_the_server(way: Way) -> None:
+    """In front of authorization: whoever guesses tokens is slowed down as well."""
+    assert way("GET", "/v1/stream/a", TEXT).status == 401
+    answer = way("GET", "/v1/stream/a", TEXT)
+    assert (answer.status, answer.headers["retry-after"]) == (429, "1000")
+    assert answer.headers["access-control-allow-origin"] == "*"
+
+
+@pytest.mark.parametrize("value", ["-1", "many", "inf", "nan"])
+def test_a_limit_that_cannot_be_meant(value: str) -> None:
+    with pytest.raises(InvalidSetting, match="REQUESTS_PER_SECOND"):
+        Settings.from_environment({"REQUESTS_PER_SECOND": value})

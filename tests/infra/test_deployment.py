@@ -1,0 +1,162 @@
+"""What a stranger deploys: defaults, environments that the rules allow, and lines that work."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.servers import running, temporary_directory, tidemark_server
+from tests.infra.test_edge import CONDITIONS, DEFAULTS, holds, resolve
+from tests.infra.test_template import FUNCTIONS, TEMPLATE
+
+ROOT = Path(__file__).parents[2]
+RESOURCES = TEMPLATE["Resources"]
+ENVIRONMENTS = {
+    name: each["deploy"]["parameters"]
+    for name, each in tomllib.loads((ROOT / "samconfig.toml").read_text()).items()
+    if isinstance(each, dict) and "deploy" in each
+}
+
+
+def overrides(environment: dict[str, Any]) -> dict[str, str]:
+    return dict(each.split("=", 1) for each in environment["parameter_overrides"].split())
+
+
+def refusals(parameters: dict[str, str]) -> list[str]:
+    """What CloudFormation would say before it makes anything."""
+    return [
+        assertion["AssertDescription"]
+        for rule in TEMPLATE["Rules"].values()
+        if "RuleCondition" not in rule or holds(rule["RuleCondition"], parameters)
+        for assertion in rule["Assertions"]
+        if not holds(assertion["Assert"], parameters)
+    ]
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_an_environment_can_be_deployed(name: str) -> None:
+    """Known parameters, within their bounds, that contradict no rule; tagged."""
+    environment = ENVIRONMENTS[name]
+    given = overrides(environment)
+    for parameter, value in given.items():
+        declared = TEMPLATE["Parameters"][parameter]
+        assert value in map(str, declared.get("AllowedValues", [value]))
+        assert re.fullmatch(declared.get("AllowedPattern", ".*"), value)
+    assert refusals(DEFAULTS | given) == []
+    # Roles without names of their own, and a nested template.
+    assert environment["capabilities"].split() == ["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"]
+    assert "application=tidemark" in environment["tags"]
+
+
+def test_what_production_is() -> None:
+    """Closed, protected and behind the edge."""
+    parameters = DEFAULTS | overrides(ENVIRONMENTS["prod"])
+    assert (parameters["AllowAnonymous"], parameters["Protected"]) == ("false", "true")
+    assert holds(CONDITIONS["AsksForMadeWord"], parameters)
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({}, "Anybody could read and write"),
+        ({"AllowAnonymous": "true", "AuthSecretName": "/a"}, "contradicts"),
+        ({"AuthJwksUrl": "https://id.example"}, "needs AuthAudience"),
+        ({"AllowAnonymous": "true", "Edge": "false", "EdgeSecretName": "/w"}, "turn everybody away"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant_is_not_made(given: dict[str, str], refused: str) -> None:
+    assert refused in " ".join(refusals(DEFAULTS | given))
+
+
+def test_every_parameter_has_a_default_that_its_bounds_allow() -> None:
+    for name, each in TEMPLATE["Parameters"].items():
+        default = each["Default"]
+        assert default in each.get("AllowedValues", [default]), name
+        assert each.get("MinValue", default) <= default <= each.get("MaxValue", default), name
+        assert re.fullmatch(each.get("AllowedPattern", ".*"), str(default)), name
+
+
+def test_what_is_stored_is_encrypted_closed_and_tidied_up() -> None:
+    table, bucket = RESOURCES["Table"]["Properties"], RESOURCES["Bucket"]["Properties"]
+    assert table["SSESpecification"] == {"SSEEnabled": True}
+    [encryption] = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    assert encryption["ServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
+    [rule] = bucket["LifecycleConfiguration"]["Rules"]
+    assert rule["Status"] == "Enabled"
+    assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
+    [statement] = RESOURCES["BucketPolicy"]["Properties"]["PolicyDocument"]["Statement"]
+    assert (statement["Effect"], statement["Condition"]) == (
+        "Deny",
+        {"Bool": {"aws:SecureTransport": "false"}},
+    )
+    assert RESOURCES["NotifierFailures"]["Properties"]["SqsManagedSseEnabled"] is True
+
+
+def test_every_log_ends() -> None:
+    """Kept for as long as is asked for, and not beyond the stack."""
+    for function in FUNCTIONS.values():
+        group = RESOURCES[function["LoggingConfig"]["LogGroup"]["Ref"]]
+        assert group["Properties"]["RetentionInDays"] == {"Ref": "LogRetentionDays"}
+        assert group["DeletionPolicy"] == "Delete"
+
+
+TRY = ("TryCreate", "TryAppend", "TryRead", "TryFollow")
+
+
+@pytest.fixture(scope="module")
+def base_url() -> Iterator[str]:
+    with (
+        temporary_directory() as directory,
+        running(tidemark_server("asgi", directory, SSE_SECONDS="1")) as server,
+    ):
+        yield server.base_url
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is missing: its lines cannot be run")
+@pytest.mark.parametrize("private", ["true", "false"])
+def test_the_lines_of_the_outputs_work(base_url: str, private: str) -> None:
+    """Pasted one after the other, with a token in the environment or without one."""
+    said = [run_line(name, base_url, private=private == "true") for name in TRY]
+    created, appended, read, followed = said
+    assert re.match(r"HTTP/1.1 20[01] ", created)
+    assert appended.startswith("HTTP/1.1 204 ")
+    assert read.startswith("HTTP/1.1 200 ")
+    assert read.endswith("high tide")
+    assert "event: data\ndata:high tide" in followed.replace("data: ", "data:")
+
+
+def run_line(name: str, base_url: str, *, private: bool) -> str:
+    text, values = TEMPLATE["Outputs"][name]["Value"]["Sub"]
+    condition, with_token, without = values["Token"]["If"]
+    assert condition == "IsPrivate"
+    assert values["Base"]["If"][0] == "HasEdge"
+    line = text.replace("${Token}", with_token if private else without).replace("${Base}", base_url)
+    assert "${" not in line
+    ran = subprocess.run(
+        ["bash", "-c", line],
+        env=os.environ | {"TOKEN": "a.b.c"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return ran.stdout.replace("\r\n", "\n")
+
+
+def test_the_template_shows_no_secret() -> None:
+    """Names of parameters and one word that CloudFormation fills in; nothing that could be pasted."""
+    outputs = json.dumps(TEMPLATE["Outputs"])
+    assert "resolve:" not in outputs
+    metadata = [each.get("Metadata", {}) for each in RESOURCES.values()]
+    assert "Secret" not in json.dumps(metadata)
+    assert resolve({"Ref": "AuthSecretName"}, DEFAULTS) == ""

@@ -1,0 +1,89 @@
+"""The operations guide names what is there: parameters, outputs, tests; and its lines can be pasted."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.infra.test_template import TEMPLATE
+from tidemark.http.kept import Kept
+from tidemark.http.keys import SharedKeys
+from tidemark.http.tokens import Tokens
+from tidemark.protocol.authorization import Demand, Right, Target
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "operations.md").read_text()
+SECRET = "0123456789abcdef" * 4
+
+
+def section(title: str) -> str:
+    return GUIDE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def rows(text: str) -> list[list[str]]:
+    lines = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+
+
+def test_parameters_and_outputs_are_the_templates() -> None:
+    named = {name for row in rows(section("Deploy")) for name in re.findall(r"`(\w+)`", row[0])}
+    assert len(named) > 8
+    assert named <= TEMPLATE["Parameters"].keys()
+    assert set(re.findall(r"<([A-Z]\w+)(?: of tidemark-2)?>", GUIDE)) <= TEMPLATE["Outputs"].keys()
+    assert {"ApiUrl", "Url"} <= TEMPLATE["Outputs"].keys()
+    alarms = set(re.findall(r"`(\w+Alarm)`", GUIDE))
+    assert alarms
+    assert alarms <= TEMPLATE["Resources"].keys()
+
+
+def test_every_failure_has_its_test() -> None:
+    """All of them but one, which is not ours to try."""
+    _, *failures = rows(section("When something fails"))
+    assert len(failures) >= 14
+    tests = ""
+    for failure, *_, held_by in failures:
+        tests = tests if held_by == "same" else held_by
+        named = re.findall(r"`([\w/]+\.py)`", tests)
+        assert named or failure == "CloudFront fails", failure
+        folder = ""
+        for path in named:
+            folder = path.rpartition("/")[0] or folder
+            assert (ROOT / "tests" / folder / Path(path).name).is_file(), path
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_links_and_tests_named_are_there(page: Path) -> None:
+    text = page.read_text()
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (page.parent / target).exists(), target
+    for path in re.findall(r"`(tests/[\w/]+(?:\.py|/))`", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_token_of_the_guide_opens_the_door() -> None:
+    found = re.search(r"export TOKEN=\$\((.*?\"\$SECRET\")\)", GUIDE, re.DOTALL)
+    assert found is not None
+    ran = subprocess.run(
+        ["bash", "-c", found[1].replace(".venv/bin/python", sys.executable)],
+        env=os.environ | {"SECRET": SECRET},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    access = Tokens([SharedKeys(Kept(lambda: (SECRET.encode(),)))]).check(ran.stdout.strip())
+    for right in Right:
+        access.check(Demand(Target("v1", "hello"), frozenset({right})))
+
+
+def test_the_commands_named_are_there() -> None:
+    for module in re.findall(r"python -m (tidemark[\w.]+)", GUIDE):
+        ran = subprocess.run(
+            [sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert ran.returncode == 0, ran.stderr

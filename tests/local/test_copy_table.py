@@ -1,0 +1,261 @@
+"""A restore: every stream of the old table is in the new one, as it was, whatever happens on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.support import HOUR_MS, JSON, TEXT, Process, World, a_key, before, make_world, refusal
+from tidemark.clients import s3_client
+from tidemark.local.copy_table import CannotCopy, Copy, main
+from tidemark.local.engines import LocalServices
+from tidemark.log.dynamodb import connect_dynamodb
+from tidemark.log.records import Waiter
+from tidemark.log.waiters import all_waiters, put_waiter
+from tidemark.protocol.errors import StreamNotFound
+from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.listing import ListingRequest
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.buckets import create_bucket, describe_bucket
+from tidemark.service.delete import delete
+from tidemark.service.janitor import sweep
+from tidemark.service.list_streams import list_streams
+from tidemark.service.load import load_known
+from tidemark.signed import Account, NoAnswer
+
+LARGE = b"x" * 70_000
+
+
+@pytest.fixture
+def old(services: LocalServices) -> World:
+    return make_world(services)
+
+
+@pytest.fixture
+def new(services: LocalServices, old: World) -> World:
+    made = make_world(services)
+    made.clock = old.clock
+    return made
+
+
+def fill(process: Process) -> dict[StreamKey, bytes]:
+    """Of everything there can be a little, and what its streams hold."""
+    create_bucket(process.stores, "agents")
+    names = [*(a_key(f"plain/{number}") for number in range(40)), StreamKey("agents", "run")]
+    expected: dict[StreamKey, bytes] = {}
+    for number, key in enumerate(names):
+        process.create(key, content_type=TEXT, body=b"begin ")
+        for part in range(number % 4):
+            process.append(key, b"%d " % part, content_type=TEXT, claim=(f"p{number}", 0, part))
+        expected[key] = process.read_all(key)
+    key = a_key("large")
+    process.create(key, body=LARGE)
+    expected[key] = LARGE
+    fork = a_key("fork")
+    process.fork(fork, names[3])
+    process.append(fork, b"on its own", content_type=TEXT)
+    expected[fork] = expected[names[3]] + b"on its own"
+    crowded = a_key("crowded")
+    process.create(crowded, content_type=JSON)
+    for number in range(40):
+        process.append(crowded, b"%d" % number, content_type=JSON, claim=(f"writer-{number}", 0, 0))
+    expected[crowded] = process.read_all(crowded)
+    process.create(short := a_key("short"), expiry=Expiry(ttl_seconds=60), body=b"x")
+    expected[short] = b"x"
+    process.create(gone := a_key("gone"), body=LARGE)
+    delete(process.stores, gone)
+    put_waiter(process.stores.table, Waiter("inc", "https://sqs/queue", process.stores.clock_ms() + 60_000))
+    return expected
+
+
+def copy_objects(old: World, new: World) -> None:
+    """`aws s3 sync`."""
+    s3 = s3_client()
+    for found in s3.list_objects_v2(Bucket=old.bucket_name).get("Contents", ()):
+        source = {"Bucket": old.bucket_name, "Key": found["Key"]}
+        s3.copy_object(Bucket=new.bucket_name, Key=found["Key"], CopySource=source)
+
+
+def copy_of(old: World, new: World) -> Copy:
+    copy = Copy(connect_dynamodb(Account()), old.table_name, new.table_name)
+    copy.sleep = lambda _: None
+    return copy
+
+
+def check_same(process: Process, expected: dict[StreamKey, bytes]) -> None:
+    assert {key: process.read_all(key) for key in expected} == expected
+
+
+def test_everything_is_there_as_it_was(old: World, new: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """Streams, forks, large bodies, producers pushed out, counts; and no one who waited then."""
+    before_it, expected = old.process(), fill(old.process())
+    copy_objects(old, new)
+    assert main([old.table_name, new.table_name]) == 0
+    assert f"to {new.table_name}" in capsys.readouterr().out
+    after = new.process()
+    check_same(after, expected)
+    assert describe_bucket(after.stores, "agents") == describe_bucket(before_it.stores, "agents")
+    assert all_ids(after, "agents") == ["run"]
+    assert list(all_waiters(after.stores.table)) == []
+    for key in expected:
+        assert load_known(after.stores, key) == load_known(before_it.stores, key)
+
+
+def all_ids(process: Process, bucket: str) -> list[str]:
+    found = list_streams(process.stores, bucket, ListingRequest("", "", 100))
+    return [known.record.key.stream_id for known in found.streams]
+
+
+def test_the_copy_is_a_system_that_goes_on(old: World, new: World) -> None:
+    """Writers, whose repetitions are known, and the janitor, who ends what has expired and no more."""
+    expected = fill(old.process())
+    copy_objects(old, new)
+    copy_of(old, new).run()
+    process = new.process()
+    key = next(each for each in expected if each.stream_id.startswith("plain/3-"))
+    process.append(key, b"2 ", content_type=TEXT, claim=("p3", 0, 2))
+    assert process.read_all(key) == expected[key], "a repetition of what was copied"
+    process.append(key, b"3 ", content_type=TEXT, claim=("p3", 0, 3))
+    expected[key] += b"3 "
+    new.clock.advance(3 * HOUR_MS)
+    swept = sweep(process.stores)
+    assert (swept.expired, swept.reclaimed) == (1, 1)
+    [short] = [each for each in expected if each.stream_id.startswith("short")]
+    del expected[short]
+    with pytest.raises(StreamNotFound):
+        process.read_all(short)
+    check_same(new.process(), expected)
+    check_same(old.process(), {each: data for each, data in expected.items() if each != key})
+
+
+def kinds_written(copy: Copy) -> list[str]:
+    written: list[str] = []
+    send = copy._dynamodb.send
+
+    def watching(operation: str, body: bytes) -> tuple[int, bytes]:
+        if operation == "BatchWriteItem":
+            [requests] = orjson.loads(body)["RequestItems"].values()
+            written.extend(each["PutRequest"]["Item"]["pk"]["S"].partition("/")[0] for each in requests)
+        return send(operation, body)
+
+    copy._dynamodb.send = watching
+    return written
+
+
+def test_a_stream_is_whole_when_it_is_seen(old: World, new: World) -> None:
+    """Batches, then streams, then what is due: the new stack's janitor is at work meanwhile, and an
+    entry that finds no stream would take its bodies for orphans."""
+    fill(old.process())
+    copy = copy_of(old, new)
+    written = kinds_written(copy)
+    assert copy.run() == len(written)
+    order = {"log": 0, "producer": 0, "bucket": 1, "due": 2}
+    assert {*written} == {*order}
+    places = [order[kind] for kind in written]
+    assert places == sorted(places)
+
+
+def test_a_table_in_use_is_not_written_over(
+    old: World, new: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(old.process())
+    process, key = new.process(), a_key()
+    process.create(key, body=b"mine")
+    assert main([old.table_name, new.table_name]) == 1
+    assert "is not empty" in capsys.readouterr().err
+    assert process.read_all(key) == b"mine"
+
+
+def test_a_copy_that_was_cut_off_is_repeated(old: World, new: World) -> None:
+    expected = fill(old.process())
+    copy_objects(old, new)
+    copy = copy_of(old, new)
+    calls = 0
+
+    def cut_off(operation: str) -> None:
+        nonlocal calls
+        calls += operation == "BatchWriteItem"
+        if calls > 3:
+            raise KeyboardInterrupt
+
+    before(copy._dynamodb, cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        copy.run()
+    assert main([old.table_name, new.table_name]) == 1
+    assert main([old.table_name, new.table_name, "--again"]) == 0
+    check_same(new.process(), expected)
+
+
+Send = Callable[[str, bytes], tuple[int, bytes]]
+
+
+def left_over(send: Send) -> Send:
+    """DynamoDB takes one item of each call."""
+
+    def one_at_a_time(operation: str, body: bytes) -> tuple[int, bytes]:
+        if operation != "BatchWriteItem":
+            return send(operation, body)
+        [(table, requests)] = orjson.loads(body)["RequestItems"].items()
+        send(operation, orjson.dumps({"RequestItems": {table: requests[:1]}}))
+        rest = {table: requests[1:]} if requests[1:] else {}
+        return 200, orjson.dumps({"UnprocessedItems": rest})
+
+    return one_at_a_time
+
+
+def throttled(send: Send) -> Send:
+    """For far longer than a request would wait; now and then there is no answer, either."""
+    refused = 0
+
+    def mostly_no(operation: str, body: bytes) -> tuple[int, bytes]:
+        nonlocal refused
+        refused += 1
+        if refused % 20 == 1:
+            return send(operation, body)
+        if refused % 20 == 2:
+            raise NoAnswer("injected")
+        return refusal("ProvisionedThroughputExceededException")
+
+    return mostly_no
+
+
+@pytest.mark.parametrize("trouble", [left_over, throttled])
+def test_a_new_table_is_slow_at_first(
+    old: World, new: World, trouble: Callable[[Send], Send], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = fill(old.process())
+    copy_objects(old, new)
+    copy = copy_of(old, new)
+    monkeypatch.setattr("tidemark.signed.random.uniform", lambda *_: 0.0)
+    copy._dynamodb.send = trouble(copy._dynamodb.send)
+    copy.run()
+    check_same(new.process(), expected)
+
+
+@pytest.mark.parametrize(
+    "code", ["ResourceNotFoundException", "AccessDeniedException", "ValidationException"]
+)
+def test_what_waiting_does_not_mend_is_said(old: World, new: World, code: str) -> None:
+    copy = copy_of(old, new)
+    copy._dynamodb.send = lambda *_: refusal(code, message="because")
+    with pytest.raises(CannotCopy, match=code):
+        copy.run()
+
+
+def test_patience_ends(old: World, new: World) -> None:
+    copy: Any = copy_of(old, new)
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds * 100
+
+    copy.sleep, copy.now = sleep, lambda: now
+    copy._dynamodb.sleep = lambda _: None
+    copy._dynamodb.send = lambda *_: refusal("ThrottlingException")
+    with pytest.raises(CannotCopy, match="ThrottlingException"):
+        copy.check_empty()
+    assert now >= 30 * 60
