@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote
 
+import pytest
 from starlette.types import ASGIApp, Message
 
+from tests.support import make_world
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.local.answers import read_answer
+from tidemark.local.engines import LocalServices
 from tidemark.local.environments import Environments
 from tidemark.local.events import Request, http_event
 from tidemark.local.gateway import Gateway
@@ -168,3 +171,16 @@ def function_url(_: Settings) -> Iterator[Way]:
 
 
 WAYS = {"local": local_server, "HTTP API": http_api, "function URL": function_url}
+
+
+@contextmanager
+def in_environment(services: LocalServices) -> Iterator[None]:
+    """Environment variables that name a table and a bucket of their own, and let no reader wait."""
+    world = make_world(services)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TABLE_NAME", world.table_name)
+        patch.setenv("BUCKET_NAME", world.bucket_name)
+        patch.setenv("LONG_POLL_SECONDS", "0")
+        patch.setenv("SSE_SECONDS", "0")
+        patch.setenv("SSE_BUFFERED_SECONDS", "0")
+        yield

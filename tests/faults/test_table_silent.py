@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.authorization.ways import WAYS, Answer, Way
-from tests.support import make_world, refusal
+from tests.authorization.ways import WAYS, Answer, Way, in_environment
+from tests.support import refusal
 from tidemark.local.engines import LocalServices
 from tidemark.log.dynamodb import DynamoDB, Fault
 from tidemark.protocol.errors import OutOfReach, Unavailable
@@ -33,13 +33,7 @@ Send = Callable[..., tuple[int, bytes]]
 
 @pytest.fixture(scope="module", params=list(WAYS))
 def way(request: pytest.FixtureRequest, services: LocalServices) -> Iterator[Way]:
-    world = make_world(services)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TABLE_NAME", world.table_name)
-        patch.setenv("BUCKET_NAME", world.bucket_name)
-        patch.setenv("LONG_POLL_SECONDS", "0")
-        patch.setenv("SSE_SECONDS", "0")
-        patch.setenv("SSE_BUFFERED_SECONDS", "0")
+    with in_environment(services), pytest.MonkeyPatch.context() as patch:
         patch.setattr("tidemark.signed.random.uniform", lambda *_: 0.0)
         with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
             yield opened

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.authorization.ways import WAYS, Answer, Way
-from tests.support import conflict, make_world, refusal
+from tests.authorization.ways import WAYS, Answer, Way, in_environment
+from tests.support import conflict, refusal
 from tidemark.local.engines import LocalServices
 from tidemark.settings import Settings
 from tidemark.signed import BlockingHttp
@@ -37,15 +37,11 @@ CODES = [
 
 @pytest.fixture(scope="module", params=list(WAYS))
 def way(request: pytest.FixtureRequest, services: LocalServices) -> Iterator[Way]:
-    world = make_world(services)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TABLE_NAME", world.table_name)
-        patch.setenv("BUCKET_NAME", world.bucket_name)
-        patch.setenv("LONG_POLL_SECONDS", "0")
-        patch.setenv("SSE_SECONDS", "0")
-        patch.setenv("SSE_BUFFERED_SECONDS", "0")
-        with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
-            yield opened
+    with (
+        in_environment(services),
+        WAYS[request.param](Settings.from_environment(os.environ)) as opened,
+    ):
+        yield opened
 
 
 @pytest.fixture

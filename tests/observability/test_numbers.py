@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.authorization.tokens import SECRET, bearer, token
-from tests.authorization.ways import WAYS, Asgi, Way
-from tests.support import make_world, refusal
+from tests.authorization.ways import WAYS, Asgi, Way, in_environment
+from tests.support import refusal
 from tidemark.deployed.report import INTERVAL_SECONDS, Reporter, reporting, spread
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
@@ -29,13 +29,7 @@ TEXT = {"Content-Type": "text/plain"}
 
 @pytest.fixture(scope="module")
 def environment(services: LocalServices) -> Iterator[None]:
-    world = make_world(services)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TABLE_NAME", world.table_name)
-        patch.setenv("BUCKET_NAME", world.bucket_name)
-        patch.setenv("LONG_POLL_SECONDS", "0")
-        patch.setenv("SSE_SECONDS", "0")
-        patch.setenv("SSE_BUFFERED_SECONDS", "0")
+    with in_environment(services):
         yield
 
 
