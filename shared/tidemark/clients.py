@@ -23,16 +23,14 @@ CLIENT_CONFIG: Final = Config(
 )
 #: Where a request waits for the answer: three tries are over, and said to have failed, before an
 #: HTTP API gives up at thirty seconds.
-PROMPT_CONFIG: Final = CLIENT_CONFIG.merge(
-    Config(read_timeout=6, retries={"mode": "standard", "total_max_attempts": 3})
-)
-
+PROMPT_CONFIG: Final = Config(read_timeout=6, retries={"mode": "standard", "total_max_attempts": 3})
 
 #: boto3's session is not safe to make two clients with at once.
 _making: Final = threading.Lock()
 
 
 def make_client(service: str, config: Config) -> Any:
+    """What `config` does not say is as in CLIENT_CONFIG."""
     import boto3
 
     with _making:

@@ -90,10 +90,6 @@ def _final(failure: Failure) -> Exception:
     return OutOfReach()
 
 
-def send_over(http: Http, bucket: str) -> Send:
-    return partial(_send, http, bucket)
-
-
 def _send(http: Http, bucket: str, operation: str, key: str, body: bytes) -> tuple[int, bytes]:
     """Path style, so that a local endpoint needs no name of its own for the bucket."""
     path = f"/{bucket}/{quote(key, safe='/-_.~')}"
@@ -108,4 +104,4 @@ def connect_objects(
     endpoint: str | None = None,
 ) -> Objects:
     """Where boto3 would connect to, unless an endpoint is named."""
-    return Objects(send_over(http(account.s3(endpoint), ANSWER_SECONDS), bucket))
+    return Objects(partial(_send, http(account.s3(endpoint), ANSWER_SECONDS), bucket))

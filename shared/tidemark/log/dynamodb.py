@@ -113,10 +113,6 @@ def _final(failure: Failure) -> Exception:
     return OutOfReach() if isinstance(failure, Fault) and failure.code in _OUT_OF_REACH else failure
 
 
-def send_over(http: Http) -> Send:
-    return partial(_send, http)
-
-
 def _send(http: Http, operation: str, body: bytes) -> tuple[int, bytes]:
     target = {
         "Content-Type": "application/x-amz-json-1.0",
@@ -129,4 +125,4 @@ def connect_dynamodb(
     account: Account, http: Callable[[Service, float], Http] = BlockingHttp, endpoint: str | None = None
 ) -> DynamoDB:
     """Where boto3 would connect to, unless an endpoint is named."""
-    return DynamoDB(send_over(http(account.dynamodb(endpoint), ANSWER_SECONDS)))
+    return DynamoDB(partial(_send, http(account.dynamodb(endpoint), ANSWER_SECONDS)))
