@@ -18,6 +18,7 @@ from tidemark.blobs.store import BlobStore
 from tidemark.clients import s3_client
 from tidemark.local.engines import LocalServices
 from tidemark.log.dynamodb import DynamoDB, connect_dynamodb
+from tidemark.log.schema import Item, is_end_mark
 from tidemark.log.table import Table
 from tidemark.loop.stores import OnLoop
 from tidemark.protocol.append import Outcome
@@ -150,6 +151,18 @@ class Process:
             reading = read(self.stores, key, start)
             data, start, at_tail = data + reading.data, reading.page.end, reading.page.up_to_date
         return data
+
+
+def items_left(process: Process) -> list[Item]:
+    """All that the table holds, but for the end marks of streams and buckets."""
+    table, items, position = process.stores.table, [], None
+    while True:
+        more: dict[str, Any] = {"ExclusiveStartKey": position} if position else {}
+        page = table._dynamodb.call("Scan", {"TableName": table._name, "ConsistentRead": True} | more)
+        items += [item for item in page["Items"] if not is_end_mark(item)]
+        position = page.get("LastEvaluatedKey")
+        if position is None:
+            return items
 
 
 def make_world(services: LocalServices) -> World:

@@ -14,7 +14,8 @@ import pytest
 from tests.buckets import new_bucket
 from tests.support import HOUR_MS, Faults, Process, World, a_key
 from tidemark.log.buckets import load_bucket
-from tidemark.log.schema import bucket_key, stream_key
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.schema import bucket_key
 from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, StreamNotFound
 from tidemark.protocol.expiry import Expiry, parse_expiry
 from tidemark.protocol.listing import ListingRequest
@@ -230,6 +231,14 @@ def lagging(seconds: float, action: Callable[[], object]) -> Callable[[], object
     return late
 
 
+def is_there(process: Process, bucket: str) -> bool:
+    try:
+        load_bucket(process.stores.table, bucket)
+    except BucketNotFound:
+        return False
+    return True
+
+
 def test_a_stream_is_never_left_in_a_missing_bucket(world: World) -> None:
     """Raced for real, forty times and with one side ahead or the other: of the two, exactly one succeeds.
 
@@ -247,8 +256,8 @@ def test_a_stream_is_never_left_in_a_missing_bucket(world: World) -> None:
             lagging(ahead_seconds * (won["created"] == 0), partial(delete_bucket, deleter.stores, bucket)),
             lagging(ahead_seconds * (won["deleted"] == 0), partial(creators[1].create, keys[1])),
         )
-        there = deleter.stores.table.get(bucket_key(bucket)) is not None
-        streams = [deleter.stores.table.get(stream_key(key)) is not None for key in keys]
+        there = is_there(deleter, bucket)
+        streams = [load_stream(deleter.stores.table, key) is not None for key in keys]
         created = [outcomes[0] is None, outcomes[2] is None]
         assert streams == created
         assert all(isinstance(outcome, BucketNotFound | BucketNotEmpty | None) for outcome in outcomes)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support import BYTES, HOUR_MS, JSON, TEXT, Process, World, a_key, append_request
-from tidemark.log.table import Table
+from tests.support import BYTES, HOUR_MS, JSON, TEXT, Process, World, a_key, append_request, items_left
 from tidemark.protocol.errors import (
     Conflict,
     ContentTypeMismatch,
@@ -32,11 +31,6 @@ def source_of(world: World, *bodies: bytes, content_type: object = BYTES) -> tup
     for body in bodies:
         process.append(key, body, content_type=content_type)
     return process, key
-
-
-def items_in(table: Table) -> int:
-    answer = table._dynamodb.call("Scan", {"TableName": table._name, "Select": "COUNT"})
-    return int(answer["Count"])
 
 
 # --- what it costs --------------------------------------------------------------------
@@ -222,7 +216,7 @@ def test_the_same_fork_again(world: World) -> None:
 
 def test_refusals_leave_no_trace(world: World) -> None:
     process, source = source_of(world, b"abc")
-    present = items_in(process.stores.table)
+    present = items_left(process)
     target = a_key("target")
     with pytest.raises(StreamNotFound, match="source"):
         process.fork(target, a_key("nowhere"))
@@ -234,7 +228,7 @@ def test_refusals_leave_no_trace(world: World) -> None:
         process.fork(target, source, content_type=TEXT)
     with pytest.raises(Malformed, match="itself"):
         process.fork(target, target)
-    assert items_in(process.stores.table) == present
+    assert items_left(process) == present
     delete(process.stores, source)
     with pytest.raises(StreamNotFound):
         load_known(process.stores, source)
@@ -293,7 +287,7 @@ def test_the_last_fork_takes_the_deleted_sources_along(world: World) -> None:
         delete(process.stores, key)
     world.clock.advance(2 * HOUR_MS)
     sweep(process.stores)
-    assert items_in(process.stores.table) == 0, "nothing is left behind"
+    assert items_left(process) == [], "nothing is left behind but end marks"
 
 
 def test_a_source_that_expires_is_kept_for_its_forks(world: World) -> None:
@@ -313,7 +307,7 @@ def test_a_source_that_expires_is_kept_for_its_forks(world: World) -> None:
     # The janitor's note to look at the fork when its window ends is kept until then.
     world.clock.advance(1_100_000_000)
     sweep(process.stores)
-    assert items_in(process.stores.table) == 0
+    assert items_left(process) == []
 
 
 def test_an_expired_fork_is_made_again_from_the_same_source(world: World) -> None:

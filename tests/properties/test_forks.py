@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.properties.play import bodies, play
-from tests.support import HOUR_MS, Faults, World, a_key
+from tests.support import HOUR_MS, Faults, World, a_key, items_left
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import Refused
 from tidemark.protocol.stream_key import StreamKey
@@ -146,8 +146,7 @@ class Forks(RuleBasedStateMachine):
         for _ in range(2):
             self.world.clock.advance(2 * HOUR_MS)
             sweep(process.stores)
-        left = process.dynamodb.call("Scan", {"TableName": self.world.table_name})
-        assert left["Count"] == 0, left["Items"]
+        assert items_left(process) == []
 
 
 def test_forks_behave_as_the_model_says(services: LocalServices) -> None:

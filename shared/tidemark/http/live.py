@@ -147,7 +147,7 @@ def _check_expiry(stores: Stores, seen: Reading) -> Reading:
     Who waits neither renews it nor lets it go as long as others do. Raises StreamNotFound.
     """
     record = seen.record
-    if not is_expired(record.expiry, record.touched_ms, stores.clock_ms()):
+    if not is_expired(record.expiry, record.used_ms, stores.clock_ms()):
         return seen
     known = load_known(stores, record.key)
     if known.record.incarnation != record.incarnation:
@@ -157,7 +157,7 @@ def _check_expiry(stores: Stores, seen: Reading) -> Reading:
 
 def _life_seconds(stores: Stores, reading: Reading) -> float:
     """How long until the stream may have ended by itself."""
-    deadline = deadline_ms(reading.record.expiry, reading.record.touched_ms)
+    deadline = deadline_ms(reading.record.expiry, reading.record.used_ms)
     return math.inf if deadline is None else max(0, deadline - stores.clock_ms()) / 1000
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import decode_batch, encode_batch, encode_producer, log_pk
-from tidemark.log.table import IF_ABSENT, ConditionFailed, Table, TransactionRefused, Write
+from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, TransactionRefused, Write
 from tidemark.protocol.producer import ProducerState
 
 
@@ -32,7 +32,7 @@ def put_batch(
     item = batch_item(record, batch)
     try:
         if pushed_out:
-            states = (Write(encode_producer(record.incarnation, state)) for state in pushed_out)
+            states = [put_producer(record.incarnation, state) for state in pushed_out]
             table.transact([Write(item, condition=IF_ABSENT), *states])
         else:
             table.put(item, IF_ABSENT)
@@ -40,6 +40,16 @@ def put_batch(
         check_landed(batch, refused.existing)
     except TransactionRefused as refused:
         check_landed(batch, refused.existing[0])
+
+
+def put_producer(incarnation: str, state: ProducerState) -> Write:
+    """Part of a transaction. A producer's epoch and sequence only ever rise, so a write that lands
+    late finds that its own state is no longer ahead, and changes nothing."""
+    is_ahead = Condition(
+        "attribute_not_exists(sk) OR ep < :epoch OR (ep = :epoch AND sq < :seq)",
+        {":epoch": {"N": str(state.epoch)}, ":seq": {"N": str(state.seq)}},
+    )
+    return Write(encode_producer(incarnation, state), condition=is_ahead)
 
 
 def check_landed(batch: Batch, existing: dict[str, object] | None) -> None:

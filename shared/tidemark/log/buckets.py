@@ -8,50 +8,93 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.log.records import BucketRecord, StreamRecord
+from tidemark.log.records import BucketRecord, EndMark, StreamRecord
 from tidemark.log.schema import (
     bucket_key,
     bucket_pk,
     decode_bucket,
+    decode_end_mark,
     decode_stream,
     encode_bucket,
+    encode_end_mark,
+    is_end_mark,
     stream_sk,
 )
-from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, Update, Write
+from tidemark.log.table import (
+    Condition,
+    ConditionFailed,
+    Table,
+    Update,
+    Write,
+    if_never_or_ended_before,
+)
 from tidemark.protocol.bucket import LAST_CHARACTER, MAX_KEY_BYTES
-from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound
+from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, Unavailable
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 
-_IF_THERE: Final = Condition("attribute_exists(sk)")
-_IF_EMPTY: Final = Condition("attribute_exists(sk) AND n = :none", {":none": {"N": "0"}})
+#: An end mark counts nothing.
+_IF_THERE: Final = Condition("attribute_exists(n)")
+#: The first character of a sort key: what begins with a key and goes on sorts behind it.
+_NEXT: Final = "\x00"
 #: As many as fit an id: no id with the same beginning sorts behind that many.
 _LAST: Final = LAST_CHARACTER * (MAX_KEY_BYTES // len(LAST_CHARACTER.encode()) + 1)
 
 
+class BucketChangedLater(Exception):
+    """The bucket was created or deleted at `changed_ms`, and the change that was to be made is not
+    later: date a new one later."""
+
+    def __init__(self, changed_ms: int) -> None:
+        super().__init__(f"the bucket has changed at {changed_ms}")
+        self.changed_ms = changed_ms
+
+
 def create_bucket(table: Table, record: BucketRecord) -> None:
-    """Raises BucketExists. A creation whose reply was lost meets itself, and has landed."""
+    """Raises BucketExists, BucketChangedLater, Unavailable. A creation whose reply was lost meets
+    itself, and has landed."""
     try:
-        table.put(encode_bucket(record), IF_ABSENT)
+        table.put(encode_bucket(record), if_never_or_ended_before(record.created_ms))
     except ConditionFailed as refused:
         existing = refused.existing
-        if existing is None or decode_bucket(existing).creation_id != record.creation_id:
-            raise BucketExists from refused
+        assert existing is not None, "a refused creation names what is there"
+        if is_end_mark(existing):
+            if refused.maybe_landed:
+                raise Unavailable from refused
+            raise BucketChangedLater(decode_end_mark(existing).ended_ms) from refused
+        found = decode_bucket(existing)
+        if found.creation_id == record.creation_id:
+            return
+        if refused.maybe_landed and found.created_ms >= record.created_ms:
+            raise Unavailable from refused
+        raise BucketExists from refused
 
 
 def load_bucket(table: Table, bucket: str) -> BucketRecord:
     """Raises BucketNotFound."""
     item = table.get(bucket_key(bucket))
-    if item is None:
+    if item is None or is_end_mark(item):
         raise BucketNotFound
     return decode_bucket(item)
 
 
-def delete_bucket(table: Table, bucket: str) -> None:
-    """Raises BucketNotEmpty, BucketNotFound."""
+def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
+    """Put `mark` in the place of an empty bucket that was created before. Raises BucketNotEmpty,
+    BucketNotFound, BucketChangedLater, Unavailable. A deletion whose reply was lost meets its mark."""
+    values = {":none": {"N": "0"}, ":ended": {"N": str(mark.ended_ms)}}
     try:
-        table.delete(bucket_key(bucket), _IF_EMPTY)
+        table.put(encode_end_mark(bucket_key(bucket), mark), Condition("n = :none AND cr <= :ended", values))
     except ConditionFailed as refused:
-        raise (BucketNotEmpty if refused.existing else BucketNotFound) from refused
+        existing = refused.existing
+        if existing is None:
+            raise BucketNotFound from refused
+        if is_end_mark(existing):
+            if decode_end_mark(existing).ended_id == mark.ended_id:
+                return
+            raise (Unavailable if refused.maybe_landed else BucketNotFound) from refused
+        found = decode_bucket(existing)
+        if found.created_ms > mark.ended_ms:
+            raise (Unavailable if refused.maybe_landed else BucketChangedLater(found.created_ms)) from refused
+        raise BucketNotEmpty from refused
 
 
 def count_streams(bucket: str, change: int) -> list[Write]:
@@ -70,13 +113,15 @@ def list_records(
     first, last = max(prefix, after), prefix + _LAST
     if first > last:
         return [], False
-    items, more = table.query(
-        bucket_pk(bucket),
-        at_least=stream_sk(first),
-        at_most=stream_sk(last),
+    records: list[StreamRecord] = []
+    at_least, more = stream_sk(first), True
+    while more and len(records) <= limit:
         # One more than asked for: the first may be the one that is to be left out.
-        limit=limit + 1,
-    )
-    found = map(decode_stream, items)
-    records = [record for record in found if record.key.stream_id != after]
+        items, more = table.query(
+            bucket_pk(bucket), at_least=at_least, at_most=stream_sk(last), limit=limit + 1
+        )
+        found = (decode_stream(item) for item in items if not is_end_mark(item))
+        records += [record for record in found if record.key.stream_id != after]
+        if items:
+            at_least = items[-1]["sk"]["S"] + _NEXT
     return records[:limit], more or len(records) > limit

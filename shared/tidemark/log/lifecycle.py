@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tidemark.log.append import TailMoved, batch_item, check_landed
 from tidemark.log.buckets import count_streams
+from tidemark.log.reclaim import settle_for_good
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
-from tidemark.log.references import add_reference, if_unreferenced, mark_deleted
+from tidemark.log.references import add_reference, end_mark, if_unreferenced, mark_deleted
 from tidemark.log.schema import (
+    decode_end_mark,
     decode_stream,
     encode_due,
     encode_stream,
+    is_end_mark,
     stream_key,
 )
 from tidemark.log.table import (
@@ -20,9 +24,10 @@ from tidemark.log.table import (
     Table,
     TransactionRefused,
     Write,
+    if_never_or_ended_before,
 )
 from tidemark.log.tails import RECLAIM_AFTER_MS
-from tidemark.protocol.errors import BucketNotFound
+from tidemark.protocol.errors import BucketNotFound, Unavailable
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
@@ -40,51 +45,89 @@ class StreamChanged(Exception):
     """The stream was deleted or re-created in the meantime: look again."""
 
 
+class StreamEndedLater(Exception):
+    """A stream of this name ended at `ended_ms`, after the creation was dated: date a new one later."""
+
+    def __init__(self, ended_ms: int) -> None:
+        super().__init__(f"a stream of this name ended at {ended_ms}")
+        self.ended_ms = ended_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """A stream to be made: its item, its first batch if it begins with content or closed, and the
+    janitor's entry for a body that was put into S3 before."""
+
+    record: StreamRecord
+    first: Batch | None = None
+    orphan: Due | None = None
+
+
 def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
     item = table.get(stream_key(key))
-    return decode_stream(item) if item else None
+    return None if item is None or is_end_mark(item) else decode_stream(item)
 
 
-def create_stream(table: Table, record: StreamRecord, first: Batch | None) -> None:
+def create_stream(table: Table, creation: Creation) -> None:
     """Make the stream and its first batch, together, and count it in its bucket. Raises
-    StreamExists, BucketNotFound, and for a fork StreamChanged when its source is not as it was.
+    StreamExists, StreamEndedLater, BucketNotFound, OutcomeUnknown, and StreamChanged when a fork's
+    source is not as it was, or the janitor has claimed the body in S3.
 
-    A stream without content, expiry, source or bucket is one conditional write.
+    A stream without content, expiry, source or bucket is one conditional write. Its condition also
+    refuses a creation that is repeated after the stream was deleted: the end mark is younger.
     """
+    record = creation.record
+    free = if_never_or_ended_before(record.created_ms)
     counted = count_streams(record.key.bucket, +1)
-    extra = [*counted, *_creation_extras(record, first)]
+    extra = [*counted, *_creation_extras(creation)]
     try:
         if extra:
-            table.transact([Write(encode_stream(record), condition=IF_ABSENT), *extra])
+            table.transact([Write(encode_stream(record), condition=free), *extra])
         else:
-            table.put(encode_stream(record), IF_ABSENT)
+            table.put(encode_stream(record), free)
     except ConditionFailed as refused:
-        _check_created(record, refused.existing)
+        _check_created(record, refused.existing, maybe_landed=refused.maybe_landed)
     except TransactionRefused as refused:
-        if counted and refused.failed[1]:
+        if refused.failed[0]:
+            _check_created(record, refused.existing[0], maybe_landed=refused.maybe_landed)
+        elif counted and refused.failed[1]:
             raise BucketNotFound from refused
-        if not refused.failed[0]:
+        else:
             raise StreamChanged from refused
-        _check_created(record, refused.existing[0])
 
 
-def _creation_extras(record: StreamRecord, first: Batch | None) -> list[Write]:
-    extras = [] if first is None else [Write(batch_item(record, first))]
+def _creation_extras(creation: Creation) -> list[Write]:
+    record = creation.record
+    extras = [] if creation.first is None else [Write(batch_item(record, creation.first))]
     deadline = deadline_ms(record.expiry, record.created_ms)
     if deadline is not None:
         due = Due(DueKind.EXPIRE, record.key, record.incarnation, deadline)
         extras.append(Write(encode_due(due)))
     if record.fork is not None:
         extras.append(add_reference(record.fork))
+    if creation.orphan is not None:
+        extras.append(settle_for_good(creation.orphan))
     return extras
 
 
-def _check_created(record: StreamRecord, existing: dict[str, object] | None) -> None:
-    """The reply to our own creation may have been lost: then we meet ourselves."""
-    assert existing is not None, "a refused creation names the stream that is there"
+def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, maybe_landed: bool) -> None:
+    """Who is in the way of a creation? It may be the creation itself, whose reply was lost, or the
+    end mark of what it made. Where it may have landed and another stream came after it, nobody can
+    tell any more: the answer is then that the outcome is unknown."""
+    assert existing is not None, "a refused creation names what is there"
+    if is_end_mark(existing):
+        mark = decode_end_mark(existing)
+        if mark.ended_id == record.incarnation:
+            return
+        if maybe_landed:
+            raise Unavailable
+        raise StreamEndedLater(mark.ended_ms)
     found = decode_stream(existing)
-    if found.incarnation != record.incarnation:
-        raise StreamExists(found)
+    if found.incarnation == record.incarnation:
+        return
+    if maybe_landed and found.created_ms >= record.created_ms:
+        raise Unavailable
+    raise StreamExists(found)
 
 
 def tombstone(tail: Tail, append_id: str, now_ms: int) -> Batch:
@@ -94,8 +137,8 @@ def tombstone(tail: Tail, append_id: str, now_ms: int) -> Batch:
 
 
 def end_stream(table: Table, record: StreamRecord, last: Batch, release: Sequence[Write] = ()) -> None:
-    """Delete or expire: tombstone the log, remove the item, count it out of its bucket, ask
-    for the space back, and let go of the stream it was forked from (`log/references.py`).
+    """Delete or expire: tombstone the log, put an end mark in the item's place, count it out of its
+    bucket, ask for the space back, and let go of the stream it was forked from (`log/references.py`).
 
     A stream that forks were made of keeps its item and its log, and is marked as deleted.
     Raises TailMoved when an append came first, StreamChanged when anything else did.
@@ -105,24 +148,34 @@ def end_stream(table: Table, record: StreamRecord, last: Batch, release: Sequenc
         _end(table, last, record, [mark_deleted(record, last.time_ms), *counted])
     else:
         unreferenced = if_unreferenced(record.incarnation)
-        gone = Write(delete=stream_key(record.key), condition=unreferenced)
-        _end(table, last, record, [gone, *counted, reclaim(record, last.time_ms), *release])
+        ended = Write(end_mark(record, last.time_ms), condition=unreferenced)
+        _end(table, last, record, [ended, *counted, reclaim(record, last.time_ms), *release])
 
 
 def replace_stream(
     table: Table,
     expired: StreamRecord,
     last: Batch,
-    record: StreamRecord,
-    first: Batch | None,
+    creation: Creation,
     *,
     release: Sequence[Write] = (),
 ) -> None:
     """Create a stream where an expired one still has its item: its bucket counts no more and
     no fewer. Raises as `end_stream`."""
-    fresh = Write(encode_stream(record), condition=if_unreferenced(expired.incarnation))
-    extras = _creation_extras(record, first)
+    fresh = Write(encode_stream(creation.record), condition=if_unreferenced(expired.incarnation))
+    extras = _creation_extras(creation)
     _end(table, last, expired, [fresh, reclaim(expired, last.time_ms), *release, *extras])
+
+
+def bury(table: Table, record: StreamRecord, now_ms: int) -> None:
+    """Put the end mark in the place of an item whose log has ended. No transaction leaves such an
+    item behind: it was written late, by a version that had no end marks or a clock far ahead.
+    Raises StreamChanged where the item is another by now."""
+    ended = Write(end_mark(record, now_ms), condition=if_unreferenced(record.incarnation))
+    try:
+        table.transact([ended, *count_streams(record.key.bucket, -1)])
+    except TransactionRefused as refused:
+        raise StreamChanged from refused
 
 
 def reclaim(record: StreamRecord, now_ms: int) -> Write:

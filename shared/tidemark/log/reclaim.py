@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 
-from tidemark.log.records import Due
+from tidemark.log.read import load_last
+from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import (
     DUE_SHARDS,
+    batch_sk,
     decode_due,
     due_before,
     due_key,
@@ -14,7 +18,7 @@ from tidemark.log.schema import (
     encode_due,
     log_pk,
 )
-from tidemark.log.table import Condition, ConditionFailed, Table
+from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, Write
 
 
 def due_entries(table: Table, now_ms: int) -> Iterator[Due]:
@@ -37,31 +41,65 @@ def overdue(table: Table, now_ms: int, shard: int) -> list[Due]:
 
 
 def schedule(table: Table, due: Due) -> None:
+    """Put an entry into the queue. It may be put there again at any time: the janitor looks for itself
+    whether there is anything to do."""
     table.put(encode_due(due))
 
 
-def settle(table: Table, due: Due) -> None:
-    table.delete(due_key(due))
+def schedule_once(table: Table, due: Due) -> None:
+    """Put an entry into the queue whose key it never had before: an upload's or an orphan's, which
+    stays under its key, settled, so that this write cannot be repeated."""
+    with suppress(ConditionFailed):
+        table.put(encode_due(due), IF_ABSENT)
+
+
+def settle_for_good(due: Due) -> Write:
+    """Part of the transaction that makes use of an upload or a spilled body: nobody needs to remove it
+    any more. Refused where the janitor has claimed it."""
+    return Write(encode_due(replace(due, kind=DueKind.SETTLED)), condition=_if_kind(due.kind))
 
 
 def claim(table: Table, due: Due) -> bool:
-    """Take the entry out of the queue; False where somebody else has."""
+    """Mark what an entry names as the janitor's to remove; False where it was used or claimed first."""
     try:
-        table.delete(due_key(due), Condition("attribute_exists(sk)"))
-    except ConditionFailed:
-        return False
+        table.put(encode_due(replace(due, kind=DueKind.REMOVE)), _if_kind(due.kind))
+    except ConditionFailed as refused:
+        # A claim whose reply was lost meets itself.
+        return refused.existing is not None and decode_due(refused.existing).kind is DueKind.REMOVE
     return True
 
 
-def remove_log(table: Table, due: Due) -> None:
-    """Remove every batch and producer of an incarnation. Safe to repeat."""
-    _remove_partition(table, log_pk(due.key, due.incarnation))
-    _remove_partition(table, f"producer/{due.incarnation}")
+def _if_kind(kind: DueKind) -> Condition:
+    return Condition("kd = :kind", {":kind": {"S": kind.value}})
 
 
-def _remove_partition(table: Table, pk: str) -> None:
+def settle(table: Table, due: Due) -> None:
+    """Take the entry out of the queue. No key of an entry is used a second time."""
+    table.delete(due_key(due))
+
+
+def remove_log(table: Table, due: Due) -> bool:
+    """Remove every batch and producer of an incarnation, and the tombstone last of all: that it is
+    there, or that there is nothing any more, is the proof that the stream has ended. False, and
+    nothing is removed, where the log goes on. Safe to repeat.
+    """
+    pk = log_pk(due.key, due.incarnation)
+    last = load_last(table, pk)
+    if last is not None and not last.tombstone:
+        return False
+    below = batch_sk(last) if last else "~"
+    _remove_partition(table, pk, below)
+    _remove_partition(table, f"producer/{due.incarnation}", "~")
+    if last is not None:
+        table.delete({"pk": {"S": pk}, "sk": {"S": below}})
+    return True
+
+
+def _remove_partition(table: Table, pk: str, below: str) -> None:
+    """All items whose sort key is lower."""
     more = True
     while more:
-        items, more = table.query(pk, at_least=" ", attributes=("pk", "sk"), limit=1000)
+        found, more = table.query(pk, at_least=" ", at_most=below, attributes=("pk", "sk"), limit=1000)
+        items = [item for item in found if item["sk"]["S"] != below]
         for start in range(0, len(items), 25):
             table.delete_many([{"pk": i["pk"], "sk": i["sk"]} for i in items[start : start + 25]])

@@ -23,6 +23,18 @@ class BucketRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class EndMark:
+    """What stays in the place of a bucket or a stream that has ended. A creation takes that place
+    only if it was made after `ended_ms`, so that a creation that is repeated late brings nothing back.
+
+    `ended_id` names what ended: a stream's incarnation, or the deletion of a bucket.
+    """
+
+    ended_ms: int
+    ended_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The visible snapshot of a stream: what lies before `offset`, folded, in a blob."""
 
@@ -56,7 +68,8 @@ class Fork:
 class StreamRecord:
     """A stream that exists. A re-created one has another incarnation, and so another log.
 
-    `touched_ms` is the last recorded read; writes are recorded by their batches.
+    `touched_ms` is the last recorded read; appends are recorded by their batches, and a published
+    snapshot by its own time.
     `retained` is the earliest offset that may be read.
     `lineage` is flat: whatever a fork of a fork inherits, in order of offsets.
     `references` counts the forks made of this very stream; `deleted` says that only they
@@ -75,6 +88,11 @@ class StreamRecord:
     deleted: bool = False
     snapshot: Snapshot | None = None
     retained: int = 0
+
+    @property
+    def used_ms(self) -> int:
+        """When the stream was last used, as far as its item knows."""
+        return max(self.touched_ms, self.snapshot.published_ms if self.snapshot else 0)
 
     @property
     def base(self) -> int:
@@ -141,6 +159,11 @@ class DueKind(Enum):
     ORPHAN = "orphan"
     #: Remove a deleted stream if its last fork is gone.
     RELEASE = "release"
+    #: The janitor has claimed an upload or an orphan, and removes it: it can no longer be used.
+    REMOVE = "remove"
+    #: The upload was published, or the stream created. The entry stays until it is due, so that the
+    #: write that made it cannot make it again.
+    SETTLED = "settled"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.log.records import Due, DueKind, Fork, StreamRecord
-from tidemark.log.schema import Item, encode_due, stream_key
+from tidemark.log.records import Due, DueKind, EndMark, Fork, StreamRecord
+from tidemark.log.schema import Item, encode_due, encode_end_mark, stream_key
 from tidemark.log.table import Condition, Update, Write
 
 _NONE_LEFT: Final = "(attribute_not_exists(rc) OR rc = :none)"
@@ -19,6 +19,13 @@ _NONE_LEFT: Final = "(attribute_not_exists(rc) OR rc = :none)"
 def _of(incarnation: str, expression: str = "", **values: Item) -> Condition:
     more = {f":{name}": value for name, value in values.items()}
     return Condition(f"inc = :inc{expression}", {":inc": {"S": incarnation}} | more)
+
+
+def end_mark(record: StreamRecord, now_ms: int) -> Item:
+    """What stays in the place of the stream's item. A clock may be behind the one that dated the
+    creation: no stream ends before it began."""
+    mark = EndMark(max(now_ms, record.created_ms), record.incarnation)
+    return encode_end_mark(stream_key(record.key), mark)
 
 
 def if_unreferenced(incarnation: str) -> Condition:
@@ -32,19 +39,20 @@ def add_reference(fork: Fork) -> Write:
     return Write(update=one_more, condition=_of(fork.incarnation, " AND attribute_not_exists(dl)"))
 
 
-def drop_reference(fork: Fork, source: StreamRecord, now_ms: int) -> list[Write]:
+def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[Write]:
     """One fork less. If the source only lived on for its forks, somebody has to look
-    whether this was the last: whoever ends the fork, or else the janitor."""
+    whether this was the last (`due`): whoever ends the fork, or else the janitor."""
     marked = "attribute_exists(dl)" if source.deleted else "attribute_not_exists(dl)"
     one_less = Update(stream_key(fork.point.source), "ADD rc :one", {":one": {"N": "-1"}})
     writes = [Write(update=one_less, condition=_of(fork.incarnation, f" AND {marked}"))]
-    if source.deleted:
-        writes.append(Write(encode_due(release_due(source, now_ms))))
+    if due is not None:
+        writes.append(Write(encode_due(due)))
     return writes
 
 
-def release_due(source: StreamRecord, now_ms: int) -> Due:
-    return Due(DueKind.RELEASE, source.key, source.incarnation, now_ms)
+def release_due(source: StreamRecord, fork_incarnation: str, now_ms: int) -> Due:
+    """The mark keeps apart the entries of forks that end in the same millisecond."""
+    return Due(DueKind.RELEASE, source.key, source.incarnation, now_ms, mark=fork_incarnation)
 
 
 def mark_deleted(record: StreamRecord, now_ms: int) -> Write:
@@ -53,9 +61,9 @@ def mark_deleted(record: StreamRecord, now_ms: int) -> Write:
     return Write(update=mark, condition=_of(record.incarnation, " AND rc > :none", none={"N": "0"}))
 
 
-def remove_released(record: StreamRecord) -> Write:
-    """The item of a deleted stream that no fork needs any more."""
+def remove_released(record: StreamRecord, now_ms: int) -> Write:
+    """The item of a deleted stream that no fork needs any more becomes an end mark."""
     return Write(
-        delete=stream_key(record.key),
+        end_mark(record, now_ms),
         condition=_of(record.incarnation, f" AND attribute_exists(dl) AND {_NONE_LEFT}", none={"N": "0"}),
     )

@@ -9,6 +9,7 @@
 | producer | `producer/<incarnation>`                 | producer id                      |
 | due      | `due/<shard>`                            | `<due ms>/<incarnation>[/<mark>]`|
 | waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`      |
+| end mark | that of the bucket or stream that ended  | the same                         |
 
 Attribute names are short because DynamoDB bills a write by the kilobyte of the whole item.
 An attribute that says nothing (not closed, no producers) is left out.
@@ -29,6 +30,7 @@ from tidemark.log.records import (
     BucketRecord,
     Due,
     DueKind,
+    EndMark,
     Fork,
     Segment,
     Snapshot,
@@ -103,12 +105,37 @@ def encode_bucket(record: BucketRecord) -> Item:
 
 
 def decode_bucket(item: Item) -> BucketRecord:
+    """Of an item that is no end mark."""
     return BucketRecord(
         bucket=item["pk"]["S"].removeprefix("bucket/"),
         created_ms=int(item["cr"]["N"]),
         creation_id=item["i"]["S"],
         streams=int(item["n"]["N"]),
     )
+
+
+# --- end mark -----------------------------------------------------------------------
+
+#: How long an end mark stays. A signed request is refused by AWS after fifteen minutes at the most
+#: (`docs/design.md`), so none can be repeated that late. DynamoDB removes the mark for nothing.
+END_MARK_KEPT_MS: Final = 24 * 60 * 60 * 1000
+
+
+def encode_end_mark(key: Key, mark: EndMark) -> Item:
+    """`em` when it ended, `ei` what ended, `ttl` in whole seconds."""
+    return key | {
+        "em": {"N": str(mark.ended_ms)},
+        "ei": {"S": mark.ended_id},
+        "ttl": {"N": str(-(-(mark.ended_ms + END_MARK_KEPT_MS) // 1000))},
+    }
+
+
+def is_end_mark(item: Item) -> bool:
+    return "em" in item
+
+
+def decode_end_mark(item: Item) -> EndMark:
+    return EndMark(ended_ms=int(item["em"]["N"]), ended_id=item["ei"]["S"])
 
 
 # --- stream -------------------------------------------------------------------------
@@ -193,6 +220,7 @@ def _decode_fork(item: Item) -> Fork | None:
 
 
 def decode_stream(item: Item) -> StreamRecord:
+    """Of an item that is no end mark."""
     return StreamRecord(
         key=StreamKey(item["pk"]["S"].removeprefix("bucket/"), item["sk"]["S"].removeprefix("stream/")),
         incarnation=item["inc"]["S"],

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tidemark.log.read import cut_batch, load_last, spans_of
+from tidemark.log.reclaim import settle_for_good
 from tidemark.log.records import Batch, Due, Snapshot, StreamRecord
 from tidemark.log.schema import (
     BOUNDARY_ATTRIBUTES,
@@ -13,9 +14,9 @@ from tidemark.log.schema import (
     decode_batch,
     decode_batch_start,
     decode_stream,
-    due_key,
     encode_due,
     encode_snapshot,
+    is_end_mark,
     stream_key,
 )
 from tidemark.log.table import Condition, Table, TransactionRefused, Update, Write
@@ -53,26 +54,25 @@ def commit_snapshot(
     """
     writes = [_move_pointer(record, snapshot), Write(encode_due(trim))]
     if upload is not None:
-        writes.append(Write(delete=due_key(upload), condition=Condition("attribute_exists(sk)")))
+        writes.append(settle_for_good(upload))
     try:
         table.transact(writes)
     except TransactionRefused as refused:
         if not refused.failed[0]:
             raise UploadNotFound from refused
         found = refused.existing[0]
-        latest = decode_stream(found) if found else None
+        latest = None if found is None or is_end_mark(found) else decode_stream(found)
         # The reply to our own publish may have been lost: then we meet ourselves.
         if latest is None or latest.snapshot is None or latest.snapshot.blob != snapshot.blob:
             raise SnapshotMoved(latest) from refused
 
 
 def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> Write:
-    """Publishing is a use of the stream, so it renews a sliding expiry."""
+    """Publishing is a use of the stream, and renews a sliding expiry by the snapshot's own time."""
     attributes = encode_snapshot(snapshot) | {"er": {"N": str(snapshot.offset)}}
     assignments = ", ".join(f"{name} = :{name}" for name in attributes)
     values: Item = {f":{name}": value for name, value in attributes.items()}
-    values[":to"] = {"N": str(snapshot.published_ms)}
-    update = Update(stream_key(record.key), f"SET {assignments}, #to = :to", values, {"#to": "to"})
+    update = Update(stream_key(record.key), f"SET {assignments}", values)
     return Write(update=update, condition=_if_snapshot_is(record))
 
 

@@ -16,18 +16,25 @@ ABSENT: Final = "attribute_not_exists(sk)"
 
 
 class ConditionFailed(Exception):
-    """The item's condition did not hold; `existing` is what is there instead."""
+    """The item's condition did not hold; `existing` is what is there instead.
 
-    def __init__(self, existing: Item | None) -> None:
+    `maybe_landed` says that the same write was sent before without an answer. That one may have
+    landed, and what it wrote may be gone again.
+    """
+
+    def __init__(self, existing: Item | None, *, maybe_landed: bool = False) -> None:
         super().__init__("condition failed")
         self.existing = existing
+        self.maybe_landed = maybe_landed
 
 
 class TransactionRefused(Exception):
-    """A transaction did nothing. For each write: whether it was the reason, and what is there."""
+    """A transaction did nothing. For each write: whether it was the reason, and what is there.
+    `maybe_landed` as in ConditionFailed."""
 
-    def __init__(self, reasons: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, reasons: Sequence[Mapping[str, Any]], *, maybe_landed: bool = False) -> None:
         super().__init__("transaction refused")
+        self.maybe_landed = maybe_landed
         self.failed = [reason.get("Code") == "ConditionalCheckFailed" for reason in reasons]
         self.existing: list[Item | None] = [reason.get("Item") for reason in reasons]
 
@@ -49,9 +56,10 @@ class Condition:
 IF_ABSENT: Final = Condition(ABSENT)
 
 
-def if_incarnation(incarnation: str) -> Condition:
-    """The stream item is still that of this incarnation."""
-    return Condition("inc = :inc", {":inc": {"S": incarnation}})
+def if_never_or_ended_before(created_ms: int) -> Condition:
+    """The place of a stream or a bucket is free for what is created at `created_ms`: nothing was ever
+    there, or it ended before. (An item that is no end mark has no `em`, and the comparison fails.)"""
+    return Condition("attribute_not_exists(sk) OR em < :created", {":created": {"N": str(created_ms)}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +77,10 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One write of a transaction: of a whole item, of parts of one, or the removal of a key."""
+    """One write of a transaction: of a whole item, or of parts of one."""
 
     item: Item | None = None
     update: Update | None = None
-    delete: Key | None = None
     condition: Condition | None = None
 
 
@@ -97,16 +104,23 @@ class Table:
         arguments = condition.arguments() if condition else {}
         self._call("PutItem", Item=item, ReturnValuesOnConditionCheckFailure="ALL_OLD", **arguments)
 
-    def set_number(self, key: Key, name: str, value: int, condition: Condition) -> None:
-        """Change one attribute of an item. Raises ConditionFailed."""
-        self._call(
-            "UpdateItem",
-            Key=key,
-            UpdateExpression="SET #name = :value",
-            ConditionExpression=condition.expression,
-            ExpressionAttributeNames={"#name": name},
-            ExpressionAttributeValues={":value": {"N": str(value)}} | (condition.values or {}),
-        )
+    def raise_number(self, key: Key, name: str, value: int, incarnation: str) -> None:
+        """Raise one attribute of a stream's item to `value`; a higher one stays, so that the write may
+        land late. Raises ConditionFailed where the item is not that of this incarnation."""
+        values = {":value": {"N": str(value)}, ":inc": {"S": incarnation}}
+        try:
+            self._call(
+                "UpdateItem",
+                Key=key,
+                UpdateExpression="SET #name = :value",
+                ConditionExpression="inc = :inc AND #name < :value",
+                ExpressionAttributeNames={"#name": name},
+                ExpressionAttributeValues=values,
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            )
+        except ConditionFailed as refused:
+            if refused.existing is None or refused.existing.get("inc") != values[":inc"]:
+                raise
 
     def delete(self, key: Key, condition: Condition | None = None) -> None:
         """Raises ConditionFailed with the item that is there."""
@@ -134,9 +148,8 @@ class Table:
             arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         if write.item is not None:
             return {"Put": arguments | {"Item": write.item}}
-        if write.update is not None:
-            return {"Update": arguments | _update_arguments(write.update, write.condition)}
-        return {"Delete": arguments | {"Key": write.delete}}
+        assert write.update is not None, "a write has an item or an update"
+        return {"Update": arguments | _update_arguments(write.update, write.condition)}
 
     def query(
         self,
@@ -183,9 +196,9 @@ def _translated() -> Iterator[None]:
 
 def _translate(fault: Fault) -> Exception:
     if fault.code == "ConditionalCheckFailedException":
-        return ConditionFailed(fault.answer.get("Item"))
+        return ConditionFailed(fault.answer.get("Item"), maybe_landed=not fault.is_known)
     if fault.is_passing:
         return Busy()
     if fault.code == "TransactionCanceledException":
-        return TransactionRefused(fault.reasons)
+        return TransactionRefused(fault.reasons, maybe_landed=not fault.is_known)
     return fault

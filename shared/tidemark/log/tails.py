@@ -35,7 +35,7 @@ class Known:
 
     @property
     def touched_ms(self) -> int:
-        return max(self.record.touched_ms, self.written_ms)
+        return max(self.record.used_ms, self.written_ms)
 
     def is_expired(self, now_ms: int) -> bool:
         return is_expired(self.record.expiry, self.touched_ms, now_ms)

@@ -23,8 +23,10 @@ _JUST_BEHIND = " "
 
 
 def put_waiter(table: Table, waiter: Waiter) -> None:
-    """Register, or register again for longer."""
-    table.put(encode_waiter(waiter))
+    """Register, or register again for longer. A registration that lands late shortens none."""
+    for_longer = Condition("attribute_not_exists(sk) OR u < :until", {":until": {"N": str(waiter.until_ms)}})
+    with suppress(ConditionFailed):
+        table.put(encode_waiter(waiter), for_longer)
 
 
 def load_waiters(table: Table, incarnation: str, now_ms: int) -> list[Waiter]:

@@ -8,9 +8,10 @@ from typing import Final
 
 from tidemark.log import buckets
 from tidemark.log.append import TailMoved
+from tidemark.log.buckets import BucketChangedLater
 from tidemark.log.lifecycle import StreamChanged
-from tidemark.log.records import BucketRecord
-from tidemark.protocol.errors import BucketNotEmpty
+from tidemark.log.records import BucketRecord, EndMark
+from tidemark.protocol.errors import BucketNotEmpty, Busy
 from tidemark.service.delete import end
 from tidemark.service.overdue import overdue_streams
 from tidemark.service.stores import Stores
@@ -20,9 +21,16 @@ _MAX_TRIES: Final = 5
 
 def create_bucket(stores: Stores, bucket: str) -> BucketRecord:
     """Raises BucketExists."""
-    record = BucketRecord(bucket, stores.clock_ms(), stores.new_id())
-    buckets.create_bucket(stores.table, record)
-    return record
+    created_ms = stores.clock_ms()
+    for _ in range(_MAX_TRIES):
+        record = BucketRecord(bucket, created_ms, stores.new_id())
+        try:
+            buckets.create_bucket(stores.table, record)
+        except BucketChangedLater as changed:
+            created_ms = changed.changed_ms + 1
+        else:
+            return record
+    raise Busy
 
 
 def describe_bucket(stores: Stores, bucket: str) -> BucketRecord:
@@ -47,7 +55,7 @@ def delete_bucket(stores: Stores, bucket: str) -> None:
     """Raises BucketNotFound, BucketNotEmpty. Streams that have expired are in nobody's way:
     what the janitor would end soon is ended here."""
     try:
-        buckets.delete_bucket(stores.table, bucket)
+        _delete(stores, bucket)
     except BucketNotEmpty:
         expired = overdue_streams(stores, bucket)
         if not expired:
@@ -55,4 +63,14 @@ def delete_bucket(stores: Stores, bucket: str) -> None:
         for known in expired:
             with suppress(TailMoved, StreamChanged):
                 end(stores, known, stores.new_id())
-        buckets.delete_bucket(stores.table, bucket)
+        _delete(stores, bucket)
+
+
+def _delete(stores: Stores, bucket: str) -> None:
+    ended_ms, deletion_id = stores.clock_ms(), stores.new_id()
+    for _ in range(_MAX_TRIES):
+        try:
+            return buckets.delete_bucket(stores.table, bucket, EndMark(ended_ms, deletion_id))
+        except BucketChangedLater as changed:
+            ended_ms = changed.changed_ms
+    raise Busy

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from tidemark.blobs.store import batch_blob_key
 from tidemark.log.append import TailMoved
 from tidemark.log.lifecycle import (
+    Creation,
     StreamChanged,
+    StreamEndedLater,
     StreamExists,
+    bury,
     create_stream,
     load_stream,
     replace_stream,
     tombstone,
 )
 from tidemark.log.read import load_last
-from tidemark.log.reclaim import schedule
+from tidemark.log.reclaim import schedule_once
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.tails import RECLAIM_AFTER_MS, Known
@@ -70,6 +73,8 @@ class _Creation:
         self._stores = stores
         self._key = key
         self._request = request
+        #: When the name was free again, by the clock of whoever ended the stream before.
+        self._free_ms = 0
 
     def run(self) -> Created:
         """A repeated fork is recognised even after its source is gone, so it is looked for
@@ -80,19 +85,21 @@ class _Creation:
                 return self._make() if existing is None else self._meet(existing)
             except StreamExists as met:
                 existing = met.existing
+            except StreamEndedLater as ended:
+                existing, self._free_ms = None, ended.ended_ms + 1
             except (StreamChanged, TailMoved):
                 self._stores.pause(tries)
                 existing = load_stream(self._stores.table, self._key)
         raise Busy
 
     def _make(self) -> Created:
-        record, first = self._plan()
-        create_stream(self._stores.table, record, first)
-        return self._made(record, first)
+        creation = self._plan()
+        create_stream(self._stores.table, creation)
+        return self._made(creation)
 
-    def _plan(self) -> tuple[StreamRecord, Batch | None]:
+    def _plan(self) -> Creation:
         stores, request = self._stores, self._request
-        now_ms = stores.clock_ms()
+        now_ms = max(stores.clock_ms(), self._free_ms)
         origin = self._origin()
         record = StreamRecord(
             key=self._key,
@@ -106,7 +113,7 @@ class _Creation:
             snapshot=origin.snapshot,
             retained=origin.retained,
         )
-        return record, self._first_batch(record, request, now_ms)
+        return self._with_content(record, request, now_ms)
 
     def _origin(self) -> Origin:
         request = self._request
@@ -115,28 +122,27 @@ class _Creation:
         assert request.content_type is not None, "only a fork may leave it open"
         return Origin(request.content_type, request.expiry)
 
-    def _first_batch(self, record: StreamRecord, request: CreateRequest, now_ms: int) -> Batch | None:
-        """An open stream without content of its own has an empty log."""
+    def _with_content(self, record: StreamRecord, request: CreateRequest, now_ms: int) -> Creation:
+        """An open stream without content of its own has an empty log. A large body is in S3 before the
+        stream is there, which may never be: the janitor's entry for it comes first."""
         messages = parse_messages(record.content_type, request.body)
         if not messages.data and not request.closed:
-            return None
-        append_id, data, blob = self._stores.new_id(), messages.data, None
+            return Creation(record)
+        data, blob, orphan = messages.data, None, None
+        append_id = self._stores.new_id()
         if len(data) > INLINE_BYTES:
-            blob = self._spill(record, append_id, data, now_ms)
+            orphan = Due(DueKind.ORPHAN, record.key, record.incarnation, now_ms + RECLAIM_AFTER_MS)
+            schedule_once(self._stores.table, orphan)
+            blob = batch_blob_key(record.incarnation, append_id)
+            self._stores.blobs.put(blob, data)
         after = Tail(offset=record.base + len(data), closed=request.closed)
         kept = None if blob else data
-        return Batch(record.base, after, append_id, now_ms, kept, blob, messages.lengths)
+        first = Batch(record.base, after, append_id, now_ms, kept, blob, messages.lengths)
+        return Creation(record, first, orphan)
 
-    def _spill(self, record: StreamRecord, append_id: str, data: bytes, now_ms: int) -> str:
-        """The blob is there before the stream is, which may never be: somebody has to look."""
-        due = Due(DueKind.ORPHAN, record.key, record.incarnation, now_ms + RECLAIM_AFTER_MS)
-        schedule(self._stores.table, due)
-        name = batch_blob_key(record.incarnation, append_id)
-        self._stores.blobs.put(name, data)
-        return name
-
-    def _made(self, record: StreamRecord, first: Batch | None) -> Created:
-        known = known_from(record, first, record.created_ms)
+    def _made(self, creation: Creation) -> Created:
+        record = creation.record
+        known = known_from(record, creation.first, record.created_ms)
         self._stores.tails.forget(record.key)
         self._stores.tails.learn(known)
         return Created(known, is_new=True)
@@ -152,6 +158,7 @@ class _Creation:
         if existing.deleted or (known.is_expired(now_ms) and existing.references):
             raise Conflict("Stream was deleted, and its name is not free before its last fork is gone")
         if last is not None and last.tombstone:
+            bury(self._stores.table, existing, now_ms)
             raise StreamChanged
         if known.is_expired(now_ms):
             return self._replace(known)
@@ -176,10 +183,10 @@ class _Creation:
             # and a transaction may change an item only once.
             end(stores, expired, stores.new_id())
             return self._make()
-        record, first = self._plan()
+        creation = self._plan()
         now_ms = stores.clock_ms()
         last = tombstone(expired.tail, stores.new_id(), now_ms)
         writes, due = release_writes(stores, expired.record, now_ms)
-        replace_stream(stores.table, expired.record, last, record, first, release=writes)
+        replace_stream(stores.table, expired.record, last, creation, release=writes)
         release(stores, due)
-        return self._made(record, first)
+        return self._made(creation)

@@ -6,6 +6,7 @@ anywhere: what is left is still due the next time.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,7 +22,9 @@ from tidemark.service.delete import end
 from tidemark.service.load import known_from
 from tidemark.service.release import release
 from tidemark.service.stores import Stores
-from tidemark.service.trim import remove_upload, trim
+from tidemark.service.trim import remove_unused, trim
+
+_log = logging.getLogger("tidemark")
 
 
 @dataclass(slots=True)
@@ -44,14 +47,15 @@ def sweep(stores: Stores, may_go_on: Callable[[], bool] = lambda: True) -> Swept
         if not may_go_on():
             break
         if due.kind is DueKind.RECLAIM:
-            _reclaim(stores, due)
-            swept.reclaimed += 1
+            swept.reclaimed += _reclaim(stores, due)
         elif due.kind is DueKind.TRIM:
             swept.trimmed += trim(stores, due, may_go_on)
-        elif due.kind is DueKind.UPLOAD:
-            swept.lapsed += remove_upload(stores, due)
-        elif due.kind is DueKind.ORPHAN:
-            swept.orphans += _remove_orphan(stores, due)
+        elif due.kind in {DueKind.UPLOAD, DueKind.ORPHAN, DueKind.REMOVE}:
+            removed = remove_unused(stores, due)
+            swept.orphans += removed and due.blob is None
+            swept.lapsed += removed and due.blob is not None
+        elif due.kind is DueKind.SETTLED:
+            settle(stores.table, due)
         elif due.kind is DueKind.RELEASE:
             swept.released += release(stores, due)
         else:
@@ -59,21 +63,16 @@ def sweep(stores: Stores, may_go_on: Callable[[], bool] = lambda: True) -> Swept
     return swept
 
 
-def _reclaim(stores: Stores, due: Due) -> None:
-    remove_log(stores.table, due)
+def _reclaim(stores: Stores, due: Due) -> bool:
+    """Whether there was a log that had ended. One that goes on is nobody's to remove, whatever its
+    entry says."""
+    if not remove_log(stores.table, due):
+        _log.error("%s is not reclaimed: its log has no tombstone", due.key)
+        return False
     stores.blobs.delete_prefix(log_prefix(due.incarnation))
     stores.blobs.delete_prefix(snapshot_prefix(due.incarnation))
     settle(stores.table, due)
-
-
-def _remove_orphan(stores: Stores, due: Due) -> int:
-    """What lies in S3 for a stream that is not there: nobody else will come for it."""
-    record = load_stream(stores.table, due.key)
-    is_orphan = record is None or record.incarnation != due.incarnation
-    if is_orphan:
-        stores.blobs.delete_prefix(log_prefix(due.incarnation))
-    settle(stores.table, due)
-    return int(is_orphan)
+    return True
 
 
 def _expire(stores: Stores, due: Due, swept: Swept) -> None:

@@ -61,7 +61,7 @@ def _exists(stores: Stores, record: StreamRecord) -> bool:
     """What its item says is enough, unless a write may have renewed it."""
     if record.deleted:
         return False
-    if not is_expired(record.expiry, record.touched_ms, stores.clock_ms()):
+    if not is_expired(record.expiry, record.used_ms, stores.clock_ms()):
         return True
     return record.expiry.ttl_seconds is not None and bool(_alive(stores, [record]))
 

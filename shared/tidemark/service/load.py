@@ -73,7 +73,7 @@ def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int, now_ms: int
     `seen_ms` is the time of some batch of it. Writes renew by their batches alone, so a
     stream that nobody reads looks idle in its item; only then is its tail asked.
     """
-    used_ms = max(record.touched_ms, seen_ms)
+    used_ms = max(record.used_ms, seen_ms)
     if is_expired(record.expiry, used_ms, now_ms):
         last = load_last(stores.table, log_pk(record.key, record.incarnation))
         used_ms = max(used_ms, last.time_ms if last else 0)

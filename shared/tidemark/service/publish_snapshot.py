@@ -83,6 +83,9 @@ def _store_blob(stores: Stores, blob: str, request: PublishRequest) -> int:
     if request.upload is None:
         stores.blobs.put(blob, request.body)
         return len(request.body)
+    # From then on the janitor removes the upload.
+    if stores.clock_ms() >= request.upload.lapses_ms:
+        raise UploadNotFound
     size = stores.blobs.size(blob)
     if size is None:
         raise UploadNotFound
@@ -153,6 +156,6 @@ def _upload_due(record: StreamRecord, blob: str, upload: UploadId | None) -> Due
 
 
 def upload_due(record: StreamRecord, blob: str, upload: UploadId) -> Due:
-    """The entry that removes an upload when it lapses. Publishing takes it out of the queue, the
-    janitor as well before it removes anything: whoever comes first has the blob."""
+    """The entry that removes an upload when it lapses. Publishing settles it, and the janitor claims
+    it before it removes anything: whoever comes first has the blob."""
     return Due(DueKind.UPLOAD, record.key, record.incarnation, upload.lapses_ms, upload.mark, blob=blob)

@@ -8,7 +8,7 @@ from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import PAGE_BYTES, Page, read_page
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import stream_key
-from tidemark.log.table import ConditionFailed, if_incarnation
+from tidemark.log.table import ConditionFailed
 from tidemark.log.tails import Known
 from tidemark.protocol.errors import Malformed, RetentionGone, StreamNotFound
 from tidemark.protocol.expiry import needs_renewal
@@ -142,7 +142,7 @@ def renew(stores: Stores, record: StreamRecord, touched_ms: int, now_ms: int) ->
     if not needs_renewal(record.expiry, touched_ms, now_ms):
         return record
     try:
-        stores.table.set_number(stream_key(record.key), "to", now_ms, if_incarnation(record.incarnation))
+        stores.table.raise_number(stream_key(record.key), "to", now_ms, record.incarnation)
     except ConditionFailed:
         raise StreamNotFound from None
     return replace(record, touched_ms=now_ms)

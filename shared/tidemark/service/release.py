@@ -15,8 +15,8 @@ def release_writes(stores: Stores, record: StreamRecord, now_ms: int) -> tuple[l
     source = None if record.fork is None else load_stream(stores.table, record.fork.point.source)
     if record.fork is None or source is None or source.incarnation != record.fork.incarnation:
         return [], None
-    due = release_due(source, now_ms) if source.deleted else None
-    return drop_reference(record.fork, source, now_ms), due
+    due = release_due(source, record.incarnation, now_ms) if source.deleted else None
+    return drop_reference(record.fork, source, due), due
 
 
 def release(stores: Stores, due: Due | None) -> int:
@@ -44,7 +44,7 @@ def release(stores: Stores, due: Due | None) -> int:
 
 def _remove(stores: Stores, record: StreamRecord, writes: list[Write], now_ms: int) -> bool:
     try:
-        stores.table.transact([remove_released(record), reclaim(record, now_ms), *writes])
+        stores.table.transact([remove_released(record, now_ms), reclaim(record, now_ms), *writes])
     except TransactionRefused:
         return False
     return True

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from tidemark.blobs.store import bootstrap_blob_key
+from tidemark.blobs.store import bootstrap_blob_key, log_prefix
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.reclaim import claim, schedule, settle
-from tidemark.log.records import Due, StreamRecord
+from tidemark.log.records import Due, DueKind, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.snapshots import batches_below
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.service.stores import Stores
+
+_log = logging.getLogger("tidemark")
 
 
 def trim(stores: Stores, due: Due, may_go_on: Callable[[], bool]) -> bool:
@@ -28,6 +31,12 @@ def trim(stores: Stores, due: Due, may_go_on: Callable[[], bool]) -> bool:
         if record.references:
             schedule(stores.table, replace(due, due_ms=stores.clock_ms() + RECLAIM_AFTER_MS))
             settle(stores.table, due)
+            return False
+        if due.offset > record.retained:
+            # The pointer and this entry are one transaction. What is retained stays, whatever an entry says.
+            _log.error(
+                "%s is not trimmed below %d: it is retained from %d on", due.key, due.offset, record.retained
+            )
             return False
         if due.offset and not _trim_log(stores, record, due.offset, may_go_on):
             return False
@@ -53,10 +62,25 @@ def _is_visible(record: StreamRecord, blob: str) -> bool:
     return record.snapshot is not None and record.snapshot.blob == blob
 
 
-def remove_upload(stores: Stores, due: Due) -> bool:
-    """Remove an upload that has lapsed, unless it is being published this very moment."""
-    if not claim(stores.table, due):
-        return False
-    assert due.blob is not None, "an upload's entry names its blob"
-    stores.blobs.delete(due.blob, bootstrap_blob_key(due.blob))
-    return True
+def remove_unused(stores: Stores, due: Due) -> bool:
+    """Remove an upload that nobody has published, or the body of a stream that never came to be.
+    Whether it was removed.
+
+    The entry is claimed first: from then on the publish or the creation that is still under way is
+    refused. That is what proves that nobody uses it, and not that nobody is seen to use it now. A
+    run that stops in between finds its claim again.
+    """
+    record = load_stream(stores.table, due.key)
+    is_used = record is not None and record.incarnation == due.incarnation
+    if is_used and due.blob is not None:
+        # A fork may have inherited it: what such a stream has in S3 goes when its log is reclaimed.
+        assert record is not None
+        is_used = _is_visible(record, due.blob) or record.references > 0
+    is_claimed = due.kind is DueKind.REMOVE or (not is_used and claim(stores.table, due))
+    if is_claimed and not is_used:
+        if due.blob is None:
+            stores.blobs.delete_prefix(log_prefix(due.incarnation))
+        else:
+            stores.blobs.delete(due.blob, bootstrap_blob_key(due.blob))
+    settle(stores.table, due)
+    return is_claimed and not is_used

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemark.blobs.store import snapshot_blob_key
-from tidemark.log.reclaim import schedule
+from tidemark.log.reclaim import schedule_once
 from tidemark.protocol.snapshot import UploadId
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.publish_snapshot import check_snapshot_offset, upload_due
@@ -34,5 +34,5 @@ def begin_upload(stores: Stores, key: StreamKey, offset: int) -> Upload:
     now_ms = stores.clock_ms()
     upload = UploadId(now_ms + LAPSES_AFTER_MS, stores.new_id())
     blob = snapshot_blob_key(record.incarnation, offset, upload.mark)
-    schedule(stores.table, upload_due(record, blob, upload))
+    schedule_once(stores.table, upload_due(record, blob, upload))
     return Upload(upload, stores.blobs.url_to_put(blob, URL_SECONDS), now_ms + URL_SECONDS * 1000)

@@ -163,7 +163,7 @@ class ChainReader:
 def _is_gone(record: StreamRecord, last: Batch | None) -> bool:
     if last is not None and last.tombstone:
         return True
-    touched_ms = max(record.touched_ms, last.time_ms if last else record.created_ms)
+    touched_ms = max(record.used_ms, last.time_ms if last else record.created_ms)
     return is_expired(record.expiry, touched_ms, time.time_ns() // 1_000_000)
 
 

@@ -13,7 +13,7 @@ import msgspec
 import orjson
 import pyarrow as pa
 
-from tidemark.log.schema import decode_log_pk, decode_stream, is_log_pk
+from tidemark.log.schema import decode_log_pk, decode_stream, is_end_mark, is_log_pk
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.spark.chain import Rows
 from tidemark.spark.columns import SCHEMA
@@ -56,6 +56,8 @@ def _stream_of(line: str) -> tuple[str, tuple[str, str]] | None:
     """Its log's incarnation, its name and content type."""
     item = orjson.loads(line)["Item"]
     if not (item["pk"]["S"].startswith("bucket/") and item["sk"]["S"].startswith("stream/")):
+        return None
+    if is_end_mark(item):
         return None
     record = decode_stream(item)
     return record.incarnation, (record.key.stream_id, record.content_type.value)

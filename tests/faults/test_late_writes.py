@@ -1,0 +1,493 @@
+"""A write that arrives late changes nothing.
+
+A request that timed out may still be carried out after its retry, and after whatever came next. Each
+scenario here is a life of some streams: every write of every use case is recorded, and sent once more
+after each use case that follows. The whole table must look as if it had not been sent.
+
+A transaction is repeated twice: with its token, as it was sent, and with another one, as if the ten
+minutes were over for which DynamoDB remembers it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.support import HOUR_MS, JSON, MINUTE_MS, Process, World, a_key, items_left
+from tidemark.log.reclaim import schedule
+from tidemark.log.records import Due, DueKind, Waiter
+from tidemark.log.schema import stream_key
+from tidemark.log.waiters import put_waiter
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.errors import (
+    BucketNotFound,
+    Busy,
+    Refused,
+    StreamNotFound,
+    Unavailable,
+    UploadNotFound,
+)
+from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.append import INLINE_BYTES
+from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
+from tidemark.service.delete import delete
+from tidemark.service.janitor import sweep
+from tidemark.service.load import load_known
+from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
+from tidemark.service.read import read
+from tidemark.service.read_snapshot import read_snapshot
+from tidemark.service.upload_snapshot import LAPSES_AFTER_MS, begin_upload
+from tidemark.signed import NoAnswer
+
+WRITES = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"})
+FOLDED = parse_content_type("text/plain")
+LARGE = b"x" * (INLINE_BYTES + 1)
+HOUR_AND_A_BIT = HOUR_MS + MINUTE_MS
+
+Sent = tuple[str, bytes]
+Place = tuple[str, str]
+Step = Callable[["Life"], object]
+
+
+@dataclass
+class Life:
+    """One process whose writes are recorded, and the names that its steps share."""
+
+    process: Process
+    world: World
+    key: StreamKey = field(default_factory=a_key)
+    other: StreamKey = field(default_factory=lambda: a_key("other"))
+    recorded: list[Sent] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+    #: Keys of items that were removed.
+    vacated: set[Place] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.send = self.process.dynamodb.send
+        self.process.dynamodb.send = self._record
+
+    def _record(self, operation: str, body: bytes) -> tuple[int, bytes]:
+        if operation in WRITES:
+            self.recorded.append((operation, body))
+        return self.send(operation, body)
+
+    def visible(self) -> list[Any]:
+        """What anybody can see of its names."""
+        reader = self.world.process()
+        seen: list[Any] = []
+        for key in (self.key, self.other):
+            try:
+                known = load_known(reader.stores, key)
+                snapshot = known.record.snapshot
+                folded = read_snapshot(reader.stores, key, snapshot.offset).data if snapshot else None
+                start, data = known.record.retained, b""
+                while start < known.tail.offset:
+                    reading = read(reader.stores, key, start)
+                    data, start = data + reading.data, reading.page.end
+                seen.append((known.record.incarnation, known.tail, data, folded))
+            except Refused as refusal:
+                seen.append(refusal.status)
+        if "bucket" in self.notes:
+            try:
+                seen.append(describe_bucket(reader.stores, self.notes["bucket"]))
+            except BucketNotFound:
+                seen.append(None)
+        return seen
+
+    def table(self) -> dict[Place, Any]:
+        items: dict[Place, Any] = {}
+        position: dict[str, Any] = {}
+        while True:
+            request = {"TableName": self.world.table_name, "ConsistentRead": True} | position
+            status, answer = self.send("Scan", orjson.dumps(request))
+            assert status == 200, answer
+            page = orjson.loads(answer)
+            items |= {(item["pk"]["S"], item["sk"]["S"]): item for item in page["Items"]}
+            if "LastEvaluatedKey" not in page:
+                return items
+            position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+
+    def repeat(self, sent: Sent) -> None:
+        """Whatever DynamoDB answers: nobody waits for it any more."""
+        operation, body = sent
+        self.send(operation, body)
+        if operation == "TransactWriteItems":
+            forgotten = orjson.loads(body) | {"ClientRequestToken": secrets.token_hex(18)}
+            self.send(operation, orjson.dumps(forgotten))
+
+
+def later(ms: int) -> Step:
+    def advance(life: Life) -> None:
+        life.world.clock.advance(ms)
+
+    advance.__name__ = f"later({ms})"
+    return advance
+
+
+def a_moment(life: Life) -> None:
+    life.world.clock.advance(1)
+
+
+def janitor(life: Life) -> None:
+    sweep(life.process.stores)
+
+
+def create_plain(life: Life) -> None:
+    life.process.create(life.key)
+
+
+def create_with_content(life: Life) -> None:
+    life.process.create(life.key, body=b"first")
+
+
+def create_json(life: Life) -> None:
+    life.process.create(life.key, content_type=JSON, body=b'["first"]')
+
+
+def create_large(life: Life) -> None:
+    life.process.create(life.key, body=LARGE)
+
+
+def create_for_ten_minutes(life: Life) -> None:
+    life.process.create(life.key, expiry=Expiry(ttl_seconds=600))
+
+
+def append(life: Life) -> None:
+    life.process.append(life.key, b"more")
+
+
+def append_json(life: Life) -> None:
+    life.process.append(life.key, b'{"more": 1}', content_type=JSON)
+
+
+def append_large(life: Life) -> None:
+    life.process.append(life.key, LARGE)
+
+
+def append_by_many_producers(life: Life) -> None:
+    """More than a batch carries: some are pushed out, come back and are pushed out again."""
+    seq = life.notes.get("seq", 0)
+    for producer in range(12):
+        life.process.append(life.key, b".", claim=(f"p{producer}", 0, seq))
+    life.notes["seq"] = seq + 1
+
+
+def close(life: Life) -> None:
+    life.process.append(life.key, b"end", close=True)
+
+
+def read_it(life: Life) -> None:
+    read(life.process.stores, life.key, 0)
+
+
+def delete_it(life: Life) -> None:
+    delete(life.process.stores, life.key)
+
+
+def fork(life: Life) -> None:
+    life.process.fork(life.other, life.key)
+
+
+def append_to_the_fork(life: Life) -> None:
+    life.process.append(life.other, b"fork's own")
+
+
+def delete_the_fork(life: Life) -> None:
+    delete(life.process.stores, life.other)
+
+
+def publish(life: Life) -> None:
+    offset = load_known(life.process.stores, life.key).tail.offset
+    publish_snapshot(life.process.stores, life.key, PublishRequest(offset, FOLDED, b"folded"))
+
+
+def upload(life: Life) -> None:
+    offset = load_known(life.process.stores, life.key).tail.offset
+    begun = begin_upload(life.process.stores, life.key, offset)
+    blob = begun.url.partition("?")[0].partition(f"/{life.world.bucket_name}/")[2]
+    life.process.objects.put(blob, b"folded elsewhere")
+    life.notes["upload"] = (offset, begun.id)
+
+
+def publish_the_upload(life: Life) -> None:
+    offset, name = life.notes["upload"]
+    publish_snapshot(life.process.stores, life.key, PublishRequest(offset, FOLDED, upload=name))
+
+
+def make_a_bucket(life: Life) -> None:
+    if "bucket" not in life.notes:
+        life.notes["bucket"] = f"late-{secrets.token_hex(4)}"
+        life.key = StreamKey(life.notes["bucket"], "stream")
+        life.other = StreamKey(life.notes["bucket"], "other")
+    create_bucket(life.process.stores, life.notes["bucket"])
+
+
+def remove_the_bucket(life: Life) -> None:
+    delete_bucket(life.process.stores, life.notes["bucket"])
+
+
+def wait_for_it(life: Life) -> None:
+    until_ms = life.world.clock() + MINUTE_MS
+    put_waiter(life.process.stores.table, Waiter("incarnation", "https://queue", until_ms))
+
+
+LIVES: dict[str, list[Step]] = {
+    "plain": [create_plain, append, delete_it, a_moment, create_plain, append, close, delete_it,
+              later(HOUR_AND_A_BIT), janitor, create_with_content],
+    "never written to": [create_plain, delete_it, a_moment, create_plain, delete_it,
+                         later(HOUR_AND_A_BIT), janitor, create_plain],
+    "with content": [create_with_content, append, delete_it, later(HOUR_AND_A_BIT), janitor, create_plain],
+    "large": [create_large, append_large, delete_it, later(HOUR_AND_A_BIT), janitor, janitor,
+              create_plain, append, later(HOUR_AND_A_BIT), janitor],
+    "expiry": [create_for_ten_minutes, later(4 * MINUTE_MS), read_it, later(4 * MINUTE_MS), read_it,
+               later(8 * MINUTE_MS), janitor, append, later(20 * MINUTE_MS), janitor,
+               later(HOUR_AND_A_BIT), janitor, create_for_ten_minutes, delete_it],
+    "expired and replaced": [create_for_ten_minutes, append, later(20 * MINUTE_MS), create_with_content,
+                             append, janitor, later(HOUR_AND_A_BIT), janitor, delete_it],
+    "many producers": [create_plain, append_by_many_producers, append_by_many_producers,
+                       append_by_many_producers, delete_it],
+    "forks": [create_with_content, fork, append_to_the_fork, append, delete_the_fork, a_moment, fork,
+              delete_it, append_to_the_fork, delete_the_fork, janitor, later(HOUR_AND_A_BIT), janitor,
+              create_plain],
+    "snapshots": [create_json, append_json, publish, append_json, publish, later(HOUR_AND_A_BIT), janitor,
+                  append_json, delete_it, later(HOUR_AND_A_BIT), janitor],
+    "uploads": [create_json, append_json, upload, publish_the_upload, append_json, publish,
+                later(HOUR_AND_A_BIT), janitor, later(LAPSES_AFTER_MS), janitor],
+    "a published upload": [create_json, append_json, upload, publish_the_upload, append_json],
+    "a lapsed upload": [create_json, append_json, upload, later(LAPSES_AFTER_MS), janitor, append_json],
+    "buckets": [make_a_bucket, create_plain, append, delete_it, remove_the_bucket, a_moment, make_a_bucket,
+                create_with_content, delete_it, remove_the_bucket, a_moment, make_a_bucket],
+    "waiters": [wait_for_it, later(MINUTE_MS // 2), wait_for_it],
+}  # fmt: skip
+
+
+def is_harmless(life: Life, pk: str, item: Any) -> bool:
+    """What a late write may leave where nobody looks: an item of a log that was given back, which no
+    stream leads to any more, or of what is no longer retained; and an entry in the janitor's queue, which
+    looks for itself whether there is anything to do (`docs/design.md`, the table of writes)."""
+    if pk.startswith("due/"):
+        return item["kd"]["S"] in {"expire", "trim", "settled", "upload", "orphan"}
+    return (pk, item["sk"]["S"]) in life.vacated
+
+
+@pytest.mark.parametrize("name", list(LIVES))
+def test_a_write_that_is_sent_again_at_any_later_time_changes_nothing(world: World, name: str) -> None:
+    life = Life(world.process(), world)
+    seen: set[Place] = set()
+    left_behind: set[Place] = set()
+    for number, step in enumerate(LIVES[name]):
+        step(life)
+        before, visible = life.table(), life.visible()
+        life.vacated |= seen - before.keys()
+        seen |= before.keys()
+        for sent in life.recorded:
+            life.repeat(sent)
+            after = life.table()
+            for place in before.keys() | after.keys():
+                if before.get(place) == after.get(place) or place in left_behind:
+                    continue
+                item = after.get(place)
+                assert item is not None, f"step {number}, {step.__name__}: {sent} removes {before[place]}"
+                assert is_harmless(life, place[0], item), (
+                    f"step {number}, {step.__name__}: {sent} leaves {item}"
+                )
+                left_behind.add(place)
+        assert life.visible() == visible
+    visible = life.visible()
+    for _ in range(3):
+        world.clock.advance(LAPSES_AFTER_MS)
+        sweep(life.process.stores)
+        assert life.visible() == visible, "the janitor acts on nothing that was left behind"
+
+
+# --- the answers of those who meet what came late -----------------------------------------
+
+
+def lose_the_reply(life: Life, operation: str, then: Callable[[], object]) -> None:
+    """The next call of this operation is carried out; its reply is lost, and something else happens
+    before it is sent again."""
+    pending = [then]
+    send = life.process.dynamodb.send
+
+    def losing(sent: str, body: bytes) -> tuple[int, bytes]:
+        answer = send(sent, body)
+        if sent == operation and pending:
+            pending.pop()()
+            raise NoAnswer("injected")
+        return answer
+
+    life.process.dynamodb.send = losing
+
+
+@pytest.mark.parametrize("body", [b"", b"content"])
+def test_a_creation_that_landed_and_was_deleted_before_its_retry_is_not_made_twice(
+    world: World, body: bytes
+) -> None:
+    life, rival = Life(world.process(), world), world.process()
+    operation = "TransactWriteItems" if body else "PutItem"
+    lose_the_reply(life, operation, lambda: delete(rival.stores, life.key))
+    assert life.process.create(life.key, body=body).is_new
+    with pytest.raises(StreamNotFound):
+        rival.append(life.key, b"x")
+    assert [item["pk"]["S"] for item in items_left(rival) if item["pk"]["S"].startswith("bucket/")] == []
+
+
+def test_a_creation_does_not_say_200_where_its_own_stream_may_have_been_replaced(world: World) -> None:
+    """Its stream landed, was deleted, and another one was created: nobody can tell any more what the
+    retry of the creation should answer, so it says so."""
+    life, rival = Life(world.process(), world), world.process()
+
+    def replace_it() -> None:
+        world.clock.advance(1)
+        delete(rival.stores, life.key)
+        world.clock.advance(1)
+        rival.create(life.key)
+
+    lose_the_reply(life, "PutItem", replace_it)
+    with pytest.raises(Unavailable):
+        life.process.create(life.key)
+
+
+def test_a_creation_by_a_slow_clock_finds_the_name_free(world: World) -> None:
+    """The deletion is dated by a clock that is ahead: the creation is dated behind it."""
+    fast = world.process(clock=lambda: world.clock() + 5_000)
+    life = Life(world.process(), world)
+    fast.create(life.key)
+    delete(fast.stores, life.key)
+    assert life.process.create(life.key).is_new
+    assert life.process.create(life.key).is_new is False
+
+
+def test_a_bucket_by_a_slow_clock_is_created_and_deleted(world: World) -> None:
+    fast, slow = world.process(clock=lambda: world.clock() + 5_000), world.process()
+    name = f"skewed-{secrets.token_hex(4)}"
+    for _ in range(2):
+        create_bucket(fast.stores, name)
+        delete_bucket(slow.stores, name)
+        create_bucket(slow.stores, name)
+        delete_bucket(fast.stores, name)
+
+
+def test_a_bucket_deletion_whose_reply_was_lost_has_deleted_it(world: World) -> None:
+    life = Life(world.process(), world)
+    make_a_bucket(life)
+    lose_the_reply(life, "PutItem", lambda: None)
+    remove_the_bucket(life)
+    with pytest.raises(BucketNotFound):
+        describe_bucket(life.process.stores, life.notes["bucket"])
+
+
+def test_a_late_renewal_does_not_shorten_a_life(world: World) -> None:
+    """Two reads renew; the first one's write lands once more, after the second one's."""
+    life = Life(world.process(), world)
+    create_for_ten_minutes(life)
+    for _ in range(2):
+        world.clock.advance(5 * MINUTE_MS)
+        read_it(life)
+    renewals = [sent for sent in life.recorded if sent[0] == "UpdateItem"]
+    assert len(renewals) == 2
+    life.repeat(renewals[0])
+    world.clock.advance(8 * MINUTE_MS)
+    read_it(life)
+
+
+def test_a_stream_whose_item_came_late_does_not_block_its_name(world: World) -> None:
+    """The item of a stream whose log has ended, as a version without end marks may have left it: the
+    next creation takes its place."""
+    life = Life(world.process(), world)
+    create_plain(life)
+    item = life.process.stores.table.get(stream_key(life.key))
+    assert item is not None
+    delete_it(life)
+    life.process.stores.table.put(item)
+    with pytest.raises(StreamNotFound):
+        append(life)
+    assert life.process.create(life.key).is_new
+    append(life)
+
+
+# --- removals act on proof --------------------------------------------------------------------
+
+
+def blind(life: Life, pk_begins: str) -> None:
+    """From now on GetItem finds nothing below such a key, whatever is there."""
+    send = life.process.dynamodb.send
+
+    def lying(operation: str, body: bytes) -> tuple[int, bytes]:
+        if operation == "GetItem" and orjson.loads(body)["Key"]["pk"]["S"].startswith(pk_begins):
+            return 200, b"{}"
+        return send(operation, body)
+
+    life.process.dynamodb.send = lying
+
+
+def test_an_orphan_is_not_removed_because_its_stream_is_not_seen(world: World) -> None:
+    """The creation has settled the entry. A read that finds no stream proves nothing."""
+    life = Life(world.process(), world)
+    create_large(life)
+    world.clock.advance(HOUR_AND_A_BIT)
+    blind(life, "bucket/")
+    sweep(life.process.stores)
+    assert world.process().read_all(life.key) == LARGE
+
+
+def test_a_published_upload_is_not_removed_because_its_stream_is_not_seen(world: World) -> None:
+    life = Life(world.process(), world)
+    create_json(life)
+    upload(life)
+    publish_the_upload(life)
+    world.clock.advance(LAPSES_AFTER_MS + MINUTE_MS)
+    blind(life, "bucket/")
+    sweep(life.process.stores)
+    snapshot = read_snapshot(world.process().stores, life.key, life.notes["upload"][0])
+    assert snapshot.data == b"folded elsewhere"
+
+
+def test_a_log_without_a_tombstone_is_not_reclaimed(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    life = Life(world.process(), world)
+    create_with_content(life)
+    record = load_known(life.process.stores, life.key).record
+    schedule(life.process.stores.table, Due(DueKind.RECLAIM, life.key, record.incarnation, 0))
+    assert sweep(life.process.stores).reclaimed == 0
+    assert world.process().read_all(life.key) == b"first"
+    assert "no tombstone" in caplog.text
+
+
+def test_what_is_retained_is_not_trimmed_whatever_an_entry_says(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = Life(world.process(), world)
+    create_with_content(life)
+    append(life)
+    record = load_known(life.process.stores, life.key).record
+    schedule(life.process.stores.table, Due(DueKind.TRIM, life.key, record.incarnation, 0, "mark", offset=5))
+    assert sweep(life.process.stores).trimmed == 0
+    assert world.process().read_all(life.key) == b"firstmore"
+    assert "not trimmed" in caplog.text
+
+
+def test_a_claimed_body_is_removed_by_the_next_run_if_the_first_one_stops(world: World) -> None:
+    """The claim stays in the queue until the body is gone."""
+    life = Life(world.process(), world)
+    create_json(life)
+    upload(life)
+    world.clock.advance(LAPSES_AFTER_MS)
+
+    def stopped(*_: str) -> None:
+        raise Busy
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(life.process.stores.blobs), "delete", stopped)
+        with pytest.raises(Busy):
+            sweep(life.process.stores)
+    offset, name = life.notes["upload"]
+    with pytest.raises(UploadNotFound):
+        publish_snapshot(life.process.stores, life.key, PublishRequest(offset, FOLDED, upload=name))
+    assert sweep(life.process.stores).lapsed == 1
+    assert sweep(life.process.stores).lapsed == 0

@@ -1,0 +1,88 @@
+"""End marks: what stays in the place of a stream or a bucket that has ended, and who sees it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.buckets import new_bucket
+from tests.support import Process, World, a_key
+from tidemark.log.buckets import list_records
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.records import EndMark
+from tidemark.log.schema import (
+    END_MARK_KEPT_MS,
+    decode_end_mark,
+    encode_end_mark,
+    is_end_mark,
+    stream_key,
+)
+from tidemark.log.tails import RECLAIM_AFTER_MS
+from tidemark.protocol.listing import ListingRequest
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.delete import delete
+from tidemark.service.list_streams import list_streams
+
+
+@given(st.integers(0, 2**50), st.text(min_size=1))
+def test_an_end_mark_is_read_as_it_was_written(ended_ms: int, ended_id: str) -> None:
+    mark = EndMark(ended_ms, ended_id)
+    item = encode_end_mark({"pk": {"S": "bucket/v1"}, "sk": {"S": "stream/a"}}, mark)
+    assert is_end_mark(item)
+    assert decode_end_mark(item) == mark
+
+
+def test_dynamodb_removes_it_once_nothing_can_arrive_late() -> None:
+    """The attribute is the table's time to live (`template.yaml`), in whole seconds, not too early."""
+    item = encode_end_mark({}, EndMark(1_234, "x"))
+    assert int(item["ttl"]["N"]) * 1000 >= 1_234 + END_MARK_KEPT_MS
+    assert END_MARK_KEPT_MS > RECLAIM_AFTER_MS
+
+
+def test_an_ended_stream_is_not_there_and_its_mark_names_it(world: World) -> None:
+    process, key = world.process(), a_key()
+    incarnation = process.create(key).known.record.incarnation
+    delete(process.stores, key)
+    assert load_stream(process.stores.table, key) is None
+    item = process.stores.table.get(stream_key(key))
+    assert item is not None
+    assert decode_end_mark(item) == EndMark(world.clock(), incarnation)
+
+
+def bucket_of(process: Process, count: int, deleted: range) -> str:
+    bucket = new_bucket(process)
+    for number in range(count):
+        process.create(StreamKey(bucket, f"{number:04d}"))
+    for number in deleted:
+        delete(process.stores, StreamKey(bucket, f"{number:04d}"))
+    return bucket
+
+
+def test_a_listing_passes_over_ended_streams(world: World) -> None:
+    """However many lie between two that are there, a page is full and the next one begins behind it."""
+    process = world.process()
+    bucket = bucket_of(process, 40, range(3, 37))
+    listed: list[str] = []
+    after, more = "", True
+    while more:
+        listing = list_streams(process.stores, bucket, ListingRequest(limit=2, after=after))
+        listed += [known.record.key.stream_id for known in listing.streams]
+        assert len(listing.streams) == 2
+        after, more = listing.next_cursor or "", listing.has_more
+    assert listed == ["0000", "0001", "0002", "0037", "0038", "0039"]
+
+
+def test_a_bucket_of_ended_streams_alone_lists_none(world: World) -> None:
+    process = world.process()
+    bucket = bucket_of(process, 7, range(7))
+    assert list_records(process.stores.table, bucket, "", "", 2) == ([], False)
+
+
+def test_a_name_is_created_again_with_one_call_once_time_has_passed(world: World) -> None:
+    process, key = world.process(), a_key()
+    process.create(key)
+    delete(process.stores, key)
+    world.clock.advance(1)
+    process.calls.taken()
+    assert process.create(key).is_new
+    assert process.calls.taken() == {"PutItem": 1}
