@@ -42,10 +42,15 @@ class Forks(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 2**16))
     def start(self, seed: int) -> None:
         self.keys: dict[str, StreamKey] = {name: a_key(name) for name in NAMES}
-        self.processes = [self.world.process(), self.world.process()]
+        # No two things happen at the same instant, or nobody could tell what came first.
+        self.processes = [self.world.process(clock=self.tick), self.world.process(clock=self.tick)]
         for number, process in enumerate(self.processes):
             Faults(process.dynamodb, seed + number, lost=0.05, conflicted=0.05)
         self.models: dict[str, Model] = {}
+
+    def tick(self) -> int:
+        self.world.clock.advance(1)
+        return self.world.clock()
 
     def status(self, name: str) -> int:
         """What a request straight to the stream is answered with."""
