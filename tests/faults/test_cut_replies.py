@@ -292,13 +292,11 @@ def test_another_length_is_no_answer_of_dynamodb(
 
 
 def test_chunks_count_once_the_last_one_is_there(client: Client, tables: Proxy) -> None:
-    chunked = lambda reply: (  # noqa: E731 - one expression
-        reply.with_header("content-length", None).with_header("server", "x\r\nTransfer-Encoding: chunked")
-    )
-
     def in_chunks(reply: Reply) -> bytes:
+        chunked = reply.with_header("content-length", None)
+        chunked = chunked.with_header("server", "x\r\nTransfer-Encoding: chunked")
         body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (reply.body[:7], reply.body[7:]))
-        return chunked(reply).head + body + b"0\r\n\r\n"
+        return chunked.head + body + b"0\r\n\r\n"
 
     with tables.spoiling(spoiled_once(in_chunks)):
         status, _ = client.send("GetItem", {"Key": KEY})

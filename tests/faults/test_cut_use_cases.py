@@ -341,8 +341,13 @@ def fork_of(key: StreamKey) -> StreamKey:
     return StreamKey(key.bucket, f"{key.stream_id}-fork")
 
 
-def fork(stores: Stores, key: StreamKey, offset: int | None) -> Any:
-    return create(stores, fork_of(key), create_request(content_type=None, fork=ForkPoint(key, offset, 0)))
+def fork(stores: Stores, key: StreamKey, offset: int | None, sub: int = 0) -> Any:
+    return create(stores, fork_of(key), create_request(content_type=None, fork=ForkPoint(key, offset, sub)))
+
+
+def a_fork_at_its_end(stores: Stores, key: StreamKey) -> None:
+    a_stream(LARGE, b"y")(stores, key)
+    fork(stores, key, None)
 
 
 def forked(expected: bytes) -> Callable[..., None]:
@@ -354,21 +359,14 @@ def forked(expected: bytes) -> Callable[..., None]:
     return expect
 
 
-def a_fork(stores: Stores, key: StreamKey) -> None:
-    a_stream(LARGE, b"y")(stores, key)
-    fork(stores, key, 3)
-
-
 CASES["fork"] = Case(
     a_stream(LARGE, b"y"), lambda stores, key, _: fork(stores, key, None), forked(LARGE + b"y")
 )
 CASES["fork inside of a batch"] = Case(
-    a_stream(LARGE, b"y"), lambda stores, key, _: fork(stores, key, 0), forked(b"")
+    a_stream(LARGE, b"y"), lambda stores, key, _: fork(stores, key, 0, 10), forked(LARGE[:10])
 )
 CASES["read a fork"] = Case(
-    lambda stores, key: fork(stores, key, None) if not a_stream(b"x", LARGE)(stores, key) else None,
-    lambda stores, key, _: data_of(stores, fork_of(key)),
-    returns(b"x" + LARGE),
+    a_fork_at_its_end, lambda stores, key, _: data_of(stores, fork_of(key)), returns(LARGE + b"y")
 )
 
 
@@ -561,9 +559,9 @@ def a_fork_without_its_source(stores: Stores, key: StreamKey) -> None:
     delete(stores, key)
 
 
-def a_fork_at_its_end(stores: Stores, key: StreamKey) -> None:
-    a_stream(LARGE, b"y")(stores, key)
-    fork(stores, key, None)
+def neither_source_nor_fork(stores: Stores, key: StreamKey) -> None:
+    a_fork_without_its_source(stores, key)
+    delete(stores, fork_of(key))
 
 
 def both_are_gone(stores: Stores, key: StreamKey, _context: Any, _result: Any) -> None:
@@ -603,7 +601,7 @@ CASES["the janitor leaves a source to its fork"] = Case(
     due(a_fork_without_its_source), sweeps, fork_lives, samples=five
 )
 CASES["the janitor releases a source"] = Case(
-    due(lambda stores, key: (a_fork_without_its_source(stores, key), delete(stores, fork_of(key)))),
+    due(neither_source_nor_fork),
     sweeps,
     both_are_gone,
     samples=five,

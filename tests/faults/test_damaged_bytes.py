@@ -261,7 +261,7 @@ def test_what_is_composed_needs_its_tags(
         monkeypatch.setattr("tidemark.blobs.compose.SMALL_OBJECT", 0)
         monkeypatch.setattr("tidemark.blobs.compose._SMALLEST_PART", 1000)
     process, proxy = bucket
-    data, spoiled = bytes(5000), []
+    data, spoiled = bytes(5000), list[Reply]()
     process.stores.blobs.put("source", data)
 
     def spoil(reply: Reply) -> Sent:
