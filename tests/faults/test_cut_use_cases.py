@@ -96,13 +96,14 @@ class Cutter:
     sample: int
     samples: Samples
     always: bool = False
-    count: int = 0
+    seen: list[Reply] = field(default_factory=list)
     operation: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, reply: Reply) -> Sent:
         with self.lock:
-            number, self.count = self.count, self.count + 1
+            number = len(self.seen)
+            self.seen.append(reply)
         if number == self.number:
             self.operation = reply.operation
         if number != self.number and not (self.always and reply.operation == self.operation):
@@ -147,12 +148,11 @@ class Scene:
         return self._runner.run(self._loop.run(call)) if self._loop else call()  # type: ignore[arg-type]
 
     @contextmanager
-    def spoiled(self, cutter: Cutter) -> Iterator[list[Reply]]:
+    def spoiled(self, cutter: Cutter) -> Iterator[None]:
         with ExitStack() as stack:
-            seen = [stack.enter_context(proxy.spoiling(cutter)) for proxy in self._proxies]
-            found: list[Reply] = []
-            yield found
-            found += [reply for replies in seen for reply in replies]
+            for proxy in self._proxies:
+                stack.enter_context(proxy.spoiling(cutter))
+            yield
 
 
 def _fresh(stores: Stores) -> Stores:
@@ -618,13 +618,13 @@ def play(scene: Scene, case: Case, cutter: Cutter) -> list[Reply]:
     stores = scene.proxied()
     if case.warm:
         scene.run(lambda: load_known(stores, key))
-    with scene.spoiled(cutter) as seen:
+    with scene.spoiled(cutter):
         is_known, result = attempt(scene, lambda: case.act(stores, key, context), case.settled_at_once)
     if not is_known:
         is_known, result = attempt(scene, lambda: case.act(stores, key, context), case.settled)
         assert is_known, "nothing is in its way any more"
     case.expect(scene.direct(), key, context, result)
-    return seen
+    return cutter.seen
 
 
 def attempt(

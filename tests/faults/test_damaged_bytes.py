@@ -277,6 +277,36 @@ def test_what_is_composed_needs_its_tags(
     assert process.stores.blobs.get("composed") == b"<" + data + b">"
 
 
+@pytest.mark.parametrize(
+    ("body", "checksum"),
+    [(bytes(4999), True), (bytes(4999), False), (b"x" * 5000, True)],
+    ids=["shorter", "shorter, no checksum", "another"],
+)
+def test_nothing_is_composed_of_another_object(
+    bucket: tuple[Process, Proxy], body: bytes, checksum: bool
+) -> None:
+    """Told by its checksum, or, where S3 names none that this can compute, by its size."""
+    process, proxy = bucket
+    process.stores.blobs.put("source", bytes(5000))
+
+    def spoil(reply: Reply) -> Sent:
+        if reply.operation != "GetObject":
+            return Sent(reply.raw)
+        changed = reply.with_body(body)
+        return Sent((changed if checksum else changed.with_header("x-amz-checksum-crc32", None)).raw)
+
+    with proxy.spoiling(spoil), pytest.raises(OutOfReach):
+        process.stores.blobs.compose("composed", Composition("text/plain", b"<", "source", 5000, b">"))
+
+
+def test_an_error_that_breaks_off_is_out_of_reach(bucket: tuple[Process, Proxy]) -> None:
+    """botocore reads the body of an error elsewhere than all others."""
+    process, proxy = bucket
+    for _ in cuts(proxy, lambda: process.stores.blobs.size("nothing"), 23):
+        with pytest.raises(OutOfReach):
+            process.stores.blobs.size("nothing")
+
+
 def cut_one(number: int, position: int) -> Callable[[Reply], Sent]:
     count = iter(range(1000))
     return lambda reply: Sent(reply.raw[:position], close=True) if next(count) == number else Sent(reply.raw)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Protocol
 
+import urllib3
 from botocore import exceptions
 from botocore.exceptions import ClientError, FlexibleChecksumError
 from botocore.parsers import ResponseParserError
@@ -155,9 +156,9 @@ def _translated() -> Iterator[None]:
         exceptions.ConnectionError,
         exceptions.HTTPClientError,
         exceptions.IncompleteReadError,
-        exceptions.ResponseStreamingError,
         FlexibleChecksumError,
         ResponseParserError,
+        urllib3.exceptions.HTTPError,  # of an error's body that breaks off, which botocore leaves as it is
     ) as fault:
         raise OutOfReach from fault
 
