@@ -12,6 +12,7 @@ from typing import Any, Final
 from botocore.config import Config
 
 from tidemark.meter import PROCESS, STORAGE_CALLS, Watch
+from tidemark.replies import has_tag, missing
 
 #: What is asked again is safe to ask again, so timeouts are short.
 CLIENT_CONFIG: Final = Config(
@@ -25,6 +26,9 @@ CLIENT_CONFIG: Final = Config(
 #: HTTP API gives up at thirty seconds.
 PROMPT_CONFIG: Final = Config(read_timeout=6, retries={"mode": "standard", "total_max_attempts": 3})
 
+#: Operations of S3 whose answer always names an object's or a part's tag.
+_TAGGED: Final = frozenset({"GetObject", "PutObject", "UploadPart"})
+
 #: boto3's session is not safe to make two clients with at once.
 _making: Final = threading.Lock()
 
@@ -34,7 +38,34 @@ def make_client(service: str, config: Config) -> Any:
     import boto3
 
     with _making:
-        return boto3.client(service, config=CLIENT_CONFIG.merge(config))
+        client = boto3.client(service, config=CLIENT_CONFIG.merge(config))
+    client.meta.events.register("before-parse", _refuse_cut_reply)
+    client.meta.events.register_first("needs-retry", _retry_cut_reply)
+    return client
+
+
+def _refuse_cut_reply(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+    """A reply that is not whole becomes a fault of the service, as botocore itself makes one of
+    an error inside a 200. (Nothing can prove the reply to a HEAD: ask for the first byte instead.)
+
+    The body of an object is read later, and botocore compares its length then.
+    """
+    headers, body = response_dict["headers"], response_dict["body"]
+    if isinstance(body, bytes):
+        lack = missing(headers, body) if response_dict["status_code"] != 204 else None
+    else:
+        lack = None if headers.get("content-length", "").isdecimal() else "the object's size"
+    if operation_model.name in _TAGGED and response_dict["status_code"] < 300 and not has_tag(headers):
+        lack = "the entity tag"
+    if lack is not None:
+        response_dict |= {"status_code": 500, "body": b""}
+
+
+def _retry_cut_reply(response: Any, **_: Any) -> None:
+    """Whether to try again is decided on the reply as it came: see to it that both say the same."""
+    if response is not None:
+        http, parsed = response
+        http.status_code = parsed["ResponseMetadata"].get("HTTPStatusCode", http.status_code)
 
 
 def s3_client() -> Any:

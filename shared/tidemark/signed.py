@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -20,6 +20,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.session import get_session
 
 from tidemark.meter import PROCESS, RETRIES
+from tidemark.replies import missing, missing_of_object
 
 #: Six tries, the last after about a second and a half in all where each is refused at once.
 #: Of what is silent no more is asked after so many seconds: a gateway gives up at thirty.
@@ -43,7 +44,7 @@ class Request:
 
 
 Http = Callable[[Request], tuple[int, bytes]]
-"""Signs a request, carries it, and brings back status and body. Raises NoAnswer."""
+"""Signs a request, carries it, and brings back status and body of a whole reply. Raises NoAnswer."""
 
 
 class Failure(Exception):
@@ -56,7 +57,7 @@ class Failure(Exception):
 
 
 class NoAnswer(Failure):
-    """The request may or may not have arrived."""
+    """The request may or may not have arrived: there is no reply, or none that is whole."""
 
     is_passing = True
     is_known = False
@@ -125,10 +126,22 @@ class BlockingHttp:
     def __call__(self, request: Request) -> tuple[int, bytes]:
         headers = dict(self._service.sign(request))
         try:
-            answer = self._pool.urlopen(request.method, request.path, request.body, headers)
+            answer = self._pool.urlopen(
+                request.method, request.path, request.body, headers, decode_content=False
+            )
         except urllib3.exceptions.HTTPError as failure:
             raise NoAnswer(str(failure)) from failure
-        return answer.status, answer.data
+        return whole(request, answer.status, answer.headers, answer.data)
+
+
+def whole(request: Request, status: int, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+    """Status and body of a reply, however it was carried. Raises NoAnswer unless the reply is whole."""
+    lack = missing(headers, body)
+    if lack is None and status == 200 and request.method != "POST":
+        lack = missing_of_object(request.method, headers, body)
+    if lack is not None:
+        raise NoAnswer(f"{request.method} {request.path}: {lack} (status {status})")
+    return status, body
 
 
 def persist(call: Callable[[], _T], sleep: Callable[[float], None], now: Callable[[], float]) -> _T:

@@ -36,7 +36,8 @@ class _Raw:
 def answers(status: int, code: str) -> Fault:
     """In the words of S3, or, where they are JSON, of SQS."""
     body = f"<Error><Code>{code}</Code><Message>not now</Message></Error>".encode()
-    return lambda url: AWSResponse(url, status, {"content-type": "application/xml"}, _Raw(body))
+    headers = {"content-type": "application/xml", "content-length": str(len(body))}
+    return lambda url: AWSResponse(url, status, headers, _Raw(body))
 
 
 def raises(failure: Callable[..., Exception]) -> Fault:

@@ -139,4 +139,4 @@ def test_the_last_batch_is_read_without_its_bytes(world: World) -> None:
     record = process.create(key).known.record
     last = load_last(process.stores.table, log_pk(key, record.incarnation))
     assert last is not None
-    assert (last.start, last.end, last.data) == (1, 4, b"")
+    assert (last.start, last.end, last.data) == (1, 4, None)

@@ -35,6 +35,7 @@ from tidemark.log.schema import (
     decode_lengths,
     decode_log_pk,
     decode_producer,
+    decode_state,
     decode_stream,
     decode_waiter,
     due_before,
@@ -57,6 +58,7 @@ from tidemark.log.schema import (
     waiters_of,
 )
 from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.errors import Damaged
 from tidemark.protocol.expiry import NEVER, Expiry, parse_expiry
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.offset import MAX_OFFSET, render_offset
@@ -185,6 +187,17 @@ def test_bucket(record: BucketRecord) -> None:
 @given(stream_keys, ids, batches())
 def test_batch(key: StreamKey, incarnation: str, batch: Batch) -> None:
     assert decode_batch(stored(encode_batch(log_pk(key, incarnation), batch))) == batch
+
+
+@given(st.binary(min_size=1, max_size=3000), st.integers(min_value=-2, max_value=2).filter(bool))
+def test_bytes_of_another_length_are_damaged(data: bytes, change: int) -> None:
+    """As they are and deflated, more and fewer: also where a fork would inherit a part alone."""
+    size = max(1, len(data) + change)
+    item = encode_batch("log/x", Batch(0, Tail(len(data)), "id", 0, data)) | {"e": {"N": str(size)}}
+    if size != len(data):
+        with pytest.raises(Damaged):
+            decode_batch(item)
+    assert decode_state(item).end == size
 
 
 @given(batches())

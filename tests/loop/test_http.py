@@ -141,6 +141,20 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next() -> None:
     assert second == (200, b'"second"')
 
 
+@pytest.mark.parametrize("more", [OK + b'"second"', OK[:20], b"nonsense"], ids=["all", "half", "nonsense"])
+def test_a_connection_that_says_too_much_is_given_up(more: bytes) -> None:
+    """What is left of a second reply would be taken for the beginning of the next one."""
+    connections = []
+    serve = answering(OK + b'{"a": 1}' + more)
+
+    async def counting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(1)
+        await serve(reader, writer)
+
+    assert exchange(counting, times=3) == [(200, b'{"a": 1}')] * 3
+    assert len(connections) == 3
+
+
 def test_nobody_there_is_no_answer() -> None:
     with pytest.raises(NoAnswer):
         asyncio.run(run_in_steps(lambda: http_to(9, 30)(REQUEST)))

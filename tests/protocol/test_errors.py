@@ -31,6 +31,7 @@ CASES: list[tuple[Refused, int, dict[str, str]]] = [
     (errors.Busy(), 429, {"Retry-After": "1"}),
     (errors.Unavailable(), 503, {"Retry-After": "1"}),
     (errors.OutOfReach(), 503, {"Retry-After": "5"}),
+    (errors.Damaged(), 503, {"Retry-After": "5"}),
 ]
 
 

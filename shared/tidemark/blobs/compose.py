@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+from botocore.exceptions import IncompleteReadError
+
 _MEGABYTE: Final = 1024 * 1024
 #: S3 takes no smaller part, but for the last.
 _SMALLEST_PART: Final = 5 * _MEGABYTE
@@ -32,7 +34,7 @@ class Composition:
 def compose(client: Any, bucket: str, key: str, wanted: Composition) -> None:
     """Complete or not there at all."""
     if wanted.size <= SMALL_OBJECT:
-        middle: bytes = client.get_object(Bucket=bucket, Key=wanted.source)["Body"].read()
+        middle = _read(client, wanted.size, Bucket=bucket, Key=wanted.source)
         body = wanted.before + middle + wanted.after
         client.put_object(Bucket=bucket, Key=key, Body=body, ContentType=wanted.content_type)
         return
@@ -51,7 +53,7 @@ def _upload_parts(client: Any, upload: dict[str, str], wanted: Composition) -> l
     """The first part takes the object's beginning along: alone, `before` would be too small."""
     source = {"Bucket": upload["Bucket"], "Key": wanted.source}
     ranges = list(_ranges(_SMALLEST_PART, wanted.size))
-    head: bytes = client.get_object(**source, Range=f"bytes=0-{_SMALLEST_PART - 1}")["Body"].read()
+    head = _read(client, _SMALLEST_PART, **source, Range=f"bytes=0-{_SMALLEST_PART - 1}")
 
     def put(number: int, body: bytes) -> dict[str, Any]:
         answer = client.upload_part(**upload, PartNumber=number, Body=body)
@@ -66,6 +68,14 @@ def _upload_parts(client: Any, upload: dict[str, str], wanted: Composition) -> l
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         middle = pool.map(copy, enumerate(ranges, start=2))
         return [put(1, wanted.before + head), *middle, put(len(ranges) + 2, wanted.after)]
+
+
+def _read(client: Any, size: int, **asked: str) -> bytes:
+    """Raises IncompleteReadError where the answer does not have `size` bytes."""
+    data: bytes = client.get_object(**asked)["Body"].read()
+    if len(data) != size:
+        raise IncompleteReadError(actual_bytes=len(data), expected_bytes=size)
+    return data
 
 
 def _ranges(begin: int, size: int) -> Iterator[str]:

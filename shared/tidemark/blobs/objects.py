@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -9,12 +10,14 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote
 
-from tidemark.protocol.errors import Busy, OutOfReach
+from tidemark.protocol.errors import Busy, Damaged, OutOfReach
+from tidemark.replies import crc32_header
 from tidemark.signed import (
     Account,
     BlockingHttp,
     Failure,
     Http,
+    NoAnswer,
     Request,
     Service,
     persist,
@@ -27,7 +30,11 @@ body. Raises NoAnswer. Tests count and break calls here."""
 
 ANSWER_SECONDS: Final = 6.0
 
+_log = logging.getLogger("tidemark")
+
 _METHODS: Final = {"GetObject": "GET", "PutObject": "PUT"}
+#: Names the checksum that was sent with the object, as boto3 asks for it.
+_WITH_CHECKSUM: Final = {"x-amz-checksum-mode": "ENABLED"}
 THROTTLED: Final = frozenset({"SlowDown", "ThrottlingException"})
 #: The bucket or the object is elsewhere, not for us, or not there. (Where listing is not allowed,
 #: S3 says 403 of an object that is not there, and nobody can tell which.)
@@ -51,6 +58,10 @@ class Refusal(Failure):
         return self.status >= 500 or self.status == 429
 
 
+class WrongSize(NoAnswer):
+    """Another object than the one that was asked for, or a part of it."""
+
+
 class Objects:
     """Whole objects of one bucket. What is put is immutable, so putting it twice is safe."""
 
@@ -59,17 +70,24 @@ class Objects:
         self.sleep: Callable[[float], None] = time.sleep
         self.now: Callable[[], float] = time.monotonic
 
-    def get(self, key: str) -> bytes:
-        """Raises Busy where S3 is throttled, and OutOfReach where it does not answer or the
-        object is not to be had."""
-        return self._call("GetObject", key, b"")
+    def get(self, key: str, size: int | None = None) -> bytes:
+        """Raises Busy where S3 is throttled, OutOfReach where it does not answer or the object is not
+        to be had, and Damaged where the object does not have `size` bytes."""
+
+        def once() -> bytes:
+            data = self._once("GetObject", key, b"")
+            if size is not None and len(data) != size:
+                raise WrongSize(f"{key} has {len(data)} bytes in place of {size}")
+            return data
+
+        return self._call(once)
 
     def put(self, key: str, data: bytes) -> None:
-        self._call("PutObject", key, data)
+        self._call(lambda: self._once("PutObject", key, data))
 
-    def _call(self, operation: str, key: str, body: bytes) -> bytes:
+    def _call(self, once: Callable[[], bytes]) -> bytes:
         try:
-            return persist(lambda: self._once(operation, key, body), self.sleep, self.now)
+            return persist(once, self.sleep, self.now)
         except Failure as failure:
             raise _final(failure) from failure
 
@@ -87,14 +105,18 @@ def _final(failure: Failure) -> Exception:
             return Busy()
         if not failure.is_passing and failure.status not in CLOSED:
             return failure
+    if isinstance(failure, WrongSize):
+        _log.error("a stored object is damaged: %s", failure)
+        return Damaged()
     return OutOfReach()
 
 
 def _send(http: Http, bucket: str, operation: str, key: str, body: bytes) -> tuple[int, bytes]:
     """Path style, so that a local endpoint needs no name of its own for the bucket."""
     path = f"/{bucket}/{quote(key, safe='/-_.~')}"
-    # A signature covers the body's hash, so what arrives is what was sent.
-    return http(Request(_METHODS[operation], path, {}, body))
+    # A signature covers the body's hash, so what arrives is what was sent. The checksum stays with it.
+    headers = crc32_header(body) if operation == "PutObject" else _WITH_CHECKSUM
+    return http(Request(_METHODS[operation], path, headers, body))
 
 
 def connect_objects(

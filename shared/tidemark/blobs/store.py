@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Protocol
 
+import urllib3
 from botocore import exceptions
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, FlexibleChecksumError
+from botocore.parsers import ResponseParserError
 
 from tidemark.blobs.compose import Composition, compose
 from tidemark.blobs.objects import CLOSED, THROTTLED, Objects
@@ -44,7 +46,8 @@ class Blobs(Protocol):
 
     def put(self, key: str, data: bytes) -> None: ...
 
-    def get(self, key: str) -> bytes: ...
+    def get(self, key: str, size: int | None = None) -> bytes:
+        """Raises Damaged where the object does not have `size` bytes."""
 
     def size(self, key: str) -> int | None:
         """None where there is no such object."""
@@ -80,20 +83,26 @@ class BlobStore:
     def put(self, key: str, data: bytes) -> None:
         self.objects.put(key, data)
 
-    def get(self, key: str) -> bytes:
-        return self.objects.get(key)
+    def get(self, key: str, size: int | None = None) -> bytes:
+        return self.objects.get(key, size)
 
     def size(self, key: str) -> int | None:
-        """Where listing is not allowed, S3 says 403 of what is not there."""
+        """Where listing is not allowed, S3 says 403 of what is not there.
+
+        Asked for with the first byte: the reply to a HEAD has no body, so nothing proves that its
+        headers are not cut in the middle of the size.
+        """
         with _translated():
             try:
-                answer = self._client.head_object(Bucket=self._bucket, Key=key)
+                answer = self._client.get_object(Bucket=self._bucket, Key=key, Range="bytes=0-0")
+                answer["Body"].read()
             except ClientError as fault:
+                if _status(fault) == 416:
+                    return 0
                 if _status(fault) in {403, 404}:
                     return None
                 raise
-        size: int = answer["ContentLength"]
-        return size
+        return int(answer["ContentRange"].rpartition("/")[2])
 
     def compose(self, key: str, wanted: Composition) -> None:
         with _translated():
@@ -113,17 +122,23 @@ class BlobStore:
 
     def delete(self, *keys: str) -> None:
         with _translated():
-            objects = [{"Key": key} for key in keys]
-            self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True})
+            self._delete(keys)
 
     def delete_prefix(self, prefix: str) -> None:
         """Remove every object whose key begins with `prefix`, 1,000 at a time."""
         with _translated():
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix)
             for page in pages:
-                keys = [{"Key": found["Key"]} for found in page.get("Contents", [])]
+                keys = [found["Key"] for found in page.get("Contents", [])]
                 if keys:
-                    self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": keys, "Quiet": True})
+                    self._delete(keys)
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        """What S3 could not delete stands in an answer of 200."""
+        objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        answer = self._client.delete_objects(Bucket=self._bucket, Delete=objects)
+        if failed := answer.get("Errors"):
+            raise OutOfReach from ClientError({"Error": failed[0]}, "DeleteObjects")
 
 
 @contextmanager
@@ -137,7 +152,14 @@ def _translated() -> Iterator[None]:
         if _status(fault) >= 500 or _status(fault) in CLOSED:
             raise OutOfReach from fault
         raise
-    except (exceptions.ConnectionError, exceptions.HTTPClientError, exceptions.IncompleteReadError) as fault:
+    except (
+        exceptions.ConnectionError,
+        exceptions.HTTPClientError,
+        exceptions.IncompleteReadError,
+        FlexibleChecksumError,
+        ResponseParserError,
+        urllib3.exceptions.HTTPError,  # of an error's body that breaks off, which botocore leaves as it is
+    ) as fault:
         raise OutOfReach from fault
 
 

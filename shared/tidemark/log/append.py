@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tidemark.log.records import Batch, StreamRecord
-from tidemark.log.schema import decode_batch, encode_batch, encode_producer, log_pk
+from tidemark.log.schema import decode_state, encode_batch, encode_producer, log_pk
 from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, TransactionRefused, Write
 from tidemark.protocol.producer import ProducerState
 
@@ -55,7 +55,7 @@ def put_producer(incarnation: str, state: ProducerState) -> Write:
 def check_landed(batch: Batch, existing: dict[str, object] | None) -> None:
     """Raises TailMoved unless the item that is in the way is the batch itself."""
     assert existing is not None, "a refused write names the item that is there"
-    winner = decode_batch(existing)
+    winner = decode_state(existing)
     if winner.append_id != batch.append_id:
         raise TailMoved(winner)
 

@@ -29,8 +29,15 @@ def deflate(data: bytes) -> bytes | None:
 
 
 def inflate(deflated: bytes, size: int) -> bytes:
-    """The bytes again, `size` of them."""
-    return zlib.decompress(deflated, _RAW, size)
+    """The bytes again, `size` of them. Raises ValueError where it would be more or fewer."""
+    inflating = zlib.decompressobj(_RAW)
+    try:
+        data = inflating.decompress(deflated, size + 1)
+    except zlib.error as failure:
+        raise ValueError(str(failure)) from failure
+    if len(data) != size or not inflating.eof or inflating.unused_data:
+        raise ValueError(f"{len(deflated)} bytes do not inflate to {size}")
+    return data
 
 
 def _smaller(data: bytes) -> bytes | None:

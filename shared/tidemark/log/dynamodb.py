@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from tidemark.protocol.errors import OutOfReach, Unavailable
-from tidemark.signed import Account, BlockingHttp, Failure, Http, Request, Service, persist, timed
+from tidemark.signed import Account, BlockingHttp, Failure, Http, NoAnswer, Request, Service, persist, timed
 
 Send = Callable[[str, bytes], tuple[int, bytes]]
 """Carries one operation and its JSON to DynamoDB, and brings back status and JSON.
@@ -44,6 +44,17 @@ _OUT_OF_REACH: Final = frozenset(
         "UnrecognizedClientException",
     }
 )
+
+#: What an answer always has, and what else it may have. Anything else answers another question.
+_ALWAYS: Final = {"Query": "Items", "Scan": "Count", "BatchWriteItem": "UnprocessedItems"}
+_WRITTEN: Final = frozenset({"Attributes", "ConsumedCapacity", "ItemCollectionMetrics"})
+_AT_MOST: Final = {
+    "GetItem": frozenset({"Item", "ConsumedCapacity"}),
+    "PutItem": _WRITTEN,
+    "UpdateItem": _WRITTEN,
+    "DeleteItem": _WRITTEN,
+    "TransactWriteItems": _WRITTEN,
+}
 
 
 class Fault(Failure):
@@ -97,10 +108,29 @@ class DynamoDB:
 
     def _once(self, operation: str, body: bytes) -> dict[str, Any]:
         status, answer = timed("DynamoDB", operation, lambda: self.send(operation, body))
-        parsed: dict[str, Any] = orjson.loads(answer) if answer else {}
+        parsed = _parse(operation, status, answer)
         if status != 200:
             raise Fault(status, parsed)
         return parsed
+
+
+def _parse(operation: str, status: int, answer: bytes) -> dict[str, Any]:
+    """Raises NoAnswer for what DynamoDB does not say in answer to the operation, neither as a result
+    nor as an error: something on the way has said it, and the call may have been carried out."""
+    try:
+        parsed = orjson.loads(answer)
+    except orjson.JSONDecodeError as failure:
+        raise NoAnswer(f"{operation}: the reply is not JSON (status {status})") from failure
+    if not isinstance(parsed, dict):
+        raise NoAnswer(f"{operation}: the reply is not a JSON object (status {status})")
+    if status == 200:
+        always, at_most = _ALWAYS.get(operation), _AT_MOST.get(operation)
+        fits = always in parsed if always else at_most is None or parsed.keys() <= at_most
+        if not fits or "__type" in parsed:
+            raise NoAnswer(f"{operation}: the reply has {', '.join(sorted(parsed)) or 'nothing'}")
+    elif "__type" not in parsed and status < 500:
+        raise NoAnswer(f"{operation}: the reply names no error (status {status})")
+    return parsed
 
 
 def _final(failure: Failure) -> Exception:

@@ -190,8 +190,13 @@ def cut_batch(batch: Batch, end: int | None) -> Batch:
         return batch
     cut_end = min(batch.end, end)
     size = cut_end - batch.start
-    data = None if batch.data is None else batch.data[:size]
-    return replace(batch, after=Tail(cut_end), data=data, lengths=cut_lengths(batch.lengths, size))
+    return replace(
+        batch,
+        after=Tail(cut_end),
+        data=None if batch.data is None else batch.data[:size],
+        blob_bytes=batch.size,
+        lengths=cut_lengths(batch.lengths, size),
+    )
 
 
 def cut_lengths(lengths: Sequence[int], size: int) -> tuple[int, ...]:

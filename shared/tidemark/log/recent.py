@@ -23,11 +23,12 @@ class RecentBatches:
         self._lock = Lock()
 
     def keep(self, incarnation: str, *batches: Batch) -> None:
-        """Of batches with data: the empty ones say how a stream ends, and that is asked."""
+        """Of batches with all their data: the empty ones say how a stream ends, and that is asked."""
         with self._lock:
             for batch in batches:
                 place = (incarnation, batch.start)
-                if batch.size and batch.data is not None and place not in self._batches:
+                has_all = batch.data is not None and len(batch.data) == batch.size > 0
+                if has_all and place not in self._batches:
                     self._batches[place] = batch
                     self._held_bytes += batch.size + _OVERHEAD_BYTES
             while self._held_bytes > self._capacity_bytes:

@@ -118,7 +118,8 @@ class StreamRecord:
 class Batch:
     """What one write added to the log, from `start` up to `after.offset`.
 
-    The bytes are in `data`, or, where that is None, in the blob named `blob`.
+    The bytes are in `data`, or, where that is None, in the blob named `blob`. A fork may inherit a part
+    of a batch; `blob_bytes` is then how long the whole blob is.
     `append_id` is the write's own mark: who finds it in the table knows that it landed.
     `appends` counts the messages of each append, where the batch holds several appends.
     A tombstone ends the log of a deleted stream: it holds the place of the next write. In
@@ -136,6 +137,7 @@ class Batch:
     appends: tuple[int, ...] = ()
     tombstone: bool = False
     behind_closing: bool = False
+    blob_bytes: int | None = None
 
     @property
     def end(self) -> int:

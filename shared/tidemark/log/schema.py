@@ -17,6 +17,7 @@ An attribute that says nothing (not closed, no producers) is left out.
 
 from __future__ import annotations
 
+import logging
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
@@ -38,6 +39,7 @@ from tidemark.log.records import (
     Waiter,
 )
 from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.errors import Damaged
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.offset import WIDTH, render_offset
@@ -49,6 +51,8 @@ Item = dict[str, Any]
 """An item in DynamoDB's own JSON: `{"pk": {"S": "…"}, …}`, binary values in base64."""
 
 Key = dict[str, Any]
+
+_log = logging.getLogger("tidemark")
 
 #: Sorts after an offset and before the next one.
 _BEHIND: Final = "."
@@ -330,7 +334,10 @@ def _encode_tail(tail: Tail) -> Item:
 
 
 def decode_batch(item: Item) -> Batch:
-    """Also of an item read with STATE_ATTRIBUTES alone: `data` is then of no meaning."""
+    """Raises Damaged where the bytes in the item are not as many as its offsets say.
+
+    Of an item read without its bytes (STATE_ATTRIBUTES, BOUNDARY_ATTRIBUTES) `data` is None.
+    """
     sk: str = item["sk"]["S"]
     start, end = decode_batch_start(sk), int(item["e"]["N"])
     return Batch(
@@ -347,13 +354,31 @@ def decode_batch(item: Item) -> Batch:
     )
 
 
+def decode_state(item: Item) -> Batch:
+    """A batch as an item read with STATE_ATTRIBUTES alone has it: what writers decide on. It is no
+    matter to them whether its bytes are well."""
+    return decode_batch({name: item[name] for name in STATE_ATTRIBUTES if name in item})
+
+
 def _decode_data(item: Item, size: int) -> bytes | None:
-    """None where the bytes are in a blob."""
-    if "b" in item:
-        return b64decode(item["b"]["B"])
-    if "z" in item:
-        return inflate(b64decode(item["z"]["B"]), size)
-    return None if "s" in item else b""
+    """None where the bytes are in a blob, or were not read."""
+    try:
+        if "z" in item:
+            return inflate(b64decode(item["z"]["B"]), size)
+        if "b" not in item:
+            return None if size else b""
+        data = b64decode(item["b"]["B"])
+    except ValueError as fault:
+        _log.error("a batch is damaged: %s at %s: %s", *_place(item), fault)
+        raise Damaged from fault
+    if len(data) != size:
+        _log.error("a batch is damaged: %s at %s has %d bytes in place of %d", *_place(item), len(data), size)
+        raise Damaged
+    return data
+
+
+def _place(item: Item) -> tuple[str, str]:
+    return item.get("pk", {}).get("S", "?"), item["sk"]["S"]
 
 
 def _decode_tail(item: Item, offset: int) -> Tail:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections import deque
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,7 +11,10 @@ from urllib.parse import urlsplit
 import httptools
 
 from tidemark.loop.steps import step_aside
-from tidemark.signed import NoAnswer, Request, Service
+from tidemark.signed import NoAnswer, Request, Service, whole
+
+_Reply = tuple[int, dict[str, str], bytes]
+"""Status, headers by names in lower case, and body."""
 
 
 class LoopHttp:
@@ -30,9 +34,9 @@ class LoopHttp:
         headers += [("Host", self._authority), ("Content-Length", str(len(request.body)))]
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
         head = f"{request.method} {request.path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
-        return step_aside(self._exchange(head, request.body))
+        return whole(request, *step_aside(self._exchange(head, request.body)))
 
-    async def _exchange(self, head: bytes, body: bytes) -> tuple[int, bytes]:
+    async def _exchange(self, head: bytes, body: bytes) -> _Reply:
         """Raises NoAnswer: the request may have arrived all the same."""
         try:
             async with asyncio.timeout(self._answer_seconds):
@@ -52,8 +56,9 @@ class LoopHttp:
     async def _connection(self) -> _Connection:
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_open:
+            if connection.is_quiet():
                 return connection
+            connection.close()
         _, connection = await asyncio.get_running_loop().create_connection(
             _Connection, self._host, self._port, ssl=self._is_tls or None
         )
@@ -67,20 +72,26 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.is_open = False
         self._transport: Any = None
+        self._unread = select.poll()
         self._parser: Any = None
+        self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
-        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+        self._answer: asyncio.Future[_Reply] | None = None
 
-    async def exchange(self, head: bytes, body: bytes) -> tuple[int, bytes]:
+    async def exchange(self, head: bytes, body: bytes) -> _Reply:
         self._answer = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
-        self._body = []
         self._transport.writelines((head, body))
         try:
             return await self._answer
         except BaseException:
             self.close()
             raise
+
+    def is_quiet(self) -> bool:
+        """Open, and nothing has arrived that nobody has asked for. Asked of the system: the loop may
+        not have taken it in yet."""
+        return self.is_open and not self._unread.poll(0)
 
     def close(self) -> None:
         self.is_open = False
@@ -90,26 +101,40 @@ class _Connection(asyncio.Protocol):
         if self._answer is None or self._answer.done():
             return
         if failure is None:
-            self._answer.set_result((self._parser.get_status_code(), b"".join(self._body)))
+            status = self._parser.get_status_code()
+            self._answer.set_result((status, self._headers, b"".join(self._body)))
         else:
             self._answer.set_exception(failure)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._unread.register(transport.get_extra_info("socket"), select.POLLIN)
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
+        if self._answer is None or self._answer.done():
+            self.close()  # Nobody has asked for it, and it must not answer the next request.
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as failure:
+            self.close()
             self._settle(failure)
 
     def connection_lost(self, _cause: Exception | None) -> None:
         self.is_open = False
         self._settle(ConnectionResetError("the connection was closed"))
 
+    def on_message_begin(self) -> None:
+        """Of httptools, as the next ones. A second reply right behind the first is nobody's."""
+        self._headers, self._body = {}, []
+        if self._answer is not None and self._answer.done():
+            self.close()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
     def on_body(self, body: bytes) -> None:
-        """Of httptools, as the next one."""
         self._body.append(body)
 
     def on_message_complete(self) -> None:

@@ -67,8 +67,8 @@ class _Blobs:
     def put(self, key: str, data: bytes) -> None:
         self.objects.put(key, data)
 
-    def get(self, key: str) -> bytes:
-        return self.objects.get(key)
+    def get(self, key: str, size: int | None = None) -> bytes:
+        return self.objects.get(key, size)
 
     def size(self, key: str) -> int | None:
         return self._call(lambda: self.blobs.size(key))

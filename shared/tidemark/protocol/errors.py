@@ -235,3 +235,16 @@ class OutOfReach(Refused):
 
     def __init__(self) -> None:
         super().__init__("Storage is out of reach, and nothing has changed; try again", {"Retry-After": "5"})
+
+
+class Damaged(Refused):
+    """What is stored is not as long as the log says. Which batch or object it is stands in the log
+    of the process; a reader gets nothing rather than a gap."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Stored data is damaged, so nothing of it is handed out; the operator's log says where",
+            {"Retry-After": "5"},
+        )

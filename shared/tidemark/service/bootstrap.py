@@ -44,7 +44,7 @@ def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
     if snapshot.size > MAX_ANSWER_BYTES:
         return _redirected(stores, record, snapshot)
     blob, reading = stores.concurrency.pair(
-        lambda: stores.blobs.get(snapshot.blob),
+        lambda: stores.blobs.get(snapshot.blob, snapshot.size),
         lambda: read_record(stores, record, snapshot.offset, MAX_ANSWER_BYTES - snapshot.size),
     )
     return _bootstrap(record, Part(snapshot.content_type.value, blob), reading)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 from tidemark.log.lifecycle import load_stream
@@ -10,13 +11,15 @@ from tidemark.log.records import StreamRecord
 from tidemark.log.schema import stream_key
 from tidemark.log.table import ConditionFailed
 from tidemark.log.tails import Known
-from tidemark.protocol.errors import Malformed, RetentionGone, StreamNotFound
+from tidemark.protocol.errors import Damaged, Malformed, RetentionGone, StreamNotFound
 from tidemark.protocol.expiry import needs_renewal
 from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.load import ended, existing, known_from, last_used_ms, load_known
 from tidemark.service.stores import Stores
+
+_log = logging.getLogger("tidemark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +81,25 @@ def _reading(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> R
 
 
 def _with_blobs(stores: Stores, page: Page) -> Page:
-    """The page with the bytes that lie in S3, all fetched at once."""
-    names = [batch.blob for batch in page.batches if batch.data is None and batch.blob is not None]
-    if not names:
-        return page
-    blobs = iter(stores.fetch(names))
-    batches = (
-        replace(batch, data=next(blobs)[: batch.size]) if batch.data is None else batch
+    """The page with the bytes that lie in S3, all fetched at once. Raises Damaged unless every batch
+    has all its bytes then: what came next would be taken for what is missing."""
+    wanted = [
+        (batch.blob, batch.blob_bytes or batch.size)
         for batch in page.batches
-    )
-    return replace(page, batches=tuple(batches))
+        if batch.data is None and batch.blob is not None
+    ]
+    if wanted:
+        blobs = iter(stores.fetch(wanted))
+        batches = (
+            replace(batch, data=next(blobs)[: batch.size]) if batch.data is None and batch.blob else batch
+            for batch in page.batches
+        )
+        page = replace(page, batches=tuple(batches))
+    for batch in page.batches:
+        if len(batch.data or b"") != batch.size:
+            _log.error("a batch is damaged: %s of %d bytes at %d", batch.append_id, batch.size, batch.start)
+            raise Damaged
+    return page
 
 
 def _load_page(stores: Stores, key: StreamKey, start: int, now_ms: int) -> tuple[StreamRecord, Page]:

@@ -41,7 +41,7 @@ def read_snapshot(stores: Stores, key: StreamKey, offset: int) -> SnapshotReadin
     if snapshot.size > MAX_ANSWER_BYTES:
         url = stores.blobs.url_to_get(snapshot.blob, URL_SECONDS, snapshot.content_type.value)
         return SnapshotReading(known, snapshot, url=url)
-    return SnapshotReading(known, snapshot, data=stores.blobs.get(snapshot.blob))
+    return SnapshotReading(known, snapshot, data=stores.blobs.get(snapshot.blob, snapshot.size))
 
 
 def delete_snapshot(stores: Stores, key: StreamKey, offset: int) -> None:

@@ -44,11 +44,11 @@ class Stores:
     new_id: Callable[[], str] = new_id
     concurrency: Concurrency = field(default_factory=Threads)
 
-    def fetch(self, names: Sequence[str]) -> list[bytes]:
-        """Several blobs at once."""
-        if len(names) == 1:
-            return [self.blobs.get(names[0])]
-        return self.concurrency.each(self.blobs.get, names)
+    def fetch(self, wanted: Sequence[tuple[str, int]]) -> list[bytes]:
+        """Several blobs at once, by name and size. Raises Damaged where one has another size."""
+        if len(wanted) == 1:
+            return [self.blobs.get(*wanted[0])]
+        return self.concurrency.each(lambda blob: self.blobs.get(*blob), wanted)
 
     def pause(self, tries: int) -> None:
         """Step aside for the other writers of a crowded stream, longer each time."""

@@ -1,0 +1,335 @@
+"""A batch whose stored bytes are not as many as its offsets say: a reader gets 503, never a gap, the log of
+the process says where, and nobody keeps it. And boto3's own replies, cut."""
+
+from __future__ import annotations
+
+import os
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.buckets import key_in_new_bucket, publish
+from tests.faults.proxy import Proxy, Reply, Sent
+from tests.support import Process, World, a_key
+from tidemark.blobs.compose import Composition
+from tidemark.log.deflate import deflate, inflate
+from tidemark.log.read import load_last
+from tidemark.log.recent import RecentBatches
+from tidemark.log.records import Batch
+from tidemark.log.schema import log_pk
+from tidemark.protocol.errors import Damaged, OutOfReach
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.tail import Tail
+from tidemark.service.append import INLINE_BYTES
+from tidemark.service.bootstrap import bootstrap
+from tidemark.service.load import load_known
+from tidemark.service.read import read
+from tidemark.service.read_snapshot import read_snapshot
+from tidemark.wake.queue import Queues, QueueUnavailable, sqs_client
+
+SMALL, SHRINKS, LARGE = b"12345", b"shrinks " * 200, b"large " * (INLINE_BYTES // 6 + 1)
+Item = dict[str, Any]
+
+
+def binary(data: bytes) -> dict[str, str]:
+    return {"B": b64encode(data).decode()}
+
+
+def of(item: Item, name: str) -> bytes:
+    return b64decode(item[name]["B"])
+
+
+DAMAGES: dict[str, tuple[bytes, Callable[[Item], Item]]] = {
+    "shorter": (SMALL, lambda item: item | {"b": binary(of(item, "b")[:-1])}),
+    "longer": (SMALL, lambda item: item | {"b": binary(of(item, "b") + b"6")}),
+    "gone": (SMALL, lambda item: {name: value for name, value in item.items() if name != "b"}),
+    "no base64": (SMALL, lambda item: item | {"b": {"B": ""}}),
+    "deflated shorter": (SHRINKS, lambda item: item | {"z": binary(deflate(SHRINKS[:-1]) or b"")}),
+    "deflated longer": (SHRINKS, lambda item: item | {"z": binary(deflate(SHRINKS + b"x") or b"")}),
+    "deflated cut": (SHRINKS, lambda item: item | {"z": binary(of(item, "z")[:-3])}),
+    "deflated and more": (SHRINKS, lambda item: item | {"z": binary(of(item, "z") + b"more")}),
+    "not deflated": (SHRINKS, lambda item: item | {"z": binary(b"\xff\xff\xff")}),
+}
+
+
+def damage(process: Process, key: StreamKey, start: int, change: Callable[[Item], Item]) -> None:
+    record = load_known(process.stores, key).record
+    (item, *_), _ = process.stores.table.query(log_pk(key, record.incarnation), at_least=f"{start:016d}")
+    process.stores.table.put(change(item))
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_batch_is_never_handed_out(
+    world: World, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    body, change = DAMAGES[kind]
+    writer, reader, key = world.process(), world.process(), a_key()
+    writer.create(key)
+    for each in (b"first", body, b"last"):
+        writer.append(key, each)
+    damage(writer, key, 5, change)
+    for start in (0, 5, 6):
+        with pytest.raises(Damaged):
+            read(reader.stores, key, start)
+    assert "damaged" in caplog.text
+    assert read(reader.stores, key, 5 + len(body)).data == b"last", "what lies behind is well"
+    incarnation = load_known(writer.stores, key).record.incarnation
+    assert reader.stores.recent.chain(incarnation, 5, 1 << 20) == []
+
+
+def test_a_damaged_batch_does_not_keep_writers_from_writing(world: World) -> None:
+    """They decide on its state, which is there; also one that finds it in its way."""
+    writer, rival, key = world.process(), world.process(), a_key()
+    writer.create(key)
+    rival.append(key, SMALL)
+    damage(rival, key, 0, DAMAGES["shorter"][1])
+    writer.append(key, b"by a loser of a race")
+    assert load_known(rival.stores, key).tail.offset == 25
+    assert read(rival.stores, key, 5).data == b"by a loser of a race"
+
+
+@pytest.mark.parametrize("stored", [b"", LARGE[:-1], LARGE + b"x"], ids=["empty", "shorter", "longer"])
+def test_a_large_body_of_another_length_is_never_handed_out(
+    world: World, stored: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer, reader, key = world.process(), world.process(), a_key()
+    writer.create(key)
+    for each in (b"first", LARGE, b"last"):
+        writer.append(key, each)
+    incarnation = load_known(writer.stores, key).record.incarnation
+    last = load_last(writer.stores.table, log_pk(key, incarnation))
+    assert last is not None
+    (found,) = writer.s3.list_objects_v2(Bucket=world.bucket_name, Prefix=f"log/{incarnation}/")["Contents"]
+    writer.s3.put_object(Bucket=world.bucket_name, Key=found["Key"], Body=stored)
+    reader.objects.sleep = lambda _: None
+    with pytest.raises(Damaged):
+        read(reader.stores, key, 0)
+    assert found["Key"] in caplog.text
+    assert reader.stores.recent.chain(incarnation, 5, 1 << 20) == []
+
+
+def test_a_fork_inherits_a_part_of_a_large_body(world: World) -> None:
+    """Its part of the batch is shorter than the object, and the object is checked as a whole."""
+    process, key, forked = world.process(), a_key(), a_key("fork")
+    process.create(key)
+    process.append(key, LARGE)
+    process.fork(forked, key, 0, 10)
+    assert world.process().read_all(forked) == LARGE[:10]
+    record = load_known(process.stores, key).record
+    (found,) = process.s3.list_objects_v2(Bucket=world.bucket_name, Prefix=f"log/{record.incarnation}/")[
+        "Contents"
+    ]
+    process.s3.put_object(Bucket=world.bucket_name, Key=found["Key"], Body=LARGE[:-1])
+    reader = world.process()
+    reader.objects.sleep = lambda _: None
+    with pytest.raises(Damaged):
+        reader.read_all(forked)
+
+
+def test_a_snapshot_of_another_length_is_never_handed_out(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = world.process()
+    key = key_in_new_bucket(process)
+    process.create(key)
+    process.append(key, b"x")
+    snapshot = publish(process, key, 1, b"<x>")
+    process.s3.put_object(Bucket=world.bucket_name, Key=snapshot.blob, Body=b"<x")
+    process.objects.sleep = lambda _: None
+    with pytest.raises(Damaged):
+        read_snapshot(process.stores, key, 1)
+    with pytest.raises(Damaged):
+        bootstrap(process.stores, key)
+    assert snapshot.blob in caplog.text
+
+
+@pytest.mark.parametrize("data", [None, b"", b"123", b"12345678"])
+def test_a_batch_without_all_its_bytes_is_not_kept(data: bytes | None) -> None:
+    whole = Batch(0, Tail(5), "id", 0, b"12345")
+    recent = RecentBatches(1 << 20)
+    recent.keep("incarnation", replace(whole, data=data))
+    assert recent.chain("incarnation", 0, 100) == []
+    recent.keep("incarnation", whole)
+    assert recent.chain("incarnation", 0, 100) == [whole]
+
+
+@pytest.mark.parametrize("size", [0, 799, 801, 5000])
+def test_what_inflates_to_another_size_is_refused(size: int) -> None:
+    deflated = deflate(b"x" * 800)
+    assert deflated is not None
+    with pytest.raises(ValueError, match="inflate"):
+        inflate(deflated, size)
+
+
+# --- boto3's own replies ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def bucket(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Process, Proxy]]:
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
+    with Proxy(os.environ["AWS_ENDPOINT_URL_S3"]) as proxy:
+        monkeypatch.setitem(os.environ, "AWS_ENDPOINT_URL_S3", proxy.endpoint)
+        process = world.process()
+        process.objects.sleep = lambda _: None
+        yield process, proxy
+
+
+def cuts(proxy: Proxy, call: Callable[[], object], step: int) -> Iterator[int]:
+    """Cut every reply to a call behind each byte, or each few. The operation stands still meanwhile."""
+    with proxy.spoiling(lambda reply: Sent(reply.raw)) as seen:
+        call()
+    assert seen
+    for position in range(0, min(len(reply.raw) for reply in seen), step):
+        with proxy.spoiling(lambda reply, position=position: Sent(reply.raw[:position], close=True)):  # type: ignore[misc]
+            yield position
+
+
+def test_a_size_is_never_half_a_number(bucket: tuple[Process, Proxy]) -> None:
+    """The size of what a client has uploaded is what its snapshot is published with."""
+    process, proxy = bucket
+    process.stores.blobs.put("a", bytes(1234))
+    positions = list(cuts(proxy, lambda: process.stores.blobs.size("a"), 7))
+    assert len(positions) > 50
+    for _ in cuts(proxy, lambda: process.stores.blobs.size("a"), 7):
+        with pytest.raises(OutOfReach):
+            process.stores.blobs.size("a")
+    assert process.stores.blobs.size("a") == 1234
+    process.stores.blobs.put("empty", b"")
+    assert process.stores.blobs.size("empty") == 0
+    assert process.stores.blobs.size("nothing") is None
+
+
+def test_a_deletion_counts_once_s3_has_said_so(bucket: tuple[Process, Proxy]) -> None:
+    """The janitor forgets what it believes to be deleted."""
+    process, proxy = bucket
+    for _ in cuts(proxy, lambda: process.stores.blobs.delete("a"), 9):
+        with pytest.raises(OutOfReach):
+            process.stores.blobs.delete("a")
+    for _ in cuts(proxy, lambda: process.stores.blobs.delete_prefix("log/"), 9):
+        with pytest.raises(OutOfReach):
+            process.stores.blobs.delete_prefix("log/")
+
+
+def test_a_deletion_that_failed_in_part_has_failed(bucket: tuple[Process, Proxy]) -> None:
+    process, proxy = bucket
+    error = b"<Error><Key>a</Key><Code>InternalError</Code><Message>no</Message></Error>"
+
+    def failed(reply: Reply) -> Sent:
+        return Sent(reply.with_body(b"<DeleteResult>" + error + b"</DeleteResult>").raw)
+
+    with proxy.spoiling(failed), pytest.raises(OutOfReach) as raised:
+        process.stores.blobs.delete("a")
+    assert isinstance(raised.value.__cause__, ClientError)
+
+
+@pytest.mark.parametrize("small_object", [20 * 1024 * 1024, 0], ids=["in one piece", "in parts"])
+def test_a_composition_is_whole_or_not_there(
+    bucket: tuple[Process, Proxy], monkeypatch: pytest.MonkeyPatch, small_object: int
+) -> None:
+    """One of its replies is cut, in turn: some ten bytes of each reply."""
+    monkeypatch.setattr("tidemark.blobs.compose.SMALL_OBJECT", small_object)
+    monkeypatch.setattr("tidemark.blobs.compose._SMALLEST_PART", 1000)
+    process, proxy = bucket
+    data = bytes(range(256)) * 20
+    process.stores.blobs.put("source", data)
+    wanted = Composition("text/plain", b"<", "source", len(data), b">")
+    with proxy.spoiling(lambda reply: Sent(reply.raw)) as seen:
+        process.stores.blobs.compose("composed", wanted)
+    assert process.stores.blobs.get("composed") == b"<" + data + b">"
+    for number, reply in enumerate(list(seen)):
+        for position in range(0, len(reply.raw), max(60, len(reply.raw) // 10)):
+            process.stores.blobs.delete("composed")
+            with proxy.spoiling(cut_one(number, position)), suppress(OutOfReach):
+                process.stores.blobs.compose("composed", wanted)
+            assert process.stores.blobs.size("composed") in {None, len(data) + 2}
+            process.stores.blobs.compose("composed", wanted)
+            assert process.stores.blobs.get("composed") == b"<" + data + b">", (reply.operation, position)
+
+
+@pytest.mark.parametrize("tag", [None, '"0123'], ids=["none", "half"])
+@pytest.mark.parametrize("operation", ["PutObject", "UploadPart", "GetObject"])
+def test_what_is_composed_needs_its_tags(
+    bucket: tuple[Process, Proxy], monkeypatch: pytest.MonkeyPatch, operation: str, tag: str | None
+) -> None:
+    """A reply without a body can end behind its length; the tag may come later."""
+    if operation != "PutObject":
+        monkeypatch.setattr("tidemark.blobs.compose.SMALL_OBJECT", 0)
+        monkeypatch.setattr("tidemark.blobs.compose._SMALLEST_PART", 1000)
+    process, proxy = bucket
+    data, spoiled = bytes(5000), list[Reply]()
+    process.stores.blobs.put("source", data)
+
+    def spoil(reply: Reply) -> Sent:
+        if reply.operation != operation or spoiled:
+            return Sent(reply.raw)
+        spoiled.append(reply)
+        return Sent(reply.with_header("etag", tag).raw)
+
+    with proxy.spoiling(spoil) as seen:
+        process.stores.blobs.compose("composed", Composition("text/plain", b"<", "source", len(data), b">"))
+    assert spoiled
+    assert [reply.operation for reply in seen].count(operation) > 1
+    assert process.stores.blobs.get("composed") == b"<" + data + b">"
+
+
+@pytest.mark.parametrize(
+    ("body", "checksum"),
+    [(bytes(4999), True), (bytes(4999), False), (b"x" * 5000, True)],
+    ids=["shorter", "shorter, no checksum", "another"],
+)
+def test_nothing_is_composed_of_another_object(
+    bucket: tuple[Process, Proxy], body: bytes, checksum: bool
+) -> None:
+    """Told by its checksum, or, where S3 names none that this can compute, by its size."""
+    process, proxy = bucket
+    process.stores.blobs.put("source", bytes(5000))
+
+    def spoil(reply: Reply) -> Sent:
+        if reply.operation != "GetObject":
+            return Sent(reply.raw)
+        changed = reply.with_body(body)
+        return Sent((changed if checksum else changed.with_header("x-amz-checksum-crc32", None)).raw)
+
+    with proxy.spoiling(spoil), pytest.raises(OutOfReach):
+        process.stores.blobs.compose("composed", Composition("text/plain", b"<", "source", 5000, b">"))
+
+
+def test_an_error_that_breaks_off_is_out_of_reach(bucket: tuple[Process, Proxy]) -> None:
+    """botocore reads the body of an error elsewhere than all others."""
+    process, proxy = bucket
+    for _ in cuts(proxy, lambda: process.stores.blobs.size("nothing"), 23):
+        with pytest.raises(OutOfReach):
+            process.stores.blobs.size("nothing")
+
+
+def cut_one(number: int, position: int) -> Callable[[Reply], Sent]:
+    count = iter(range(1000))
+    return lambda reply: Sent(reply.raw[:position], close=True) if next(count) == number else Sent(reply.raw)
+
+
+@pytest.mark.parametrize("operation", ["create", "receive", "send", "all"])
+def test_a_reply_of_sqs_that_is_cut_is_none(
+    services: object, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """A ring that was received by nobody must not look like no ring."""
+    monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
+    with Proxy(os.environ["AWS_ENDPOINT_URL_SQS"]) as proxy:
+        monkeypatch.setitem(os.environ, "AWS_ENDPOINT_URL_SQS", proxy.endpoint)
+        client = sqs_client()
+        queues = Queues(lambda: client, "cut-")
+        url = queues.create(0)
+        calls: dict[str, Callable[[], object]] = {
+            "create": lambda: queues.create(0),
+            "receive": lambda: queues.receive(url, 0),
+            "send": lambda: queues.send(url, ["x"]),
+            "all": lambda: list(queues.all()),
+        }
+        for _ in cuts(proxy, calls[operation], 20):
+            with pytest.raises(QueueUnavailable):
+                calls[operation]()
+        queues.delete(url)
