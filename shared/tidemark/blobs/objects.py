@@ -9,7 +9,8 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote
 
-from tidemark.protocol.errors import Busy, OutOfReach
+from tidemark.breaker import Breaker, breaker_of
+from tidemark.protocol.errors import Busy, OutOfReach, StorageSilent
 from tidemark.signed import (
     Account,
     BlockingHttp,
@@ -17,6 +18,8 @@ from tidemark.signed import (
     Http,
     Request,
     Service,
+    Silent,
+    guarded,
     persist,
     timed,
 )
@@ -54,14 +57,15 @@ class Refusal(Failure):
 class Objects:
     """Whole objects of one bucket. What is put is immutable, so putting it twice is safe."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, breaker: Breaker | None = None) -> None:
         self.send = send
+        self.breaker = breaker or Breaker()
         self.sleep: Callable[[float], None] = time.sleep
         self.now: Callable[[], float] = time.monotonic
 
     def get(self, key: str) -> bytes:
-        """Raises Busy where S3 is throttled, and OutOfReach where it does not answer or the
-        object is not to be had."""
+        """Raises Busy where S3 is throttled, OutOfReach where it does not answer or the object is
+        not to be had, and StorageSilent where it was not asked: it is known not to answer."""
         return self._call("GetObject", key, b"")
 
     def put(self, key: str, data: bytes) -> None:
@@ -74,7 +78,9 @@ class Objects:
             raise _final(failure) from failure
 
     def _once(self, operation: str, key: str, body: bytes) -> bytes:
-        status, answer = timed("S3", operation, lambda: self.send(operation, key, body))
+        status, answer = guarded(
+            self.breaker, self.now, lambda: timed("S3", operation, lambda: self.send(operation, key, body))
+        )
         if status != 200:
             raise Refusal(operation, status, answer)
         return answer
@@ -87,7 +93,7 @@ def _final(failure: Failure) -> Exception:
             return Busy()
         if not failure.is_passing and failure.status not in CLOSED:
             return failure
-    return OutOfReach()
+    return StorageSilent() if isinstance(failure, Silent) and failure.is_known else OutOfReach()
 
 
 def _send(http: Http, bucket: str, operation: str, key: str, body: bytes) -> tuple[int, bytes]:
@@ -104,4 +110,6 @@ def connect_objects(
     endpoint: str | None = None,
 ) -> Objects:
     """Where boto3 would connect to, unless an endpoint is named."""
-    return Objects(partial(_send, http(account.s3(endpoint), ANSWER_SECONDS), bucket))
+    service = account.s3(endpoint)
+    send = partial(_send, http(service, ANSWER_SECONDS), bucket)
+    return Objects(send, breaker_of("S3", service.endpoint))

@@ -16,7 +16,7 @@ from tidemark.protocol.errors import Refused
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import AppendRequest, append
 from tidemark.service.concurrency import Run
-from tidemark.service.group_commit import GroupCommit
+from tidemark.service.group_commit import GroupCommit, Left
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.wake.hub import Hub
@@ -39,6 +39,15 @@ class OnLoop(Protocol):
     async def close(self) -> None: ...
 
 
+class Append(Protocol):
+    """Commits one append, and raises what refuses it. `left` returns once the client has gone: an
+    append that still waits for its turn is then not sent."""
+
+    def __call__(
+        self, key: StreamKey, request: AppendRequest, left: Left | None = None, /
+    ) -> Awaitable[Outcome]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     """`run` makes calls on `stores`. `look` is the same for readers that wait, on stores of
@@ -49,7 +58,7 @@ class Backend:
     run: Run
     look_stores: Stores
     look: Look
-    append: Callable[[StreamKey, AppendRequest], Awaitable[Outcome]]
+    append: Append
     wake: Wake
     on_loop: OnLoop | None = None
 
@@ -85,7 +94,7 @@ async def _look_on_the_spot(_name: Hashable, call: Callable[[], _T], /) -> _T:
 def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
     """For Lambda: an environment has one request, so nothing is gained by a thread."""
 
-    async def append_alone(key: StreamKey, request: AppendRequest) -> Outcome:
+    async def append_alone(key: StreamKey, request: AppendRequest, _left: Left | None = None) -> Outcome:
         answer = append(stores, key, [request])[0]
         if isinstance(answer, Refused):
             raise answer
