@@ -40,14 +40,15 @@ class Breaker:
 
     def admit(self, now: float) -> bool:
         """Whether a call may be sent now. While the breaker is open only a probe may."""
-        if self._probe_at is None:
+        if not self.is_open:
             return True
         with self._lock:
-            probe_at = self._probe_at
-            if probe_at is not None and now < probe_at:
-                return False
-            self._probe_at = None if probe_at is None else now + PROBE_SECONDS
-            return True
+            if self._probe_at is None:  # It was closed just now.
+                return True
+            is_probe = now >= self._probe_at
+            if is_probe:
+                self._probe_at = now + PROBE_SECONDS
+            return is_probe
 
     def answered(self, now: float) -> None:
         """The service has answered a try."""
