@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -28,6 +28,8 @@ _T = TypeVar("_T")
 
 #: How many storage calls a process that serves many requests makes at once.
 _THREADS = 64
+#: How many event streams read their first page at once.
+_FIRST_PAGES = 8
 
 
 class OnLoop(Protocol):
@@ -61,6 +63,8 @@ class Backend:
     append: Append
     wake: Wake
     on_loop: OnLoop | None = None
+    #: For the first pages of event streams: a thousand that begin at once do not hold a thousand.
+    first_pages: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FIRST_PAGES))
 
     @property
     def hub(self) -> Hub:

@@ -104,7 +104,8 @@ async def _server_sent_events(
         with PROCESS.waiting("sse"):
             record, events = await gathered_events(backend, key, asked)
         return Response(events, headers=answers.event_stream_headers(record))
-    reading = await backend.run(lambda: read(backend.stores, key, asked.read_from))
+    async with backend.first_pages:
+        reading = await backend.run(lambda: read(backend.stores, key, asked.read_from, small=True))
     headers = answers.event_stream_headers(reading.record)
     return StreamingResponse(_counted(event_stream(backend, key, asked, reading)), headers=headers)
 
