@@ -308,6 +308,8 @@ async def event_stream(
                     yield piece
                 if time.monotonic() >= deadline:
                     return
+                # A client that takes all at once must not keep the others from being served.
+                await asyncio.sleep(0)
             if is_closed:
                 return
             try:

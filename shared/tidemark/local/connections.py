@@ -8,8 +8,11 @@ that nobody else can have. Each of the limits can be set by an environment varia
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import json
 import resource
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
@@ -18,11 +21,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 #: What a transport may hold of an answer before whoever writes it has to wait.
 WRITE_BUFFER_BYTES: Final = 16 * 1024
+#: What the kernel may hold of it beyond that. By itself it would take 4 MB for a client that does not read.
+SEND_BUFFER_BYTES: Final = 256 * 1024
 #: Descriptors that are no client's: the engines, the listener, log files, the loop itself.
 OWN_DESCRIPTORS: Final = 64
 #: More than so many are not asked for, whatever the system would allow.
 MOST_DESCRIPTORS: Final = 65_536
 RETRY_SECONDS: Final = 5
+#: After so many connections have ended, and a moment later, freed memory is given back.
+TRIM_AFTER: Final = 100
+TRIM_SECONDS: Final = 2.0
 #: A connection that is refused is read for so long, so that its client reads why; with more than so
 #: many of them at once the next ones are closed without a word.
 LINGER_SECONDS: Final = 2.0
@@ -84,6 +92,26 @@ def protocol_of(limits: Limits, max_connections: int) -> type[HttpToolsProtocol]
     return type("Connection", (Connection,), bounds)
 
 
+class Freed:
+    """Gives memory back to the system after many connections have ended: the C library keeps what
+    was freed between two things that are still there, and that adds up."""
+
+    def __init__(self) -> None:
+        self._ended = 0
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Of glibc alone.
+
+    def ended(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._ended += 1
+        if self._ended == TRIM_AFTER and self._trim is not None:
+            loop.call_later(TRIM_SECONDS, self._give_back)
+
+    def _give_back(self) -> None:
+        self._ended = 0
+        gc.collect()
+        if self._trim is not None:
+            self._trim(0)
+
+
 class Connection(HttpToolsProtocol):
     """One at a time of two timers runs: for a request that is on its way, and for an answer that
     is not read. Neither is needed where a request arrives whole and its answer is taken at once."""
@@ -91,6 +119,7 @@ class Connection(HttpToolsProtocol):
     limits: ClassVar[Limits] = Limits()
     max_connections: ClassVar[int] = 10_000
     lingering: ClassVar[set[Connection]] = set()
+    freed: ClassVar[Freed] = Freed()
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -101,6 +130,8 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         if len(self.connections) > self.max_connections:
             self._refuse(503, "Too many connections; try again in 5 s", f"retry-after: {RETRY_SECONDS}\r\n")
             return
@@ -111,6 +142,7 @@ class Connection(HttpToolsProtocol):
         self._stop_receiving()
         self.resume_writing()
         super().connection_lost(exc)
+        self.freed.ended(self.loop)
 
     def data_received(self, data: bytes) -> None:
         if self in self.lingering or self.transport.is_closing():
