@@ -218,7 +218,7 @@ def test_the_end_of_the_server_does_not_wait_for_a_client_that_does_not_read(
 def test_a_connection_beyond_the_limit_gets_503_and_when_to_come_again() -> None:
     """Those that are there go on, and when one leaves another may come."""
 
-    async def scenario(port: int, _: Application) -> list[bytes]:
+    async def scenario(port: int, application: Application) -> list[bytes]:
         held = [await asyncio.open_connection(LOOPBACK, port) for _ in range(5)]
         for reader, writer in held:
             writer.write(GET)
@@ -280,12 +280,12 @@ def test_descriptors_bound_the_connections(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_descriptor_limit_is_raised_as_far_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(connections.resource, "setrlimit", lambda _, limits: asked.append(limits))
-    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (1024, 4096))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     assert raise_descriptor_limit() == 4096
-    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (1024, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, resource.RLIM_INFINITY))
     assert raise_descriptor_limit() == connections.MOST_DESCRIPTORS
-    monkeypatch.setattr(connections.resource, "getrlimit", lambda _: (4096, 4096))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4096, 4096))
     assert raise_descriptor_limit() == 4096
     assert asked == [(4096, 4096), (connections.MOST_DESCRIPTORS, resource.RLIM_INFINITY)]
 

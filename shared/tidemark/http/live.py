@@ -148,7 +148,7 @@ def _behind(reading: Reading) -> Reading:
     return Reading(reading.record, Page(reading.page.end, (), up_to_date=True))
 
 
-def _look(stores: Stores, wake: Wake | None, seen: Reading, *, small: bool) -> tuple[Reading, float]:
+def _look(stores: Stores, wake: Wake | None, seen: Reading, *, small: bool = False) -> tuple[Reading, float]:
     """What there is behind `seen`, and how long to wait for a ring if there is nothing.
 
     Without `wake` there is more to read at once, so nothing needs to ring.
