@@ -19,6 +19,7 @@ from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.session import get_session
 
+from tidemark.breaker import Breaker
 from tidemark.meter import PROCESS, RETRIES
 from tidemark.replies import missing, missing_of_object
 
@@ -61,6 +62,10 @@ class NoAnswer(Failure):
 
     is_passing = True
     is_known = False
+
+
+class Silent(Failure):
+    """Not sent: the service is known to be silent (`breaker.py`)."""
 
 
 class Service:
@@ -158,6 +163,22 @@ def persist(call: Callable[[], _T], sleep: Callable[[float], None], now: Callabl
         PROCESS.add(RETRIES)
         sleep(random.uniform(0, _FIRST_DELAY_SECONDS * 2**tried))
     raise AssertionError("unreachable")
+
+
+def guarded(
+    breaker: Breaker, now: Callable[[], float], send: Callable[[], tuple[int, bytes]]
+) -> tuple[int, bytes]:
+    """The call, sent unless the service is known to be silent. Raises Silent, NoAnswer."""
+    sent = now()
+    if not breaker.admit(sent):
+        raise Silent("the service does not answer; not sent")
+    try:
+        answer = send()
+    except NoAnswer:
+        breaker.silent(sent, now())
+        raise
+    breaker.answered(now())
+    return answer
 
 
 def timed(service: str, operation: str, call: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:

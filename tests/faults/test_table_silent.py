@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,6 +36,8 @@ Send = Callable[..., tuple[int, bytes]]
 def way(request: pytest.FixtureRequest, services: LocalServices) -> Iterator[Way]:
     with in_environment(services), pytest.MonkeyPatch.context() as patch:
         patch.setattr("tidemark.signed.random.uniform", lambda *_: 0.0)
+        # However slow this machine is: the breaker has tests of its own.
+        patch.setattr("tidemark.breaker.SILENT_SECONDS", math.inf)
         with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
             yield opened
 

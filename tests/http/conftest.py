@@ -61,6 +61,8 @@ def clock(world: World) -> Clock:
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page ends at the first batch end behind ten bytes."""
     monkeypatch.setattr("tidemark.service.read.read_page", partial(read_page, limit_bytes=10))
+    monkeypatch.setattr("tidemark.service.read.SMALL_PAGE_BYTES", 10)
+    monkeypatch.setattr("tidemark.http.live.SMALL_PAGE_BYTES", 10)
 
 
 @pytest.fixture

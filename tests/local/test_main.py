@@ -142,6 +142,15 @@ def test_streams_survive_kill_9_of_everything(start: Start, dynoxide_binary: Pat
     assert second.end()[0] == 0
 
 
+def test_an_ipv6_address_is_served(start: Start, dynoxide_binary: Path, via: str) -> None:
+    """Its colons are in the Host header of every request, the health check's first of all."""
+    system = System(start(VIA=via, HOST="::1"))
+    assert re.match(r"Tidemark is ready at http://\[::1\]:\d+ ", system.line), system.line
+    assert system.request("PUT", "/v1/stream/six", Content_Type="text/plain")[0] == 201
+    assert system.request("GET", "/v1/stream/six")[0] == 200
+    assert system.end() == (0, "", "")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_open_event_stream_does_not_hold_the_end(start: Start, number: int) -> None:
     """The reader gets the end of its answer, not a broken connection; nobody gets a traceback."""

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote
 
-from tidemark.protocol.errors import Busy, Damaged, OutOfReach
+from tidemark.breaker import Breaker, breaker_of
+from tidemark.protocol.errors import Busy, Damaged, OutOfReach, StorageSilent
 from tidemark.replies import crc32_header
 from tidemark.signed import (
     Account,
@@ -20,6 +21,8 @@ from tidemark.signed import (
     NoAnswer,
     Request,
     Service,
+    Silent,
+    guarded,
     persist,
     timed,
 )
@@ -65,14 +68,16 @@ class WrongSize(NoAnswer):
 class Objects:
     """Whole objects of one bucket. What is put is immutable, so putting it twice is safe."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, breaker: Breaker | None = None) -> None:
         self.send = send
+        self.breaker = breaker or Breaker()
         self.sleep: Callable[[float], None] = time.sleep
         self.now: Callable[[], float] = time.monotonic
 
     def get(self, key: str, size: int | None = None) -> bytes:
         """Raises Busy where S3 is throttled, OutOfReach where it does not answer or the object is not
-        to be had, and Damaged where the object does not have `size` bytes."""
+        to be had, StorageSilent where it was not asked because it is known not to answer, and Damaged
+        where the object does not have `size` bytes."""
 
         def once() -> bytes:
             data = self._once("GetObject", key, b"")
@@ -92,7 +97,9 @@ class Objects:
             raise _final(failure) from failure
 
     def _once(self, operation: str, key: str, body: bytes) -> bytes:
-        status, answer = timed("S3", operation, lambda: self.send(operation, key, body))
+        status, answer = guarded(
+            self.breaker, self.now, lambda: timed("S3", operation, lambda: self.send(operation, key, body))
+        )
         if status != 200:
             raise Refusal(operation, status, answer)
         return answer
@@ -108,7 +115,7 @@ def _final(failure: Failure) -> Exception:
     if isinstance(failure, WrongSize):
         _log.error("a stored object is damaged: %s", failure)
         return Damaged()
-    return OutOfReach()
+    return StorageSilent() if isinstance(failure, Silent) and failure.is_known else OutOfReach()
 
 
 def _send(http: Http, bucket: str, operation: str, key: str, body: bytes) -> tuple[int, bytes]:
@@ -126,4 +133,6 @@ def connect_objects(
     endpoint: str | None = None,
 ) -> Objects:
     """Where boto3 would connect to, unless an endpoint is named."""
-    return Objects(partial(_send, http(account.s3(endpoint), ANSWER_SECONDS), bucket))
+    service = account.s3(endpoint)
+    send = partial(_send, http(service, ANSWER_SECONDS), bucket)
+    return Objects(send, breaker_of("S3", service.endpoint))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
@@ -16,7 +16,7 @@ from tidemark.protocol.errors import Refused
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import AppendRequest, append
 from tidemark.service.concurrency import Run
-from tidemark.service.group_commit import GroupCommit
+from tidemark.service.group_commit import GroupCommit, Left
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.wake.hub import Hub
@@ -28,6 +28,8 @@ _T = TypeVar("_T")
 
 #: How many storage calls a process that serves many requests makes at once.
 _THREADS = 64
+#: How many event streams read their first page at once.
+_FIRST_PAGES = 8
 
 
 class OnLoop(Protocol):
@@ -37,6 +39,15 @@ class OnLoop(Protocol):
     run: Run
 
     async def close(self) -> None: ...
+
+
+class Append(Protocol):
+    """Commits one append, and raises what refuses it. `left` returns once the client has gone: an
+    append that still waits for its turn is then not sent."""
+
+    def __call__(
+        self, key: StreamKey, request: AppendRequest, left: Left | None = None, /
+    ) -> Awaitable[Outcome]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +60,11 @@ class Backend:
     run: Run
     look_stores: Stores
     look: Look
-    append: Callable[[StreamKey, AppendRequest], Awaitable[Outcome]]
+    append: Append
     wake: Wake
     on_loop: OnLoop | None = None
+    #: For the first pages of event streams: a thousand that begin at once do not hold a thousand.
+    first_pages: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FIRST_PAGES))
 
     @property
     def hub(self) -> Hub:
@@ -85,7 +98,7 @@ async def _look_on_the_spot(_name: Hashable, call: Callable[[], _T], /) -> _T:
 def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
     """For Lambda: an environment has one request, so nothing is gained by a thread."""
 
-    async def append_alone(key: StreamKey, request: AppendRequest) -> Outcome:
+    async def append_alone(key: StreamKey, request: AppendRequest, _left: Left | None = None) -> Outcome:
         answer = append(stores, key, [request])[0]
         if isinstance(answer, Refused):
             raise answer

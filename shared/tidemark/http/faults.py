@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from tidemark.http.bucket_routes import allowed_methods
@@ -21,6 +21,7 @@ _log = logging.getLogger("tidemark")
 def install(app: FastAPI) -> None:
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(HTTPException, _not_routed)
+    app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -69,6 +70,12 @@ def _allowed_methods(request: Request) -> Sequence[str]:
     if request.scope["path"].startswith(STREAM_ROOT):
         return METHODS
     return METHODS[:1] if request.scope["path"].startswith("/v1/") else allowed_methods(request)
+
+
+async def _left(request: Request, _: Exception) -> Response:
+    """The client has hung up in the middle of its request: no fault of ours, and nobody to answer."""
+    _log.warning("%s: the client left before it had sent its whole request", request.method)
+    return Response(status_code=499)
 
 
 async def _unexpected(request: Request, fault: Exception) -> Response:

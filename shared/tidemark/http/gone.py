@@ -17,7 +17,7 @@ class ClientGone(Exception):
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
     """The work's result. Raises ClientGone, and then the work has been stopped."""
-    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(_hang_up(receive))
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(hang_up(receive))
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -29,6 +29,7 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
-async def _hang_up(receive: Receive) -> None:
+async def hang_up(receive: Receive) -> None:
+    """Returns once the client has hung up. Whatever it still sends is not wanted."""
     while (await receive())["type"] != "http.disconnect":
         pass

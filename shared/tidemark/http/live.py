@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from tidemark.http.backend import Backend
@@ -19,10 +20,16 @@ from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.cursor import decide_cursor
 from tidemark.protocol.errors import Refused, StreamNotFound
 from tidemark.protocol.expiry import deadline_ms, is_expired
-from tidemark.protocol.sse import HEARTBEAT, render_control_event, render_data_event, text_end
+from tidemark.protocol.sse import (
+    HEARTBEAT,
+    render_control_event,
+    render_data_event,
+    render_data_slices,
+    text_end,
+)
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_known
-from tidemark.service.read import Reading, read, read_on
+from tidemark.service.read import SMALL_PAGE_BYTES, Reading, read, read_on
 from tidemark.service.stores import Stores
 from tidemark.wake.hub import Bell
 from tidemark.wake.wake import Wake
@@ -35,6 +42,9 @@ BUFFERED_BYTES: Final = 4_600_000
 #: And such an answer takes that long at least. The official npm client takes three answers in a row that came
 #: within a second for a broken proxy's, and stops without a word.
 GATHERING_SECONDS: Final = 1.0
+#: What an event of a streamed answer holds, unless a single message is larger: that much of it is in
+#: memory for a client that does not read.
+PIECE_BYTES: Final = 16 * 1024
 
 
 async def read_or_wait(backend: Backend, key: StreamKey, asked: ReadRequest, wait_seconds: float) -> Reading:
@@ -64,9 +74,10 @@ class Follower:
     slip through (`docs/live.md`).
     """
 
-    def __init__(self, backend: Backend, bell: Bell, reading: Reading) -> None:
+    def __init__(self, backend: Backend, bell: Bell, reading: Reading, *, small: bool = False) -> None:
         self._backend = backend
         self._bell = bell
+        self._small = small
         self._reading = _behind(reading)
         self._at_tail = reading.page.up_to_date
         self._look_at = -math.inf
@@ -88,22 +99,28 @@ class Follower:
 
     async def _news(self) -> Reading | None:
         """What there is to tell, if it is time to look: because it rang, or has not for long."""
-        if self._rung and (known := self._known()):
+        if (self._rung or (self._small and not self._at_tail)) and (known := self._known()):
             return known
         if not self._rung and time.monotonic() < self._look_at:
             return None
+        was_behind = not self._at_tail
         reading = await self.look()
-        return reading if _is_news(reading) else None
+        return reading if _is_news(reading) or was_behind else None
 
     def _known(self) -> Reading | None:
-        """What this process has written itself, which nobody needs to be asked for: a batch
-        never changes. What else has rung is not known, so the next thing to do is to look."""
+        """What this process has written itself, or read already, which nobody needs to be asked
+        for: a batch never changes. What else has rung is not known, so the next thing to do is to
+        look. Only what has rung here reaches the tail."""
         record, start = self._reading.record, self._reading.page.start
-        batches = self._backend.stores.recent.chain(record.incarnation, start, PAGE_BYTES)
+        limit_bytes = SMALL_PAGE_BYTES if self._small else PAGE_BYTES
+        batches = self._backend.stores.recent.chain(record.incarnation, start, limit_bytes)
         if not batches:
             return None
+        at_tail = self._rung and batches[-1].end - start <= limit_bytes
+        if batches[-1].end - start > limit_bytes and len(batches) > 1:
+            batches.pop()
         self._look_at = -math.inf
-        page = Page(start, tuple(batches), up_to_date=True, closed=batches[-1].after.closed)
+        page = Page(start, tuple(batches), up_to_date=at_tail, closed=at_tail and batches[-1].after.closed)
         return self._follow(Reading(record, page))
 
     async def latest(self) -> Reading:
@@ -112,8 +129,9 @@ class Follower:
 
     async def look(self) -> Reading:
         backend, seen = self._backend, self._reading
-        name = (seen.record.incarnation, seen.page.start, self._at_tail)
-        call = partial(_look, backend.look_stores, backend.wake if self._at_tail else None, seen)
+        name = (seen.record.incarnation, seen.page.start, self._at_tail, self._small)
+        wake = backend.wake if self._at_tail else None
+        call = partial(_look, backend.look_stores, wake, seen, small=self._small)
         reading, patience_seconds = await backend.look(name, call)
         self._look_at = time.monotonic() + patience_seconds
         return self._follow(reading)
@@ -130,14 +148,14 @@ def _behind(reading: Reading) -> Reading:
     return Reading(reading.record, Page(reading.page.end, (), up_to_date=True))
 
 
-def _look(stores: Stores, wake: Wake | None, seen: Reading) -> tuple[Reading, float]:
+def _look(stores: Stores, wake: Wake | None, seen: Reading, *, small: bool = False) -> tuple[Reading, float]:
     """What there is behind `seen`, and how long to wait for a ring if there is nothing.
 
     Without `wake` there is more to read at once, so nothing needs to ring.
     """
     patience_seconds = wake.expect(seen.record.incarnation) if wake else 0.0
     seen = _check_expiry(stores, seen)
-    reading = read_on(stores, seen)
+    reading = read_on(stores, seen, small=small)
     return reading, min(patience_seconds, _life_seconds(stores, reading))
 
 
@@ -198,6 +216,63 @@ class EventStream:
             closed=page.closed and not self.is_cut,
         )
 
+    def pieces(self, reading: Reading, now_ms: int) -> Iterator[Iterator[bytes]]:
+        """The same for a client that may stop reading: event by event, each in pieces, and none of
+        them made before the one before it was taken. Each event can be gone on from."""
+        page, content_type = reading.page, reading.record.content_type
+        stored = self.half + reading.data
+        whole = len(stored) if page.closed else _whole_end(content_type, stored)
+        self.half = stored[whole:]
+        self.cursor = max(self.cursor, decide_cursor(self.client_cursor, now_ms))
+        begins_at, up_to_date, closed = page.end - len(stored), page.up_to_date, page.closed
+        cuts = _message_cuts(page, whole) if content_type.is_json else _byte_cuts(content_type, stored, whole)
+        del page, reading  # The bytes are held once.
+        begin = 0
+        for cut in cuts if whole else (0,):
+            control = render_control_event(
+                begins_at + cut,
+                self.cursor,
+                up_to_date=up_to_date and cut == whole,
+                closed=closed and cut == whole,
+            )
+            yield _event_pieces(content_type, stored[begin:cut], control)
+            begin = cut
+
+
+def _event_pieces(content_type: ContentType, stored: bytes, control: bytes) -> Iterator[bytes]:
+    if not stored:
+        yield control
+        return
+    if len(stored) <= PIECE_BYTES:
+        yield render_data_event(content_type, stored) + control
+        return
+    yield from render_data_slices(content_type, stored, PIECE_BYTES)
+    yield control
+
+
+def _message_cuts(page: Page, whole: int) -> Iterator[int]:
+    """Where the events of a JSON page end: at messages, before they are too large if possible."""
+    begin, end = 0, -page.skip
+    for length in chain.from_iterable(batch.lengths for batch in page.batches):
+        if end + length - begin > PIECE_BYTES and end > begin:
+            yield end
+            begin = end
+        end += length
+    yield whole
+
+
+def _byte_cuts(content_type: ContentType, stored: bytes, whole: int) -> Iterator[int]:
+    """Where the events of other pages end: text between characters, and not inside a CRLF."""
+    begin = 0
+    while whole - begin > PIECE_BYTES:
+        cut = begin + PIECE_BYTES
+        if content_type.is_text:
+            cut = begin + text_end(stored[begin:cut])
+            cut -= stored[cut - 1 : cut + 1] == b"\r\n"
+        yield cut
+        begin = cut
+    yield whole
+
 
 def _whole_end(content_type: ContentType, stored: bytes) -> int:
     """Where the last whole character ends, in text; JSON is cut at messages, bytes anywhere."""
@@ -223,20 +298,33 @@ async def event_stream(
     events = EventStream(asked.cursor)
     deadline = time.monotonic() + backend.settings.sse_seconds
     with backend.hub.listen(key) as bell:
-        follower = Follower(backend, bell, reading)
-        sent_ms = backend.stores.clock_ms()
-        yield events.render(reading, sent_ms)
-        while not reading.page.closed and (now := time.monotonic()) < deadline:
+        follower = Follower(backend, bell, reading, small=True)
+        sent_ms, is_closed = backend.stores.clock_ms(), reading.page.closed
+        pending = events.pieces(reading, sent_ms)
+        del reading  # Whoever does not read holds what is not sent yet, and no more.
+        while True:
+            for event in pending:
+                for piece in event:
+                    yield piece
+                if time.monotonic() >= deadline:
+                    return
+                # A client that takes all at once must not keep the others from being served.
+                await asyncio.sleep(0)
+            if is_closed:
+                return
             try:
-                later = await follower.next(min(deadline, now + HEARTBEAT_SECONDS))
+                later = await follower.next(min(deadline, time.monotonic() + HEARTBEAT_SECONDS))
             except Refused:
                 return
             if later is None:
+                if time.monotonic() >= deadline:
+                    return
                 yield HEARTBEAT
                 continue
-            reading, waited_since_ms, sent_ms = later, sent_ms, backend.stores.clock_ms()
-            count_wake(reading, waited_since_ms, sent_ms)
-            yield events.render(reading, sent_ms)
+            waited_since_ms, sent_ms, is_closed = sent_ms, backend.stores.clock_ms(), later.page.closed
+            count_wake(later, waited_since_ms, sent_ms)
+            pending = events.pieces(later, sent_ms)
+            del later
 
 
 async def gathered_events(backend: Backend, key: StreamKey, asked: ReadRequest) -> tuple[StreamRecord, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from fastapi import FastAPI
@@ -11,7 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from tidemark.http import answers
 from tidemark.http.backend import Backend, backend_of
-from tidemark.http.gone import ClientGone, unless_gone
+from tidemark.http.gone import ClientGone, hang_up, unless_gone
 from tidemark.http.live import count_wake, event_stream, gathered_events, read_or_wait
 from tidemark.http.requests import (
     STREAM_ROOT,
@@ -53,7 +54,7 @@ async def append_to_stream(request: Request) -> Response:
     """§5.2, §5.3."""
     backend, key = backend_of(request), parse_stream(request)
     asked = await parse_append(request)
-    outcome = await backend.append(key, asked)
+    outcome = await backend.append(key, asked, partial(hang_up, request.receive))
     PROCESS.appended(len(asked.body))
     return answers.appended(asked, outcome)
 
@@ -103,7 +104,8 @@ async def _server_sent_events(
         with PROCESS.waiting("sse"):
             record, events = await gathered_events(backend, key, asked)
         return Response(events, headers=answers.event_stream_headers(record))
-    reading = await backend.run(lambda: read(backend.stores, key, asked.read_from))
+    async with backend.first_pages:
+        reading = await backend.run(lambda: read(backend.stores, key, asked.read_from, small=True))
     headers = answers.event_stream_headers(reading.record)
     return StreamingResponse(_counted(event_stream(backend, key, asked, reading)), headers=headers)
 

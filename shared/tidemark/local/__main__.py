@@ -172,7 +172,8 @@ class System:
         if self._failure is not None:
             return
         line = self._ready_line(port_of(listener), services)
-        await serve(application, listener, lambda: print(line, flush=True), self._stopping)
+        limits = self.configuration.limits
+        await serve(application, listener, lambda: print(line, flush=True), self._stopping, limits)
 
     def _ready_line(self, port: int, services: LocalServices) -> str:
         url = f"http://{_bracketed(self.configuration.host)}:{port}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from tidemark.local.connections import InvalidLimit, Limits
 
 
 class InvalidConfiguration(ValueError):
@@ -30,6 +32,8 @@ class Configuration:
     janitor_seconds: float = 300.0
     #: Whether `VIA=lambda` has the edge in front.
     edge: bool = True
+    #: What a connection may take, and how many there may be.
+    limits: Limits = field(default_factory=Limits)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Configuration:
@@ -43,7 +47,15 @@ class Configuration:
                 "JANITOR_SECONDS", environment.get("JANITOR_SECONDS"), cls.janitor_seconds
             ),
             edge=_truth("EDGE", environment.get("EDGE"), default=cls.edge),
+            limits=_limits(environment),
         )
+
+
+def _limits(environment: Mapping[str, str]) -> Limits:
+    try:
+        return Limits.from_environment(environment)
+    except InvalidLimit as error:
+        raise InvalidConfiguration(str(error)) from None
 
 
 def _port(text: str) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import importlib.util
+import math
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
@@ -13,6 +14,13 @@ from typing import Any, Final
 
 import uvicorn
 
+from tidemark.local.connections import (
+    Connection,
+    Limits,
+    connections_within,
+    protocol_of,
+    raise_descriptor_limit,
+)
 from tidemark.local.ports import LOOPBACK, port_of
 
 #: How long running requests have to finish once the end was asked for; then they are cut off.
@@ -22,6 +30,7 @@ BACKSTOP_SECONDS: Final = 10
 READY_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.02
 HEALTH_PATH: Final = "/v1/health"
+DEFAULT_LIMITS: Final = Limits()
 WILDCARDS: Final = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - compared with, not bound to
 
 Scope = MutableMapping[str, Any]
@@ -89,14 +98,18 @@ class Server(uvicorn.Server):
 
 
 async def serve(
-    application: Application, listener: socket.socket, on_ready: Callable[[], None], stopping: asyncio.Event
+    application: Application,
+    listener: socket.socket,
+    on_ready: Callable[[], None],
+    stopping: asyncio.Event,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> None:
     """Serves until `stopping` is set, or SIGINT or SIGTERM comes; calls `on_ready` once it is healthy.
 
     Raises NotHealthy.
     """
     requests = Requests(application)
-    server = Server(_configuration(requests))
+    server = Server(_configuration(requests, limits))
     _stop_on_signals(stopping)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     ready = asyncio.create_task(_wait_until_healthy(listener))
@@ -111,10 +124,18 @@ async def serve(
             raise NotHealthy("the server ended by itself; see above")
     finally:
         server.should_exit = True
-        asyncio.get_running_loop().call_later(GRACE_SECONDS, requests.end)
+        asyncio.get_running_loop().call_later(GRACE_SECONDS, _end, server, requests)
         for task in (ready, asked):
             task.cancel()
         await serving
+
+
+def _end(server: Server, requests: Requests) -> None:
+    """Cut off what still runs. Whoever does not read would not read the end of its answer either."""
+    for connection in list(server.server_state.connections):
+        if isinstance(connection, Connection) and connection.flow.write_paused:
+            connection.transport.abort()
+    requests.end()
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -125,10 +146,15 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _configuration(application: Application) -> uvicorn.Config:
+def _configuration(application: Application, limits: Limits) -> uvicorn.Config:
+    max_connections = connections_within(limits, raise_descriptor_limit())
     return uvicorn.Config(
         application,
-        http="httptools" if importlib.util.find_spec("httptools") else "h11",
+        http=protocol_of(limits, max_connections),
+        timeout_keep_alive=math.ceil(limits.keep_alive_seconds),
+        # A client that is not told closes too late, and then what it sends meets a reset.
+        headers=[("keep-alive", f"timeout={math.ceil(limits.keep_alive_seconds)}")],
+        ws="none",
         access_log=False,
         log_level="warning",
         server_header=False,

@@ -14,8 +14,21 @@ from typing import Any, Final
 
 import orjson
 
-from tidemark.protocol.errors import OutOfReach, Unavailable
-from tidemark.signed import Account, BlockingHttp, Failure, Http, NoAnswer, Request, Service, persist, timed
+from tidemark.breaker import Breaker, breaker_of
+from tidemark.protocol.errors import OutOfReach, StorageSilent, Unavailable
+from tidemark.signed import (
+    Account,
+    BlockingHttp,
+    Failure,
+    Http,
+    NoAnswer,
+    Request,
+    Service,
+    Silent,
+    guarded,
+    persist,
+    timed,
+)
 
 Send = Callable[[str, bytes], tuple[int, bytes]]
 """Carries one operation and its JSON to DynamoDB, and brings back status and JSON.
@@ -86,14 +99,16 @@ class Fault(Failure):
 class DynamoDB:
     """One method for every operation: `call("PutItem", {...})` as the API reference has it."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, breaker: Breaker | None = None) -> None:
         self.send = send
+        self.breaker = breaker or Breaker()
         self.sleep: Callable[[float], None] = time.sleep
         self.now: Callable[[], float] = time.monotonic
 
     def call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Raises Fault where DynamoDB refuses, OutOfReach where it cannot be asked at all, and
-        Unavailable where it did not answer, once at least: the call may have been carried out.
+        """Raises Fault where DynamoDB refuses, OutOfReach where it cannot be asked at all,
+        StorageSilent where it was not asked because it is known not to answer, and Unavailable where
+        it did not answer, once at least: the call may have been carried out.
 
         What may pass is tried again: every write here is recognised if it meets itself, so
         sending it twice is safe.
@@ -107,7 +122,9 @@ class DynamoDB:
             raise _final(failure) from failure
 
     def _once(self, operation: str, body: bytes) -> dict[str, Any]:
-        status, answer = timed("DynamoDB", operation, lambda: self.send(operation, body))
+        status, answer = guarded(
+            self.breaker, self.now, lambda: timed("DynamoDB", operation, lambda: self.send(operation, body))
+        )
         parsed = _parse(operation, status, answer)
         if status != 200:
             raise Fault(status, parsed)
@@ -140,6 +157,8 @@ def _final(failure: Failure) -> Exception:
         return failure
     if not failure.is_known:
         return Unavailable()
+    if isinstance(failure, Silent):
+        return StorageSilent()
     return OutOfReach() if isinstance(failure, Fault) and failure.code in _OUT_OF_REACH else failure
 
 
@@ -155,4 +174,5 @@ def connect_dynamodb(
     account: Account, http: Callable[[Service, float], Http] = BlockingHttp, endpoint: str | None = None
 ) -> DynamoDB:
     """Where boto3 would connect to, unless an endpoint is named."""
-    return DynamoDB(partial(_send, http(account.dynamodb(endpoint), ANSWER_SECONDS)))
+    service = account.dynamodb(endpoint)
+    return DynamoDB(partial(_send, http(service, ANSWER_SECONDS)), breaker_of("DynamoDB", service.endpoint))

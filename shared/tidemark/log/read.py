@@ -97,16 +97,18 @@ def read_page(
     known_tail: Tail | None = None,
     recent: RecentBatches | None = None,
     limit_bytes: int = PAGE_BYTES,
+    ahead_bytes: int = 0,
 ) -> Page:
     """One query for data at a batch's start, or for what follows `known_tail`; one more
     where `start` lies elsewhere, and one for each boundary of a fork's lineage crossed.
 
     Batches in `recent` are not asked for: the query goes on behind them, or is not made at
-    all where they fill the page. Raises Malformed for an offset that is not in the stream;
+    all where they fill the page. What a query brings beyond a small page, up to `ahead_bytes`, is
+    kept there for the next one. Raises Malformed for an offset that is not in the stream;
     a JSON stream is read from message ends only.
     """
     spans = [span for span in spans_of(record) if span.end is None or span.end > start]
-    page = _read_forward(table, spans, start, recent, limit_bytes)
+    page = _read_forward(table, spans, start, recent, limit_bytes=limit_bytes, ahead_bytes=ahead_bytes)
     if start == spans[0].begin or (page.batches and page.batches[0].start == start):
         return page
     if known_tail is not None and known_tail.offset == start:
@@ -130,7 +132,13 @@ def _batch_before(table: Table, pk: str, start: int) -> Batch | None:
 
 
 def _read_forward(
-    table: Table, spans: Sequence[Span], start: int, recent: RecentBatches | None, limit_bytes: int
+    table: Table,
+    spans: Sequence[Span],
+    start: int,
+    recent: RecentBatches | None,
+    *,
+    limit_bytes: int,
+    ahead_bytes: int,
 ) -> Page:
     """From `start` through the spans, until the limit or the tail."""
     batches: list[Batch] = []
@@ -139,7 +147,10 @@ def _read_forward(
         begin = max(start, span.begin)
         left_bytes = start + limit_bytes - begin
         found = _chain(recent, span, begin, left_bytes)
-        complete = _fill(table, span, begin, found, left_bytes)
+        known = len(found)
+        complete = _fill(table, span, begin, found, limit_bytes=left_bytes, ahead_bytes=ahead_bytes)
+        if recent is not None and ahead_bytes:
+            recent.keep(span.incarnation, *found[known:])
         batches.extend(cut_batch(batch, span.end) for batch in found)
         if not complete or (batches and batches[-1].end - start > limit_bytes):
             break
@@ -152,14 +163,16 @@ def _chain(recent: RecentBatches | None, span: Span, begin: int, limit_bytes: in
     return [batch for batch in chain if span.end is None or batch.start < span.end]
 
 
-def _fill(table: Table, span: Span, begin: int, batches: list[Batch], limit_bytes: int) -> bool:
+def _fill(
+    table: Table, span: Span, begin: int, batches: list[Batch], *, limit_bytes: int, ahead_bytes: int
+) -> bool:
     """Query for what follows `batches` in the span. Whether nothing is left there."""
     at_most = "~" if span.end is None else render_offset(span.end - 1)
     more, queries = True, 0
     while more and queries < PAGE_QUERIES and not _is_enough(span, begin, batches, limit_bytes):
         at_least = just_behind(batches[-1]) if batches else render_offset(begin)
         items, more = table.query(span.pk, at_least=at_least, at_most=at_most)
-        more |= _decode_enough(span, begin, items, batches, limit_bytes)
+        more |= _decode_enough(span, begin, items, batches, max(limit_bytes, ahead_bytes))
         queries += 1
     return not more or (span.end is not None and bool(batches) and batches[-1].end >= span.end)
 

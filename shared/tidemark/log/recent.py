@@ -35,6 +35,11 @@ class RecentBatches:
                 _, dropped = self._batches.popitem(last=False)
                 self._held_bytes -= dropped.size + _OVERHEAD_BYTES
 
+    def same(self, incarnation: str, batch: Batch) -> Batch:
+        """The one that is kept in its place, so that many readers hold the same bytes."""
+        with self._lock:
+            return self._batches.get((incarnation, batch.start), batch)
+
     def chain(self, incarnation: str, start: int, limit_bytes: int) -> list[Batch]:
         """Batches from `start` on without a gap, until `limit_bytes` are exceeded."""
         chain: list[Batch] = []

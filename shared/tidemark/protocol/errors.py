@@ -27,7 +27,8 @@ to write it down.
     ├── TooManyMessages       413
     ├── Busy                  429  storage asks us to slow down
     ├── Unavailable           503  storage does not answer
-    └── OutOfReach            503  storage cannot be asked
+    ├── OutOfReach            503  storage cannot be asked
+    └── StorageSilent         503  storage is known not to answer, and was not asked
 """
 
 from __future__ import annotations
@@ -247,4 +248,16 @@ class Damaged(Refused):
         super().__init__(
             "Stored data is damaged, so nothing of it is handed out; the operator's log says where",
             {"Retry-After": "5"},
+        )
+
+
+class StorageSilent(Refused):
+    """Storage is known not to answer, so this request was not sent to it (`breaker.py`)."""
+
+    status = 503
+
+    def __init__(self, retry_after_seconds: int = 1) -> None:
+        super().__init__(
+            f"Storage does not answer; nothing was written; try again in {retry_after_seconds} s",
+            {"Retry-After": str(retry_after_seconds)},
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Iterator
 from typing import Final
 
 import orjson
@@ -36,6 +37,17 @@ def render_data_event(content_type: ContentType, stored: bytes) -> bytes:
 
 def _data_line(line: bytes) -> bytes:
     return (b"data: " if line.startswith(b" ") else b"data:") + line + b"\n"
+
+
+def render_data_slices(content_type: ContentType, stored: bytes, slice_bytes: int) -> Iterator[bytes]:
+    """The same event in slices, for a message of JSON that is too large to be held once more."""
+    if len(stored) <= slice_bytes or not content_type.is_json:
+        yield render_data_event(content_type, stored)
+        return
+    yield b"event: data\ndata:["
+    for at in range(0, len(stored) - 1, slice_bytes):  # Without the last comma.
+        yield stored[at : min(at + slice_bytes, len(stored) - 1)].translate(_ON_ONE_LINE)
+    yield b"]\n\n"
 
 
 def render_control_event(next_offset: int, cursor: int, *, up_to_date: bool, closed: bool) -> bytes:

@@ -13,7 +13,7 @@ from tidemark.log.schema import decode_producer, producer_key
 from tidemark.log.tails import Known
 from tidemark.protocol.append import Append, Outcome, Plan, plan_appends, unknown_producers
 from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, Refused
+from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, Refused, SequenceGap
 from tidemark.protocol.messages import NOTHING, parse_messages
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
@@ -37,7 +37,21 @@ class AppendRequest:
     claim: Claim | None = None
 
 
-def append(stores: Stores, key: StreamKey, requests: Sequence[AppendRequest]) -> list[Outcome | Refused]:
+@dataclass(frozen=True, slots=True)
+class Spilled:
+    """Bytes that lie in S3 already, under a name for this incarnation of the stream alone: what is
+    reclaimed with another incarnation's log must not be pointed to. `asked`, where it is known, is
+    the append that they were read from, so that a large body is parsed once."""
+
+    incarnation: str
+    data: bytes
+    blob: str
+    asked: Append | None = None
+
+
+def append(
+    stores: Stores, key: StreamKey, requests: Sequence[AppendRequest], spilled: Spilled | None = None
+) -> list[Outcome | Refused]:
     """Decide the requests in order and commit those accepted with one conditional write.
 
     Answers each on its own. Raises StreamNotFound, Busy or Unavailable for all of them.
@@ -45,23 +59,56 @@ def append(stores: Stores, key: StreamKey, requests: Sequence[AppendRequest]) ->
     Warm, nothing is read first. A refusal decided on remembered state counts only once a
     write or a fresh read has shown that the state was the latest.
     """
-    return _Attempt(stores, key, requests).run()
+    return _Attempt(stores, key, requests, spilled).run()
+
+
+def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | None:
+    """Put the append's bytes into S3 before its turn, if it looks as if they will be needed there.
+
+    Decided on what is remembered, and so only a guess: the turn itself decides again, and puts
+    there what is missing. A sequence gap may be filled by the appends that wait in front. What is
+    put and then refused is an orphan under the incarnation's prefix: nothing points to it, and it
+    goes when the log is reclaimed (`batch_blob_key`).
+
+    Raises StreamNotFound, and OutOfReach, StorageSilent or Busy for S3. Nothing has changed then.
+    """
+    now_ms = stores.clock_ms()
+    known = stores.tails.get(key, now_ms)
+    if known is None or known.is_expired(now_ms):
+        known = load_known(stores, key)
+    asked = _interpret_one(known.record.content_type, request)
+    data = asked.messages.data
+    if asked.fault is not None or len(data) <= INLINE_BYTES:
+        return None
+    if not unknown_producers(known.tail, [asked]):
+        plan = plan_appends(known.tail, [asked], {})
+        if not plan.writes and not isinstance(plan.answers[0], SequenceGap):
+            return None
+    return replace(_put_blob(stores, known.record, data), asked=asked)
+
+
+def _put_blob(stores: Stores, record: StreamRecord, data: bytes) -> Spilled:
+    name = batch_blob_key(record.incarnation, stores.new_id())
+    stores.blobs.put(name, data)
+    return Spilled(record.incarnation, data, name)
 
 
 class _Attempt:
     """The state of one group while it races with other writers for the tail."""
 
-    def __init__(self, stores: Stores, key: StreamKey, requests: Sequence[AppendRequest]) -> None:
+    def __init__(
+        self, stores: Stores, key: StreamKey, requests: Sequence[AppendRequest], spilled: Spilled | None
+    ) -> None:
         self._stores = stores
         self._key = key
         self._requests = requests
         self._append_id = stores.new_id()
-        self._spilled: tuple[str, bytes] | None = None
+        self._spilled = spilled
         self._losses = 0
 
     def run(self) -> list[Outcome | Refused]:
         known, fresh = self._start()
-        appends = _interpret(known.record, self._requests)
+        appends = self._interpret(known.record)
         while True:
             plan = self._plan(known, appends)
             if not plan.writes:
@@ -76,7 +123,7 @@ class _Attempt:
                 else:
                     return plan.answers
             if latest.record.incarnation != known.record.incarnation:
-                appends = _interpret(latest.record, self._requests)
+                appends = self._interpret(latest.record)
             known = latest
 
     def _start(self) -> tuple[Known, bool]:
@@ -86,6 +133,12 @@ class _Attempt:
         if known is None or known.is_expired(now_ms):
             return load_known(self._stores, self._key), True
         return known, False
+
+    def _interpret(self, record: StreamRecord) -> list[Append]:
+        spilled = self._spilled
+        if spilled is not None and spilled.asked is not None and spilled.incarnation == record.incarnation:
+            return [spilled.asked]
+        return [_interpret_one(record.content_type, request) for request in self._requests]
 
     def _plan(self, known: Known, appends: Sequence[Append]) -> Plan:
         """Producers' own items are read after the tail is known, never before: a producer
@@ -115,15 +168,14 @@ class _Attempt:
         self._stores.tails.learn(known_from(known.record, batch, now_ms))
 
     def _spill(self, record: StreamRecord, batch: Batch) -> Batch:
-        """Put large bytes into S3, once, however often the tail moves."""
-        data = batch.data or b""
+        """Put large bytes into S3, once, however often the tail moves; again only for another
+        incarnation."""
+        data, spilled = batch.data or b"", self._spilled
         if len(data) <= INLINE_BYTES:
             return batch
-        if self._spilled is None or self._spilled[1] != data:
-            name = batch_blob_key(record.incarnation, self._stores.new_id())
-            self._stores.blobs.put(name, data)
-            self._spilled = (name, data)
-        return replace(batch, data=None, blob=self._spilled[0])
+        if spilled is None or spilled.incarnation != record.incarnation or spilled.data != data:
+            spilled = self._spilled = _put_blob(self._stores, record, data)
+        return replace(batch, data=None, blob=spilled.blob)
 
     def _adopt(self, known: Known, winner: Batch) -> tuple[Known, bool]:
         """Go on from the batch that took our place, or, once others followed it, from the
@@ -140,10 +192,6 @@ class _Attempt:
             raise Busy
         self._stores.pause(self._losses)
         return reload_tail(self._stores, known.record), True
-
-
-def _interpret(record: StreamRecord, requests: Sequence[AppendRequest]) -> list[Append]:
-    return [_interpret_one(record.content_type, request) for request in requests]
 
 
 def _interpret_one(content_type: ContentType, request: AppendRequest) -> Append:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tidemark.log.append import TailMoved
 from tidemark.log.lifecycle import StreamChanged, end_stream, tombstone
 from tidemark.log.tails import Known
-from tidemark.protocol.errors import Busy
+from tidemark.protocol.errors import Busy, Refused
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_known
 from tidemark.service.release import release, release_writes
@@ -36,4 +38,6 @@ def end(stores: Stores, known: Known, append_id: str) -> None:
     writes, due = ([], None) if known.record.references else release_writes(stores, known.record, now_ms)
     end_stream(stores.table, known.record, last, writes)
     stores.tails.forget(known.record.key)
-    release(stores, due)
+    # The stream has ended, whatever becomes of this: the janitor does what is left.
+    with suppress(Refused):
+        release(stores, due)

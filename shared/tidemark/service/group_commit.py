@@ -3,30 +3,58 @@ tail share one write.
 
 While a write to a stream is under way, further appends to it gather; the next write takes
 all of them. Each is still decided in order and answered on its own.
+
+An append that waits has not been sent, so it may still be called off, and nothing was written:
+when its client leaves, when it has waited for too long, and when the write before it got no
+answer, because its own would most likely wait as long again. What was sent is never called off.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tidemark.protocol.append import Outcome
+from tidemark.protocol.errors import OutOfReach, Refused, StorageSilent, Unavailable
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.append import INLINE_BYTES, AppendRequest, append
+from tidemark.service.append import INLINE_BYTES, AppendRequest, Spilled, append, spill
 from tidemark.service.concurrency import Run
 from tidemark.service.stores import Stores
 
 #: Bounds the item's other attributes, and what a single loss costs to decide again.
 MAX_GROUP: Final = 64
+#: How long an append may wait for its turn. A call that gets no answer ends after 13 seconds at
+#: most (`signed.py`), so both together stay below a gateway's thirty.
+TURN_SECONDS: Final = 10.0
+#: Most appends wait for a few milliseconds; only after this time is it worth watching for the
+#: client's leave.
+UNWATCHED_SECONDS: Final = 1.0
 
 
-@dataclass(slots=True)
+class ClientLeft(Refused):
+    """For nobody: the client has gone. Its append stands if it was sent by then."""
+
+    status = 499
+
+    def __init__(self) -> None:
+        super().__init__("The client has left")
+
+
+Left = Callable[[], Awaitable[Any]]
+"""Returns once the client has gone."""
+
+
+@dataclass(slots=True, eq=False)
 class _Waiting:
     request: AppendRequest
     answer: asyncio.Future[Outcome]
+    #: A large body is on its way to S3.
+    is_spilling: bool = False
+    spilled: Spilled | None = None
+    is_sent: bool = False
 
 
 class GroupCommit:
@@ -41,55 +69,159 @@ class GroupCommit:
         self._stores = stores
         self._run = run
         self._committed = committed
-        self._waiting: dict[StreamKey, deque[_Waiting]] = {}
+        self._streams: dict[StreamKey, _Queue] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def append(self, key: StreamKey, request: AppendRequest) -> Outcome:
-        """Raises whatever refuses this one append, or stops its whole group."""
+    async def append(self, key: StreamKey, request: AppendRequest, left: Left | None = None) -> Outcome:
+        """Raises whatever refuses this one append, or stops its whole group; OutOfReach where it was
+        not sent in time. Raises ClientLeft soon after `left` returns, if the append had to wait."""
         waiting = _Waiting(request, asyncio.get_running_loop().create_future())
-        queue = self._waiting.get(key)
-        if queue is not None:
-            queue.append(waiting)
-        else:
-            self._waiting[key] = deque([waiting])
-            task = asyncio.create_task(self._drain(key))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return await waiting.answer
+        queue = self._streams.get(key)
+        is_first = queue is None
+        if queue is None:
+            queue = self._streams[key] = _Queue()
+            self._start(self._drain(key, queue))
+        queue.add(waiting)
+        if len(request.body) > INLINE_BYTES:
+            waiting.is_spilling = True
+            self._start(self._spill(key, queue, waiting))
+        elif is_first:
+            return await waiting.answer  # It is sent in the loop's next turn.
+        return await _turn(waiting, left)
 
-    async def _drain(self, key: StreamKey) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _spill(self, key: StreamKey, queue: _Queue, waiting: _Waiting) -> None:
+        """Before the append's turn, so that nobody else's waits for S3. What refuses the bytes
+        refuses the append: nothing points to them yet."""
+        try:
+            waiting.spilled = await self._run(lambda: spill(self._stores, key, waiting.request))
+        except Exception as failure:  # noqa: BLE001 - whatever it is, the waiting request must hear of it
+            _answer(waiting.answer, failure)
+        waiting.is_spilling = False
+        queue.changed.set()
+
+    async def _drain(self, key: StreamKey, queue: _Queue) -> None:
         """Commit group after group until nobody waits. Not cancelled with a request: the
         others of its group are still there."""
-        queue = self._waiting[key]
-        while queue:
-            await self._commit(key, _take_group(queue))
-        del self._waiting[key]
+        while queue.waiting:
+            group = queue.take_group()
+            if not group:
+                await queue.change()
+                continue
+            failure = await self._commit(key, group)
+            if isinstance(failure, Unavailable | StorageSilent):
+                queue.give_up()
+        del self._streams[key]
 
-    async def _commit(self, key: StreamKey, group: list[_Waiting]) -> None:
-        requests = [waiting.request for waiting in group]
+    async def _commit(self, key: StreamKey, group: list[_Waiting]) -> Exception | None:
+        """What stopped the group, if anything did."""
+        requests, spilled = [waiting.request for waiting in group], group[0].spilled
+        failure: Exception | None = None
+        answers: list[Any]
         try:
-            answers = await self._run(lambda: append(self._stores, key, requests))
-        except Exception as failure:  # noqa: BLE001 - whatever it is, each waiting request must hear of it
-            answers = [failure] * len(group)  # type: ignore[list-item]
+            answers = list(await self._run(lambda: append(self._stores, key, requests, spilled)))
+        except Exception as stopped:  # noqa: BLE001 - whatever it is, each waiting request must hear of it
+            failure, answers = stopped, [stopped] * len(group)
         else:
             self._committed(key)
         for waiting, answer in zip(group, answers, strict=True):
             _answer(waiting.answer, answer)
+        return failure
 
 
-def _take_group(queue: deque[_Waiting]) -> list[_Waiting]:
-    """The longest run from the front that fits an item; at least one."""
-    group = [queue.popleft()]
-    size = len(group[0].request.body)
-    while queue and len(group) < MAX_GROUP:
-        size += len(queue[0].request.body)
-        if size > INLINE_BYTES:
-            break
-        group.append(queue.popleft())
-    return group
+class _Queue:
+    """The appends to one stream that are not sent yet, in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[_Waiting] = deque()
+        self.changed = asyncio.Event()
+
+    def add(self, waiting: _Waiting) -> None:
+        self.waiting.append(waiting)
+        self.changed.set()
+
+    async def change(self) -> None:
+        self.changed.clear()
+        await self.changed.wait()
+
+    def give_up(self) -> None:
+        for waiting in self.waiting:
+            _answer(waiting.answer, OutOfReach())
+
+    def take_group(self) -> list[_Waiting]:
+        """The longest run that fits an item and is ready to be sent; empty if nothing is.
+
+        An append whose body is still on its way to S3 is passed by others, but not by those that
+        arrived later and depend on it: of the same producer, with a Stream-Seq as well, or closing.
+        """
+        group: list[_Waiting] = []
+        behind: list[_Waiting] = []
+        size, is_full = 0, False
+        for waiting in self.waiting:
+            if waiting.answer.done():  # Called off, or its body was refused by S3.
+                continue
+            body = len(waiting.request.body)
+            is_full = is_full or (bool(group) and (len(group) == MAX_GROUP or size + body > INLINE_BYTES))
+            if is_full or waiting.is_spilling or any(_is_tied(waiting, other) for other in behind):
+                behind.append(waiting)
+            else:
+                waiting.is_sent = True
+                group.append(waiting)
+                size += body
+        self.waiting = deque(behind)
+        return group
 
 
-def _answer(future: asyncio.Future[Outcome], answer: Outcome | BaseException) -> None:
+def _is_tied(later: _Waiting, earlier: _Waiting) -> bool:
+    """Whether their order decides what becomes of them."""
+    one, other = later.request, earlier.request
+    if one.close or other.close or (one.stream_seq is not None and other.stream_seq is not None):
+        return True
+    if one.claim is None or other.claim is None:
+        return False
+    return one.claim.producer_id == other.claim.producer_id
+
+
+async def _turn(waiting: _Waiting, left: Left | None) -> Outcome:
+    """The answer to an append that has to wait. It leaves the queue with its client, and when its
+    time is over, unless it was sent by then. Raises as `GroupCommit.append`."""
+    answer = waiting.answer
+    try:
+        await asyncio.wait((answer,), timeout=UNWATCHED_SECONDS)
+        if not answer.done():
+            await _watched(waiting, left)
+        return await answer
+    except asyncio.CancelledError:
+        if not answer.cancel() and not answer.cancelled():
+            answer.exception()  # There is one, and nobody is left to hear it.
+        raise
+
+
+async def _watched(waiting: _Waiting, left: Left | None) -> None:
+    """Until there is an answer, or nobody waits for one any more."""
+    answer = waiting.answer
+    leaving = asyncio.ensure_future(left()) if left is not None else None
+    ends = (answer, leaving) if leaving else (answer,)
+    try:
+        await asyncio.wait(
+            ends, timeout=TURN_SECONDS - UNWATCHED_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not waiting.is_sent:
+            gone = leaving is not None and leaving.done()
+            _answer(answer, ClientLeft() if gone else OutOfReach())
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        _answer(answer, ClientLeft())
+    finally:
+        if leaving is not None:
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+
+
+def _answer(future: asyncio.Future[Outcome], answer: Any) -> None:
     if future.done():  # The client went away; its append stands all the same.
         return
     if isinstance(answer, BaseException):

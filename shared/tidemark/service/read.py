@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from typing import Final
 
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import PAGE_BYTES, Page, read_page
@@ -18,6 +19,11 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.load import ended, existing, known_from, last_used_ms, load_known
 from tidemark.service.stores import Stores
+
+#: A page for a reader that is sent it piece by piece, and may stop reading at any time,
+SMALL_PAGE_BYTES: Final = 32 * 1024
+#: and how much of what a query brings is kept for its next pages.
+AHEAD_BYTES: Final = 1024 * 1024
 
 _log = logging.getLogger("tidemark")
 
@@ -34,8 +40,8 @@ class Reading:
         return self.page.data
 
 
-def read(stores: Stores, key: StreamKey, read_from: ReadFrom) -> Reading:
-    """One page. Raises StreamNotFound, RetentionGone for an offset below what is retained,
+def read(stores: Stores, key: StreamKey, read_from: ReadFrom, *, small: bool = False) -> Reading:
+    """One page, or a small one. Raises StreamNotFound, RetentionGone for an offset below what is retained,
     or Malformed for one that is not in the stream.
 
     A read renews a sliding expiry (§5.1), whether it finds data or not.
@@ -46,7 +52,7 @@ def read(stores: Stores, key: StreamKey, read_from: ReadFrom) -> Reading:
         record = renew(stores, known.record, known.touched_ms, now_ms)
         tail = known.tail
         return Reading(record, Page(tail.offset, (), up_to_date=True, closed=tail.closed))
-    record, page = _load_page(stores, key, read_from, now_ms)
+    record, page = _load_page(stores, key, read_from, now_ms, small=small)
     record = _keep_alive(stores, record, page, now_ms)
     return _reading(stores, record, page, now_ms)
 
@@ -59,12 +65,12 @@ def read_record(stores: Stores, record: StreamRecord, start: int, limit_bytes: i
     return _reading(stores, record, page, now_ms)
 
 
-def read_on(stores: Stores, reading: Reading) -> Reading:
+def read_on(stores: Stores, reading: Reading, *, small: bool = False) -> Reading:
     """What has come after a page that reached the tail: one query and no look at the
     stream's item, because a deletion shows in the log. Raises StreamNotFound."""
     record, start = reading.record, reading.page.end
     now_ms = stores.clock_ms()
-    page = _query_page(stores, record, start, Tail(start))
+    page = _query_page(stores, record, start, Tail(start), small=small)
     return _reading(stores, record, page, now_ms)
 
 
@@ -75,6 +81,8 @@ def _reading(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> R
     page = _with_blobs(stores, page)
     own = [batch for batch in page.batches if batch.start >= record.base]
     stores.recent.keep(record.incarnation, *own)
+    same = tuple(stores.recent.same(record.incarnation, batch) for batch in own)
+    page = replace(page, batches=(*page.batches[: len(page.batches) - len(own)], *same))
     if page.up_to_date and own:
         stores.tails.learn(known_from(record, own[-1], now_ms))
     return Reading(record, page)
@@ -102,32 +110,34 @@ def _with_blobs(stores: Stores, page: Page) -> Page:
     return page
 
 
-def _load_page(stores: Stores, key: StreamKey, start: int, now_ms: int) -> tuple[StreamRecord, Page]:
+def _load_page(
+    stores: Stores, key: StreamKey, start: int, now_ms: int, *, small: bool
+) -> tuple[StreamRecord, Page]:
     """The stream and the page at once where the incarnation is known, else in turn."""
     known = stores.tails.get(key, now_ms)
     if known is None:
         record = existing(load_stream(stores.table, key))
         _check_retained(stores, record, start, now_ms)
-        return record, _query_page(stores, record, start, None)
+        return record, _query_page(stores, record, start, None, small=small)
     guess = known
     found, page = stores.concurrency.pair(
-        lambda: load_stream(stores.table, key), lambda: _try_page(stores, guess, start)
+        lambda: load_stream(stores.table, key), lambda: _try_page(stores, guess, start, small=small)
     )
     record = existing(found)
     _check_retained(stores, record, start, now_ms)
     if record.incarnation != known.record.incarnation:
         stores.tails.forget(key)
-        page = _query_page(stores, record, start, None)
+        page = _query_page(stores, record, start, None, small=small)
     if isinstance(page, Malformed):
         raise page
     return record, page
 
 
-def _try_page(stores: Stores, guess: Known, start: int) -> Page | Malformed:
+def _try_page(stores: Stores, guess: Known, start: int, *, small: bool) -> Page | Malformed:
     """What is wrong with an offset counts only once the stream's item agrees: the stream may
     be another by now, or what was before the offset trimmed."""
     try:
-        return _query_page(stores, guess.record, start, guess.tail)
+        return _query_page(stores, guess.record, start, guess.tail, small=small)
     except Malformed as fault:
         return fault
 
@@ -139,8 +149,11 @@ def _check_retained(stores: Stores, record: StreamRecord, start: int, now_ms: in
         raise RetentionGone(record.retained)
 
 
-def _query_page(stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None) -> Page:
-    return read_page(stores.table, record, start, known_tail=known_tail, recent=stores.recent)
+def _query_page(
+    stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None, *, small: bool
+) -> Page:
+    limits = {"limit_bytes": SMALL_PAGE_BYTES, "ahead_bytes": AHEAD_BYTES} if small else {}
+    return read_page(stores.table, record, start, known_tail=known_tail, recent=stores.recent, **limits)
 
 
 def _keep_alive(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> StreamRecord:

@@ -1,0 +1,232 @@
+"""HTTP connections of the local server: what uvicorn leaves unbounded, bounded.
+
+A connection that sends half a request, or does not read its answer, is a descriptor and memory
+that nobody else can have. Each of the limits can be set by an environment variable
+(`docs/operations.md`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import json
+import resource
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+#: What a transport may hold of an answer before whoever writes it has to wait.
+WRITE_BUFFER_BYTES: Final = 16 * 1024
+#: What the kernel may hold of it beyond that. By itself it would take 4 MB for a client that does not read.
+SEND_BUFFER_BYTES: Final = 256 * 1024
+#: Descriptors that are no client's: the engines, the listener, log files, the loop itself.
+OWN_DESCRIPTORS: Final = 64
+#: More than so many are not asked for, whatever the system would allow.
+MOST_DESCRIPTORS: Final = 65_536
+RETRY_SECONDS: Final = 5
+#: After so many connections have ended, and a moment later, freed memory is given back.
+TRIM_AFTER: Final = 100
+TRIM_SECONDS: Final = 2.0
+#: A connection that is refused is read for so long, so that its client reads why; with more than so
+#: many of them at once the next ones are closed without a word.
+LINGER_SECONDS: Final = 2.0
+MOST_LINGERING: Final = 64
+
+
+class InvalidLimit(ValueError):
+    """An environment variable is no number that can be used; the message names it."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    #: From the first moment, or the first byte of a later request, to the end of its headers.
+    header_seconds: float = 20.0
+    #: Between two pieces of a request's body.
+    body_seconds: float = 30.0
+    #: For which a client may leave its answer unread.
+    send_seconds: float = 30.0
+    #: For which a connection is kept between two requests.
+    keep_alive_seconds: float = 75.0
+    #: Connections at once. No more are let in than there are descriptors for.
+    max_connections: float = 10_000
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Limits:
+        """Raises InvalidLimit."""
+        named = {field.name: environment.get(field.name.upper()) for field in fields(cls)}
+        return cls(**{name: _positive(name.upper(), value) for name, value in named.items() if value})
+
+
+def _positive(name: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 1_000_000:
+        raise InvalidLimit(f"{name} must be a number above 0, got {value!r}")
+    return number
+
+
+def raise_descriptor_limit() -> int:
+    """As many descriptors as the system lets this process have; how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft if soft != resource.RLIM_INFINITY else MOST_DESCRIPTORS
+
+
+def connections_within(limits: Limits, descriptors: int) -> int:
+    """How many are let in: a request may need a connection to storage beside its own."""
+    return max(1, min(int(limits.max_connections), (descriptors - OWN_DESCRIPTORS) // 2))
+
+
+def protocol_of(limits: Limits, max_connections: int) -> type[HttpToolsProtocol]:
+    """The class of connections that uvicorn is to make."""
+    bounds = {"limits": limits, "max_connections": max_connections, "lingering": set()}
+    return type("Connection", (Connection,), bounds)
+
+
+class Freed:
+    """Gives memory back to the system after many connections have ended: the C library keeps what
+    was freed between two things that are still there, and that adds up."""
+
+    def __init__(self) -> None:
+        self._ended = 0
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Of glibc alone.
+
+    def ended(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._ended += 1
+        if self._ended == TRIM_AFTER and self._trim is not None:
+            loop.call_later(TRIM_SECONDS, self._give_back)
+
+    def _give_back(self) -> None:
+        self._ended = 0
+        gc.collect()
+        if self._trim is not None:
+            self._trim(0)
+
+
+class Connection(HttpToolsProtocol):
+    """One at a time of two timers runs: for a request that is on its way, and for an answer that
+    is not read. Neither is needed where a request arrives whole and its answer is taken at once."""
+
+    limits: ClassVar[Limits] = Limits()
+    max_connections: ClassVar[int] = 10_000
+    lingering: ClassVar[set[Connection]] = set()
+    freed: ClassVar[Freed] = Freed()
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._receiving: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._has_headers = self._has_begun = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        if len(self.connections) > self.max_connections:
+            self._refuse(503, "Too many connections; try again in 5 s", f"retry-after: {RETRY_SECONDS}\r\n")
+            return
+        self._receiving = self.loop.call_later(self.limits.header_seconds, self._give_up_headers)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lingering.discard(self)
+        self._stop_receiving()
+        self.resume_writing()
+        super().connection_lost(exc)
+        self.freed.ended(self.loop)
+
+    def data_received(self, data: bytes) -> None:
+        if self in self.lingering or self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._has_headers:
+            # What is waited for next is a piece of the body: the time begins anew.
+            self._stop_receiving()
+            self._receiving = self.loop.call_later(self.limits.body_seconds, self._give_up_body)
+        elif self._has_begun or not self._is_in_use():
+            if self._receiving is None:
+                self._receiving = self.loop.call_later(self.limits.header_seconds, self._give_up_headers)
+        else:
+            self._stop_receiving()
+
+    def on_message_begin(self) -> None:
+        """Of httptools, as the next two."""
+        self._has_begun = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._has_headers = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._has_begun = self._has_headers = False
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(self.limits.send_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+        super().resume_writing()
+
+    def _stop_receiving(self) -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+            self._receiving = None
+
+    def _is_in_use(self) -> bool:
+        """An answer is on its way, or the time until the next request runs already."""
+        cycle: Any = self.cycle
+        return self.timeout_keep_alive_task is not None or (cycle is not None and not cycle.response_complete)
+
+    def _give_up_headers(self) -> None:
+        if self._is_in_use():  # It is the next request that has begun.
+            self._receiving = self.loop.call_later(self.limits.header_seconds, self._give_up_headers)
+        elif self._has_begun:
+            seconds = self.limits.header_seconds
+            self._refuse(408, f"The request's headers did not arrive within {seconds:g} s")
+        else:
+            self.transport.close()  # Nothing was asked, so nothing is answered.
+
+    def _give_up_body(self) -> None:
+        if self.flow.read_paused:  # It is we who do not read.
+            self._receiving = self.loop.call_later(self.limits.body_seconds, self._give_up_body)
+        elif self.cycle.response_started:
+            self.transport.abort()
+        else:
+            seconds = self.limits.body_seconds
+            # To the application the client is gone; it is not to answer a second time.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self._refuse(408, f"No more of the request's body arrived for {seconds:g} s")
+
+    def _refuse(self, status: int, error: str, headers: str = "") -> None:
+        """Answer what has not come whole, and end the connection."""
+        self.connections.discard(self)
+        if len(self.lingering) >= MOST_LINGERING:
+            self.transport.abort()
+            return
+        self.lingering.add(self)
+        phrase = {408: "Request Timeout", 503: "Service Unavailable"}[status]
+        body = json.dumps({"error": error})
+        head = (
+            f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncache-control: no-store\r\n"
+            f"{headers}content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write((head + body).encode())
+        self.transport.write_eof()
+        # A reset would overtake the answer where the client has sent what was not read.
+        self.loop.call_later(LINGER_SECONDS, self.transport.abort)

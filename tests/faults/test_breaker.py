@@ -1,0 +1,177 @@
+"""The circuit breaker's rules, as a table of cases and for any order of events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import refusal
+from tidemark.breaker import PROBE_SECONDS, SILENT_SECONDS, SILENT_TRIES, Breaker, breaker_of
+from tidemark.log.dynamodb import DynamoDB, Fault
+from tidemark.protocol.errors import Refused, StorageSilent, Unavailable
+from tidemark.signed import NoAnswer
+
+#: Each step is (time, what happens): `s4` is the silence of a try that was sent at 4, `a` an answer.
+CASES: dict[str, tuple[list[tuple[float, str]], bool]] = {
+    "a lonely timeout": ([(5, "s0")], False),
+    "a lonely call, whose two tries time out": ([(5, "s0"), (10, "s5")], False),
+    "two calls that time out": ([(5, "s0"), (10, "s5"), (15, "s10")], True),
+    "three at once that time out": ([(5, "s0"), (5, "s0"), (5, "s0")], True),
+    "refused connections, for a moment": ([(0, "s0"), (0.1, "s0.1"), (0.2, "s0.2"), (1.9, "s1.9")], False),
+    "refused connections, for longer": ([(0, "s0"), (0.1, "s0.1"), (2.1, "s2.1")], True),
+    "an answer between": ([(5, "s0"), (6, "a"), (11, "s6"), (11, "s6")], False),
+    "an answer at the end": ([(5, "s0"), (5, "s0"), (5, "s0"), (5.1, "a")], False),
+    "late silences of what was sent before an answer": (
+        [(4, "a"), (5, "s0"), (5, "s1"), (5, "s2"), (6, "s3")],
+        False,
+    ),
+    "silent again after an answer": ([(5, "s0"), (6, "a"), (11, "s6"), (11, "s6"), (11, "s6")], True),
+}
+
+
+def play(steps: list[tuple[float, str]]) -> Breaker:
+    breaker = Breaker()
+    for now, step in steps:
+        if step == "a":
+            breaker.answered(now)
+        else:
+            breaker.silent(float(step[1:]), now)
+    return breaker
+
+
+@pytest.mark.parametrize(("steps", "is_open"), CASES.values(), ids=CASES)
+def test_what_opens_it(steps: list[tuple[float, str]], is_open: bool) -> None:
+    breaker = play(steps)
+    assert breaker.is_open is is_open
+    assert breaker.admit(steps[-1][0]) is not is_open
+
+
+def test_one_probe_in_each_interval_and_the_first_answer_closes_it() -> None:
+    """Whoever comes first may try, the others are turned away; after an answer all may again."""
+    breaker = play(CASES["three at once that time out"][0])
+    assert not breaker.admit(5 + PROBE_SECONDS / 2)
+    probe = 5 + PROBE_SECONDS
+    assert [breaker.admit(probe) for _ in range(3)] == [True, False, False]
+    assert breaker.admit(probe + PROBE_SECONDS), "the next one does not wait for the first one's timeout"
+    breaker.silent(probe, probe + 5)
+    assert breaker.is_open
+    breaker.answered(probe + 6)
+    assert [breaker.admit(probe + 6) for _ in range(3)] == [True, True, True]
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.sampled_from(["admit", "answer", "silence"])), max_size=60))
+def test_it_is_never_shut_for_long_and_never_without_reason(steps: list[tuple[float, str]]) -> None:
+    """Whatever happens: it opens only after enough silences in a row, an answer closes it, and while
+    it is open somebody may try within every interval, and only one."""
+    breaker, now, silences, since, probed_at = Breaker(), 0.0, 0, 0.0, None
+    for pause, step in steps:
+        sent, now = now, now + pause
+        if step == "answer":
+            breaker.answered(now)
+            silences = 0
+            assert not breaker.is_open
+        elif step == "silence":
+            was_open = breaker.is_open
+            breaker.silent(sent, now)
+            since = sent if not silences else min(since, sent)
+            silences += 1
+            if breaker.is_open and not was_open:
+                assert silences >= SILENT_TRIES
+                assert now - since >= SILENT_SECONDS
+                probed_at = now
+        elif breaker.is_open:
+            assert probed_at is not None
+            due = now >= probed_at + PROBE_SECONDS
+            assert breaker.admit(now) is due
+            assert not due or not breaker.admit(now)
+            probed_at = now if due else probed_at
+        else:
+            assert breaker.admit(now)
+
+
+class Service:
+    """DynamoDB as `answer` says, by a clock that only this moves."""
+
+    def __init__(self) -> None:
+        self.now, self.sent = 0.0, 0
+        self.answer: Callable[[], tuple[int, bytes]] = self.silence
+        self.dynamodb = DynamoDB(self._send)
+        self.dynamodb.now, self.dynamodb.sleep = lambda: self.now, self.wait
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def silence(self) -> tuple[int, bytes]:
+        self.wait(5)
+        raise NoAnswer("injected")
+
+    def _send(self, _operation: str, _body: bytes) -> tuple[int, bytes]:
+        self.sent += 1
+        return self.answer()
+
+    def call(self) -> object:
+        return self.dynamodb.call("GetItem", {})
+
+
+def silenced() -> Service:
+    service = Service()
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            service.call()
+    return service
+
+
+def test_what_was_not_sent_is_told_from_what_may_have_landed() -> None:
+    """The call that opens the breaker was sent, so its outcome is unknown; the next one is not sent."""
+    service = silenced()
+    sent, now = service.sent, service.now
+    with pytest.raises(StorageSilent) as refused:
+        service.call()
+    assert (service.sent, service.now) == (sent, now), "at once, and without a call"
+    assert refused.value.headers == {"Retry-After": "1"}
+    assert refused.value.message == "Storage does not answer; nothing was written; try again in 1 s"
+
+
+def test_a_probe_is_a_call_whose_outcome_is_unknown() -> None:
+    service = silenced()
+    service.wait(PROBE_SECONDS)
+    with pytest.raises(Unavailable):
+        service.call()
+
+
+def test_the_first_success_closes_it() -> None:
+    service = silenced()
+    service.answer = lambda: (200, b"{}")
+    service.wait(PROBE_SECONDS)
+    assert [service.call() for _ in range(3)] == [{}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [refusal("ThrottlingException"), refusal("AccessDeniedException"), (500, b"{}")],
+    ids=["throttled", "refused", "internal error"],
+)
+def test_answers_of_any_kind_are_no_silence(answer: tuple[int, bytes]) -> None:
+    """429 and refusals come from a service that is there: they never open it, and they close it."""
+    service = Service()
+    service.answer = lambda: answer
+    for _ in range(20):
+        service.wait(1)
+        with pytest.raises((Fault, Refused)):
+            service.call()
+    assert not service.dynamodb.breaker.is_open
+    service = silenced()
+    service.answer = lambda: answer
+    service.wait(PROBE_SECONDS)
+    with pytest.raises((Fault, Refused)):
+        service.call()
+    assert not service.dynamodb.breaker.is_open
+
+
+def test_both_ways_to_a_service_share_one_and_two_services_do_not() -> None:
+    one = breaker_of("DynamoDB", "http://127.0.0.1:1")
+    assert breaker_of("DynamoDB", "http://127.0.0.1:1") is one
+    assert breaker_of("S3", "http://127.0.0.1:1") is not one

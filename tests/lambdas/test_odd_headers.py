@@ -1,0 +1,80 @@
+"""Headers that no client should send: whatever they hold, there is no 5xx and no stack trace."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from tests.lambdas.functions import Functions, http_event
+
+HOSTS = {
+    "two colons": "a:b:c",
+    "IPv6": "[::1]:4437",
+    "IPv6 without brackets": "::1",
+    "open bracket": "[::1",
+    "port that is no number": "a:b",
+    "port that is too large": "a:99999999999999999999",
+    "only a colon": ":",
+    "empty": "",
+    "twice": "a.example,b.example",
+    "Latin-1": "caf\xe9.example",
+    "not Latin-1": "例え.example",
+    "half a character": "\ud800",
+    "huge": "a" * 100_000,
+    "slashes": "a/b?c#d",
+    "control characters": "a\x00b\x7f",
+}
+OTHERS = {
+    "X-Forwarded-Port: x": {"x-forwarded-port": "x"},
+    "X-Forwarded-Port, empty": {"x-forwarded-port": ""},
+    "X-Forwarded-Port, no host": {"x-forwarded-port": "x", "host": "plain"},
+    "X-Forwarded-Proto": {"x-forwarded-proto": "x\ud800://"},
+    "X-Forwarded-For": {"x-forwarded-for": "::, \ud800"},
+    "Content-Length: x": {"content-length": "x"},
+    "Content-Length, negative": {"content-length": "-1"},
+    "Content-Length, many digits": {"content-length": "9" * 5000},
+    "Content-Type, half a character": {"content-type": "text/\udfff"},
+    "If-None-Match": {"if-none-match": '"\ud800'},
+    "Accept-Encoding": {"accept-encoding": "\x00"},
+    "Expect": {"expect": "200-maybe"},
+    "Upgrade": {"connection": "upgrade", "upgrade": "websocket"},
+    "Transfer-Encoding": {"transfer-encoding": "x"},
+    "a name with half a character": {"x-\ud800": "1"},
+    "an empty name": {"": "1"},
+    "Authorization": {"authorization": "Bearer \ud800"},
+    "Range": {"range": "bytes=9-1"},
+    "Date": {"if-modified-since": "\ud800"},
+}
+HEADERS: dict[str, dict[str, str]] = {f"Host: {name}": {"host": value} for name, value in HOSTS.items()}
+HEADERS |= OTHERS
+METHODS = ["PUT", "POST", "GET", "HEAD", "DELETE"]
+
+
+@pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
+@pytest.mark.parametrize("method", METHODS)
+def test_no_header_gives_a_5xx(
+    functions: Functions, path: str, method: str, headers: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    plain = {"content-type": "text/plain"}
+    assert functions(http_event("PUT", path, headers=plain)).status == 201
+    body = b"x" if method == "POST" else b""
+    answer = functions(http_event(method, path, headers=plain | headers, body=body))
+    assert answer.status < 500, answer
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("changes", [{"headers": None}, {"headers": {}}, {"cookies": ["\ud800"]}])
+def test_an_event_without_headers_is_answered(
+    functions: Functions, path: str, changes: dict[str, Any]
+) -> None:
+    assert functions(http_event("GET", path) | changes).status == 404
+
+
+def test_the_host_is_handed_on_as_it_came(functions: Functions, path: str) -> None:
+    """An IPv6 address is a host like any other."""
+    answer = functions(http_event("PUT", path, headers={"host": "[::1]:4437", "content-type": "text/plain"}))
+    assert answer.status == 201
+    assert (answer["location"] or "").endswith(path)

@@ -1,0 +1,299 @@
+"""What cannot be served is not held: half-sent requests, unread answers and too many connections, over
+real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import resource
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.local.polling import DEADLINE_SECONDS
+from tests.local.test_server import _answer, _live, _until_refused
+from tidemark.local import connections
+from tidemark.local.connections import InvalidLimit, Limits, connections_within, raise_descriptor_limit
+from tidemark.local.ports import LOOPBACK, listening_socket, port_of
+from tidemark.local.server import HEALTH_PATH, Message, Receive, Scope, Send, serve
+
+LONG = 3600.0
+PATIENT = Limits(LONG, LONG, LONG, LONG, 1000)
+GET = b"GET / HTTP/1.1\r\nhost: t\r\n\r\n"
+MEGABYTE = bytes(1024 * 1024)
+
+
+class Application:
+    """`/endless` sends until its client is gone; anything else is answered once its body is there."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+        elif scope["path"] == HEALTH_PATH:
+            await _answer(send, 200, b"")
+        elif scope["path"] == "/endless":
+            await self._endless(receive, send)
+        else:
+            await self._echo(receive, send)
+
+    async def _endless(self, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        leaving = asyncio.create_task(self._until_gone(receive))
+        while not leaving.done():
+            await send({"type": "http.response.body", "body": MEGABYTE, "more_body": True})
+            await asyncio.sleep(0)
+        self.gone.set()
+
+    async def _until_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def _echo(self, receive: Receive, send: Send) -> None:
+        body = b""
+        message: Message = {"more_body": True}
+        while message.get("more_body"):
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self.gone.set()
+                return
+            body += message.get("body", b"")
+        self.bodies.append(body)
+        await _answer(send, 200, body)
+
+
+Scenario = Callable[[int, Application], Awaitable[Any]]
+
+
+def play(scenario: Scenario, **limits: float) -> Any:
+    """The scenario beside a server with these limits; every other one is an hour."""
+
+    async def playing() -> Any:
+        application, stopping, ready = Application(), asyncio.Event(), asyncio.Event()
+        named = {name: getattr(PATIENT, name) for name in Limits.__dataclass_fields__} | limits
+        with listening_socket(LOOPBACK, 0) as listener:
+            port = port_of(listener)
+            serving = asyncio.create_task(serve(application, listener, ready.set, stopping, Limits(**named)))
+            await ready.wait()
+            result = await scenario(port, application)
+            stopping.set()
+            await _until_refused(port)
+            await serving
+        return result
+
+    return asyncio.run(asyncio.wait_for(playing(), DEADLINE_SECONDS))
+
+
+async def ask(port: int, *pieces: bytes) -> bytes:
+    """Everything that comes until the server ends the connection."""
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def parsed(answer: bytes) -> tuple[int, dict[str, str], Any]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    return int(status.split()[1]), headers, json.loads(body)
+
+
+@pytest.fixture(autouse=True)
+def _no_traceback(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Any:
+    caplog.set_level(logging.WARNING)
+    yield
+    assert "Traceback" not in caplog.text + "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    "sent", [b"G", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nhost: t\r\nx-long: " + b"x" * 5000]
+)
+def test_half_sent_headers_get_408_and_the_connection_ends(sent: bytes) -> None:
+    async def scenario(port: int, _: Application) -> bytes:
+        return await ask(port, sent)
+
+    status, headers, body = parsed(play(scenario, header_seconds=0.2))
+    assert (status, headers["connection"]) == (408, "close")
+    assert body == {"error": "The request's headers did not arrive within 0.2 s"}
+
+
+def test_headers_that_trickle_in_do_not_get_more_time() -> None:
+    async def scenario(port: int, _: Application) -> bytes:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(GET[:-4])
+        answering = asyncio.create_task(reader.read())
+        while not answering.done():
+            writer.write(b"x")
+            await asyncio.sleep(0.02)
+        writer.close()
+        return await answering
+
+    assert parsed(play(scenario, header_seconds=0.3))[0] == 408
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n"], ids=["nothing", "an empty line"])
+def test_a_connection_that_asks_nothing_ends_without_a_word(sent: bytes) -> None:
+    async def scenario(port: int, _: Application) -> bytes:
+        return await ask(port, sent)
+
+    assert play(scenario, header_seconds=0.2) == b""
+
+
+def test_the_time_for_headers_begins_again_with_each_request() -> None:
+    """The second one on a connection may be half-sent, too."""
+
+    async def scenario(port: int, _: Application) -> bytes:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(GET)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(GET[:10])
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    assert parsed(play(scenario, header_seconds=0.5))[0] == 408
+
+
+@pytest.mark.parametrize("sent", [b"", b"half"])
+def test_half_a_body_gets_408_and_the_application_hears_that_the_client_is_gone(sent: bytes) -> None:
+    async def scenario(port: int, application: Application) -> bytes:
+        answer = await ask(port, b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\n" + sent)
+        await application.gone.wait()
+        return answer
+
+    status, _, body = parsed(play(scenario, body_seconds=0.2))
+    assert (status, body) == (408, {"error": "No more of the request's body arrived for 0.2 s"})
+
+
+def test_a_body_that_goes_on_arriving_has_all_the_time() -> None:
+    """The limit is for the pause between two pieces."""
+
+    async def scenario(port: int, application: Application) -> list[bytes]:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 30\r\n\r\n")
+        for _ in range(30):
+            writer.write(b"x")
+            await asyncio.sleep(0.1)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        return application.bodies
+
+    assert play(scenario, body_seconds=2.0) == [b"x" * 30]
+
+
+def test_an_answer_that_is_not_read_ends() -> None:
+    async def scenario(port: int, application: Application) -> None:
+        _, writer = await asyncio.open_connection(LOOPBACK, port, limit=1)
+        writer.write(GET.replace(b"/ ", b"/endless "))
+        await application.gone.wait()
+        writer.transport.abort()
+
+    play(scenario, send_seconds=0.3)
+
+
+def test_the_end_of_the_server_does_not_wait_for_a_client_that_does_not_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with socket.socket() as client:
+
+        async def scenario(port: int, _: Application) -> None:
+            client.connect((LOOPBACK, port))
+            client.sendall(GET.replace(b"/ ", b"/endless "))
+            await asyncio.sleep(0.3)
+
+        play(scenario)
+    assert caplog.text == "", "nothing had to be cut off by the backstop"
+
+
+def test_a_connection_beyond_the_limit_gets_503_and_when_to_come_again() -> None:
+    """Those that are there go on, and when one leaves another may come."""
+
+    async def scenario(port: int, application: Application) -> list[bytes]:
+        held = [await asyncio.open_connection(LOOPBACK, port) for _ in range(5)]
+        for reader, writer in held:
+            writer.write(GET)
+            await reader.readuntil(b"\r\n\r\n")
+        refused = [await ask(port, GET) for _ in range(3)]
+        reader, writer = held[0]
+        writer.write(GET)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        writer.close()
+        answer = b"503"
+        while b"503" in answer:
+            answer = await ask(port, GET.replace(b"host", b"connection: close\r\nhost"))
+        for _, writer in held:
+            writer.close()
+        return [*refused, answer]
+
+    *refused, served = play(scenario, max_connections=5)
+    for answer in refused:
+        status, headers, body = parsed(answer)
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "5", "close")
+        assert body == {"error": "Too many connections; try again in 5 s"}
+    assert served.startswith(b"HTTP/1.1 200")
+
+
+def test_a_kept_connection_says_for_how_long() -> None:
+    async def scenario(port: int, _: Application) -> bytes:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(GET)
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        return head
+
+    assert b"\r\nkeep-alive: timeout=75\r\n" in play(scenario, keep_alive_seconds=75)
+    assert Limits().keep_alive_seconds == 75
+
+
+def test_a_connection_is_usable_after_a_pause() -> None:
+    """Half a request's limits do not count between requests."""
+
+    async def scenario(port: int, _: Application) -> bytes:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(GET)
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(1)
+        writer.write(GET)
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        return head
+
+    assert play(scenario, header_seconds=0.4, body_seconds=0.4).startswith(b"HTTP/1.1 200")
+
+
+def test_descriptors_bound_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may need a second one, to storage."""
+    assert connections_within(Limits(max_connections=500), 10_000) == 500
+    assert connections_within(Limits(max_connections=500), 256) == 96
+    assert connections_within(Limits(max_connections=500), 10) == 1
+
+
+def test_the_descriptor_limit_is_raised_as_far_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
+    assert raise_descriptor_limit() == 4096
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, resource.RLIM_INFINITY))
+    assert raise_descriptor_limit() == connections.MOST_DESCRIPTORS
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4096, 4096))
+    assert raise_descriptor_limit() == 4096
+    assert asked == [(4096, 4096), (connections.MOST_DESCRIPTORS, resource.RLIM_INFINITY)]
+
+
+def test_limits_come_from_the_environment() -> None:
+    assert Limits.from_environment({"BODY_SECONDS": "7", "MAX_CONNECTIONS": "12"}) == Limits(
+        body_seconds=7, max_connections=12
+    )
+    for value in ("x", "0", "-1", "nan", "inf"):
+        with pytest.raises(InvalidLimit, match="SEND_SECONDS must be a number above 0"):
+            Limits.from_environment({"SEND_SECONDS": value})

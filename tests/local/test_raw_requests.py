@@ -1,0 +1,88 @@
+"""Bytes that no client library sends, to a running server, both ways in: no 5xx, and no stack trace."""
+
+from __future__ import annotations
+
+import re
+import socket
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conformance.servers import Server, running, tidemark_server
+from tests.local.polling import wait_until
+
+HEADERS = {
+    "Host with two colons": b"Host: a:b:c",
+    "Host of IPv6": b"Host: [::1]:4437",
+    "Host with an open bracket": b"Host: [::1",
+    "no Host": b"X: y",
+    "empty Host": b"Host:",
+    "two Hosts": b"Host: a\r\nHost: b",
+    "Host in Latin-1": b"Host: caf\xe9",
+    "Host of no encoding": b"Host: \xff\xfe\x80",
+    "large Host": b"Host: " + b"a" * 40_000,
+    "X-Forwarded-Port": b"Host: a\r\nX-Forwarded-Port: x",
+    "X-Forwarded-For": b"Host: a\r\nX-Forwarded-For: ::,,",
+    "X-Forwarded-Proto": b"Host: a\r\nX-Forwarded-Proto: \xff",
+    "Content-Length: x": b"Host: a\r\nContent-Length: x",
+    "Content-Length: -1": b"Host: a\r\nContent-Length: -1",
+    "Content-Length of many digits": b"Host: a\r\nContent-Length: " + b"9" * 5000,
+    "two Content-Lengths": b"Host: a\r\nContent-Length: 1\r\nContent-Length: 2",
+    "Transfer-Encoding": b"Host: a\r\nTransfer-Encoding: x",
+    "Upgrade": b"Host: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13",
+    "a header without a name": b"Host: a\r\n: x",
+    "a header without a colon": b"Host: a\r\nnonsense",
+    "Cookie": b"Host: a\r\nCookie: \xff;;=",
+}
+
+
+@pytest.fixture(scope="module", params=["asgi", "lambda"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    limits = {"HEADER_SECONDS": "2", "BODY_SECONDS": "2"}
+    with running(tidemark_server(request.param, tmp_path_factory.mktemp("server"), **limits)) as server:
+        yield server
+
+
+def ask(server: Server, sent: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(sent)
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+    return answer
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST", b"PUT"])
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+def test_no_header_gives_a_5xx(server: Server, method: bytes, header: bytes) -> None:
+    lines = b" /v1/stream/odd?offset=-1 HTTP/1.1\r\nConnection: close\r\nContent-Type: text/plain\r\n"
+    answer = ask(server, method + lines + header + b"\r\n\r\n")
+    status = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
+    assert status is not None, answer
+    assert int(status[1]) < 500, answer
+    assert "Traceback" not in server.log_tail(1_000_000)
+
+
+@pytest.mark.parametrize("body", [b"", b"half"])
+def test_a_client_that_hangs_up_in_the_middle_of_its_body(server: Server, body: bytes) -> None:
+    """No fault of the server: one line in its log, and no 5xx in its numbers."""
+    head = (
+        b"POST /v1/stream/odd HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nContent-Length: 99\r\n\r\n"
+    )
+    before = server.log_tail(1_000_000)
+    ask_and_leave(server, head + body)
+    is_asgi = server.environment["VIA"] == "asgi"
+    if is_asgi:
+        wait_until(lambda: "left before it had sent" in server.log_tail(1_000_000)[len(before) :], "a line")
+        with urllib.request.urlopen(f"{server.base_url}/v1/metrics") as answer:
+            metrics = answer.read().decode()
+        assert not re.search(r'^tidemark_requests_total\{.*status="5', metrics, re.MULTILINE)
+        assert re.search(r"^tidemark_faults_total 0$", metrics, re.MULTILINE)
+    said = server.log_tail(1_000_000)[len(before) :]
+    assert said.count("\n") == is_asgi, said
+
+
+def ask_and_leave(server: Server, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(sent)
