@@ -9,8 +9,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input
-# What a lock does not name by its hash is not installed.
-PIP_INSTALL_LOCKED := $(PIP_INSTALL) --require-hashes
+# What a lock does not name by its hash is not installed. A lock is complete, so pip has nothing to resolve.
+PIP_INSTALL_LOCKED := $(PIP_INSTALL) --require-hashes --no-deps
 
 # Stamps: an environment is installed again when its lock is newer.
 VENV := .venv/bin/python
@@ -149,7 +149,7 @@ $(SPARK): requirements/spark$(SPARK_SUFFIX).txt pyproject.toml | $(VENV)
 # The jars alone are wanted; what the package asks for is an old PySpark.
 $(S3A): requirements/s3a.txt $(SPARK)
 	@echo "Fetching the jars of requirements/s3a.txt into .s3a"
-	@$(SPARK_VENV)/bin/python $(PIP_INSTALL_LOCKED) --no-deps --target .s3a -r requirements/s3a.txt
+	@$(SPARK_VENV)/bin/python $(PIP_INSTALL_LOCKED) --target .s3a -r requirements/s3a.txt
 	@touch $@
 
 $(POLICY): requirements/policy.txt | $(VENV)
