@@ -82,6 +82,15 @@ lint: $(DEV) ## format, lint, types, import directions, template
 	@.venv/bin/lint-imports --no-logo
 	@.venv/bin/cfn-lint template.yaml pipeline/template.yaml
 
+# Not --quiet: then MkDocs would neither say nor count its warnings, and --strict would mean nothing.
+.PHONY: docs
+docs: $(DOCS) ## the documentation as a site, into site/ (a broken link fails)
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
+
+.PHONY: diagrams
+diagrams: $(DOCS) ## draw docs/images/*.svg from their Mermaid sources
+	@.venv-docs/bin/python docs/images/render.py
+
 .PHONY: policy
 policy: $(POLICY) ## the template against checkov's policies (exceptions: .checkov.yaml)
 	@.venv-policy/bin/checkov --config-file .checkov.yaml

@@ -70,7 +70,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def start_typescript(code: str, directory: Path) -> subprocess.Popen[str]:
-    """The blocks have no annotations, so they are JavaScript too. A module finds its packages from its own folder."""
+    """The blocks have no annotations, so they are JavaScript too."""
     (directory / "block.mjs").write_text(code)
     modules = directory / "node_modules"
     if not modules.exists():

@@ -16,7 +16,7 @@ from tests.programs import find, needs
 TOUR = (ROOT / "README.md").read_text().partition("## A tour with curl")[2].partition("\n## ")[0]
 BLOCKS = re.findall(r"```sh\n(.*?)```", TOUR, re.DOTALL)
 CURL = find("curl")
-#: Of each request in its order. A long-poll finds nothing (204); the producer's repetition is 204; the old offset is 410.
+#: A long-poll finds nothing (204), a producer's repetition is 204, an old offset 410
 STATUSES = [201, 204, 204, 200, 200, 200, 204, 200, 200, 204, 201, 204, 204, 204]
 STATUSES += [201, 201, 204, 200, 200, 204, 410, 200, 204, 204]
 
@@ -28,7 +28,9 @@ def statuses_of_a_run(base_url: str, directory: Path) -> list[int]:
     said = directory / "statuses"
     said.write_text("")
     wrapper = directory / "curl"
-    wrapper.write_text(f'#!/bin/sh\nexec {CURL} "$@" --max-time 60 -w "%{{stderr}}%{{http_code}}\\n" 2>>{said}\n')
+    wrapper.write_text(
+        f'#!/bin/sh\nexec {CURL} "$@" --max-time 60 -w "%{{stderr}}%{{http_code}}\\n" 2>>{said}\n'
+    )
     wrapper.chmod(0o755)
     script = "\n".join(BLOCKS).replace("http://127.0.0.1:4437", base_url)
     environment = os.environ | {"PATH": f"{directory}:{os.environ['PATH']}"}
