@@ -70,7 +70,10 @@ def test_what_production_is() -> None:
         ({}, "Everybody could read and write"),
         ({"AllowAnonymous": "true", "AuthSecretName": "/a"}, "contradicts"),
         ({"AuthJwksUrl": "https://id.example"}, "needs AuthAudience"),
-        ({"AllowAnonymous": "true", "Edge": "false", "EdgeSecretName": "/w"}, "EdgeSecretName needs Edge=true"),
+        (
+            {"AllowAnonymous": "true", "Edge": "false", "EdgeSecretName": "/w"},
+            "EdgeSecretName needs Edge=true",
+        ),
     ],
     ids=str,
 )

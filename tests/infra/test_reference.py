@@ -82,3 +82,12 @@ def test_every_status_of_an_error_is_on_its_page() -> None:
     raised = {each.status for each in vars(errors).values() if hasattr(each, "status")}
     assert len(raised) > 6
     assert raised <= documented
+
+
+def test_every_header_of_the_protocol_is_on_a_page() -> None:
+    """Those that browsers may send and see are all there are."""
+    [source] = (ROOT / "shared" / "tidemark" / "http").glob("headers.py")
+    names = set(re.findall(r'"((?:Stream|Producer|Snapshot)-[\w-]+)"', source.read_text()))
+    pages = "".join((REFERENCE / page).read_text() for page in ("http.md", "errors.md"))
+    assert len(names) > 15
+    assert {name for name in names if f"`{name}" not in pages} == set()
