@@ -9,6 +9,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input
+# What a lock does not name by its hash is not installed. A lock is complete, so pip has nothing to resolve.
+PIP_INSTALL_LOCKED := $(PIP_INSTALL) --require-hashes --no-deps
 
 # Stamps: an environment is installed again when its lock is newer.
 VENV := .venv/bin/python
@@ -17,6 +19,8 @@ DEV := .venv/.installed-dev
 BENCH := .venv/.installed-bench
 SAM := .venv-sam/.installed
 POLICY := .venv-policy/.installed
+DOCS := .venv-docs/.installed
+UV := .venv-lock/.installed
 NODE := node_modules/.installed
 # PySpark takes 456 MB and has its own versions of what others need: it is kept apart.
 SPARK_VERSION ?=
@@ -78,6 +82,15 @@ lint: $(DEV) ## format, lint, types, import directions, template
 	@.venv/bin/lint-imports --no-logo
 	@.venv/bin/cfn-lint template.yaml pipeline/template.yaml
 
+# Not --quiet: then MkDocs would neither say nor count its warnings, and --strict would mean nothing.
+.PHONY: docs
+docs: $(DOCS) ## the documentation as a site, into site/ (a broken link fails)
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
+
+.PHONY: diagrams
+diagrams: $(DOCS) ## draw docs/images/*.svg from their Mermaid sources
+	@.venv-docs/bin/python docs/images/render.py
+
 .PHONY: policy
 policy: $(POLICY) ## the template against checkov's policies (exceptions: .checkov.yaml)
 	@.venv-policy/bin/checkov --config-file .checkov.yaml
@@ -91,49 +104,79 @@ build: $(SAM) ## what AWS SAM deploys, into .aws-sam
 	@sam build
 	@sam validate --lint
 
+# Each lock pins versions and hashes, and names no registry. What is locked stays as it is unless its .in file or
+# pyproject.toml asks for more: ARGS="--upgrade" takes the newest of all, ARGS="--upgrade-package boto3" of one.
+# Python 3.11 is the oldest supported, so a lock holds every package that a newer one needs. The smaller locks are
+# constrained by the one that the tests run with: what is deployed is what is tested.
+COMPILE = .venv-lock/bin/uv pip compile --quiet --no-config --generate-hashes --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command "make lock" --python-version 3.11 --python-platform x86_64-manylinux_2_28 $(ARGS)
+.PHONY: lock
+lock: $(UV) ## make the locks in requirements/ anew (ARGS="--upgrade" for newer versions)
+	@$(COMPILE) --extra local --extra dev pyproject.toml -o requirements/dev.txt
+	@$(COMPILE) -c requirements/dev.txt pyproject.toml -o requirements/layer.txt
+	@$(COMPILE) -c requirements/dev.txt --extra local pyproject.toml -o requirements/local.txt
+	@$(COMPILE) -c requirements/dev.txt --extra bench pyproject.toml -o requirements/bench.txt
+	@for name in docs lock policy sam; do $(COMPILE) requirements/$$name.in -o requirements/$$name.txt; done
+	@for name in spark spark-next; do \
+		$(COMPILE) -c requirements/dev.txt --extra local pyproject.toml requirements/$$name.in -o requirements/$$name.txt; done
+	@$(COMPILE) -c requirements/spark.txt requirements/pipeline.in -o requirements/pipeline.txt
+	@$(COMPILE) --no-deps requirements/s3a.in -o requirements/s3a.txt
+
 $(VENV):
 	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is missing (python3: $$(python3 --version 2>/dev/null || echo none))." >&2; exit 1; fi
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) cannot make a virtual environment: install python3-venv." >&2; exit 1; }
 
-$(LOCAL): requirements-local.txt pyproject.toml | $(VENV)
-	@echo "Installing the packages of requirements-local.txt into .venv"
-	@$(VENV) $(PIP_INSTALL) -r requirements-local.txt
+$(LOCAL): requirements/local.txt pyproject.toml | $(VENV)
+	@echo "Installing the packages of requirements/local.txt into .venv"
+	@$(VENV) $(PIP_INSTALL_LOCKED) -r requirements/local.txt
 	@$(VENV) $(PIP_INSTALL) --no-deps -e .
 	@touch $@
 
-$(DEV): requirements-dev.txt $(LOCAL)
-	@echo "Installing the packages of requirements-dev.txt into .venv"
-	@$(VENV) $(PIP_INSTALL) -r requirements-dev.txt
+$(DEV): requirements/dev.txt $(LOCAL)
+	@echo "Installing the packages of requirements/dev.txt into .venv"
+	@$(VENV) $(PIP_INSTALL_LOCKED) -r requirements/dev.txt
 	@touch $@
 
-$(BENCH): requirements-bench.txt $(DEV)
-	@echo "Installing the packages of requirements-bench.txt into .venv"
-	@$(VENV) $(PIP_INSTALL) -r requirements-bench.txt
+$(BENCH): requirements/bench.txt $(DEV)
+	@echo "Installing the packages of requirements/bench.txt into .venv"
+	@$(VENV) $(PIP_INSTALL_LOCKED) -r requirements/bench.txt
 	@touch $@
 
-$(SAM): requirements-sam.txt | $(VENV)
-	@echo "Installing the packages of requirements-sam.txt into .venv-sam"
+$(SAM): requirements/sam.txt | $(VENV)
+	@echo "Installing the packages of requirements/sam.txt into .venv-sam"
 	@$(VENV) -m venv .venv-sam
-	@.venv-sam/bin/python $(PIP_INSTALL) -r requirements-sam.txt
+	@.venv-sam/bin/python $(PIP_INSTALL_LOCKED) -r requirements/sam.txt
 	@touch $@
 
-$(SPARK): requirements-spark$(SPARK_SUFFIX).txt pyproject.toml | $(VENV)
-	@echo "Installing the packages of requirements-spark$(SPARK_SUFFIX).txt into $(SPARK_VENV)"
+$(SPARK): requirements/spark$(SPARK_SUFFIX).txt pyproject.toml | $(VENV)
+	@echo "Installing the packages of requirements/spark$(SPARK_SUFFIX).txt into $(SPARK_VENV)"
 	@$(VENV) -m venv $(SPARK_VENV)
-	@$(SPARK_VENV)/bin/python $(PIP_INSTALL) -r requirements-spark$(SPARK_SUFFIX).txt
+	@$(SPARK_VENV)/bin/python $(PIP_INSTALL_LOCKED) -r requirements/spark$(SPARK_SUFFIX).txt
 	@$(SPARK_VENV)/bin/python $(PIP_INSTALL) --no-deps -e .
 	@touch $@
 
 # The jars alone are wanted; what the package asks for is an old PySpark.
-$(S3A): requirements-s3a.txt $(SPARK)
-	@echo "Fetching the jars of requirements-s3a.txt into .s3a"
-	@$(SPARK_VENV)/bin/python $(PIP_INSTALL) --no-deps --target .s3a -r requirements-s3a.txt
+$(S3A): requirements/s3a.txt $(SPARK)
+	@echo "Fetching the jars of requirements/s3a.txt into .s3a"
+	@$(SPARK_VENV)/bin/python $(PIP_INSTALL_LOCKED) --target .s3a -r requirements/s3a.txt
 	@touch $@
 
-$(POLICY): requirements-policy.txt | $(VENV)
-	@echo "Installing the packages of requirements-policy.txt into .venv-policy"
+$(POLICY): requirements/policy.txt | $(VENV)
+	@echo "Installing the packages of requirements/policy.txt into .venv-policy"
 	@$(VENV) -m venv .venv-policy
-	@.venv-policy/bin/python $(PIP_INSTALL) -r requirements-policy.txt
+	@.venv-policy/bin/python $(PIP_INSTALL_LOCKED) -r requirements/policy.txt
+	@touch $@
+
+$(DOCS): requirements/docs.txt | $(VENV)
+	@echo "Installing the packages of requirements/docs.txt into .venv-docs"
+	@$(VENV) -m venv .venv-docs
+	@.venv-docs/bin/python $(PIP_INSTALL_LOCKED) -r requirements/docs.txt
+	@touch $@
+
+$(UV): requirements/lock.txt | $(VENV)
+	@echo "Installing the packages of requirements/lock.txt into .venv-lock"
+	@$(VENV) -m venv .venv-lock
+	@.venv-lock/bin/python $(PIP_INSTALL_LOCKED) -r requirements/lock.txt
 	@touch $@
 
 # Install scripts stay off: every package used here carries its binary already built.

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-LOCK: Final = ROOT / "requirements-pipeline.txt"
+LOCK: Final = ROOT / "requirements" / "pipeline.txt"
 JOBS: Final = ("archive", "ingest", "replay", "snapshot", "stats")
 #: What of the package runs a server, or adapts it to where it runs.
 LEFT_OUT: Final = frozenset({"deployed", "http", "local", "loop", "wake"})
@@ -37,7 +37,15 @@ _DAY_ONE: Final = (1980, 1, 1, 0, 0, 0)
 def install(target: Path, platform: str, python: str) -> None:
     platforms = [f"manylinux_2_17_{platform}", f"manylinux2014_{platform}", f"manylinux_2_28_{platform}"]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-    command += ["--no-compile", "--no-deps", "--only-binary", ":all:", "--implementation", "cp"]
+    command += [
+        "--no-compile",
+        "--no-deps",
+        "--require-hashes",
+        "--only-binary",
+        ":all:",
+        "--implementation",
+        "cp",
+    ]
     command += ["--python-version", python, "--target", str(target), "-r", str(LOCK)]
     command += [word for each in platforms for word in ("--platform", each)]
     subprocess.run(command, check=True)

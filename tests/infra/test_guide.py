@@ -56,11 +56,26 @@ def test_every_failure_has_its_test() -> None:
             assert (ROOT / "tests" / folder / Path(path).name).is_file(), path
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md")])
+
+
+def anchors(page: Path) -> set[str]:
+    """Those of its headings, as GitHub and MkDocs make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_tests_named_are_there(page: Path) -> None:
+    """`make docs` checks the pages of the site; this also those that only the repository shows."""
     text = page.read_text()
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", text):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        # The site's first page shows a part of the README.
+        if anchor and linked != ROOT / "docs" / "guides" / ".." / "index.md":
+            assert anchor in anchors(linked), f"{target}#{anchor}"
     for path in re.findall(r"`(tests/[\w/]+(?:\.py|/))`", text):
         assert (ROOT / path).exists(), path
 

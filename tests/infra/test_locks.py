@@ -1,4 +1,4 @@
-"""The locks name packages and versions, not the machine or the registry they were made with."""
+"""The locks name packages, versions and hashes, and nothing of where they were made."""
 
 from __future__ import annotations
 
@@ -9,41 +9,74 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOCKS = sorted(ROOT.glob("requirements*.txt"))
-PIN = re.compile(r"([a-z0-9._-]+)==([0-9][\w.+!]*)(?: +#.*)?")
+LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+PIN = re.compile(r"([a-z0-9._-]+)==([0-9][\w.+!]*) ((?:--hash=sha256:[0-9a-f]{64} ?)+)")
+
+
+def hashed_pins(path: Path) -> dict[str, tuple[str, str]]:
+    """Version and hashes by name. Every requirement must be a pin with a hash, and nothing else."""
+    text = re.sub(r"^ *#.*\n", "", path.read_text(), flags=re.MULTILINE)
+    requirements = [re.sub(r"\s+", " ", line) for line in text.replace("\\\n", "").splitlines() if line]
+    matches = {requirement: PIN.fullmatch(requirement) for requirement in requirements}
+    assert [requirement for requirement, match in matches.items() if match is None] == []
+    return {match[1]: (match[2], match[3].strip()) for match in matches.values() if match}
 
 
 def pins(path: Path) -> dict[str, str]:
-    """Every line that is not a comment must be a pin: no addresses, no options, no ranges."""
-    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
-    matches = {line: PIN.fullmatch(line) for line in lines}
-    assert [line for line, match in matches.items() if match is None] == []
-    return {match[1]: match[2] for match in matches.values() if match}
+    return {name: version for name, (version, _) in hashed_pins(path).items()}
+
+
+def lock(name: str) -> Path:
+    return ROOT / "requirements" / f"{name}.txt"
+
+
+def test_every_requirements_file_has_its_lock() -> None:
+    """`make lock` makes one for each .in file and for the parts of pyproject.toml."""
+    inputs = {path.stem for path in (ROOT / "requirements").glob("*.in")}
+    assert {path.stem for path in LOCKS} == inputs | {"bench", "dev", "layer", "local"}
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
-def test_a_lock_holds_pins_alone(path: Path) -> None:
-    assert pins(path)
-    assert "://" not in path.read_text()
+def test_a_lock_holds_pins_with_hashes_and_no_address(path: Path) -> None:
+    """A registry's address or a path of one machine would make the lock useless on another."""
+    assert hashed_pins(path)
+    for leak in ("://", "file:", "--index", "--extra-index", "--find-links", "--trusted-host"):
+        assert leak not in path.read_text(), leak
+
+
+@pytest.mark.parametrize("path", ["Makefile", "shared/Makefile"])
+def test_every_lock_is_installed_by_its_hashes(path: str) -> None:
+    """What is installed from a lock, deployed or not, must be the bytes that the lock names."""
+    recipes = (ROOT / path).read_text().replace("\\\n", " ").splitlines()
+    installing = [line for line in recipes if re.search(r"(pip install|PIP_INSTALL\w*\)).* -r ", line)]
+    assert installing
+    assert [line for line in installing if not re.search(r"--require-hashes|PIP_INSTALL_LOCKED", line)] == []
+
+
+def test_what_the_pipelines_package_and_the_makefile_mean_by_locked() -> None:
+    assert re.search(
+        r"^PIP_INSTALL_LOCKED := .* --require-hashes", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    assert '"--require-hashes"' in (ROOT / "pipeline" / "package.py").read_text()
 
 
 def test_what_is_deployed_is_what_is_tested() -> None:
-    """The layer's lock and the local stack's are parts of the one that the tests run with."""
-    tested = pins(ROOT / "requirements-dev.txt")
-    for name in ("requirements.txt", "requirements-local.txt"):
-        assert pins(ROOT / name).items() <= tested.items()
+    """The layer's lock and the local stack's are parts of the tests' lock, hashes included."""
+    tested = hashed_pins(lock("dev"))
+    for name in ("layer", "local"):
+        assert hashed_pins(lock(name)).items() <= tested.items()
 
 
-def test_the_benchmarks_measure_what_is_deployed() -> None:
-    """Installed over the others, the plot's packages change no version."""
-    tested = pins(ROOT / "requirements-dev.txt")
-    plot = pins(ROOT / "requirements-bench.txt")
-    assert {name: version for name, version in plot.items() if tested.get(name, version) != version} == {}
+@pytest.mark.parametrize("name", ["bench", "spark", "spark-next"])
+def test_another_environment_runs_the_same_versions(name: str) -> None:
+    """The benchmarks measure, and the Spark tests run, the same versions as the tests do."""
+    tested, other = pins(lock("dev")), pins(lock(name))
+    assert {each: version for each, version in other.items() if tested.get(each, version) != version} == {}
 
 
 def test_the_pipeline_is_deployed_with_what_it_is_tested_with() -> None:
-    """But for Spark itself, which is EMR's, and whose version is that of the tests' floor."""
-    deployed, tested = pins(ROOT / "requirements-pipeline.txt"), pins(ROOT / "requirements-spark.txt")
+    """Spark itself is not packed: EMR has it, in the version of the tests' oldest PySpark."""
+    deployed, tested = hashed_pins(lock("pipeline")), hashed_pins(lock("spark"))
     assert deployed.items() <= tested.items()
     assert "pyspark" not in deployed
 

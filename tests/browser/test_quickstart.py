@@ -1,0 +1,130 @@
+"""The README's quickstart runs as it is printed: an LLM's tokens, a reader, and a reload in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.browser.chromium import CLIENT, NEEDS_CHROMIUM, opened
+from tests.conformance.servers import ROOT, Server, node, running, tidemark_server
+
+README = (ROOT / "README.md").read_text().partition("## Quickstart")[2].partition("\n## ")[0]
+TS_WRITER, TS_READER = re.findall(r"```ts\n(.*?)```", README, re.DOTALL)
+PY_WRITER, PY_READER = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+TOKENS = [f"token {number}, ü🌊\n" for number in range(60)]
+ANSWER = "".join(TOKENS)
+PAUSE_SECONDS = 0.1
+NEEDS_CLIENT = pytest.mark.skipif(not CLIENT.exists(), reason="needs node_modules (npm ci)")
+
+LLM_IN_TYPESCRIPT = f"""
+async function* llm() {{
+  for (const token of {json.dumps(TOKENS)}) {{
+    yield token
+    await new Promise((resolve) => setTimeout(resolve, {PAUSE_SECONDS * 1000}))
+  }}
+}}
+"""
+LLM_IN_PYTHON = f"""
+import time
+def llm(question):
+    for token in {TOKENS!r}:
+        yield token
+        time.sleep({PAUSE_SECONDS})
+"""
+
+
+@pytest.fixture(params=["asgi", "lambda"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    # Event streams end after two seconds, so that readers reconnect in the middle, too.
+    with running(tidemark_server(request.param, tmp_path, SSE_SECONDS="2")) as made:
+        yield made
+
+
+def at(server: Server, block: str) -> str:
+    assert "http://127.0.0.1:4437" in block
+    return block.replace("http://127.0.0.1:4437", server.base_url)
+
+
+def start(command: list[str], directory: Path) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONWARNINGS": "ignore"}
+    return subprocess.Popen(
+        command, cwd=directory, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    return out
+
+
+def start_typescript(code: str, directory: Path) -> subprocess.Popen[str]:
+    """The blocks have no annotations, so they are JavaScript too."""
+    (directory / "block.mjs").write_text(code)
+    modules = directory / "node_modules"
+    if not modules.exists():
+        modules.symlink_to(ROOT / "node_modules")
+    return start([node(), str(directory / "block.mjs")], directory)
+
+
+def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
+    """Until the reader has saved something."""
+    deadline = time.monotonic() + 60
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < deadline, "the reader saved nothing"
+        assert process.poll() is None, finish(process)
+        time.sleep(0.02)
+
+
+@NEEDS_CHROMIUM
+@NEEDS_CLIENT
+def test_a_browser_that_reloads_shows_the_whole_answer_once(server: Server, tmp_path: Path) -> None:
+    """Written in TypeScript, read in Chromium: after the reload the page goes on from the saved offset."""
+    writer = start_typescript(LLM_IN_TYPESCRIPT + at(server, TS_WRITER), tmp_path)
+    wait_until_created(server)
+    # A browser counts in UTF-16.
+    task = {"code": at(server, TS_READER), "length": len(ANSWER.encode("utf-16-le")) // 2}
+    with opened("quickstart.html", task) as page:
+        report = page.report()
+    finish(writer)
+    assert report["shown"] == ANSWER
+    assert int(report["resumedFrom"]) > 0
+
+
+def wait_until_created(server: Server) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            urllib.request.urlopen(f"{server.base_url}/v1/stream/answer-42", timeout=30).close()
+        except urllib.error.HTTPError:
+            time.sleep(0.05)
+        else:
+            return
+    pytest.fail("the writer created no stream")
+
+
+def test_a_python_reader_that_is_killed_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
+    """Written and read in Python: both readings together have every token once and in order."""
+    writer = start([sys.executable, "-c", LLM_IN_PYTHON + at(server, PY_WRITER)], tmp_path)
+    wait_until_created(server)
+    reader = start([sys.executable, "-c", at(server, PY_READER)], tmp_path)
+    file = tmp_path / "answer-42.json"
+    wait_for(file, reader)
+    reader.kill()
+    reader.communicate(timeout=60)
+    before = json.loads(file.read_text())
+    rest = finish(start([sys.executable, "-c", at(server, PY_READER)], tmp_path))
+    finish(writer)
+    assert before["text"]
+    assert before["text"] + rest == ANSWER == json.loads(file.read_text())["text"]

@@ -1,0 +1,50 @@
+"""The README's tour with curl runs as it is printed, and a second time on the same server."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.servers import ROOT, running, tidemark_server
+from tests.programs import find, needs
+
+TOUR = (ROOT / "README.md").read_text().partition("## A tour with curl")[2].partition("\n## ")[0]
+BLOCKS = re.findall(r"```sh\n(.*?)```", TOUR, re.DOTALL)
+CURL = find("curl")
+#: A long-poll finds nothing (204), a producer's repetition is 204, an old offset 410
+STATUSES = [201, 204, 204, 200, 200, 200, 204, 200, 200, 204, 201, 204, 204, 204]
+STATUSES += [201, 201, 204, 200, 200, 204, 410, 200, 204, 204]
+
+pytestmark = needs(CURL, "curl", "curl")
+
+
+def statuses_of_a_run(base_url: str, directory: Path) -> list[int]:
+    """Runs every line of the tour, with a curl in front that writes each response's status into a file."""
+    said = directory / "statuses"
+    said.write_text("")
+    wrapper = directory / "curl"
+    wrapper.write_text(
+        f'#!/bin/sh\nexec {CURL} "$@" --max-time 60 -w "%{{stderr}}%{{http_code}}\\n" 2>>{said}\n'
+    )
+    wrapper.chmod(0o755)
+    script = "\n".join(BLOCKS).replace("http://127.0.0.1:4437", base_url)
+    environment = os.environ | {"PATH": f"{directory}:{os.environ['PATH']}"}
+    subprocess.run(
+        ["bash", "-euc", script], env=environment, stdout=subprocess.DEVNULL, check=True, timeout=300
+    )
+    return [int(status) for status in re.findall(r"^(\d{3})$", said.read_text(), re.MULTILINE)]
+
+
+@pytest.mark.parametrize("via", ["asgi", "lambda"])
+def test_the_tour_does_what_its_comments_say_and_can_be_repeated(via: str, tmp_path: Path) -> None:
+    assert len(BLOCKS) == 2
+    assert shutil.which("bash")
+    server = tidemark_server(via, tmp_path, LONG_POLL_SECONDS="1", SSE_SECONDS="1")
+    with running(server):
+        assert statuses_of_a_run(server.base_url, tmp_path) == STATUSES
+        assert statuses_of_a_run(server.base_url, tmp_path) == STATUSES

@@ -1,0 +1,127 @@
+"""The commands of the guides run as they are printed, and every other one says that it is not run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.servers import ROOT, Server, node, reference_server, running, tidemark_server
+
+DOCS = ROOT / "docs"
+NODE_SERVER = ROOT / "node_modules" / "@durable-streams" / "server"
+#: A fenced block that could be run, and the line before it.
+BLOCK = re.compile(r"^([^\n]*)\n```(sh|bash|python|js|ts)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+MARK = re.compile(r"<!-- (?:run by (tests/[\w/]+\.py)|not run.*\S.*) -->")
+PAGES = sorted(DOCS.rglob("*.md"))
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Those that this file runs: language and text."""
+    found = BLOCK.findall((DOCS / page).read_text())
+    return [(language, text) for mark, language, text in found if Path(__file__).name in mark]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_every_command_is_run_by_a_test_or_says_that_it_is_not(page: Path) -> None:
+    """A page that nobody runs goes wrong in silence."""
+    for mark, _, text in BLOCK.findall(page.read_text()):
+        match = MARK.fullmatch(mark.strip())
+        assert match, f"no mark before:\n{text}"
+        assert match[1] is None or (ROOT / match[1]).is_file(), mark
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tidemark_server("asgi", tmp_path_factory.mktemp("server"))) as made:
+        yield made
+
+
+def run(text: str, server: Server) -> str:
+    script = text.replace("http://127.0.0.1:4437", server.base_url).replace("curl ", "curl --fail-with-body ")
+    environment = os.environ | {"PATH": f"{Path(node()).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euc", script],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=60) as response:
+        return json.loads(response.read())
+
+
+@pytest.mark.parametrize(
+    "page", ["guides/llm-tokens.md", "guides/collaborative-document.md"], ids=lambda page: Path(page).stem
+)
+def test_the_curl_lines_of_a_guide_succeed(server: Server, page: str) -> None:
+    for language, text in blocks(page):
+        assert language == "sh"
+        assert "201" in run(text, server)
+
+
+def test_the_walk_through_of_buckets_and_snapshots(server: Server) -> None:
+    (_, begin), (_, publish) = blocks("buckets-and-snapshots.md")
+    assert "0000000000000063" in run(f"B={server.base_url}\n{begin}", server)
+    run(f"B={server.base_url}\n{publish}", server)
+    with pytest.raises(urllib.error.HTTPError, match="410"):
+        get(f"{server.base_url}/notes/report?offset=-1")
+
+
+def test_an_agent_that_is_started_again_goes_on_and_fences_off_the_first(server: Server) -> None:
+    (_, code), (_, fork) = blocks("guides/agent-log.md")
+    code = code.replace("http://127.0.0.1:4437", server.base_url)
+    first: dict[str, Any] = {}
+    exec(compile(code, "agent-log.md", "exec"), first)
+    second: dict[str, Any] = {}
+    exec(compile(code, "agent-log.md", "exec"), second)
+    kinds = [step["kind"] for step in get(f"{server.base_url}/v1/stream/agents/run-7")]
+    assert kinds == ["started", "tool", "answer"] * 2
+    with pytest.raises(Exception, match="403"):
+        first["log"].write({"kind": "too late"})
+    run(fork, server)
+    assert len(get(f"{server.base_url}/v1/stream/agents/run-7b")) == len(kinds)
+
+
+@pytest.mark.skipif(not NODE_SERVER.exists(), reason="needs node_modules (npm ci)")
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+def test_a_stream_of_the_reference_server_is_copied(server: Server, tmp_path: Path, kind: str) -> None:
+    """Twice, as after an interruption: each message is there once."""
+    [(_, command)] = blocks("guides/migrate.md")
+    messages = [{"n": number, "text": "ü🌊"} for number in range(300)]
+    parts = [json.dumps(each).encode() for each in messages]
+    with running(reference_server(tmp_path)) as source:
+        name = f"events-{kind.partition('/')[2]}"
+        url = f"{source.base_url}/v1/stream/{name}"
+        send("PUT", url, b"", {"Content-Type": kind})
+        for part in parts:
+            send("POST", url, part, {"Content-Type": kind})
+        send("POST", url, b"", {"Stream-Closed": "true"})
+        command = command.replace("http://127.0.0.1:4438", source.base_url).replace("/events", f"/{name}")
+        run(command, server)
+        run(command, server)
+    copy = f"{server.base_url}/v1/stream/{name}"
+    with urllib.request.urlopen(copy, timeout=60) as response:
+        body = response.read()
+        assert response.headers["Stream-Closed"] == "true"
+    assert json.loads(body) == messages if kind == "application/json" else body == b"".join(parts)
+
+
+def send(method: str, url: str, body: bytes, headers: dict[str, str]) -> None:
+    request = urllib.request.Request(url, body or None, headers, method=method)
+    urllib.request.urlopen(request, timeout=60).close()

@@ -1,0 +1,105 @@
+"""What a visitor meets first: licence, version, checks before a commit, diagrams, the site's contents."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+MAKEFILE = (ROOT / "Makefile").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MKDOCS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+
+
+def recipe(target: str) -> list[str]:
+    """The commands of a target of the Makefile."""
+    body = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
+    assert body, target
+    return [
+        line.strip().removeprefix("@").replace("$(VENV)", ".venv/bin/python") for line in body[1].splitlines()
+    ]
+
+
+def test_the_licence_is_the_same_everywhere() -> None:
+    assert (ROOT / "LICENSE").read_text().strip().startswith("Apache License")
+    assert "[Apache License 2.0](LICENSE)" in (ROOT / "README.md").read_text()
+    assert PROJECT["license"] == "Apache-2.0"
+    assert json.loads((ROOT / "package.json").read_text())["license"] == "Apache-2.0"
+    assert json.loads((ROOT / "package-lock.json").read_text())["packages"][""]["license"] == "Apache-2.0"
+
+
+def test_the_version_is_the_newest_of_the_changelog() -> None:
+    released = re.findall(
+        r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    assert released[0] == PROJECT["version"] == json.loads((ROOT / "package.json").read_text())["version"]
+
+
+def test_a_commit_is_checked_by_what_make_lint_runs() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [hook["repo"] for hook in hooks] == ["local"]
+    assert [hook["entry"] for hook in hooks[0]["hooks"]] == recipe("lint")
+
+
+def test_the_workflow_runs_what_every_machine_can_run() -> None:
+    [job] = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.stem)
+def test_the_files_for_github_can_be_read(path: Path) -> None:
+    assert isinstance(yaml.safe_load(path.read_text()), dict)
+
+
+@pytest.mark.parametrize(
+    "source", sorted((ROOT / "docs" / "images").glob("*.mmd")), ids=lambda path: path.stem
+)
+def test_a_diagram_was_drawn_from_its_source(source: Path) -> None:
+    """`make diagrams` draws it anew."""
+    drawn = source.with_suffix(".svg").read_text()
+    assert hashlib.sha256(source.read_bytes()).hexdigest() in drawn.partition("-->")[0]
+    assert "<svg" in drawn
+
+
+def pages_of(nav: Any) -> set[str]:
+    if isinstance(nav, str):
+        return {nav}
+    return {page for each in (nav.values() if isinstance(nav, dict) else nav) for page in pages_of(each)}
+
+
+def test_every_page_is_in_the_sites_table_of_contents() -> None:
+    docs = ROOT / "docs"
+    assert pages_of(MKDOCS["nav"]) == {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
+
+
+def test_every_decision_is_in_the_index_and_has_its_four_parts() -> None:
+    folder = ROOT / "docs" / "adr"
+    decisions = sorted(folder.glob("0*.md"))
+    index = (folder / "index.md").read_text()
+    assert re.findall(r"\]\((0\d+-[\w-]+\.md)\)", index) == [page.name for page in decisions]
+    for page in decisions:
+        text = page.read_text()
+        for part in ("**Context.**", "**Decision.**", "**Consequences.**", "**What would change it.**"):
+            assert part in text, (page.name, part)
+
+
+def test_the_targets_that_the_guides_name_exist() -> None:
+    targets = set(re.findall(r"^([a-z0-9]+):", MAKEFILE, re.MULTILINE))
+    for name in ("README.md", "CONTRIBUTING.md"):
+        named = set(re.findall(r"`make ([a-z0-9]+)", (ROOT / name).read_text()))
+        assert len(named) > 5
+        assert named <= targets, name
+
+
+def test_the_built_site_fetches_nothing_from_elsewhere() -> None:
+    """Fonts, scripts and analytics would tell others who reads."""
+    assert MKDOCS["theme"]["font"] is False
+    assert "extra_javascript" not in MKDOCS
+    assert "analytics" not in MKDOCS.get("extra", {})

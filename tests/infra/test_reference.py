@@ -1,0 +1,93 @@
+"""The reference pages name everything that the code has: variables, metrics, errors."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE
+from tidemark.meter import COUNTS, DURATIONS
+from tidemark.protocol import errors
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+VARIABLES_PAGE = (REFERENCE / "environment-variables.md").read_text()
+VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*")
+
+
+def variables_read(path: Path) -> Iterator[str]:
+    """Names in calls and subscripts that have to do with an environment: `environment.get("PORT")`,
+    `os.environ["PORT"]`, `_seconds(environment, "SSE_SECONDS", …)`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and "environ" in ast.unparse(node):
+            found = node.args
+        elif isinstance(node, ast.Subscript) and "environ" in ast.unparse(node):
+            found = [node.slice]
+        else:
+            continue
+        for each in found:
+            if isinstance(each, ast.Constant) and VARIABLE.fullmatch(str(each.value)):
+                yield str(each.value)
+
+
+READ = {
+    name
+    for folder in ("shared", "functions")
+    for path in (ROOT / folder).rglob("*.py")
+    for name in variables_read(path)
+}
+
+
+def test_every_variable_that_the_code_reads_is_on_the_page() -> None:
+    documented = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", VARIABLES_PAGE))
+    assert len(READ) > 25
+    assert READ - documented == set()
+    assert set(FUNCTION_GLOBALS["Environment"]["Variables"]) - documented == set()
+
+
+@pytest.mark.parametrize("title", ["The application", "Authorization", "`make run`"])
+def test_every_variable_on_the_page_is_one_that_the_code_reads(title: str) -> None:
+    section = VARIABLES_PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[A-Z].*?) \|", section, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    sources = "".join(path.read_text() for path in (ROOT / "shared").rglob("*.py"))
+    assert named
+    assert {name for name in named if f'"{name}"' not in sources} == set()
+
+
+def test_the_template_parameters_on_the_page_exist() -> None:
+    named = set(re.findall(r"^\| `[A-Z_]+` \| [^|]+ \| `(\w+)` \|", VARIABLES_PAGE, re.MULTILINE))
+    assert len(named) > 10
+    assert named <= TEMPLATE["Parameters"].keys()
+
+
+def test_every_metric_is_on_its_page() -> None:
+    """By its name in Prometheus and its name in CloudWatch."""
+    page = (REFERENCE / "metrics.md").read_text()
+    counters = {f"tidemark_{each.title}_total" for each in COUNTS}
+    histograms = {f"tidemark_{each.title}" for each in DURATIONS}
+    assert set(re.findall(r"`(tidemark_\w+)`", page)) == counters | histograms | {"tidemark_waiting"}
+    deployed = {each.title.title().replace("_", "") for each in COUNTS}
+    deployed |= {each.title.removesuffix("_seconds").title().replace("_", "") + "Time" for each in DURATIONS}
+    assert set(re.findall(r"^\| `tidemark_\w+` \| `(\w+)` \|", page, re.MULTILINE)) == deployed
+
+
+def test_every_status_of_an_error_is_on_its_page() -> None:
+    page = (REFERENCE / "errors.md").read_text()
+    documented = {int(status) for status in re.findall(r"^\| (\d{3}) \|", page, re.MULTILINE)}
+    raised = {each.status for each in vars(errors).values() if hasattr(each, "status")}
+    assert len(raised) > 6
+    assert raised <= documented
+
+
+def test_every_header_of_the_protocol_is_on_a_page() -> None:
+    """Those that browsers may send and see are all there are."""
+    [source] = (ROOT / "shared" / "tidemark" / "http").glob("headers.py")
+    names = set(re.findall(r'"((?:Stream|Producer|Snapshot)-[\w-]+)"', source.read_text()))
+    pages = "".join((REFERENCE / page).read_text() for page in ("http.md", "errors.md"))
+    assert len(names) > 15
+    assert {name for name in names if f"`{name}" not in pages} == set()
