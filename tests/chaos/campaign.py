@@ -1,0 +1,215 @@
+"""One campaign: the system starts, everybody writes and reads, faults come by the schedule; then all is quiet,
+everything is read once more, and judged."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.chaos.buckets import BucketKeeper, Snapshotter
+from tests.chaos.client import JSON
+from tests.chaos.disk import Disk
+from tests.chaos.judge import Violation, judge
+from tests.chaos.lifecycles import Closer, Forker, Recreator
+from tests.chaos.logs import server_log_violations
+from tests.chaos.readers import CatchUpReader, EventReader, LongPollReader
+from tests.chaos.recording import StreamHistory
+from tests.chaos.report import Totals, progress_line
+from tests.chaos.scene import Insisting, Scene
+from tests.chaos.schedule import SERVER, Fault, make_schedule
+from tests.chaos.system import System
+from tests.chaos.writers import Intruder, PlainWriter, Producer, SequencedWriter
+
+#: How long writers may take over what they have begun, once nothing is broken any more.
+FINISH_SECONDS: Final = 120.0
+PROGRESS_SECONDS: Final = 5.0
+#: A campaign that is to reach so many appends ends after this long at the latest.
+LONGEST_MINUTES: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many streams, and on each how many writers of each kind."""
+
+    streams: int
+    producers: int
+    plain_writers: int
+
+
+#: One process shares writes among those who write to one stream; functions race for it.
+SIZES: Final = {"asgi": Size(6, 24, 4), "lambda": Size(12, 3, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for. `appends` instead of `minutes` goes on until so many are acknowledged."""
+
+    seed: int
+    via: str
+    minutes: float
+    appends: int | None = None
+
+
+@dataclass
+class Campaign:
+    wish: Wish
+    folder: Path
+    disk: Disk
+    say: Callable[[str], None]
+    faults: Counter[str] = field(default_factory=Counter)
+    began: float = 0.0
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def run(self) -> list[Violation]:
+        self.system = System(self.wish.via, self.folder, self.disk, self.wish.seed)
+        supervising: asyncio.Task[None] | None = None
+        try:
+            await self.system.start()
+            supervising = asyncio.create_task(self.system.supervise())
+            self.scene = Scene(self.system.server_port, self.system.clients_port, self.wish.seed)
+            await self._populate()
+            self.began = time.monotonic()
+            await self._under_fire(supervising)
+            self.totals_under_fire = self.totals
+            await self._settle()
+            return await self._judge()
+        finally:
+            for task in (*self._tasks, *([supervising] if supervising else [])):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.system.close()
+
+    @property
+    def totals(self) -> Totals:
+        scene, seconds = self.scene, time.monotonic() - self.began
+        return Totals(scene.acknowledged, scene.messages, sum(self.faults.values()), self.system.hits, seconds)
+
+    async def _populate(self) -> None:
+        size, keeper = SIZES[self.wish.via], Insisting(self.scene, "keeper")
+        for number in range(size.streams):
+            path = f"/v1/stream/main-{number}"
+            history = self.scene.recordings.history(path)
+            await keeper.insist("PUT", path, headers=JSON, what="create", at_first={201})
+            self.scene.kept.append((path, history))
+            for run in self._population(path, history, f"m{number}", size):
+                self._start(run)
+        for run in self._lives():
+            self._start(run)
+
+    def _population(
+        self, path: str, history: StreamHistory, name: str, size: Size
+    ) -> Iterator[Coroutine[Any, Any, None]]:
+        """Every fourth goes through the proxy that stands between clients and server."""
+        scene, direct, harmed = self.scene, self.scene.server_port, self.scene.clients_port
+        for number in range(size.producers):
+            yield Producer(scene, path, history, f"{name}p{number}", direct if number % 4 else harmed).run()
+        for number in range(size.plain_writers):
+            yield PlainWriter(scene, path, history, f"{name}w{number}", direct if number % 4 else harmed).run()
+        yield Intruder(scene, path, history, f"{name}i").run()
+        yield LongPollReader(scene, path, history, f"{name}l0", direct).run()
+        yield LongPollReader(scene, path, history, f"{name}l1", harmed).run()
+        yield EventReader(scene, path, history, f"{name}e0", direct).run()
+        yield EventReader(scene, path, history, f"{name}e1", harmed).run()
+        yield CatchUpReader(scene, path, history, f"{name}c0", direct).run()
+
+    def _lives(self) -> Iterator[Coroutine[Any, Any, None]]:
+        for number in range(4):
+            yield Recreator(self.scene, f"again-{number}").run()
+        for number in range(2):
+            yield Closer(self.scene, f"close-{number}").run()
+            yield Forker(self.scene, f"fork-{number}").run()
+            yield BucketKeeper(self.scene, f"bucket-{number}").run()
+        for number in range(3):
+            yield Snapshotter(self.scene, f"folded-{number}").run()
+        for number in range(2):
+            yield self._sequenced(f"/v1/stream/sequenced-{number}", f"q{number}")
+
+    async def _sequenced(self, path: str, name: str) -> None:
+        history = self.scene.recordings.history(path)
+        keeper = Insisting(self.scene, name)
+        made = await keeper.insist("PUT", path, headers=JSON, what="create", at_first={201}, later={200})
+        if made is not None:
+            self.scene.kept.append((path, history))
+            await SequencedWriter(self.scene, path, history, f"{name}s", self.scene.clients_port).run()
+
+    def _start(self, run: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(run))
+
+    async def _under_fire(self, supervising: asyncio.Task[None]) -> None:
+        firing = asyncio.create_task(self._fire())
+        told = self.began
+        try:
+            while not self._is_enough():
+                await asyncio.sleep(0.2)
+                for task in (firing, supervising, *self._tasks):
+                    if task.done() and task.exception() is not None:
+                        raise RuntimeError("a part of the campaign itself failed") from task.exception()
+                if time.monotonic() - told >= PROGRESS_SECONDS:
+                    told = time.monotonic()
+                    self.say(progress_line(self.totals, self._left()))
+        finally:
+            firing.cancel()
+            await asyncio.gather(firing, return_exceptions=True)
+
+    def _is_enough(self) -> bool:
+        seconds = time.monotonic() - self.began
+        if self.wish.appends is not None:
+            return self.scene.acknowledged >= self.wish.appends or seconds > LONGEST_MINUTES * 60
+        return seconds >= self.wish.minutes * 60
+
+    def _left(self) -> str:
+        if self.wish.appends is not None:
+            return f"{max(0, self.wish.appends - self.scene.acknowledged)} to go"
+        return f"{max(0.0, self.wish.minutes * 60 - (time.monotonic() - self.began)):.0f} s left"
+
+    async def _fire(self) -> None:
+        """Each fault in its own time; those of processes one after the other."""
+        one_at_a_time = asyncio.Lock()
+        async with asyncio.TaskGroup() as group:
+            for fault in make_schedule(self.wish.seed, with_disk=self.disk.lacking is None):
+                await asyncio.sleep(self.began + fault.at - time.monotonic())
+                group.create_task(self._suffer(fault, one_at_a_time))
+
+    async def _suffer(self, fault: Fault, one_at_a_time: asyncio.Lock) -> None:
+        self.faults[f"{fault.name}, {fault.where}"] += 1
+        if self.system.is_link(fault.where):
+            await self.system.suffer(fault)
+            return
+        async with one_at_a_time:
+            await self.system.suffer(fault)
+
+    async def _settle(self) -> None:
+        """Nothing is broken any more: writers finish, what is late arrives, and the system starts afresh."""
+        self.say("no more faults; writers finish what they have begun")
+        self.system.make_whole()
+        self.scene.over.set()
+        _, unfinished = await asyncio.wait(self._tasks, timeout=FINISH_SECONDS)
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if unfinished:
+            self.say(f"{len(unfinished)} writers and readers did not finish in {FINISH_SECONDS:.0f} s")
+        self.unfinished = len(unfinished)
+        await self.system.calm()
+        await self.system.restart_whole()
+
+    async def _judge(self) -> list[Violation]:
+        self.say("reading everything once more")
+        last = Snapshotter(self.scene, "final")
+        for path, history in self.scene.kept:
+            history.log = await last.read_all(path, history)
+        for snapshot in self.scene.kept_snapshots:
+            await last.read_snapshot(snapshot)
+        for path in self.scene.dead:
+            await last.is_gone(path)
+        found = judge(self.scene.recordings)
+        found += server_log_violations(self.folder / "server.log")
+        found += [Violation("the server ended by itself", "", each) for each in self.system.deaths if each == SERVER]
+        if self.unfinished:
+            found.append(Violation("writers did not finish", "", str(self.unfinished)))
+        return found
