@@ -33,16 +33,20 @@ LONGEST_MINUTES: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """How many streams, and on each how many writers of each kind."""
+class Crowd:
+    """How many streams of a kind, and on each how many writers."""
 
     streams: int
     producers: int
     plain_writers: int
 
 
-#: One process shares writes among those who write to one stream; functions race for it.
-SIZES: Final = {"asgi": Size(6, 24, 4), "lambda": Size(12, 3, 1)}
+#: One process shares a write among those who write to one stream; functions race for it. A batch remembers
+#: eight producers: where there are more, the others have items of their own.
+CROWDS: Final = {
+    "asgi": (Crowd(4, 8, 48), Crowd(1, 20, 2)),
+    "lambda": (Crowd(10, 2, 1), Crowd(1, 12, 0)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +94,26 @@ class Campaign:
         return Totals(scene.acknowledged, scene.messages, sum(self.faults.values()), self.system.hits, seconds)
 
     async def _populate(self) -> None:
-        size, keeper = SIZES[self.wish.via], Insisting(self.scene, "keeper")
-        for number in range(size.streams):
+        keeper = Insisting(self.scene, "keeper")
+        crowds = [crowd for crowd in CROWDS[self.wish.via] for _ in range(crowd.streams)]
+        for number, crowd in enumerate(crowds):
             path = f"/v1/stream/main-{number}"
             history = self.scene.recordings.history(path)
             await keeper.insist("PUT", path, headers=JSON, what="create", at_first={201})
             self.scene.kept.append((path, history))
-            for run in self._population(path, history, f"m{number}", size):
+            for run in self._population(path, history, f"m{number}", crowd):
                 self._start(run)
         for run in self._lives():
             self._start(run)
 
     def _population(
-        self, path: str, history: StreamHistory, name: str, size: Size
+        self, path: str, history: StreamHistory, name: str, crowd: Crowd
     ) -> Iterator[Coroutine[Any, Any, None]]:
         """Every fourth goes through the proxy that stands between clients and server."""
         scene, direct, harmed = self.scene, self.scene.server_port, self.scene.clients_port
-        for number in range(size.producers):
+        for number in range(crowd.producers):
             yield Producer(scene, path, history, f"{name}p{number}", direct if number % 4 else harmed).run()
-        for number in range(size.plain_writers):
+        for number in range(crowd.plain_writers):
             yield PlainWriter(scene, path, history, f"{name}w{number}", direct if number % 4 else harmed).run()
         yield Intruder(scene, path, history, f"{name}i").run()
         yield LongPollReader(scene, path, history, f"{name}l0", direct).run()
@@ -209,7 +214,7 @@ class Campaign:
             await last.is_gone(path)
         found = judge(self.scene.recordings)
         found += server_log_violations(self.folder / "server.log")
-        found += [Violation("the server ended by itself", "", each) for each in self.system.deaths if each == SERVER]
+        found += [Violation("the server ended by itself", each, "see server.log") for each in self.system.deaths if each == SERVER]
         if self.unfinished:
-            found.append(Violation("writers did not finish", "", str(self.unfinished)))
+            found.append(Violation("did not finish", "writers and readers", str(self.unfinished)))
         return found

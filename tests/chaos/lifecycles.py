@@ -128,7 +128,7 @@ class Forker(Lifecycle):
         others = [Insisting(self.scene, f"{name}.{number}") for number in (1, 2)]
         written, *forks = await asyncio.gather(
             asyncio.gather(*(each.append_some(source, history, each.name, range(8)) for each in others)),
-            *(self._fork(source, history, f"{name}-fork-{number}") for number in range(3)),
+            *(Fork(self.scene, f"{name}-fork-{number}").make(source, history) for number in range(3)),
         )
         if not all(written):
             return
@@ -147,17 +147,19 @@ class Forker(Lifecycle):
         if is_deleted or await self.delete(source):
             await self.is_gone(source, frozenset({404, 410}))
 
-    async def _fork(
-        self, source: str, history: StreamHistory, name: str
-    ) -> tuple[str, StreamHistory, int] | None:
-        """A fork with some appends of its own, and where it begins to be one."""
+
+class Fork(Lifecycle):
+    """One fork, made beside others."""
+
+    async def make(self, source: str, history: StreamHistory) -> tuple[str, StreamHistory, int] | None:
+        """With some appends of its own, and where it begins to be one."""
         await asyncio.sleep(self.chance.uniform(0, 1))
         ends = [append.end for append in history.appends if append.end >= 0]
-        at, path = self.chance.choice(ends), f"/v1/stream/{name}"
+        at, path = self.chance.choice(ends), f"/v1/stream/{self.name}"
         headers = {"Stream-Forked-From": source, "Stream-Fork-Offset": f"{at:016d}"}
         fork = self.history(path)
         if not await self.create(path, headers):
             return None
-        if not await self.append_some(path, fork, name, range(3)):
+        if not await self.append_some(path, fork, self.name, range(3)):
             return None
         return path, fork, at

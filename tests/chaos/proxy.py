@@ -106,6 +106,10 @@ class Proxy:
             await passage.run()
         except (Broken, OSError, asyncio.CancelledError, asyncio.LimitOverrunError):
             pass
+        except RuntimeError:
+            # uvloop's word for a connection that has just been closed.
+            if not writer.is_closing():
+                raise
         finally:
             self._connections.discard(task)
             passage.close()
@@ -292,6 +296,8 @@ class _Passage:
                 self._proxy.answered(token, piece)
                 is_head = False
             if deliver:
+                if self._writer.is_closing():
+                    raise Broken
                 self._writer.write(piece)
                 if len(piece) >= PIECE // 2:
                     await self._writer.drain()

@@ -142,12 +142,12 @@ class Insisting:
             return
 
     async def append(self, path: str, history: StreamHistory, append: Append, **headers: str) -> Answer | None:
-        """Exactly once, by a producer of the append's own: its epoch 0, its sequence 0."""
+        """Exactly once: the writer is a producer, and numbers its appends from 0 on."""
         history.appends.append(append)
         asked = JSON | {
-            "Producer-Id": f"{append.writer}-{append.number}",
+            "Producer-Id": append.writer,
             "Producer-Epoch": "0",
-            "Producer-Seq": "0",
+            "Producer-Seq": str(append.number),
             **headers,
         }
         answer = await self.insist(
