@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from tests.chaos.client import JSON, Answer, Client, NoAnswer
 from tests.chaos.lifecycles import Lifecycle
 from tests.chaos.recording import Comparison, StreamHistory
-from tests.chaos.scene import RESURRECTED, VANISHED, Published
+from tests.chaos.scene import REFUSED_THOUGH_RIGHT, RESURRECTED, VANISHED, Published
 
 WRONG_SNAPSHOT, WRONG_LISTING = "a snapshot is not what was published", "a listing is not what was made"
 SNAPSHOT_GONE: Final = "a published snapshot is gone"
@@ -32,20 +32,17 @@ class BucketKeeper(Lifecycle):
                 return
 
     async def _live_once(self, bucket: str, writer: str, life: int) -> bool:
-        wrong = RESURRECTED if life else "refused though right"
-        if await self.insist("PUT", bucket, what="create bucket", at_first={201}, later={409}, wrong=wrong) is None:
-            return False
+        """Whether it is deleted for certain."""
+        wrong = RESURRECTED if life else REFUSED_THOUGH_RIGHT
+        made = await self.insist(
+            "PUT", bucket, what="create bucket", at_first={201}, later={409}, wrong=wrong
+        )
         names = [f"stream-{number}" for number in range(self.chance.randrange(1, 4))]
-        for number, name in enumerate(names):
-            path, history = f"{bucket}/{name}", self.history(f"{bucket}/{name}", life)
-            if not await self.create(path, again=life > 0):
-                return False
-            if not await self.append_some(path, history, f"{writer}.{number}", range(2)):
-                return False
-            history.log = await self.read_all(path, history)
-        if not await self._list(bucket, names):
+        if made is None or not await self._fill(bucket, names, writer, life):
             return False
-        full = await self.insist("DELETE", bucket, what="delete a full bucket", at_first={409}, wrong=VANISHED)
+        full = await self.insist(
+            "DELETE", bucket, what="delete a full bucket", at_first={409}, wrong=VANISHED
+        )
         if full is None:
             return False
         for name in names:
@@ -53,9 +50,25 @@ class BucketKeeper(Lifecycle):
                 return False
         return await self._delete_bucket(bucket)
 
+    async def _fill(self, bucket: str, names: list[str], writer: str, life: int) -> bool:
+        for number, name in enumerate(names):
+            path = f"{bucket}/{name}"
+            history = self.history(path, life)
+            if not await self.create(path, again=life > 0):
+                return False
+            if not await self.append_some(path, history, f"{writer}.{number}", range(2)):
+                return False
+            history.log = await self.read_all(path, history)
+        return await self._list(bucket, names)
+
     async def _delete_bucket(self, bucket: str) -> bool:
         gone = await self.insist(
-            "DELETE", bucket, what="delete bucket", at_first={204}, later={404}, wrong="an empty bucket is not deleted"
+            "DELETE",
+            bucket,
+            what="delete bucket",
+            at_first={204},
+            later={404},
+            wrong="an empty bucket is not deleted",
         )
         return gone is not None and await self.is_gone(bucket)
 

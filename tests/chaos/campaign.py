@@ -1,5 +1,5 @@
-"""One campaign: the system starts, everybody writes and reads, faults come by the schedule; then all is quiet,
-everything is read once more, and judged."""
+"""One campaign: the system starts, everybody writes and reads, and faults come by the schedule. Then all is
+quiet, everything is read once more, and judged."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ class Campaign:
     say: Callable[[str], None]
     faults: Counter[str] = field(default_factory=Counter)
     began: float = 0.0
+    #: When the last fault ended.
+    _ended: float | None = None
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def run(self) -> list[Violation]:
@@ -79,7 +81,7 @@ class Campaign:
             await self._populate()
             self.began = time.monotonic()
             await self._under_fire(supervising)
-            self.totals_under_fire = self.totals
+            self._ended = time.monotonic()
             await self._settle()
             return await self._judge()
         finally:
@@ -90,8 +92,9 @@ class Campaign:
 
     @property
     def totals(self) -> Totals:
-        scene, seconds = self.scene, time.monotonic() - self.began
-        return Totals(scene.acknowledged, scene.messages, sum(self.faults.values()), self.system.hits, seconds)
+        scene, until = self.scene, self._ended or time.monotonic()
+        faults = sum(self.faults.values())
+        return Totals(scene.acknowledged, scene.messages, faults, self.system.hits, until - self.began)
 
     async def _populate(self) -> None:
         keeper = Insisting(self.scene, "keeper")
@@ -114,7 +117,9 @@ class Campaign:
         for number in range(crowd.producers):
             yield Producer(scene, path, history, f"{name}p{number}", direct if number % 4 else harmed).run()
         for number in range(crowd.plain_writers):
-            yield PlainWriter(scene, path, history, f"{name}w{number}", direct if number % 4 else harmed).run()
+            yield PlainWriter(
+                scene, path, history, f"{name}w{number}", direct if number % 4 else harmed
+            ).run()
         yield Intruder(scene, path, history, f"{name}i").run()
         yield LongPollReader(scene, path, history, f"{name}l0", direct).run()
         yield LongPollReader(scene, path, history, f"{name}l1", harmed).run()
@@ -214,7 +219,11 @@ class Campaign:
             await last.is_gone(path)
         found = judge(self.scene.recordings)
         found += server_log_violations(self.folder / "server.log")
-        found += [Violation("the server ended by itself", each, "see server.log") for each in self.system.deaths if each == SERVER]
+        found += [
+            Violation("the server ended by itself", each, "see server.log")
+            for each in self.system.deaths
+            if each == SERVER
+        ]
         if self.unfinished:
             found.append(Violation("did not finish", "writers and readers", str(self.unfinished)))
         return found

@@ -34,7 +34,9 @@ class Disk:
 
     def _resize(self, size: str) -> None:
         if self.lacking is None:
-            subprocess.run(["mount", "-o", f"remount,size={size}", str(self.path)], check=True, capture_output=True)
+            subprocess.run(
+                ["mount", "-o", f"remount,size={size}", str(self.path)], check=True, capture_output=True
+            )
 
 
 def open_disk(path: Path) -> Disk:

@@ -54,6 +54,8 @@ def judge_stream(history: StreamHistory) -> list[Violation]:
     """Everything that can be said of one incarnation of a stream once its log is known."""
     if history.log is None:
         return []
+    if not history.log.startswith(history.inherited):
+        return [Violation(FOREIGN, history.name, "it does not begin with what it was forked from")]
     entries, violations = _read_log(history)
     violations += _check_presence(history, entries)
     violations += _check_writers_order(history, entries)
@@ -66,9 +68,6 @@ def _read_log(history: StreamHistory) -> tuple[list[Entry], list[Violation]]:
     assert history.log is not None
     entries: list[Entry] = []
     violations: list[Violation] = []
-    if not history.log.startswith(history.inherited):
-        violations.append(Violation(FOREIGN, history.name, "does not begin with what it was forked from"))
-        return entries, violations
     rest = history.log[len(history.inherited) :]
     end = history.base + len(history.inherited)
     for message in rest.split(b",")[:-1]:
@@ -76,7 +75,9 @@ def _read_log(history: StreamHistory) -> tuple[list[Entry], list[Violation]]:
         try:
             entries.append(Entry(*read_message(message), end))
         except ValueError:
-            violations.append(Violation(FOREIGN, history.name, f"unreadable message {message[:80]!r} before {end}"))
+            violations.append(
+                Violation(FOREIGN, history.name, f"unreadable message {message[:80]!r} before {end}")
+            )
     return entries, violations
 
 
@@ -96,8 +97,6 @@ def _check_presence(history: StreamHistory, entries: Sequence[Entry]) -> Iterato
         if entry.part == append.messages - 1 and parts[entry.writer, entry.number, entry.part] == 1:
             ends[entry.writer, entry.number] = entry.end
     for key, append in appends.items():
-        if 0 <= append.end <= history.base:
-            continue  # Trimmed: a snapshot has it.
         yield from _check_append(history, append, [parts[(*key, part)] for part in range(append.messages)])
         yield from _check_offset(history, append, ends.get(key))
 
@@ -107,7 +106,9 @@ def _check_append(history: StreamHistory, append: Append, times: Sequence[int]) 
     if append.outcome is Outcome.REFUSED and any(times):
         yield Violation(REFUSED_PRESENT, history.name, f"{name} was refused and is in the log")
     elif append.outcome is Outcome.ACKNOWLEDGED and not any(times):
-        yield Violation(LOST, history.name, f"{name} was acknowledged with offset {append.end} and is not there")
+        yield Violation(
+            LOST, history.name, f"{name} was acknowledged with offset {append.end} and is not there"
+        )
     elif max(times) > 1:
         yield Violation(DOUBLED, history.name, f"{name} is in the log {max(times)} times")
     elif any(times) and not all(times):
@@ -133,7 +134,8 @@ def _check_writers_order(history: StreamHistory, entries: Sequence[Entry]) -> It
     before: Entry | None = None
     for entry in entries:
         if entry.part and (
-            before is None or (before.writer, before.number, before.part + 1) != (entry.writer, entry.number, entry.part)
+            before is None
+            or (before.writer, before.number, before.part + 1) != (entry.writer, entry.number, entry.part)
         ):
             name = message_id(entry.writer, entry.number, entry.part)
             yield Violation(TORN, history.name, f"{name} is not behind the message before it")
@@ -155,7 +157,7 @@ def _check_real_time(history: StreamHistory, entries: Sequence[Entry]) -> Iterat
         if append is None:
             continue
         if earliest < append.sent:
-            text = f"{append.writer}:{append.number} lies before {first}, which was acknowledged before it was sent"
+            text = f"{append.writer}:{append.number} is before {first}, acknowledged before it was sent"
             yield Violation(MISORDERED, history.name, text)
         if append.outcome is Outcome.ACKNOWLEDGED and append.answered < earliest:
             earliest, first = append.answered, f"{append.writer}:{append.number}"
@@ -164,10 +166,12 @@ def _check_real_time(history: StreamHistory, entries: Sequence[Entry]) -> Iterat
 def _check_page(history: StreamHistory, page: Page) -> Iterator[Violation]:
     assert history.log is not None
     if page.size != page.end - page.start:
-        text = f"{page.reader} was given {page.size} bytes and told that they go from {page.start} to {page.end}"
+        text = (
+            f"{page.reader} was given {page.size} bytes and told that they go from {page.start} to {page.end}"
+        )
         yield Violation(GAP, history.name, text)
     if page.end > history.base + len(history.log):
-        text = f"{page.reader} was given {page.start}–{page.end}, and the log ends at {history.base + len(history.log)}"
+        text = f"{page.reader} was given {page.start}–{page.end}, behind the end of the log"
         yield Violation(TAIL_DIFFERS, history.name, text)
     elif page.start >= history.base:
         given = history.log[page.start - history.base : page.end - history.base]
@@ -175,13 +179,19 @@ def _check_page(history: StreamHistory, page: Page) -> Iterator[Violation]:
             text = f"{page.reader} was given other bytes for {page.start}–{page.end} than the final catch-up"
             yield Violation(TAIL_DIFFERS, history.name, text)
     if page.up_to_date and page.end < page.known_end:
-        text = f"{page.reader} was told that {page.end} is the tail when {page.known_end} had been acknowledged"
+        text = (
+            f"{page.reader} was told that {page.end} is the tail when {page.known_end} had been acknowledged"
+        )
         yield Violation(STALE, history.name, text)
 
 
 def judge_steps(steps: Sequence[Step]) -> list[Violation]:
     return [
-        Violation(step.wrong, step.stream, f"{step.what} at {step.at:.1f} s was answered {step.status}: {step.detail}")
+        Violation(
+            step.wrong,
+            step.stream,
+            f"{step.what} at {step.at:.1f} s was answered {step.status}: {step.detail}",
+        )
         for step in steps
         if step.status not in step.allowed
     ]

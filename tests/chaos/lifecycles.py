@@ -10,32 +10,20 @@ import asyncio
 import itertools
 import time
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Final
 
 from tests.chaos.client import JSON
 from tests.chaos.recording import Append, StreamHistory, render_body, render_messages
-from tests.chaos.scene import BRICKED, RESURRECTED, VANISHED, Insisting, Scene
+from tests.chaos.scene import BRICKED, RESURRECTED, VANISHED, Insisting
 
 #: So many of the deleted names are never used again, and looked at in the end.
 _LEFT_DEAD: Final = 0.2
 _PAUSE_SECONDS: Final = 0.3
 
 
-class Lifecycle(Insisting):
-    """Lives one life after another under names of its own."""
-
-    def __init__(self, scene: Scene, name: str) -> None:
-        super().__init__(scene, name)
-        self._names = itertools.count()
-
-    async def run(self) -> None:
-        while not self.scene.is_over:
-            await self.live(f"{self.name}-{next(self._names)}")
-            await self.pause(_PAUSE_SECONDS)
-
-    @abstractmethod
-    async def live(self, name: str) -> None:
-        """Until it is left, or the campaign is over."""
+class Owner(Insisting):
+    """Creates and deletes streams that nobody else touches."""
 
     async def create(self, path: str, headers: dict[str, str] | None = None, *, again: bool = False) -> bool:
         """Whether the stream is there, and is ours. Where it was deleted before, only 201 is right."""
@@ -51,9 +39,7 @@ class Lifecycle(Insisting):
         return answer is not None
 
     async def delete(self, path: str) -> bool:
-        answer = await self.insist(
-            "DELETE", path, what="delete", at_first={204}, later={404}, wrong=VANISHED
-        )
+        answer = await self.insist("DELETE", path, what="delete", at_first={204}, later={404}, wrong=VANISHED)
         return answer is not None
 
     async def is_gone(self, path: str, statuses: frozenset[int] = frozenset({404})) -> bool:
@@ -64,6 +50,21 @@ class Lifecycle(Insisting):
 
     def history(self, path: str, life: int | str = 0) -> StreamHistory:
         return self.scene.recordings.history(f"{path} ({life})")
+
+
+class Lifecycle(Owner):
+    """Lives one life after another under names of its own."""
+
+    async def run(self) -> None:
+        for number in itertools.count():
+            if self.scene.is_over:
+                return
+            await self.live(f"{self.name}-{number}")
+            await self.pause(_PAUSE_SECONDS)
+
+    @abstractmethod
+    async def live(self, name: str) -> None:
+        """Until it is left, or the campaign is over."""
 
 
 class Recreator(Lifecycle):
@@ -106,7 +107,8 @@ class Closer(Lifecycle):
         if with_close is None:
             return
         late = Append(name, 4, 1, time.monotonic())
-        await self.append_refused(path, history, late, render_body(render_messages(late)), JSON, 409)
+        body = render_body(render_messages(late))
+        await self.append_refused(path, history, late, body=body, headers=JSON, status=409)
         if await self.read_all(path, history) is None:
             return
         head = await self.insist("HEAD", path, what="head", at_first={200}, wrong=VANISHED)
@@ -116,50 +118,68 @@ class Closer(Lifecycle):
         await self.pause(1)
 
 
+@dataclass(slots=True)
+class Made:
+    """A fork that begins at the offset `at` of its source."""
+
+    path: str
+    history: StreamHistory
+    at: int
+
+
+class Fork(Owner):
+    """One fork, made beside others."""
+
+    async def make(self, source: str, history: StreamHistory) -> Made | None:
+        """With some appends of its own."""
+        await asyncio.sleep(self.chance.uniform(0, 1))
+        ends = [append.end for append in history.appends if append.end >= 0]
+        at, path = self.chance.choice(ends), f"/v1/stream/{self.name}"
+        fork = self.history(path)
+        if not await self.create(path, {"Stream-Forked-From": source, "Stream-Fork-Offset": f"{at:016d}"}):
+            return None
+        if not await self.append_some(path, fork, self.name, range(3)):
+            return None
+        return Made(path, fork, at)
+
+
 class Forker(Lifecycle):
     """Forks a stream while others append to it, deletes it under its forks, and reads them."""
 
     async def live(self, name: str) -> None:
-        source, history = f"/v1/stream/{name}", self.history(f"/v1/stream/{name}")
+        source = f"/v1/stream/{name}"
+        history = self.history(source)
         if not await self.create(source):
             return
         if not await self.append_some(source, history, f"{name}.0", range(2)):
             return
-        others = [Insisting(self.scene, f"{name}.{number}") for number in (1, 2)]
-        written, *forks = await asyncio.gather(
-            asyncio.gather(*(each.append_some(source, history, each.name, range(8)) for each in others)),
-            *(Fork(self.scene, f"{name}-fork-{number}").make(source, history) for number in range(3)),
-        )
-        if not all(written):
-            return
+        forks = await self._fork_a_live_stream(source, history)
         history.log = await self.read_all(source, history)
-        made = [fork for fork in forks if fork is not None]
-        if history.log is None or len(made) < len(forks):
+        if history.log is None or forks is None:
             return
-        is_deleted = self.chance.random() < 0.5
-        if is_deleted and not (await self.delete(source) and await self.is_gone(source, frozenset({404, 410}))):
+        source_first = self.chance.random() < 0.5
+        if source_first and not await self._end(source):
             return
-        for path, fork, at in made:
-            fork.inherited = history.log[:at]
-            fork.log = await self.read_all(path, fork)
-            if fork.log is None or not await self.delete(path):
+        for fork in forks:
+            fork.history.inherited = history.log[: fork.at]
+            fork.history.log = await self.read_all(fork.path, fork.history)
+            if fork.history.log is None or not await self.delete(fork.path):
                 return
-        if is_deleted or await self.delete(source):
-            await self.is_gone(source, frozenset({404, 410}))
+        if not source_first:
+            await self._end(source)
 
+    async def _fork_a_live_stream(self, source: str, history: StreamHistory) -> list[Made] | None:
+        """None where the outcome of something is not known."""
+        writers = [Owner(self.scene, f"{self.name}.{number}.{time.monotonic_ns()}") for number in (1, 2)]
+        writing = [
+            asyncio.create_task(each.append_some(source, history, each.name, range(8))) for each in writers
+        ]
+        names = [f"{source.rpartition('/')[2]}-fork-{number}" for number in range(3)]
+        forks = await asyncio.gather(*(Fork(self.scene, name).make(source, history) for name in names))
+        made = [fork for fork in forks if fork is not None]
+        is_written = all([await each for each in writing])
+        return made if is_written and len(made) == len(forks) else None
 
-class Fork(Lifecycle):
-    """One fork, made beside others."""
-
-    async def make(self, source: str, history: StreamHistory) -> tuple[str, StreamHistory, int] | None:
-        """With some appends of its own, and where it begins to be one."""
-        await asyncio.sleep(self.chance.uniform(0, 1))
-        ends = [append.end for append in history.appends if append.end >= 0]
-        at, path = self.chance.choice(ends), f"/v1/stream/{self.name}"
-        headers = {"Stream-Forked-From": source, "Stream-Fork-Offset": f"{at:016d}"}
-        fork = self.history(path)
-        if not await self.create(path, headers):
-            return None
-        if not await self.append_some(path, fork, self.name, range(3)):
-            return None
-        return path, fork, at
+    async def _end(self, source: str) -> bool:
+        """A source that forks live on is kept for them, and not to be seen."""
+        return await self.delete(source) and await self.is_gone(source, frozenset({404, 410}))

@@ -46,10 +46,14 @@ def tracebacks(log: str) -> Iterator[str]:
 def says_out_of_reach(exception: str) -> bool:
     named = exception.partition(":")[0]
     reason = exception.partition(" failed: ")[2]
-    return named in OUT_OF_REACH or reason.startswith(tuple(f"{each.rpartition('.')[2]}(" for each in OUT_OF_REACH))
+    return named in OUT_OF_REACH or reason.startswith(
+        tuple(f"{each.rpartition('.')[2]}(" for each in OUT_OF_REACH)
+    )
 
 
 def server_log_violations(path: Path) -> list[Violation]:
     log = path.read_text(errors="replace") if path.exists() else ""
     found = Counter(line[:300] for line in tracebacks(log) if not says_out_of_reach(line))
-    return [Violation("traceback in the server's log", f"{times} times", line) for line, times in found.items()]
+    return [
+        Violation("traceback in the server's log", f"{times} times", line) for line, times in found.items()
+    ]

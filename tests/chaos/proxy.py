@@ -20,13 +20,13 @@ from tests.chaos.exchange import PIECE, Broken, Request, read_reply, read_reques
 from tests.chaos.refusals import internal_error, throttle
 from tests.chaos.schedule import CLIENTS, DYNAMODB, Fault, Kind
 
-#: How late a held or repeated request arrives: anywhere between these, small delays as likely as great ones.
+#: How late a held or repeated request arrives: anywhere between, small delays as likely as great ones.
 LATE_SECONDS: Final = (0.1, 30.0)
 #: How long a request is delayed; beyond five or six seconds the server gives up on an answer.
 DELAY_SECONDS: Final = (0.02, 7.0)
 #: Of replies that are cut, this part is cut inside the head.
 _CUT_IN_HEAD: Final = 0.6
-#: Of requests that are held, the sender's connection is closed at once for this part, and silent for the rest.
+#: Of requests that are held, for this part the sender's connection is closed at once; else it is silent.
 _CLOSED_AT_ONCE: Final = 0.8
 _SILENT_SECONDS: Final = 7.0
 _LATE_TRIES: Final = 20
@@ -37,8 +37,8 @@ _STATUS: Final = slice(9, 12)
 
 @dataclass(slots=True)
 class Tokens:
-    """Transactions by their token, as DynamoDB remembers them for ten minutes: one that has been carried out is
-    not carried out again. The local engine forgets them when it ends, so they are remembered here."""
+    """Transactions by their token, as DynamoDB remembers them for ten minutes: one that has been carried out
+    is not carried out again. The local engine forgets them when it ends, so they are remembered here."""
 
     carried_out: set[bytes] = field(default_factory=set)
     unknown: set[bytes] = field(default_factory=set)
@@ -233,8 +233,10 @@ class _Passage:
             await asyncio.sleep(seconds)
             await self._pass_on(request)
         elif kind is Kind.REPEAT:
-            proxy.deliver_late(request, kind.value)
-            await self._pass_on(request)
+            try:
+                await self._pass_on(request)
+            finally:
+                proxy.deliver_late(request, kind.value)
         elif kind in {Kind.THROTTLE, Kind.INTERNAL_ERROR}:
             has_happened = kind is Kind.INTERNAL_ERROR and proxy.is_likely(0.5)
             if has_happened:
@@ -306,7 +308,11 @@ class _Passage:
         """Raises OSError. A kept connection that the service has closed is replaced."""
         if self._upstream is not None:
             reader, writer = self._upstream
-            if self._upstream_port == self._proxy.upstream_port and not reader.at_eof() and not writer.is_closing():
+            if (
+                self._upstream_port == self._proxy.upstream_port
+                and not reader.at_eof()
+                and not writer.is_closing()
+            ):
                 return self._upstream
             writer.close()
         self._upstream_port = self._proxy.upstream_port

@@ -7,11 +7,11 @@ import json
 import time
 from abc import ABC, abstractmethod
 from typing import Final
+from zlib import crc32
 
 from tests.chaos.client import Answer, Client, NoAnswer
 from tests.chaos.recording import Page, StreamHistory
 from tests.chaos.scene import BUSY, REFUSED_THOUGH_RIGHT, VANISHED, Scene, read_page, stored_bytes
-from zlib import crc32
 
 _IDLE_SECONDS: Final = 40.0
 _PAUSE_SECONDS: Final = 0.2

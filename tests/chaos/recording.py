@@ -37,7 +37,7 @@ class Append:
 
 @dataclass(slots=True)
 class Page:
-    """What a reader was given: bytes that go from `start` to `end`, as it was told; how many, and their checksum.
+    """What a reader was given: bytes from `start` to `end`, as it was told, and their number and checksum.
 
     `known_end` is the highest offset that had been acknowledged when the reader asked: who is
     told that there is no more must have been given everything up to there.

@@ -19,8 +19,13 @@ def throttle(request: Request, chance: random.Random) -> bytes:
     if request.operation == "TransactWriteItems":
         items = len(json.loads(request.body)["TransactItems"])
         reasons = [{"Code": "None"} for _ in range(items)]
-        reasons[chance.randrange(items)] = {"Code": "TransactionConflict", "Message": "Transaction is ongoing"}
-        return _dynamodb(400, "TransactionCanceledException", "Transaction cancelled", CancellationReasons=reasons)
+        reasons[chance.randrange(items)] = {
+            "Code": "TransactionConflict",
+            "Message": "Transaction is ongoing",
+        }
+        return _dynamodb(
+            400, "TransactionCanceledException", "Transaction cancelled", CancellationReasons=reasons
+        )
     if request.operation in _SINGLE_WRITES and chance.random() < 0.5:
         return _dynamodb(400, "TransactionConflictException", "Transaction is ongoing for the item")
     return _dynamodb(400, "ProvisionedThroughputExceededException", "The level of throughput was exceeded")

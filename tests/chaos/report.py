@@ -38,10 +38,13 @@ def progress_line(totals: Totals, left: str) -> str:
 
 def verdict_line(acknowledged: int, violations: Sequence[Violation]) -> str:
     found = Counter(violation.kind for violation in violations)
-    return f"{acknowledged} acknowledged, {found[LOST]} lost, {found[DOUBLED]} doubled, {found[MISORDERED]} misordered"
+    counts = (f"{found[kind]} {kind}" for kind in (LOST, DOUBLED, MISORDERED))
+    return f"{acknowledged} acknowledged, {', '.join(counts)}"
 
 
-def final_table(totals: Totals, faults: Counter[str], recordings: Recordings, violations: Sequence[Violation]) -> str:
+def final_table(
+    totals: Totals, faults: Counter[str], recordings: Recordings, violations: Sequence[Violation]
+) -> str:
     streams = sum(history.log is not None for history in recordings.histories)
     pages = sum(len(history.pages) for history in recordings.histories if history.log is not None)
     rows = [
@@ -53,7 +56,10 @@ def final_table(totals: Totals, faults: Counter[str], recordings: Recordings, vi
         ("snapshots, listings compared", len(recordings.comparisons)),
         ("requests harmed", totals.harmed),
         *((f"fault: {name}", count) for name, count in sorted(faults.items())),
-        *((f"VIOLATION: {name}", count) for name, count in sorted(Counter(v.kind for v in violations).items())),
+        *(
+            (f"VIOLATION: {name}", count)
+            for name, count in sorted(Counter(v.kind for v in violations).items())
+        ),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {count:>9,}" for name, count in rows)
@@ -71,7 +77,11 @@ def violation_lines(violations: Sequence[Violation]) -> list[str]:
 
 
 def keep(
-    folder: Path, recordings: Recordings, events: Sequence[Event], violations: Sequence[Violation], began: float
+    folder: Path,
+    recordings: Recordings,
+    events: Sequence[Event],
+    violations: Sequence[Violation],
+    began: float,
 ) -> None:
     """Everything that is needed to find out why, beside the logs that are in the folder already."""
     with (folder / "recordings.pickle").open("wb") as file:
@@ -81,4 +91,3 @@ def keep(
             file.write(json.dumps(asdict(event) | {"at": round(event.at - began, 3)}) + "\n")
     texts = [f"{violation.kind}: {violation.stream}: {violation.text}\n" for violation in violations]
     (folder / "violations.txt").write_text("".join(texts))
-

@@ -12,11 +12,21 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.chaos.client import JSON, Answer, Client, NoAnswer, Refused, TimedOut
-from tests.chaos.recording import Append, Outcome, Page, Recordings, Step, StreamHistory, render_body, render_messages
+from tests.chaos.recording import (
+    Append,
+    Outcome,
+    Page,
+    Recordings,
+    Step,
+    StreamHistory,
+    render_body,
+    render_messages,
+)
 
 #: Asked again later: the answer says so.
 BUSY, UNAVAILABLE = 429, 503
 SERVER_FAULT, VANISHED, RESURRECTED = "5xx other than 503", "404 for a live stream", "a deleted thing is back"
+LET_IN = "what must be refused is let in"
 BRICKED, REFUSED_THOUGH_RIGHT = "a name that cannot be used again", "refused though right"
 #: A request that is given up changes what may happen to its name later, so the patience is long.
 PATIENT_SECONDS: Final = 75.0
@@ -68,6 +78,8 @@ class Scene:
     ) -> bool:
         """Writes down an answer; whether it is one that may come."""
         self.counts[f"{what} {answer.status}"] += 1
+        if wrong == LET_IN and answer.status == 404:
+            wrong = VANISHED
         detail = answer.body[:200].decode("latin-1")
         step = Step(time.monotonic(), stream, what, answer.status, frozenset(allowed), wrong, detail)
         if answer.status not in allowed:
@@ -108,9 +120,9 @@ class Insisting:
         later: frozenset[int] | set[int] = frozenset(),
         wrong: str = REFUSED_THOUGH_RIGHT,
     ) -> Answer | None:
-        """The first answer that is neither 429 nor a 5xx, written down. `later` are the statuses that may come
-        as well once an earlier try was left without an answer. None where the answer is wrong, or where nobody
-        knows what a try that timed out may still do."""
+        """The first answer that is neither 429 nor a 5xx, written down. `later` are the statuses that may
+        come as well once an earlier try was left without an answer. None where the answer is wrong, or where
+        nobody knows what a try that timed out may still do."""
         allowed, began = set(at_first), time.monotonic()
         while True:
             try:
@@ -141,7 +153,9 @@ class Insisting:
         except TimeoutError:
             return
 
-    async def append(self, path: str, history: StreamHistory, append: Append, **headers: str) -> Answer | None:
+    async def append(
+        self, path: str, history: StreamHistory, append: Append, **headers: str
+    ) -> Answer | None:
         """Exactly once: the writer is a producer, and numbers its appends from 0 on."""
         history.appends.append(append)
         asked = JSON | {
@@ -173,17 +187,30 @@ class Insisting:
         return True
 
     async def append_refused(
-        self, path: str, history: StreamHistory, append: Append, body: bytes, headers: Mapping[str, str], status: int
+        self,
+        path: str,
+        history: StreamHistory,
+        append: Append,
+        *,
+        body: bytes,
+        headers: Mapping[str, str],
+        status: int,
     ) -> None:
         """What must be refused with `status`, and never be seen."""
         append.outcome = Outcome.REFUSED
         history.appends.append(append)
         await self.insist(
-            "POST", path, body, headers, what=f"bad append ({status})", at_first={status}, wrong="a bad request is let in"
+            "POST",
+            path,
+            body,
+            headers,
+            what=f"bad append ({status})",
+            at_first={status},
+            wrong=LET_IN,
         )
 
     async def read_all(self, path: str, history: StreamHistory, start: int = 0) -> bytes | None:
-        """The log from `start` to the tail, page by page; the pages are recorded. None where it cannot be read."""
+        """The log from `start` to the tail; its pages are recorded. None where it cannot be read."""
         pieces, offset = [], start
         while True:
             known_end = history.known_end

@@ -106,7 +106,9 @@ def make_schedule(seed: int, *, with_disk: bool = True) -> Iterator[Fault]:
 
 
 def faults_until(seconds: float, seed: int, *, with_disk: bool = True) -> list[Fault]:
-    return list(itertools.takewhile(lambda fault: fault.at < seconds, make_schedule(seed, with_disk=with_disk)))
+    return list(
+        itertools.takewhile(lambda fault: fault.at < seconds, make_schedule(seed, with_disk=with_disk))
+    )
 
 
 def _track(

@@ -20,6 +20,7 @@ from tests.chaos.disk import Disk
 from tests.chaos.proxy import Event, Proxy
 from tests.chaos.schedule import CLIENTS, DYNAMODB, EMULATOR, ENGINE, GROUP, S3, SERVER, SQS, Fault, Kind
 from tests.conformance.servers import ROOT, answers, free_port, own_environment
+from tidemark.local import guard as guard_module
 from tidemark.local.dynoxide import Dynoxide, find_binary
 from tidemark.local.endpoints import DEFAULT_REGION, DUMMY_CREDENTIALS, VARIABLES
 from tidemark.local.ministack import Ministack
@@ -192,7 +193,9 @@ class System:
                 await (self._start_server() if part == SERVER else self._start_engine(part))
             except (EngineFailed, OSError) as failure:
                 if time.monotonic() > deadline:
-                    raise SystemFailed(f"{part} does not start: {failure}\n{self.log_tail(part)}") from failure
+                    raise SystemFailed(
+                        f"{part} does not start: {failure}\n{self.log_tail(part)}"
+                    ) from failure
                 await asyncio.sleep(0.2)
             else:
                 return
@@ -209,9 +212,10 @@ class System:
 
     async def _start_server(self) -> None:
         """Raises EngineFailed where it ends before it is ready."""
+        guard = [sys.executable, "-S", "-E", guard_module.__file__, str(os.getpid())]
         with (self.folder / "server.log").open("ab") as log:
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.hurried"],
+            self._server = subprocess.Popen(  # noqa: ASYNC220 - it takes a moment, and a thread may not start it
+                [*guard, sys.executable, "-m", "tests.chaos.hurried"],
                 cwd=ROOT,
                 env=self._environment(),
                 stdout=log,
@@ -227,7 +231,8 @@ class System:
     def _environment(self) -> dict[str, str]:
         ports = {"dynamodb": DYNAMODB, "streams": DYNAMODB, "s3": S3, "sqs": SQS}
         endpoints = {
-            VARIABLES[service]: f"http://127.0.0.1:{self._proxies[link].port}" for service, link in ports.items()
+            VARIABLES[service]: f"http://127.0.0.1:{self._proxies[link].port}"
+            for service, link in ports.items()
         }
         return {
             **own_environment(),

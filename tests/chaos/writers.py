@@ -11,6 +11,7 @@ from tests.chaos.client import JSON, Answer, Client, NoAnswer
 from tests.chaos.recording import Append, Outcome, StreamHistory, render_body, render_messages
 from tests.chaos.scene import (
     BUSY,
+    LET_IN,
     REFUSED_THOUGH_RIGHT,
     UNAVAILABLE,
     VANISHED,
@@ -68,9 +69,10 @@ class Writer(ABC):
             await asyncio.sleep(_PAUSE_SECONDS)
         return answer
 
-    def refuse(self, append: Append, answer: Answer, allowed: set[int]) -> None:
-        """An answer that is none of those this writer can get."""
-        append.outcome = Outcome.REFUSED
+    def refuse(self, append: Append, answer: Answer, allowed: set[int], *, is_first: bool = True) -> None:
+        """An answer that is none of those this writer can get. An earlier try may have landed."""
+        if is_first:
+            append.outcome = Outcome.REFUSED
         wrong = VANISHED if answer.status == 404 else REFUSED_THOUGH_RIGHT
         self.scene.step(self.path, "append", answer, allowed, wrong)
 
@@ -117,7 +119,7 @@ class Producer(Writer):
                 await self._write_in_the_old_epoch()
                 return
             elif answer.status != BUSY:
-                self.refuse(append, answer, statuses)
+                self.refuse(append, answer, statuses, is_first=204 not in statuses)
                 # What was wrong with it may be what the server believes: go on from a clean state.
                 self._restart()
                 return
@@ -137,12 +139,12 @@ class Producer(Writer):
         zombie = Append(f"{self.name}-zombie", number, 1, time.monotonic(), outcome=Outcome.REFUSED)
         self.history.appends.append(zombie)
         answer = await self.post(render_body(render_messages(zombie)), self._claim(epoch, 0))
-        if answer is not None and answer.status not in {BUSY, UNAVAILABLE}:
-            self.scene.step(self.path, "append in an old epoch", answer, {403}, "an old epoch is let in")
+        if answer is not None and answer.status != BUSY and answer.status < 500:
+            self.scene.step(self.path, "append in an old epoch", answer, {403}, LET_IN)
 
 
 class SequencedWriter(Writer):
-    """The only writer with Stream-Seq of its stream: after a lost answer, 409 says that the append is there."""
+    """The only writer of its stream, with Stream-Seq: 409 after a lost answer says that it has landed."""
 
     def __init__(self, scene: Scene, path: str, history: StreamHistory, name: str, port: int) -> None:
         super().__init__(scene, path, history, name, port)
@@ -155,10 +157,12 @@ class SequencedWriter(Writer):
             if answer is None or answer.status >= 500:
                 statuses.add(409)
             elif answer.status in statuses:
-                self.scene.acknowledge(self.history, append, answer.next_offset if answer.status == 204 else -1)
+                self.scene.acknowledge(
+                    self.history, append, answer.next_offset if answer.status == 204 else -1
+                )
                 return
             elif answer.status != BUSY:
-                self.refuse(append, answer, statuses)
+                self.refuse(append, answer, statuses, is_first=409 not in statuses)
                 return
 
 
@@ -184,6 +188,8 @@ class Intruder(Insisting):
                     (body, JSON | {"Producer-Id": "half"}, 400),
                 )
             )
-            await self.append_refused(self._path, self._history, append, bad_body, headers, status)
+            await self.append_refused(
+                self._path, self._history, append, body=bad_body, headers=headers, status=status
+            )
             number += 1
             await self.pause(0.5)
