@@ -15,7 +15,7 @@ from typing import Final
 
 from tests.chaos.client import JSON
 from tests.chaos.recording import Append, StreamHistory, render_body, render_messages
-from tests.chaos.scene import BRICKED, RESURRECTED, VANISHED, Insisting
+from tests.chaos.scene import BRICKED, LARGE_PADDING, RESURRECTED, VANISHED, Insisting
 
 #: So many of the deleted names are never used again, and looked at in the end.
 _LEFT_DEAD: Final = 0.2
@@ -25,11 +25,14 @@ _PAUSE_SECONDS: Final = 0.3
 class Owner(Insisting):
     """Creates and deletes streams that nobody else touches."""
 
-    async def create(self, path: str, headers: dict[str, str] | None = None, *, again: bool = False) -> bool:
+    async def create(
+        self, path: str, headers: dict[str, str] | None = None, *, body: bytes = b"", again: bool = False
+    ) -> bool:
         """Whether the stream is there, and is ours. Where it was deleted before, only 201 is right."""
         answer = await self.insist(
             "PUT",
             path,
+            body,
             headers=JSON | (headers or {}),
             what="create again" if again else "create",
             at_first={201},
@@ -93,13 +96,18 @@ class Recreator(Lifecycle):
 
 
 class Closer(Lifecycle):
-    """Appends, closes with a last append, and tries to append once more."""
+    """Creates with a body that goes to S3, appends, closes with a last append, and tries to append once more.
+    What it made is there to the end."""
 
     async def live(self, name: str) -> None:
         path = f"/v1/stream/{name}"
         history = self.history(path)
-        if not await self.create(path):
+        first = Append(f"{name}.first", 0, 1, time.monotonic())
+        body = render_messages(first, LARGE_PADDING)[0]
+        if not await self.create(path, body=body):
             return
+        history.appends.append(first)
+        self.scene.acknowledge(history, first, len(body) + 1)
         if not await self.append_some(path, history, name, range(3)):
             return
         last = Append(name, 3, 1, time.monotonic())

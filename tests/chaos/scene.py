@@ -23,9 +23,11 @@ from tests.chaos.recording import (
     render_messages,
 )
 
+#: Beyond 64 KiB a body goes to S3.
+LARGE_PADDING: Final = 70_000
 #: Asked again later: the answer says so.
 BUSY, UNAVAILABLE = 429, 503
-SERVER_FAULT, VANISHED, RESURRECTED = "5xx other than 503", "404 for a live stream", "a deleted thing is back"
+SERVER_FAULT, VANISHED, RESURRECTED = "5xx other than 503", "404 for what is there", "a deleted thing is back"
 LET_IN = "what must be refused is let in"
 BRICKED, REFUSED_THOUGH_RIGHT = "a name that cannot be used again", "refused though right"
 #: A request that is given up changes what may happen to its name later, so the patience is long.
@@ -78,7 +80,7 @@ class Scene:
     ) -> bool:
         """Writes down an answer; whether it is one that may come."""
         self.counts[f"{what} {answer.status}"] += 1
-        if wrong == LET_IN and answer.status == 404:
+        if answer.status == 404 and wrong in {BRICKED, LET_IN, REFUSED_THOUGH_RIGHT, RESURRECTED}:
             wrong = VANISHED
         detail = answer.body[:200].decode("latin-1")
         step = Step(time.monotonic(), stream, what, answer.status, frozenset(allowed), wrong, detail)

@@ -1,4 +1,4 @@
-"""Tracebacks in the server's log are found, and told apart from those that say that storage is out of reach."""
+"""Tracebacks in the log of a server are found, and told from those that say that storage is out of reach."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from tests.chaos.client import JSON, Answer, Client, NoAnswer
 from tests.chaos.recording import Append, Outcome, StreamHistory, render_body, render_messages
 from tests.chaos.scene import (
     BUSY,
+    LARGE_PADDING,
     LET_IN,
     REFUSED_THOUGH_RIGHT,
     UNAVAILABLE,
@@ -20,8 +21,6 @@ from tests.chaos.scene import (
     says_nothing_happened,
 )
 
-#: Beyond 64 KiB a body goes to S3.
-LARGE_PADDING: Final = 70_000
 TIMEOUTS_SECONDS: Final = (3.0, 12.0)
 _PAUSE_SECONDS: Final = 0.05
 
