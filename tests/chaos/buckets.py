@@ -15,6 +15,8 @@ from tests.chaos.scene import REFUSED_THOUGH_RIGHT, RESURRECTED, VANISHED, Publi
 
 WRONG_SNAPSHOT, WRONG_LISTING = "a snapshot is not what was published", "a listing is not what was made"
 SNAPSHOT_GONE: Final = "a published snapshot is gone"
+#: So often a stream is left as it is, so that its last snapshot grows old.
+_LEFT_ALONE: Final = 0.2
 _APPENDS: Final = 8
 _LARGE: Final = 80_000
 _UPLOAD_TRIES: Final = 20
@@ -106,6 +108,8 @@ class Snapshotter(Lifecycle):
             if following is None:
                 return
             latest = following
+            if self.chance.random() < _LEFT_ALONE:
+                break
             await self.pause(1)
         if latest is not None:
             self.scene.kept_snapshots.append(latest)

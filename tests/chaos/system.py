@@ -60,6 +60,8 @@ class System:
         self._server_port = free_port()
         #: Parts that a fault holds down: nobody repairs them meanwhile.
         self._held: set[str] = set()
+        #: A part that ends by itself while a fault ends it is started once.
+        self._starting = {part: asyncio.Lock() for part in PARTS}
         self._stopping = False
 
     @property
@@ -119,11 +121,6 @@ class System:
     async def restart_whole(self) -> None:
         """Everything ends, and starts again from what is on disk."""
         await self._end_for(PARTS, signal.SIGKILL, 0.0)
-
-    def make_whole(self) -> None:
-        """No fault is left on any connection."""
-        for proxy in self._proxies.values():
-            proxy.active.clear()
 
     async def calm(self) -> None:
         """Whatever a network still holds arrives."""
@@ -188,17 +185,20 @@ class System:
     async def _start(self, part: str) -> None:
         """Returns once it is ready. The disk may be full and storage unreachable: it is tried again."""
         deadline = time.monotonic() + _READY_SECONDS
-        while True:
-            try:
-                await (self._start_server() if part == SERVER else self._start_engine(part))
-            except (EngineFailed, OSError) as failure:
-                if time.monotonic() > deadline:
-                    raise SystemFailed(
-                        f"{part} does not start: {failure}\n{self.log_tail(part)}"
-                    ) from failure
-                await asyncio.sleep(0.2)
-            else:
-                return
+        async with self._starting[part]:
+            while not self._is_running(part):
+                try:
+                    await (self._start_server() if part == SERVER else self._start_engine(part))
+                except (EngineFailed, OSError) as failure:
+                    if time.monotonic() > deadline:
+                        log = self.log_tail(part)
+                        raise SystemFailed(f"{part} does not start: {failure}\n{log}") from failure
+                    self._signal(part, signal.SIGKILL)
+                    await self._wait_for_end(part)
+                    await asyncio.sleep(0.2)
+
+    def _is_running(self, part: str) -> bool:
+        return self._process(part) is not None and not self._has_ended(part)
 
     async def _start_engine(self, part: str) -> None:
         engine = self._engine if part == ENGINE else self._emulator
