@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -81,7 +80,7 @@ class BucketKeeper(Lifecycle):
         listed = json.dumps(sorted(_listed(answer))).encode()
         expected = json.dumps(sorted(names)).encode()
         self.scene.recordings.comparisons.append(
-            Comparison(time.monotonic(), bucket, "listing", (expected,), listed, WRONG_LISTING)
+            Comparison(self.scene.elapsed, bucket, "listing", (expected,), listed, WRONG_LISTING)
         )
         return True
 
@@ -201,7 +200,7 @@ class Snapshotter(Lifecycle):
 
     def _compare(self, snapshot: Published, what: str, expected: tuple[bytes, ...], found: bytes) -> None:
         self.scene.recordings.comparisons.append(
-            Comparison(time.monotonic(), snapshot.path, what, expected, found, WRONG_SNAPSHOT)
+            Comparison(self.scene.elapsed, snapshot.path, what, expected, found, WRONG_SNAPSHOT)
         )
 
 

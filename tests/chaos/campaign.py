@@ -86,7 +86,7 @@ class Campaign:
             supervising = asyncio.create_task(self.system.supervise())
             self.scene = Scene(self.system.server_port, self.system.clients_port, self.wish.seed)
             await self._populate()
-            self.began = time.monotonic()
+            self.began = self.scene.began = time.monotonic()
             await self._under_fire(supervising)
             self._ended = time.monotonic()
             await self._settle()

@@ -78,7 +78,7 @@ class StreamHistory:
 
 @dataclass(slots=True)
 class Step:
-    """One request that is no append: what it was, what came back, and what may come back.
+    """One request: what it was, what came back, and what may come back. `at` counts from the beginning.
 
     `wrong` names the fault that another answer would be.
     """

@@ -51,6 +51,7 @@ class Scene:
     clients_port: int
     seed: int
     recordings: Recordings = field(default_factory=Recordings)
+    began: float = field(default_factory=time.monotonic)
     #: Set when nobody is to begin anything new.
     over: asyncio.Event = field(default_factory=asyncio.Event)
     acknowledged: int = 0
@@ -65,6 +66,11 @@ class Scene:
 
     def chance(self, name: str) -> random.Random:
         return random.Random(f"{self.seed} {name}")
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the campaign began."""
+        return time.monotonic() - self.began
 
     @property
     def is_over(self) -> bool:
@@ -83,7 +89,7 @@ class Scene:
         if answer.status == 404 and wrong in {BRICKED, LET_IN, REFUSED_THOUGH_RIGHT, RESURRECTED}:
             wrong = VANISHED
         detail = answer.body[:200].decode("latin-1")
-        step = Step(time.monotonic(), stream, what, answer.status, frozenset(allowed), wrong, detail)
+        step = Step(self.elapsed, stream, what, answer.status, frozenset(allowed), wrong, detail)
         if answer.status not in allowed:
             self.recordings.steps.append(step)
         return answer.status in allowed
