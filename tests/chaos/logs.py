@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,12 @@ from tests.chaos.judge import Violation
 
 _BEGIN: Final = "Traceback (most recent call last):"
 _CHAINED: Final = ("The above exception was the direct cause", "During handling of the above exception")
+#: A line of another thread may come between a traceback and its exception.
+_EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")
 #: Functions that nobody waits for, and waiting readers, report in this way that they could not reach storage.
 OUT_OF_REACH: Final = (
+    # Each failure that it counts is a traceback of its own.
+    "aws_lambda_powertools.utilities.batch.exceptions.BatchProcessingError",
     "botocore.exceptions.ConnectTimeoutError",
     "botocore.exceptions.ConnectionClosedError",
     "botocore.exceptions.EndpointConnectionError",
@@ -32,7 +37,7 @@ def tracebacks(log: str) -> Iterator[str]:
         text = line.rstrip()
         if text.strip() == _BEGIN:
             inside = True
-        elif inside and text and not text[0].isspace():
+        elif inside and _EXCEPTION.match(text):
             inside, last = False, text
         elif last and text.startswith(_CHAINED):
             last = ""

@@ -22,6 +22,7 @@ Traceback (most recent call last):
 tidemark.wake.queue.QueueUnavailable: Connection was closed
 Traceback (most recent call last):
   File "b.py", line 2, in g
+PUT is answered 503: NoAnswer: a line of another thread
 ValueError
 """
 
