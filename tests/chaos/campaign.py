@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from tests.chaos.recording import StreamHistory
 from tests.chaos.report import Totals, progress_line
 from tests.chaos.scene import Insisting, Scene
 from tests.chaos.schedule import SERVER, Fault, make_schedule
-from tests.chaos.system import System
+from tests.chaos.system import System, SystemFailed
 from tests.chaos.writers import Intruder, PlainWriter, Producer, SequencedWriter
 
 #: How long writers may take over what they have begun, once nothing is broken any more.
@@ -33,6 +34,7 @@ PROGRESS_SECONDS: Final = 5.0
 AFTERMATH_SECONDS: Final = RECLAIM_MS / 1000 + 10
 #: A campaign that is to reach so many appends ends after this long at the latest.
 LONGEST_MINUTES: Final = 120.0
+READING_SECONDS: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Campaign:
     say: Callable[[str], None]
     faults: Counter[str] = field(default_factory=Counter)
     began: float = 0.0
+    _failures: list[Violation] = field(default_factory=list)
     _is_ending: bool = False
     _unfinished: int = 0
     #: When the last fault ended.
@@ -79,6 +82,7 @@ class Campaign:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def run(self) -> list[Violation]:
+        """Everything that is wrong."""
         self.system = System(self.wish.via, self.folder, self.disk, self.wish.seed)
         supervising: asyncio.Task[None] | None = None
         try:
@@ -87,10 +91,14 @@ class Campaign:
             self.scene = Scene(self.system.server_port, self.system.clients_port, self.wish.seed)
             await self._populate()
             self.began = self.scene.began = time.monotonic()
-            await self._under_fire(supervising)
-            self._ended = time.monotonic()
-            await self._settle()
-            return await self._judge()
+            try:
+                await self._under_fire(supervising)
+                self._ended = time.monotonic()
+                await self._settle()
+                await self._read_all()
+            except SystemFailed as failure:
+                self._failures.append(Violation("a part does not come back", "the system", str(failure)))
+            return self._judge()
         finally:
             for task in (*self._tasks, *([supervising] if supervising else [])):
                 task.cancel()
@@ -155,7 +163,17 @@ class Campaign:
             await SequencedWriter(self.scene, path, history, f"{name}s", self.scene.clients_port).run()
 
     def _start(self, run: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(asyncio.create_task(run))
+        self._tasks.append(asyncio.create_task(self._live(run)))
+
+    async def _live(self, run: Coroutine[Any, Any, None]) -> None:
+        """A writer or reader that cannot make sense of an answer ends, and that is a violation."""
+        try:
+            await run
+        except Exception:  # noqa: BLE001 - whatever it is, it is told
+            text = traceback.format_exc()
+            self._failures.append(
+                Violation("an answer that makes no sense", getattr(run, "__qualname__", ""), text)
+            )
 
     async def _under_fire(self, supervising: asyncio.Task[None]) -> None:
         firing = asyncio.create_task(self._fire())
@@ -163,9 +181,9 @@ class Campaign:
         try:
             while not self._is_enough():
                 await asyncio.sleep(0.2)
-                for task in (firing, supervising, *self._tasks):
-                    if task.done() and task.exception() is not None:
-                        raise RuntimeError("a part of the campaign itself failed") from task.exception()
+                for task in (firing, supervising):
+                    if task.done():
+                        task.result()
                 if time.monotonic() - told >= PROGRESS_SECONDS:
                     told = time.monotonic()
                     self.say(progress_line(self.totals, self._left()))
@@ -225,22 +243,37 @@ class Campaign:
         self.say(f"for {AFTERMATH_SECONDS:.0f} s the janitor removes what it may")
         await asyncio.sleep(AFTERMATH_SECONDS)
 
-    async def _judge(self) -> list[Violation]:
+    async def _read_all(self) -> None:
+        """What is to be there, and what is not."""
         self.say("reading everything once more")
         last = Snapshotter(self.scene, "final")
-        for path, history in self.scene.kept:
-            history.log = await last.read_all(path, history)
-        for snapshot in self.scene.kept_snapshots:
-            await last.read_snapshot(snapshot)
-        for path in self.scene.dead:
-            await last.is_gone(path)
-        found = judge(self.scene.recordings)
+        try:
+            async with asyncio.timeout(READING_SECONDS):
+                for path, history in self.scene.kept:
+                    history.log = await last.read_all(path, history)
+                for snapshot in self.scene.kept_snapshots:
+                    await last.read_snapshot(snapshot)
+                for path in self.scene.dead:
+                    await last.is_gone(path)
+        except TimeoutError:
+            text = f"in {READING_SECONDS:.0f} s not everything could be read"
+            self._failures.append(Violation("the end cannot be read", "the system", text))
+
+    def _judge(self) -> list[Violation]:
+        found = [*self._failures, *judge(self.scene.recordings)]
         found += server_log_violations(self.folder / "server.log")
         found += [
             Violation("the server ended by itself", each, "see server.log")
             for each in self.system.deaths
             if each == SERVER
         ]
+        found += [
+            Violation("the end cannot be read", path, "no log")
+            for path, history in self.scene.kept
+            if history.log is None
+        ]
         if self._unfinished:
             found.append(Violation("did not finish", "writers and readers", str(self._unfinished)))
+        if not self.scene.acknowledged:
+            found.append(Violation("nothing was acknowledged", "the system", "so nothing is proven"))
         return found

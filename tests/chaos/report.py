@@ -52,6 +52,7 @@ def final_table(
         ("messages in them", totals.messages),
         ("appends a second", round(totals.acknowledged / max(totals.seconds, 0.001))),
         ("streams judged", streams),
+        ("streams left, because an outcome was not known", len(recordings.histories) - streams),
         ("pages compared with the final catch-up", pages),
         ("snapshots, listings compared", len(recordings.comparisons)),
         ("requests harmed", totals.harmed),
