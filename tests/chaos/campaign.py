@@ -22,7 +22,7 @@ from tests.chaos.logs import server_log_violations
 from tests.chaos.readers import CatchUpReader, EventReader, LongPollReader
 from tests.chaos.recording import StreamHistory
 from tests.chaos.report import Totals, progress_line
-from tests.chaos.scene import Insisting, Scene
+from tests.chaos.scene import UNAVAILABLE_IN_PEACE_SECONDS, Insisting, Scene
 from tests.chaos.schedule import SERVER, Fault, make_schedule
 from tests.chaos.system import System, SystemFailed
 from tests.chaos.writers import Intruder, PlainWriter, Producer, SequencedWriter
@@ -247,6 +247,7 @@ class Campaign:
         """What is to be there, and what is not."""
         self.say("reading everything once more")
         last = Snapshotter(self.scene, "final")
+        last.unavailable_seconds = UNAVAILABLE_IN_PEACE_SECONDS
         try:
             async with asyncio.timeout(READING_SECONDS):
                 for path, history in self.scene.kept:

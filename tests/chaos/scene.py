@@ -29,11 +29,16 @@ LARGE_PADDING: Final = 70_000
 BUSY, UNAVAILABLE = 429, 503
 SERVER_FAULT, VANISHED, RESURRECTED = "5xx other than 503", "404 for what is there", "a deleted thing is back"
 LET_IN = "what must be refused is let in"
+UNAVAILABLE_FOR_GOOD = "503 for good"
 BRICKED, REFUSED_THOUGH_RIGHT = "a name that cannot be used again", "refused though right"
 #: A request that is given up changes what may happen to its name later, so the patience is long.
 PATIENT_SECONDS: Final = 75.0
 #: A name that is told to wait for longer than anything here lasts is lost.
 BRICKED_SECONDS: Final = 60.0
+#: So is what answers nothing but 5xx for longer than any row of faults lasts,
+UNAVAILABLE_SECONDS: Final = 150.0
+#: and once there are no faults any more.
+UNAVAILABLE_IN_PEACE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,7 @@ class Insisting:
         self.name = name
         self.chance = scene.chance(name)
         self.client = Client(scene.server_port)
+        self.unavailable_seconds = UNAVAILABLE_SECONDS
 
     async def insist(
         self,
@@ -131,7 +137,8 @@ class Insisting:
         """The first answer that is neither 429 nor a 5xx, written down. `later` are the statuses that may
         come as well once an earlier try was left without an answer. None where the answer is wrong, or where
         nobody knows what a try that timed out may still do."""
-        allowed, began = set(at_first), time.monotonic()
+        allowed = set(at_first)
+        busy_since = available_at = time.monotonic()
         while True:
             try:
                 answer = await self.client.request(method, path, body, headers, PATIENT_SECONDS)
@@ -141,15 +148,18 @@ class Insisting:
             except NoAnswer as none:
                 if not isinstance(none, Refused):
                     allowed |= later
-                began = time.monotonic()
+                busy_since = available_at = time.monotonic()
                 await asyncio.sleep(0.1)
                 continue
             if self.scene.is_server_fault(path, what, answer):
                 allowed |= later
-                began = time.monotonic()
+                busy_since = time.monotonic()
+                if busy_since - available_at > self.unavailable_seconds:
+                    self.scene.step(path, what, answer, allowed, UNAVAILABLE_FOR_GOOD)
+                    return None
             elif answer.status != BUSY:
                 return answer if self.scene.step(path, what, answer, allowed, wrong) else None
-            elif time.monotonic() - began > BRICKED_SECONDS:
+            elif time.monotonic() - busy_since > BRICKED_SECONDS:
                 self.scene.step(path, what, answer, allowed, BRICKED)
                 return None
             await asyncio.sleep(self.chance.uniform(0.05, 0.3))

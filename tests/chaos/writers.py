@@ -23,6 +23,9 @@ from tests.chaos.scene import (
 
 TIMEOUTS_SECONDS: Final = (3.0, 12.0)
 _PAUSE_SECONDS: Final = 0.05
+#: So often a producer begins a new epoch, and with it at sequence 0, where a server that has lost its state
+#: would take anything.
+_RESTARTED: Final = 0.03
 
 
 class Writer(ABC):
@@ -116,6 +119,8 @@ class Producer(Writer):
                 self.scene.acknowledge(self.history, append, answer.next_offset)
                 self._seq += 1
                 await self._write_in_the_old_epoch()
+                if self.chance.random() < _RESTARTED:
+                    self._restart()
                 return
             elif answer.status != BUSY:
                 self.refuse(append, answer, statuses, is_first=204 not in statuses)
