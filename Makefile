@@ -49,6 +49,10 @@ test: $(DEV) npm-if-possible ## the tests (ARGS="…" goes to pytest)
 conformance: $(DEV) $(NODE) ## the official conformance suite, both ways (VIA=asgi|lambda for one)
 	@$(VENV) -m tests.conformance.run
 
+.PHONY: chaos
+chaos: $(DEV) npm-if-possible ## faults of every kind while writers write and readers read (MINUTES=2 SEED VIA=asgi|lambda APPENDS)
+	@exec $(VENV) -m tests.chaos $(ARGS)
+
 .PHONY: bench
 bench: $(BENCH) npm-if-possible ## benchmarks beside the Node reference server (ARGS="--ways lambda --rows sse …")
 	@$(VENV) -m benchmarks $(ARGS)

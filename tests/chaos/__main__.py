@@ -1,0 +1,81 @@
+"""`python -m tests.chaos`: environment MINUTES (2), SEED (a new one), VIA (asgi), APPENDS; or options."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+import uvloop
+
+from tests.chaos.campaign import Campaign, Wish
+from tests.chaos.disk import open_disk
+from tests.chaos.report import final_table, keep, verdict_line, violation_lines
+from tests.conformance.servers import ROOT
+from tidemark.local.dynoxide import NotToBeHad, find_binary
+
+
+def main() -> int:
+    """0 where nothing is wrong, 1 where something is, 2 where the campaign cannot run here."""
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    wish = _wish()
+    try:
+        find_binary(os.environ, ROOT)
+    except NotToBeHad as why:
+        _say(f"only the durable engine survives being killed: {why}")
+        return 2
+    folder = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))
+    disk = open_disk(folder / "disk")
+    _say(f"seed {wish.seed}, VIA={wish.via}, folder {folder}")
+    if disk.lacking is not None:
+        _say(f"SKIPPED: the disk is never full, because {disk.lacking}")
+    try:
+        has_passed = _run(Campaign(wish, folder, disk, _say))
+    finally:
+        disk.close()
+    if has_passed:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        _say(f"recordings, faults, logs and the table are in {folder}")
+    _say(f"seed {wish.seed}: {'passed' if has_passed else 'FAILED'}")
+    return 0 if has_passed else 1
+
+
+def _run(campaign: Campaign) -> bool:
+    """Whether nothing is wrong. What is needed to find out why is kept otherwise."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        violations = runner.run(campaign.run())
+    recordings = campaign.scene.recordings
+    _say(final_table(campaign.totals, campaign.faults, recordings, violations))
+    for line in violation_lines(violations):
+        _say(line)
+    if violations:
+        keep(campaign.folder, recordings, campaign.system.events, violations, campaign.began)
+        for part in campaign.disk.path.glob("dynamodb.sqlite*"):
+            shutil.copy(part, campaign.folder)
+    _say(verdict_line(campaign.totals.acknowledged, violations))
+    return not violations
+
+
+def _wish() -> Wish:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos")
+    parser.add_argument("--minutes", type=float, default=float(os.environ.get("MINUTES") or 2))
+    parser.add_argument("--appends", type=int, default=int(os.environ.get("APPENDS") or 0))
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED") or secrets.randbelow(2**31)))
+    parser.add_argument("--via", choices=("asgi", "lambda"), default=os.environ.get("VIA") or "asgi")
+    asked = parser.parse_args()
+    return Wish(asked.seed, asked.via, asked.minutes, asked.appends or None)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

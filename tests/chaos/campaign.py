@@ -1,0 +1,280 @@
+"""One campaign: the system starts, everybody writes and reads, and faults come by the schedule. Then all is
+quiet, everything is read once more, and judged."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.chaos.buckets import BucketKeeper, Snapshotter
+from tests.chaos.client import JSON
+from tests.chaos.disk import Disk
+from tests.chaos.hurried import RECLAIM_MS
+from tests.chaos.judge import Violation, judge
+from tests.chaos.lifecycles import Closer, Forker, Recreator
+from tests.chaos.logs import server_log_violations
+from tests.chaos.readers import CatchUpReader, EventReader, LongPollReader
+from tests.chaos.recording import StreamHistory
+from tests.chaos.report import Totals, progress_line
+from tests.chaos.scene import UNAVAILABLE_IN_PEACE_SECONDS, Insisting, Scene
+from tests.chaos.schedule import SERVER, Fault, make_schedule
+from tests.chaos.system import System, SystemFailed
+from tests.chaos.writers import Intruder, PlainWriter, Producer, SequencedWriter
+
+#: How long writers may take over what they have begun, once nothing is broken any more.
+FINISH_SECONDS: Final = 120.0
+PROGRESS_SECONDS: Final = 5.0
+#: Until everything that waits for the janitor has fallen due, and it has come round (`hurried.py`).
+AFTERMATH_SECONDS: Final = RECLAIM_MS / 1000 + 10
+#: A campaign that is to reach so many appends ends after this long at the latest.
+LONGEST_MINUTES: Final = 120.0
+READING_SECONDS: Final = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """How many streams of a kind, and on each how many writers; `watched` by readers who wait, or only read
+    now and then."""
+
+    streams: int
+    producers: int
+    plain_writers: int
+    watched: bool = True
+
+
+#: One process shares a write among those who write to one stream; functions race for it. A batch remembers
+#: eight producers: where there are more, the others have items of their own.
+CROWDS: Final = {
+    "asgi": (Crowd(4, 8, 48), Crowd(1, 20, 2)),
+    "lambda": (Crowd(4, 3, 2), Crowd(1, 12, 0), Crowd(16, 1, 1, watched=False)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for. `appends` instead of `minutes` goes on until so many are acknowledged."""
+
+    seed: int
+    via: str
+    minutes: float
+    appends: int | None = None
+
+
+@dataclass
+class Campaign:
+    wish: Wish
+    folder: Path
+    disk: Disk
+    say: Callable[[str], None]
+    faults: Counter[str] = field(default_factory=Counter)
+    began: float = 0.0
+    _failures: list[Violation] = field(default_factory=list)
+    _is_ending: bool = False
+    _unfinished: int = 0
+    #: When the last fault ended.
+    _ended: float | None = None
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def run(self) -> list[Violation]:
+        """Everything that is wrong."""
+        self.system = System(self.wish.via, self.folder, self.disk, self.wish.seed)
+        supervising: asyncio.Task[None] | None = None
+        try:
+            await self.system.start()
+            supervising = asyncio.create_task(self.system.supervise())
+            self.scene = Scene(self.system.server_port, self.system.clients_port, self.wish.seed)
+            await self._populate()
+            self.began = self.scene.began = time.monotonic()
+            try:
+                await self._under_fire(supervising)
+                self._ended = time.monotonic()
+                await self._settle()
+                await self._read_all()
+            except SystemFailed as failure:
+                self._failures.append(Violation("a part does not come back", "the system", str(failure)))
+            return self._judge()
+        finally:
+            for task in (*self._tasks, *([supervising] if supervising else [])):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.system.close()
+
+    @property
+    def totals(self) -> Totals:
+        scene, until = self.scene, self._ended or time.monotonic()
+        faults = sum(self.faults.values())
+        return Totals(scene.acknowledged, scene.messages, faults, self.system.hits, until - self.began)
+
+    async def _populate(self) -> None:
+        keeper = Insisting(self.scene, "keeper")
+        crowds = [crowd for crowd in CROWDS[self.wish.via] for _ in range(crowd.streams)]
+        for number, crowd in enumerate(crowds):
+            path = f"/v1/stream/main-{number}"
+            history = self.scene.recordings.history(path)
+            await keeper.insist("PUT", path, headers=JSON, what="create", at_first={201})
+            self.scene.kept.append((path, history))
+            for run in self._population(path, history, f"m{number}", crowd):
+                self._start(run)
+        for run in self._lives():
+            self._start(run)
+
+    def _population(
+        self, path: str, history: StreamHistory, name: str, crowd: Crowd
+    ) -> Iterator[Coroutine[Any, Any, None]]:
+        """Every fourth goes through the proxy that stands between clients and server."""
+        scene, direct, harmed = self.scene, self.scene.server_port, self.scene.clients_port
+        for number in range(crowd.producers):
+            yield Producer(scene, path, history, f"{name}p{number}", direct if number % 4 else harmed).run()
+        for number in range(crowd.plain_writers):
+            yield PlainWriter(
+                scene, path, history, f"{name}w{number}", direct if number % 4 else harmed
+            ).run()
+        yield Intruder(scene, path, history, f"{name}i").run()
+        yield CatchUpReader(scene, path, history, f"{name}c0", direct).run()
+        if crowd.watched:
+            for number, port in enumerate((direct, harmed)):
+                yield LongPollReader(scene, path, history, f"{name}l{number}", port).run()
+                yield EventReader(scene, path, history, f"{name}e{number}", port).run()
+
+    def _lives(self) -> Iterator[Coroutine[Any, Any, None]]:
+        for number in range(4):
+            yield Recreator(self.scene, f"again-{number}").run()
+        for number in range(2):
+            yield Closer(self.scene, f"close-{number}").run()
+            yield Forker(self.scene, f"fork-{number}").run()
+            yield BucketKeeper(self.scene, f"bucket-{number}").run()
+        for number in range(3):
+            yield Snapshotter(self.scene, f"folded-{number}").run()
+        for number in range(2):
+            yield self._sequenced(f"/v1/stream/sequenced-{number}", f"q{number}")
+
+    async def _sequenced(self, path: str, name: str) -> None:
+        history = self.scene.recordings.history(path)
+        keeper = Insisting(self.scene, name)
+        made = await keeper.insist("PUT", path, headers=JSON, what="create", at_first={201}, later={200})
+        if made is not None:
+            self.scene.kept.append((path, history))
+            await SequencedWriter(self.scene, path, history, f"{name}s", self.scene.clients_port).run()
+
+    def _start(self, run: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(self._live(run)))
+
+    async def _live(self, run: Coroutine[Any, Any, None]) -> None:
+        """A writer or reader that cannot make sense of an answer ends, and that is a violation."""
+        try:
+            await run
+        except Exception:  # noqa: BLE001 - whatever it is, it is told
+            text = traceback.format_exc()
+            self._failures.append(
+                Violation("an answer that makes no sense", getattr(run, "__qualname__", ""), text)
+            )
+
+    async def _under_fire(self, supervising: asyncio.Task[None]) -> None:
+        firing = asyncio.create_task(self._fire())
+        told = self.began
+        try:
+            while not self._is_enough():
+                await asyncio.sleep(0.2)
+                for task in (firing, supervising):
+                    if task.done():
+                        task.result()
+                if time.monotonic() - told >= PROGRESS_SECONDS:
+                    told = time.monotonic()
+                    self.say(progress_line(self.totals, self._left()))
+        finally:
+            firing.cancel()
+            await asyncio.gather(firing, return_exceptions=True)
+
+    def _is_enough(self) -> bool:
+        seconds = time.monotonic() - self.began
+        if self.wish.appends is not None:
+            return self.scene.acknowledged >= self.wish.appends or seconds > LONGEST_MINUTES * 60
+        return seconds >= self.wish.minutes * 60
+
+    def _left(self) -> str:
+        if self.wish.appends is not None:
+            return f"{max(0, self.wish.appends - self.scene.acknowledged)} to go"
+        return f"{max(0.0, self.wish.minutes * 60 - (time.monotonic() - self.began)):.0f} s left"
+
+    async def _fire(self) -> None:
+        """Each fault in its own time; those of processes one after the other. Cancelled, it lets those that
+        have begun come to their end."""
+        one_at_a_time, running = asyncio.Lock(), set[asyncio.Task[None]]()
+        try:
+            for fault in make_schedule(self.wish.seed, with_disk=self.disk.lacking is None):
+                await asyncio.sleep(self.began + fault.at - time.monotonic())
+                for task in [each for each in running if each.done()]:
+                    running.discard(task)
+                    task.result()
+                running.add(asyncio.create_task(self._suffer(fault, one_at_a_time)))
+        finally:
+            self._is_ending = True
+            await asyncio.gather(*running)
+
+    async def _suffer(self, fault: Fault, one_at_a_time: asyncio.Lock) -> None:
+        name = f"{fault.name}, {fault.where}"
+        if self.system.is_link(fault.where):
+            self.faults[name] += 1
+            await self.system.suffer(fault)
+            return
+        async with one_at_a_time:
+            if not self._is_ending:
+                self.faults[name] += 1
+                await self.system.suffer(fault)
+
+    async def _settle(self) -> None:
+        """Nothing is broken any more: writers finish, what is late arrives, the system starts afresh, and the
+        janitor removes whatever it may."""
+        self.say("no more faults; writers finish what they have begun")
+        self.scene.over.set()
+        _, unfinished = await asyncio.wait(self._tasks, timeout=FINISH_SECONDS)
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._unfinished = len(unfinished)
+        await self.system.calm()
+        await self.system.restart_whole()
+        self.say(f"for {AFTERMATH_SECONDS:.0f} s the janitor removes what it may")
+        await asyncio.sleep(AFTERMATH_SECONDS)
+
+    async def _read_all(self) -> None:
+        """What is to be there, and what is not."""
+        self.say("reading everything once more")
+        last = Snapshotter(self.scene, "final")
+        last.unavailable_seconds = UNAVAILABLE_IN_PEACE_SECONDS
+        try:
+            async with asyncio.timeout(READING_SECONDS):
+                for path, history in self.scene.kept:
+                    history.log = await last.read_all(path, history)
+                for snapshot in self.scene.kept_snapshots:
+                    await last.read_snapshot(snapshot)
+                for path in self.scene.dead:
+                    await last.is_gone(path)
+        except TimeoutError:
+            text = f"in {READING_SECONDS:.0f} s not everything could be read"
+            self._failures.append(Violation("the end cannot be read", "the system", text))
+
+    def _judge(self) -> list[Violation]:
+        found = [*self._failures, *judge(self.scene.recordings)]
+        found += server_log_violations(self.folder / "server.log")
+        found += [
+            Violation("the server ended by itself", each, "see server.log")
+            for each in self.system.deaths
+            if each == SERVER
+        ]
+        found += [
+            Violation("the end cannot be read", path, "no log")
+            for path, history in self.scene.kept
+            if history.log is None
+        ]
+        if self._unfinished:
+            found.append(Violation("did not finish", "writers and readers", str(self._unfinished)))
+        if not self.scene.acknowledged:
+            found.append(Violation("nothing was acknowledged", "the system", "so nothing is proven"))
+        return found

@@ -1,0 +1,137 @@
+"""HTTP/1.1 as far as a proxy must know it: where a request and a reply end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+HEAD_END: Final = b"\r\n\r\n"
+PIECE: Final = 64 * 1024
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
+_CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:[^\r]*chunked", re.IGNORECASE)
+_EXPECT: Final = re.compile(rb"\r\nexpect:[^\r]*", re.IGNORECASE)
+_TARGET: Final = re.compile(rb"\r\nx-amz-target:[ \t]*[^\r.]*\.?(\w+)", re.IGNORECASE)
+_PRODUCER: Final = re.compile(rb"\r\nproducer-id:", re.IGNORECASE)
+_DYNAMODB_WRITES: Final = frozenset(
+    {"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"}
+)
+
+
+class Broken(Exception):
+    """The connection ended inside a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    head: bytes
+    body: bytes
+
+    @property
+    def raw(self) -> bytes:
+        return self.head + self.body
+
+    @property
+    def method(self) -> str:
+        return self.head.split(b" ", 1)[0].decode("latin-1")
+
+    @property
+    def path(self) -> str:
+        return self.head.split(b" ", 2)[1].decode("latin-1")
+
+    @property
+    def operation(self) -> str:
+        """Of AWS's JSON protocols; else the method."""
+        target = _TARGET.search(self.head)
+        return target[1].decode("latin-1") if target else self.method
+
+    @property
+    def has_producer(self) -> bool:
+        return _PRODUCER.search(self.head) is not None
+
+    @property
+    def is_write(self) -> bool:
+        """To DynamoDB or S3."""
+        if _TARGET.search(self.head):
+            return self.operation in _DYNAMODB_WRITES
+        return self.method in {"PUT", "POST", "DELETE"}
+
+
+async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:
+    """The next one, or None where the connection has ended. Raises Broken, OSError."""
+    head = await _read_head(reader)
+    if head is None:
+        return None
+    if _EXPECT.search(head):
+        # Whoever waits for leave to send gets it here; the service is sent the whole at once.
+        head = _EXPECT.sub(b"", head)
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    if _CHUNKED.search(head):
+        body = b"".join([piece async for piece in _chunks(reader)])
+    else:
+        body = await _read_exactly(reader, _content_length(head) or 0)
+    return Request(head, body)
+
+
+async def read_reply(reader: asyncio.StreamReader, method: str) -> AsyncIterator[bytes]:
+    """The reply's bytes as they come, to its end; the head first. Raises Broken, OSError."""
+    head = await _read_head(reader)
+    while head is not None and head.startswith(b"HTTP/1.1 1"):
+        head = await _read_head(reader)
+    if head is None:
+        raise Broken
+    yield head
+    status = head[9:12]
+    if method == "HEAD" or status in {b"204", b"304"}:
+        return
+    if _CHUNKED.search(head):
+        async for piece in _chunks(reader):
+            yield piece
+        return
+    left = _content_length(head)
+    if left is None:
+        while piece := await reader.read(PIECE):
+            yield piece
+        raise Broken
+    while left:
+        piece = await reader.read(min(left, PIECE))
+        if not piece:
+            raise Broken
+        left -= len(piece)
+        yield piece
+
+
+def _content_length(head: bytes) -> int | None:
+    found = _LENGTH.search(head)
+    return int(found[1]) if found else None
+
+
+async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
+    try:
+        return await reader.readuntil(HEAD_END)
+    except asyncio.IncompleteReadError as ended:
+        if ended.partial:
+            raise Broken from ended
+        return None
+
+
+async def _read_exactly(reader: asyncio.StreamReader, size: int) -> bytes:
+    try:
+        return await reader.readexactly(size)
+    except asyncio.IncompleteReadError as ended:
+        raise Broken from ended
+
+
+async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """As they are on the wire, the last and empty one included; trailers are not used here."""
+    while True:
+        try:
+            line = await reader.readuntil(b"\r\n")
+        except asyncio.IncompleteReadError as ended:
+            raise Broken from ended
+        size = int(line.split(b";")[0], 16)
+        yield line + await _read_exactly(reader, size + 2)
+        if size == 0:
+            return

@@ -1,0 +1,41 @@
+"""`python -m tests.chaos.hurried`: the local system, in which an hour is over in a little more than a minute.
+
+What the janitor removes an hour after it was deleted, superseded or abandoned would outlive a campaign. The
+times keep their order: a tail is remembered for less long than any write can be late, and nothing is removed
+before the latest one has arrived.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tidemark.log import tails
+
+#: Of requests: a stop of 10 s, a delay of 7, the server's own tries of 11, and 30 s late make 58.
+TAILS_MS = 5_000
+RECLAIM_MS = 75_000
+UPLOADS_MS = 75_000
+
+
+def hurry() -> None:
+    """Before anything else takes these by name."""
+    tails.MAX_AGE_MS = TAILS_MS  # type: ignore[misc] # its name is final for the program, not for this one
+    tails.RECLAIM_AFTER_MS = RECLAIM_MS  # type: ignore[misc]
+    from tidemark.service import upload_snapshot
+
+    upload_snapshot.LAPSES_AFTER_MS = UPLOADS_MS  # type: ignore[misc]
+
+
+def main() -> None:
+    hurry()
+    from tidemark.local.__main__ import main as run
+
+    code = run()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""What the server's log must not hold: a traceback, other than one that says that storage is out of reach."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.chaos.judge import Violation
+
+_BEGIN: Final = "Traceback (most recent call last):"
+_CHAINED: Final = ("The above exception was the direct cause", "During handling of the above exception")
+#: A line of another thread may come between a traceback and its exception.
+_EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")
+#: Functions that nobody waits for, and waiting readers, report in this way that they could not reach storage.
+OUT_OF_REACH: Final = (
+    # Each failure that it counts is a traceback of its own.
+    "aws_lambda_powertools.utilities.batch.exceptions.BatchProcessingError",
+    "botocore.exceptions.ConnectTimeoutError",
+    "botocore.exceptions.ConnectionClosedError",
+    "botocore.exceptions.EndpointConnectionError",
+    "botocore.exceptions.ReadTimeoutError",
+    "tidemark.protocol.errors.Busy",
+    "tidemark.protocol.errors.OutOfReach",
+    "tidemark.protocol.errors.Unavailable",
+    "tidemark.signed.NoAnswer",
+    "tidemark.wake.queue.QueueUnavailable",
+)
+
+
+def tracebacks(log: str) -> Iterator[str]:
+    """The last line of each: the exception and its message. Of a chain of them, that of the last."""
+    inside, last = False, ""
+    for line in log.splitlines():
+        text = line.rstrip()
+        if text.strip() == _BEGIN:
+            inside = True
+        elif inside and _EXCEPTION.match(text):
+            inside, last = False, text
+        elif last and text.startswith(_CHAINED):
+            last = ""
+        elif last and text:
+            yield last
+            last = ""
+    if last:
+        yield last
+
+
+def says_out_of_reach(exception: str) -> bool:
+    named = exception.partition(":")[0]
+    reason = exception.partition(" failed: ")[2]
+    return named in OUT_OF_REACH or reason.startswith(
+        tuple(f"{each.rpartition('.')[2]}(" for each in OUT_OF_REACH)
+    )
+
+
+def server_log_violations(path: Path) -> list[Violation]:
+    log = path.read_text(errors="replace") if path.exists() else ""
+    found = Counter(line[:300] for line in tracebacks(log) if not says_out_of_reach(line))
+    return [
+        Violation("traceback in the server's log", f"{times} times", line) for line, times in found.items()
+    ]

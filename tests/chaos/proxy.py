@@ -1,0 +1,320 @@
+"""A proxy between two parties that speak HTTP/1.1, which does to their requests what a network does.
+
+Each connection of a client has one of its own to the service. What is to happen to a request is drawn when
+it has come whole, among the faults that are on at that time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.chaos.exchange import PIECE, Broken, Request, read_reply, read_request
+from tests.chaos.refusals import internal_error, throttle
+from tests.chaos.schedule import CLIENTS, DYNAMODB, Fault, Kind
+
+#: How late a held or repeated request arrives: anywhere between, small delays as likely as great ones.
+LATE_SECONDS: Final = (0.1, 30.0)
+#: How long a request is delayed; beyond five or six seconds the server gives up on an answer.
+DELAY_SECONDS: Final = (0.02, 7.0)
+#: Of replies that are cut, this part is cut inside the head.
+_CUT_IN_HEAD: Final = 0.6
+#: Of requests that are held, for this part the sender's connection is closed at once; else it is silent.
+_CLOSED_AT_ONCE: Final = 0.8
+_SILENT_SECONDS: Final = 7.0
+_LATE_TRIES: Final = 20
+_BUFFER: Final = 8 * 1024 * 1024
+_TOKEN: Final = re.compile(rb'"ClientRequestToken":"([^"]+)"')
+_STATUS: Final = slice(9, 12)
+
+
+@dataclass(slots=True)
+class Tokens:
+    """Transactions by their token, as DynamoDB remembers them for ten minutes: one that has been carried out
+    is not carried out again. The local engine forgets them when it ends, so they are remembered here."""
+
+    carried_out: set[bytes] = field(default_factory=set)
+    unknown: set[bytes] = field(default_factory=set)
+
+    def is_absorbed(self, token: bytes | None) -> bool:
+        return token is not None and (token in self.carried_out or token in self.unknown)
+
+
+@dataclass(slots=True)
+class Event:
+    """One thing done to one request."""
+
+    at: float
+    link: str
+    what: str
+    request: str
+    detail: str = ""
+
+
+class Proxy:
+    """Listens at `port`, passes on to `upstream_port`, which may change at any time."""
+
+    def __init__(self, link: str, chance: random.Random, note: Callable[[Event], None]) -> None:
+        self.link = link
+        self.port = 0
+        self.upstream_port = 0
+        self.active: list[Fault] = []
+        self.hits = 0
+        self._chance = chance
+        self._note = note
+        self._tokens = Tokens()
+        self._late: set[asyncio.Task[None]] = set()
+        self._hurry = asyncio.Event()
+        self._connections: set[asyncio.Task[Any]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_BUFFER, backlog=1024)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in (*self._connections, *self._late):
+            task.cancel()
+        await asyncio.gather(*self._connections, *self._late, return_exceptions=True)
+
+    async def deliver_what_is_late(self) -> None:
+        """Everything that is still held arrives now."""
+        self._hurry.set()
+        while self._late:
+            await asyncio.gather(*self._late, return_exceptions=True)
+        self._hurry.clear()
+
+    def forget_open_transactions(self) -> None:
+        """The engine was killed: what it was doing may be done or not, and it does not know the tokens."""
+        self._tokens.carried_out |= self._tokens.unknown
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        passage = _Passage(self, reader, writer)
+        try:
+            await passage.run()
+        except (Broken, OSError, asyncio.CancelledError, asyncio.LimitOverrunError):
+            pass
+        except RuntimeError:
+            # uvloop's word for a connection that has just been closed.
+            if not writer.is_closing():
+                raise
+        finally:
+            self._connections.discard(task)
+            passage.close()
+
+    def draw(self, request: Request) -> Fault | None:
+        """The fault that this request meets."""
+        for fault in self.active:
+            if self._chance.random() < fault.share and self._may_hit(fault.kind, request):
+                self.hits += 1
+                return fault
+        return None
+
+    def _may_hit(self, kind: Kind, request: Request) -> bool:
+        """A client's request is delivered twice only where the protocol makes that safe."""
+        if kind in {Kind.HOLD, Kind.REPEAT}:
+            return request.has_producer if self.link == CLIENTS else request.is_write
+        return True
+
+    def note(self, what: str, request: Request, detail: str = "") -> None:
+        name = f"{request.operation} {request.path}"
+        if self.link == DYNAMODB:
+            name += f" {request.body[:400].decode('latin-1')}"
+        self._note(Event(time.monotonic(), self.link, what, name, detail))
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._chance.uniform(low, high)
+
+    def how_late(self) -> float:
+        return math.exp(self._chance.uniform(*map(math.log, LATE_SECONDS)))
+
+    def cut_at(self, head: int, length: int) -> int:
+        """After how many bytes of a reply its connection ends: anywhere, most often inside the head."""
+        in_head = self._chance.random() < _CUT_IN_HEAD or length <= head
+        return self._chance.randrange(head) if in_head else self._chance.randrange(head, length)
+
+    def is_likely(self, share: float) -> bool:
+        return self._chance.random() < share
+
+    def refusal(self, kind: Kind, request: Request) -> bytes:
+        return throttle(request, self._chance) if kind is Kind.THROTTLE else internal_error(request)
+
+    def sent(self, request: Request) -> bytes | None:
+        """The token of a transaction that is on its way."""
+        if request.operation != "TransactWriteItems":
+            return None
+        found = _TOKEN.search(request.body)
+        if found is None:
+            return None
+        self._tokens.unknown.add(found[1])
+        return found[1]
+
+    def answered(self, token: bytes | None, head: bytes) -> None:
+        if token is not None:
+            self._tokens.unknown.discard(token)
+            if head[_STATUS] == b"200":
+                self._tokens.carried_out.add(token)
+
+    def deliver_late(self, request: Request, what: str) -> None:
+        task = asyncio.create_task(self._deliver_late(request, what, self.how_late()))
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    async def _deliver_late(self, request: Request, what: str, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+        found = _TOKEN.search(request.body) if request.operation == "TransactWriteItems" else None
+        if self._tokens.is_absorbed(found[1] if found else None):
+            self.note(what, request, f"{seconds:.1f} s late: absorbed by its token")
+            return
+        for _ in range(_LATE_TRIES):
+            try:
+                answer = await self._send_alone(request)
+            except (OSError, Broken, TimeoutError):
+                await asyncio.sleep(0.5)
+            else:
+                self.note(what, request, f"{seconds:.1f} s late: {answer[:300].decode('latin-1')}")
+                return
+
+    async def _send_alone(self, request: Request) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.upstream_port, limit=_BUFFER)
+        try:
+            token = self.sent(request)
+            writer.write(request.raw)
+            async with asyncio.timeout(30):
+                pieces = [piece async for piece in read_reply(reader, request.method)]
+            self.answered(token, pieces[0])
+            return pieces[0][:15] + b" " + b"".join(pieces[1:])
+        finally:
+            writer.close()
+
+
+class _Passage:
+    """One connection of a client, and the one to the service that belongs to it."""
+
+    def __init__(self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._proxy = proxy
+        self._reader, self._writer = reader, writer
+        self._upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._upstream_port = 0
+
+    async def run(self) -> None:
+        while (request := await read_request(self._reader, self._writer)) is not None:
+            fault = self._proxy.draw(request)
+            if fault is None:
+                await self._pass_on(request)
+            elif not await self._harm(fault.kind, request):
+                return
+
+    def close(self) -> None:
+        self._writer.close()
+        if self._upstream is not None:
+            self._upstream[1].close()
+
+    async def _harm(self, kind: Kind, request: Request) -> bool:
+        """Whether the connection lives on."""
+        proxy = self._proxy
+        if kind is Kind.DELAY:
+            seconds = proxy.uniform(*DELAY_SECONDS) ** 2 / DELAY_SECONDS[1]
+            proxy.note(kind.value, request, f"{seconds:.2f} s")
+            await asyncio.sleep(seconds)
+            await self._pass_on(request)
+        elif kind is Kind.REPEAT:
+            try:
+                await self._pass_on(request)
+            finally:
+                proxy.deliver_late(request, kind.value)
+        elif kind in {Kind.THROTTLE, Kind.INTERNAL_ERROR}:
+            has_happened = kind is Kind.INTERNAL_ERROR and proxy.is_likely(0.5)
+            if has_happened:
+                await self._pass_on(request, deliver=False)
+            proxy.note(kind.value, request, "after it was carried out" if has_happened else "")
+            self._writer.write(proxy.refusal(kind, request))
+        else:
+            await self._break(kind, request)
+            return False
+        return True
+
+    async def _break(self, kind: Kind, request: Request) -> None:
+        """What ends the connection."""
+        proxy = self._proxy
+        if kind is Kind.CUT_REPLY:
+            await self._cut_reply(request)
+        elif kind is Kind.CUT_REQUEST:
+            size = int(proxy.uniform(0, len(request.raw)))
+            proxy.note(kind.value, request, f"after {size} of {len(request.raw)} bytes")
+            _, upstream = await self._connect()
+            upstream.write(request.raw[:size])
+            await upstream.drain()
+        elif kind is Kind.HOLD:
+            proxy.deliver_late(request, kind.value)
+            if not proxy.is_likely(_CLOSED_AT_ONCE):
+                await asyncio.sleep(_SILENT_SECONDS)
+        else:
+            proxy.note(kind.value, request)
+            await asyncio.sleep(_SILENT_SECONDS)
+
+    async def _cut_reply(self, request: Request) -> None:
+        proxy = self._proxy
+        reader, upstream = await self._connect()
+        token = proxy.sent(request)
+        upstream.write(request.raw)
+        reply = b""
+        # An event stream has no end to wait for.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(3):
+                async for piece in read_reply(reader, request.method):
+                    if not reply:
+                        proxy.answered(token, piece)
+                    reply += piece
+        if reply:
+            size = proxy.cut_at(reply.index(b"\r\n\r\n") + 4, len(reply))
+            proxy.note(Kind.CUT_REPLY.value, request, f"after {size} of {len(reply)} bytes")
+            self._writer.write(reply[:size])
+            await self._writer.drain()
+
+    async def _pass_on(self, request: Request, *, deliver: bool = True) -> None:
+        reader, upstream = await self._connect()
+        token = self._proxy.sent(request)
+        upstream.write(request.raw)
+        if len(request.body) > PIECE:
+            await upstream.drain()
+        is_head = True
+        async for piece in read_reply(reader, request.method):
+            if is_head:
+                self._proxy.answered(token, piece)
+                is_head = False
+            if deliver:
+                if self._writer.is_closing():
+                    raise Broken
+                self._writer.write(piece)
+                if len(piece) >= PIECE // 2:
+                    await self._writer.drain()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Raises OSError. A kept connection that the service has closed is replaced."""
+        if self._upstream is not None:
+            reader, writer = self._upstream
+            if (
+                self._upstream_port == self._proxy.upstream_port
+                and not reader.at_eof()
+                and not writer.is_closing()
+            ):
+                return self._upstream
+            writer.close()
+        self._upstream_port = self._proxy.upstream_port
+        self._upstream = await asyncio.open_connection("127.0.0.1", self._upstream_port, limit=_BUFFER)
+        return self._upstream

@@ -1,0 +1,133 @@
+"""Readers of streams that live as long as the campaign. What they are given is recorded, page by page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from abc import ABC, abstractmethod
+from typing import Final
+from zlib import crc32
+
+from tests.chaos.client import Answer, Client, NoAnswer
+from tests.chaos.recording import Page, StreamHistory
+from tests.chaos.scene import BUSY, REFUSED_THOUGH_RIGHT, VANISHED, Scene, read_page, stored_bytes
+
+_IDLE_SECONDS: Final = 40.0
+_PAUSE_SECONDS: Final = 0.2
+#: A catch-up reader stops after so many pages.
+_PAGES: Final = 8
+
+
+class Reader(ABC):
+    def __init__(self, scene: Scene, path: str, history: StreamHistory, name: str, port: int) -> None:
+        self.scene = scene
+        self.path = path
+        self.history = history
+        self.name = name
+        self.chance = scene.chance(name)
+        self.client = Client(port)
+        self.offset = 0
+
+    async def run(self) -> None:
+        while not self.scene.is_over:
+            try:
+                await self.read()
+            except NoAnswer:
+                await asyncio.sleep(_PAUSE_SECONDS)
+        self.client.close()
+
+    @abstractmethod
+    async def read(self) -> None:
+        """Once. Raises NoAnswer."""
+
+    def keep(self, page: Page) -> None:
+        self.history.pages.append(page)
+        self.offset = page.end
+
+    async def refuse(self, what: str, answer: Answer) -> None:
+        """Of a stream that is there, at an offset that was given."""
+        if answer.status != BUSY and not self.scene.is_server_fault(self.path, what, answer):
+            wrong = VANISHED if answer.status == 404 else REFUSED_THOUGH_RIGHT
+            self.scene.step(self.path, what, answer, {200, 204}, wrong)
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+    def some_offset(self) -> int:
+        """The end of an append that was acknowledged, most often of a late one; or the beginning."""
+        appends = self.history.appends
+        if not appends or self.chance.random() < 0.05:
+            return 0
+        back = min(len(appends), 500)
+        append = appends[-self.chance.randrange(1, back + 1)]
+        return append.end if append.end >= 0 and append.exact else 0
+
+
+class LongPollReader(Reader):
+    """Follows the stream from its beginning."""
+
+    async def read(self) -> None:
+        known_end = self.history.known_end
+        answer = await self.client.request(
+            "GET", f"{self.path}?offset={self.offset:016d}&live=long-poll", timeout_seconds=_IDLE_SECONDS
+        )
+        if answer.status == 200:
+            self.keep(read_page(self.name, self.offset, answer, known_end))
+        elif answer.status == 204:
+            self.keep(Page(self.name, self.offset, answer.next_offset, 0, 0, known_end, answer.up_to_date))
+        else:
+            await self.refuse("long-poll", answer)
+
+
+class CatchUpReader(Reader):
+    """Reads from anywhere to the tail, again and again."""
+
+    async def read(self) -> None:
+        self.offset = self.some_offset()
+        for _ in range(_PAGES):
+            known_end = self.history.known_end
+            answer = await self.client.request("GET", f"{self.path}?offset={self.offset:016d}")
+            if answer.status != 200:
+                await self.refuse("catch-up", answer)
+                return
+            self.keep(read_page(self.name, self.offset, answer, known_end))
+            if answer.up_to_date:
+                break
+        await asyncio.sleep(self.chance.uniform(0.1, 0.6))
+
+
+class EventReader(Reader):
+    """Follows the stream by server-sent events, from its beginning, over many connections."""
+
+    async def read(self) -> None:
+        known_end = self.history.known_end
+        path = f"{self.path}?offset={self.offset:016d}&live=sse"
+        until = time.monotonic() + self.chance.uniform(1, 20)
+        status, buffer, data = b"", b"", b""
+        stream = self.client.events(path, _IDLE_SECONDS)
+        try:
+            async for piece in stream:
+                if not status:
+                    status = piece
+                    if status != b"200":
+                        await self.refuse("event stream", Answer(int(status), {}, b""))
+                        return
+                    continue
+                buffer += piece
+                *events, buffer = buffer.split(b"\n\n")
+                for event in events:
+                    data = self._take(event, data, known_end)
+                if time.monotonic() > until or self.scene.is_over:
+                    return
+        finally:
+            await stream.aclose()
+
+    def _take(self, event: bytes, data: bytes, known_end: int) -> bytes:
+        """What is read but not yet confirmed by its control event."""
+        kind, _, payload = event.partition(b"\ndata:")
+        if kind == b"event: data":
+            return data + stored_bytes(payload.strip())
+        if kind == b"event: control":
+            end = int(json.loads(payload)["streamNextOffset"])
+            self.keep(Page(self.name, self.offset, end, crc32(data), len(data)))
+            return b""
+        return data

@@ -1,0 +1,256 @@
+"""What all writers and readers share: where to go, what to write down, and how to insist on an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.chaos.client import JSON, Answer, Client, NoAnswer, Refused, TimedOut
+from tests.chaos.recording import (
+    Append,
+    Outcome,
+    Page,
+    Recordings,
+    Step,
+    StreamHistory,
+    render_body,
+    render_messages,
+)
+
+#: Beyond 64 KiB a body goes to S3.
+LARGE_PADDING: Final = 70_000
+#: Asked again later: the answer says so.
+BUSY, UNAVAILABLE = 429, 503
+SERVER_FAULT, VANISHED, RESURRECTED = "5xx other than 503", "404 for what is there", "a deleted thing is back"
+LET_IN = "what must be refused is let in"
+UNAVAILABLE_FOR_GOOD = "503 for good"
+BRICKED, REFUSED_THOUGH_RIGHT = "a name that cannot be used again", "refused though right"
+#: A request that is given up changes what may happen to its name later, so the patience is long.
+PATIENT_SECONDS: Final = 75.0
+#: A name that is told to wait for longer than anything here lasts is lost.
+BRICKED_SECONDS: Final = 60.0
+#: So is what answers nothing but 5xx for longer than any row of faults lasts,
+UNAVAILABLE_SECONDS: Final = 150.0
+#: and once there are no faults any more.
+UNAVAILABLE_IN_PEACE_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A snapshot that must be there until the next one is published."""
+
+    path: str
+    offset: int
+    body: bytes
+
+
+@dataclass
+class Scene:
+    server_port: int
+    clients_port: int
+    seed: int
+    recordings: Recordings = field(default_factory=Recordings)
+    began: float = field(default_factory=time.monotonic)
+    #: Set when nobody is to begin anything new.
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    acknowledged: int = 0
+    messages: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    #: Read once more at the end: path and history.
+    kept: list[tuple[str, StreamHistory]] = field(default_factory=list)
+    #: Published, and not superseded.
+    kept_snapshots: list[Published] = field(default_factory=list)
+    #: Deleted, and never made again.
+    dead: list[str] = field(default_factory=list)
+
+    def chance(self, name: str) -> random.Random:
+        return random.Random(f"{self.seed} {name}")
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the campaign began."""
+        return time.monotonic() - self.began
+
+    @property
+    def is_over(self) -> bool:
+        return self.over.is_set()
+
+    def acknowledge(self, history: StreamHistory, append: Append, end: int, *, exact: bool = True) -> None:
+        history.acknowledge(append, time.monotonic(), end, exact=exact)
+        self.acknowledged += 1
+        self.messages += append.messages
+
+    def step(
+        self, stream: str, what: str, answer: Answer, allowed: frozenset[int] | set[int], wrong: str
+    ) -> bool:
+        """Writes down an answer; whether it is one that may come."""
+        self.counts[f"{what} {answer.status}"] += 1
+        if answer.status == 404 and wrong in {BRICKED, LET_IN, REFUSED_THOUGH_RIGHT, RESURRECTED}:
+            wrong = VANISHED
+        detail = answer.body[:200].decode("latin-1")
+        step = Step(self.elapsed, stream, what, answer.status, frozenset(allowed), wrong, detail)
+        if answer.status not in allowed:
+            self.recordings.steps.append(step)
+        return answer.status in allowed
+
+    def is_server_fault(self, stream: str, what: str, answer: Answer) -> bool:
+        """Any 5xx leaves the outcome open; only 503 may be one."""
+        if answer.status < 500:
+            return False
+        self.step(stream, what, answer, {UNAVAILABLE}, SERVER_FAULT)
+        return True
+
+
+def says_nothing_happened(answer: Answer) -> bool:
+    """Whether it promises that nothing was written."""
+    return answer.status < 500 or b"othing" in answer.body
+
+
+class Insisting:
+    """Asks until there is an answer that says something, past the clients' proxy."""
+
+    def __init__(self, scene: Scene, name: str) -> None:
+        self.scene = scene
+        self.name = name
+        self.chance = scene.chance(name)
+        self.client = Client(scene.server_port)
+        self.unavailable_seconds = UNAVAILABLE_SECONDS
+
+    async def insist(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        *,
+        what: str,
+        at_first: set[int],
+        later: frozenset[int] | set[int] = frozenset(),
+        wrong: str = REFUSED_THOUGH_RIGHT,
+    ) -> Answer | None:
+        """The first answer that is neither 429 nor a 5xx, written down. `later` are the statuses that may
+        come as well once an earlier try was left without an answer. None where the answer is wrong, or where
+        nobody knows what a try that timed out may still do."""
+        allowed = set(at_first)
+        busy_since = available_at = time.monotonic()
+        while True:
+            try:
+                answer = await self.client.request(method, path, body, headers, PATIENT_SECONDS)
+            except TimedOut:
+                self.scene.counts[f"{what} given up"] += 1
+                return None
+            except NoAnswer as none:
+                if not isinstance(none, Refused):
+                    allowed |= later
+                busy_since = available_at = time.monotonic()
+                await asyncio.sleep(0.1)
+                continue
+            if self.scene.is_server_fault(path, what, answer):
+                allowed |= later
+                busy_since = time.monotonic()
+                if busy_since - available_at > self.unavailable_seconds:
+                    self.scene.step(path, what, answer, allowed, UNAVAILABLE_FOR_GOOD)
+                    return None
+            elif answer.status != BUSY:
+                return answer if self.scene.step(path, what, answer, allowed, wrong) else None
+            elif time.monotonic() - busy_since > BRICKED_SECONDS:
+                self.scene.step(path, what, answer, allowed, BRICKED)
+                return None
+            await asyncio.sleep(self.chance.uniform(0.05, 0.3))
+
+    async def pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds * self.chance.uniform(0.5, 1.5)):
+                await self.scene.over.wait()
+        except TimeoutError:
+            return
+
+    async def append(
+        self, path: str, history: StreamHistory, append: Append, **headers: str
+    ) -> Answer | None:
+        """Exactly once: the writer is a producer, and numbers its appends from 0 on."""
+        history.appends.append(append)
+        asked = JSON | {
+            "Producer-Id": append.writer,
+            "Producer-Epoch": "0",
+            "Producer-Seq": str(append.number),
+            **headers,
+        }
+        answer = await self.insist(
+            "POST",
+            path,
+            render_body(render_messages(append)),
+            asked,
+            what="append",
+            at_first={200},
+            later={204},
+            wrong=VANISHED,
+        )
+        if answer is not None:
+            self.scene.acknowledge(history, append, answer.next_offset)
+        return answer
+
+    async def append_some(self, path: str, history: StreamHistory, writer: str, numbers: range) -> bool:
+        """Whether all of them were acknowledged."""
+        for number in numbers:
+            append = Append(writer, number, self.chance.choice((1, 1, 1, 4)), time.monotonic())
+            if await self.append(path, history, append) is None:
+                return False
+        return True
+
+    async def append_refused(
+        self,
+        path: str,
+        history: StreamHistory,
+        append: Append,
+        *,
+        body: bytes,
+        headers: Mapping[str, str],
+        status: int,
+    ) -> None:
+        """What must be refused with `status`, and never be seen."""
+        append.outcome = Outcome.REFUSED
+        history.appends.append(append)
+        await self.insist(
+            "POST",
+            path,
+            body,
+            headers,
+            what=f"bad append ({status})",
+            at_first={status},
+            wrong=LET_IN,
+        )
+
+    async def read_all(self, path: str, history: StreamHistory, start: int = 0) -> bytes | None:
+        """The log from `start` to the tail; its pages are recorded. None where it cannot be read."""
+        pieces, offset = [], start
+        while True:
+            known_end = history.known_end
+            answer = await self.insist(
+                "GET", f"{path}?offset={offset:016d}", what="catch-up", at_first={200}, wrong=VANISHED
+            )
+            if answer is None:
+                return None
+            page = read_page(self.name, offset, answer, known_end)
+            history.pages.append(page)
+            pieces.append(stored_bytes(answer.body))
+            offset = answer.next_offset
+            if answer.up_to_date:
+                return b"".join(pieces)
+
+
+def stored_bytes(body: bytes) -> bytes:
+    """Of a JSON array: each message, followed by a comma."""
+    inner = body[1:-1]
+    return inner + b"," if inner else b""
+
+
+def read_page(reader: str, start: int, answer: Answer, known_end: int) -> Page:
+    data = stored_bytes(answer.body)
+    return Page(reader, start, answer.next_offset, zlib.crc32(data), len(data), known_end, answer.up_to_date)

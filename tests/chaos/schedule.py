@@ -1,0 +1,125 @@
+"""Which fault happens when: a pure function of the seed, without an end."""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+
+class Kind(enum.Enum):
+    # Of processes.
+    KILL = "kill -9"
+    STOP = "stop and continue"
+    RESTART = "restart"
+    # Of the disk.
+    DISK_FULL = "disk full"
+    # Of connections.
+    CUT_REPLY = "cut reply"
+    CUT_REQUEST = "cut request"
+    DELAY = "delay"
+    HOLD = "hold, deliver late"
+    REPEAT = "repeat late"
+    SILENCE = "silence"
+    # Of what a service answers.
+    THROTTLE = "throttle"
+    INTERNAL_ERROR = "internal error"
+
+
+#: Processes, as `system.py` names them; the group is all three at once.
+SERVER, ENGINE, EMULATOR, GROUP = "server", "engine", "emulator", "group"
+#: Connections, as `proxy.py` names them: to storage, and from clients to the server.
+DYNAMODB, S3, SQS, CLIENTS = "dynamodb", "s3", "sqs", "clients"
+
+#: What may happen where. A fault stands here as often as it comes up in one deal of the deck.
+_PROCESS_DECK: Final = (
+    *((Kind.KILL, where) for where in (SERVER, SERVER, ENGINE, EMULATOR, GROUP)),
+    *((Kind.STOP, where) for where in (SERVER, ENGINE, EMULATOR, GROUP)),
+    *((Kind.RESTART, where) for where in (SERVER, ENGINE)),
+)
+_DISK_DECK: Final = ((Kind.DISK_FULL, ENGINE), (Kind.DISK_FULL, EMULATOR))
+_CONNECTION_DECK: Final = (
+    *((Kind.CUT_REPLY, where) for where in (DYNAMODB, DYNAMODB, DYNAMODB, S3, S3, SQS, CLIENTS)),
+    *((Kind.CUT_REQUEST, where) for where in (DYNAMODB, S3, CLIENTS)),
+    *((Kind.DELAY, where) for where in (DYNAMODB, S3, SQS, CLIENTS)),
+    *((Kind.HOLD, where) for where in (DYNAMODB, DYNAMODB, DYNAMODB, S3, CLIENTS)),
+    *((Kind.REPEAT, where) for where in (DYNAMODB, DYNAMODB, DYNAMODB, DYNAMODB, S3, CLIENTS)),
+    *((Kind.SILENCE, where) for where in (DYNAMODB, S3)),
+    *((Kind.THROTTLE, where) for where in (DYNAMODB, S3)),
+    *((Kind.INTERNAL_ERROR, where) for where in (DYNAMODB, S3)),
+)
+#: Of the requests that a fault of a connection may hit, it hits this share. Faults that cost a
+#: caller a timeout are rare, those that cost nothing are not.
+_SHARES: Final = {
+    Kind.CUT_REPLY: (0.05, 0.5),
+    Kind.CUT_REQUEST: (0.05, 0.3),
+    Kind.DELAY: (0.05, 0.3),
+    Kind.HOLD: (0.05, 0.3),
+    Kind.REPEAT: (0.3, 1.0),
+    Kind.SILENCE: (1.0, 1.0),
+    Kind.THROTTLE: (0.1, 0.7),
+    Kind.INTERNAL_ERROR: (0.05, 0.3),
+}
+#: How long each lasts, in seconds.
+_LENGTHS: Final = {
+    Kind.KILL: (0.0, 1.0),
+    Kind.STOP: (0.5, 10.0),
+    Kind.RESTART: (0.0, 0.5),
+    Kind.DISK_FULL: (0.5, 3.0),
+    Kind.SILENCE: (0.5, 7.0),
+    Kind.REPEAT: (2.0, 6.0),
+}
+_OTHER_LENGTH: Final = (0.5, 3.0)
+#: Between the ends of one fault of a track and the beginning of the next.
+_PROCESS_PAUSE: Final = (3.0, 9.0)
+_CONNECTION_PAUSE: Final = (0.1, 1.5)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Fault:
+    """`at` and `seconds` count from the campaign's start. `share` is the part of requests that is hit."""
+
+    at: float
+    seconds: float
+    name: str
+    where: str
+    share: float = 1.0
+
+    @property
+    def kind(self) -> Kind:
+        return Kind(self.name)
+
+
+def make_schedule(seed: int, *, with_disk: bool = True) -> Iterator[Fault]:
+    """All faults in the order of their time, without an end. The same seed gives the same faults."""
+    processes = _PROCESS_DECK + (_DISK_DECK if with_disk else ())
+    tracks = (
+        _track(random.Random(f"{seed} processes"), processes, _PROCESS_PAUSE),
+        _track(random.Random(f"{seed} connections"), _CONNECTION_DECK, _CONNECTION_PAUSE),
+        _track(random.Random(f"{seed} more connections"), _CONNECTION_DECK, _CONNECTION_PAUSE),
+    )
+    return heapq.merge(*tracks)
+
+
+def faults_until(seconds: float, seed: int, *, with_disk: bool = True) -> list[Fault]:
+    return list(
+        itertools.takewhile(lambda fault: fault.at < seconds, make_schedule(seed, with_disk=with_disk))
+    )
+
+
+def _track(
+    chance: random.Random, deck: Sequence[tuple[Kind, str]], pause: tuple[float, float]
+) -> Iterator[Fault]:
+    """One fault after another. Every card of the deck comes up before one comes up again."""
+    at = 0.0
+    while True:
+        for kind, where in chance.sample(deck, len(deck)):
+            at += chance.uniform(*pause)
+            seconds = chance.uniform(*_LENGTHS.get(kind, _OTHER_LENGTH))
+            share = chance.uniform(*_SHARES.get(kind, (1.0, 1.0)))
+            yield Fault(round(at, 3), round(seconds, 3), kind.value, where, round(share, 3))
+            at += seconds

@@ -1,0 +1,278 @@
+"""The system under test: server, engine and emulator as separate processes, with a proxy in front of each.
+
+The engines are not the server's children here, so that each can die alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from tests.chaos.disk import Disk
+from tests.chaos.proxy import Event, Proxy
+from tests.chaos.schedule import CLIENTS, DYNAMODB, EMULATOR, ENGINE, GROUP, S3, SERVER, SQS, Fault, Kind
+from tests.conformance.servers import ROOT, answers, free_port, own_environment
+from tidemark.local import guard as guard_module
+from tidemark.local.dynoxide import Dynoxide, find_binary
+from tidemark.local.endpoints import DEFAULT_REGION, DUMMY_CREDENTIALS, VARIABLES
+from tidemark.local.ministack import Ministack
+from tidemark.local.process import EngineFailed
+
+PARTS: Final = (ENGINE, EMULATOR, SERVER)
+#: In front of which part each proxy stands.
+BEHIND: Final = {DYNAMODB: ENGINE, S3: EMULATOR, SQS: EMULATOR, CLIENTS: SERVER}
+_READY_SECONDS: Final = 90.0
+_POLL_SECONDS: Final = 0.05
+_LONG_POLL_SECONDS: Final = "5"
+_JANITOR_SECONDS: Final = "3"
+
+
+class SystemFailed(RuntimeError):
+    """A part did not come back; the message ends with its log."""
+
+
+class System:
+    """Started, harmed and repaired from one event loop, in the main thread (see `tidemark.local.process`)."""
+
+    def __init__(self, via: str, folder: Path, disk: Disk, seed: int) -> None:
+        self.folder = folder
+        self.events: list[Event] = []
+        self.deaths: list[str] = []
+        self.is_up = asyncio.Event()
+        self._via = via
+        self._disk = disk
+        self._proxies = {
+            link: Proxy(link, random.Random(f"{seed} {link}"), self.events.append) for link in BEHIND
+        }
+        (disk.path / "s3").mkdir()
+        binary = find_binary(os.environ, ROOT)
+        self._engine = Dynoxide(binary, disk.path / "dynamodb.sqlite", folder / "dynoxide.log")
+        self._emulator = Ministack(["s3", "sqs"], disk.path / "s3", folder / "ministack.log")
+        self._server: subprocess.Popen[bytes] | None = None
+        self._server_port = free_port()
+        #: Parts that a fault holds down: nobody repairs them meanwhile.
+        self._held: set[str] = set()
+        #: A part that ends by itself while a fault ends it is started once.
+        self._starting = {part: asyncio.Lock() for part in PARTS}
+        self._stopping = False
+
+    @property
+    def server_port(self) -> int:
+        """Past the proxy."""
+        return self._server_port
+
+    @property
+    def clients_port(self) -> int:
+        """Through the proxy."""
+        return self._proxies[CLIENTS].port
+
+    @staticmethod
+    def is_link(name: str) -> bool:
+        """Whether it names a connection, and not a part."""
+        return name in BEHIND
+
+    @property
+    def hits(self) -> int:
+        """Requests that a fault of a connection has hit."""
+        return sum(proxy.hits for proxy in self._proxies.values())
+
+    async def start(self) -> None:
+        for proxy in self._proxies.values():
+            await proxy.start()
+        self._proxies[CLIENTS].upstream_port = self._server_port
+        for part in PARTS:
+            await self._start(part)
+        self.is_up.set()
+
+    async def supervise(self) -> None:
+        """Brings back what has ended: killed by a fault, or by itself, which is noted."""
+        while not self._stopping:
+            for part in PARTS:
+                if part not in self._held and self._has_ended(part):
+                    self._note_death(part)
+                    await self._start(part)
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def suffer(self, fault: Fault) -> None:
+        """One fault from its beginning to its end."""
+        if fault.where in BEHIND:
+            active = self._proxies[fault.where].active
+            active.append(fault)
+            await asyncio.sleep(fault.seconds)
+            active.remove(fault)
+            return
+        parts = PARTS if fault.where == GROUP else (fault.where,)
+        if fault.kind is Kind.DISK_FULL:
+            await self._fill_disk(fault.seconds)
+        elif fault.kind is Kind.STOP:
+            await self._stop_and_continue(parts, fault.seconds)
+        else:
+            number = signal.SIGKILL if fault.kind is Kind.KILL else signal.SIGTERM
+            await self._end_for(parts, number, fault.seconds)
+
+    async def restart_whole(self) -> None:
+        """Everything ends, and starts again from what is on disk."""
+        await self._end_for(PARTS, signal.SIGKILL, 0.0)
+
+    async def calm(self) -> None:
+        """Whatever a network still holds arrives."""
+        for proxy in self._proxies.values():
+            await proxy.deliver_what_is_late()
+
+    async def close(self) -> None:
+        self._stopping = True
+        for part in PARTS:
+            self._signal(part, signal.SIGCONT)
+            self._signal(part, signal.SIGKILL)
+        for proxy in self._proxies.values():
+            await proxy.close()
+        self._engine.child.stop()
+        self._emulator.child.stop()
+        if self._server is not None:
+            self._server.wait()
+
+    async def _fill_disk(self, seconds: float) -> None:
+        self._disk.fill()
+        self.note("disk full", f"{seconds:.1f} s")
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._disk.empty()
+
+    async def _stop_and_continue(self, parts: tuple[str, ...], seconds: float) -> None:
+        self._held.update(parts)
+        for part in parts:
+            self._signal(part, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            for part in parts:
+                self._signal(part, signal.SIGCONT)
+            self._held.difference_update(parts)
+        self.note("stopped and continued", f"{' '.join(parts)} for {seconds:.1f} s")
+
+    async def _end_for(self, parts: tuple[str, ...], number: signal.Signals, seconds: float) -> None:
+        self._held.update(parts)
+        self.is_up.clear()
+        try:
+            for part in parts:
+                self._signal(part, number)
+            self.note(number.name, " ".join(parts))
+            for part in parts:
+                await self._wait_for_end(part)
+            await asyncio.sleep(seconds)
+            for part in (each for each in PARTS if each in parts):
+                await self._start(part)
+        finally:
+            self._held.difference_update(parts)
+            self.is_up.set()
+
+    async def _wait_for_end(self, part: str) -> None:
+        deadline = time.monotonic() + 10
+        while not self._has_ended(part):
+            if time.monotonic() > deadline:
+                self._signal(part, signal.SIGKILL)
+            await asyncio.sleep(0.01)
+
+    async def _start(self, part: str) -> None:
+        """Returns once it is ready. The disk may be full and storage unreachable: it is tried again."""
+        deadline = time.monotonic() + _READY_SECONDS
+        async with self._starting[part]:
+            while not self._is_running(part):
+                try:
+                    await (self._start_server() if part == SERVER else self._start_engine(part))
+                except (EngineFailed, OSError) as failure:
+                    if time.monotonic() > deadline:
+                        log = self.log_tail(part)
+                        raise SystemFailed(f"{part} does not start: {failure}\n{log}") from failure
+                    self._signal(part, signal.SIGKILL)
+                    await self._wait_for_end(part)
+                    await asyncio.sleep(0.2)
+
+    def _is_running(self, part: str) -> bool:
+        return self._process(part) is not None and not self._has_ended(part)
+
+    async def _start_engine(self, part: str) -> None:
+        engine = self._engine if part == ENGINE else self._emulator
+        engine.start()
+        await asyncio.to_thread(engine.wait_until_ready)
+        for link, behind in BEHIND.items():
+            if behind == part:
+                self._proxies[link].upstream_port = engine.port
+        if part == ENGINE:
+            self._proxies[DYNAMODB].forget_open_transactions()
+
+    async def _start_server(self) -> None:
+        """Raises EngineFailed where it ends before it is ready."""
+        guard = [sys.executable, "-S", "-E", guard_module.__file__, str(os.getpid())]
+        with (self.folder / "server.log").open("ab") as log:
+            self._server = subprocess.Popen(  # noqa: ASYNC220 - it takes a moment, and a thread may not start it
+                [*guard, sys.executable, "-m", "tests.chaos.hurried"],
+                cwd=ROOT,
+                env=self._environment(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        url = f"http://127.0.0.1:{self._server_port}/v1/health"
+        while not await asyncio.to_thread(answers, url):
+            if self._server.poll() is not None:
+                raise EngineFailed(f"the server ended with code {self._server.returncode}")
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def _environment(self) -> dict[str, str]:
+        ports = {"dynamodb": DYNAMODB, "streams": DYNAMODB, "s3": S3, "sqs": SQS}
+        endpoints = {
+            VARIABLES[service]: f"http://127.0.0.1:{self._proxies[link].port}"
+            for service, link in ports.items()
+        }
+        return {
+            **own_environment(),
+            **DUMMY_CREDENTIALS,
+            **endpoints,
+            "AWS_REGION": DEFAULT_REGION,
+            "AWS_DEFAULT_REGION": DEFAULT_REGION,
+            "VIA": self._via,
+            "HOST": "127.0.0.1",
+            "PORT": str(self._server_port),
+            "DATA_DIR": str(self.folder / "data"),
+            "JANITOR_SECONDS": _JANITOR_SECONDS,
+            "LONG_POLL_SECONDS": _LONG_POLL_SECONDS,
+        }
+
+    def _has_ended(self, part: str) -> bool:
+        process = self._process(part)
+        return process is not None and process.poll() is not None
+
+    def _process(self, part: str) -> subprocess.Popen[bytes] | None:
+        if part == SERVER:
+            return self._server
+        return (self._engine if part == ENGINE else self._emulator).child._process
+
+    def _signal(self, part: str, number: signal.Signals) -> None:
+        process = self._process(part)
+        if process is not None and process.poll() is None:
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    def _note_death(self, part: str) -> None:
+        process = self._process(part)
+        code = process.returncode if process else None
+        self.note("ended by itself", f"{part} with code {code}")
+        self.deaths.append(part)
+
+    def note(self, what: str, detail: str) -> None:
+        self.events.append(Event(time.monotonic(), "system", what, "", detail))
+
+    def log_tail(self, part: str, size: int = 2000) -> str:
+        name = {SERVER: "server.log", ENGINE: "dynoxide.log", EMULATOR: "ministack.log"}[part]
+        path = self.folder / name
+        return path.read_bytes()[-size:].decode(errors="replace") if path.exists() else ""

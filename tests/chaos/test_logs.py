@@ -1,0 +1,47 @@
+"""Tracebacks in the log of a server are found, and told from those that say that storage is out of reach."""
+
+from __future__ import annotations
+
+from tests.chaos.logs import says_out_of_reach, tracebacks
+
+LOG = """\
+Tidemark is ready at http://127.0.0.1:1
+Traceback (most recent call last):
+  File "a.py", line 1, in f
+    g()
+KeyError: 'Items'
+POST is answered 503: NoAnswer: the connection was closed
+Traceback (most recent call last):
+  File "a.py", line 1, in f
+urllib3.exceptions.ProtocolError: aborted
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "b.py", line 2, in g
+tidemark.wake.queue.QueueUnavailable: Connection was closed
+Traceback (most recent call last):
+  File "b.py", line 2, in g
+PUT is answered 503: NoAnswer: a line of another thread
+ValueError
+"""
+
+
+def test_each_traceback_is_named_by_its_last_exception() -> None:
+    assert list(tracebacks(LOG)) == [
+        "KeyError: 'Items'",
+        "tidemark.wake.queue.QueueUnavailable: Connection was closed",
+        "ValueError",
+    ]
+
+
+def test_storage_out_of_reach_is_no_fault_of_the_server() -> None:
+    assert says_out_of_reach("tidemark.wake.queue.QueueUnavailable: Connection was closed")
+    failed = "tidemark.local.environments.InvocationFailed: JanitorFunction failed: "
+    assert says_out_of_reach(f"{failed}Unavailable('Storage did not answer')")
+
+
+def test_anything_else_is() -> None:
+    assert not says_out_of_reach("KeyError: 'Items'")
+    failed = "tidemark.local.environments.InvocationFailed: JanitorFunction failed: "
+    assert not says_out_of_reach(f"{failed}KeyError('Items')")
