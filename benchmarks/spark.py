@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks.spark_standin import PAGE_ROWS, row
 from tidemark.spark.job import open_session
-from tidemark.spark.options import Origin
-from tidemark.spark.read_options import parse_read_options
+from tidemark.spark.options.connection import Origin
+from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.snapshots import SnapshotPlan, snapshot_streams
 
 RESULTS = Path(__file__).with_name("results")

@@ -45,9 +45,9 @@ def parser() -> argparse.ArgumentParser:
 
 def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.folds import UnknownFold, find_fold
+    from tidemark.spark.options.read import parse_read_options
     from tidemark.spark.origin import connect
     from tidemark.spark.plan import look, require_all
-    from tidemark.spark.read_options import parse_read_options
     from tidemark.spark.snapshots import SnapshotPlan, floors_of, snapshot_streams
 
     subscription = {"subscribe": given.subscribe} if given.subscribe else {"subscribePattern": given.pattern}
@@ -81,7 +81,7 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
 
 def published_by(origin: Any, url: str) -> Any:
     """The server that is named, or else who reads the table publishes as the server would."""
-    from tidemark.spark.options import Transport
+    from tidemark.spark.options.connection import Transport
 
     if not url:
         return origin

@@ -19,13 +19,13 @@ from benchmarks.spark_standin import PAGE_ROWS, row
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.producer import Claim
 from tidemark.spark.manifest import Manifest
-from tidemark.spark.options import Origin, Transport
+from tidemark.spark.options.connection import Origin, Transport
+from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.origin import connect
 from tidemark.spark.publish import Target, publish
-from tidemark.spark.read_options import parse_read_options
 from tidemark.spark.snapshots import SnapshotPlan, Snapshotter
 from tidemark.spark.staging import connect_staging
-from tidemark.spark.write_options import parse_write_options
 from tidemark.spark.writer import Piece, make_inner
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])

@@ -6,10 +6,10 @@ from typing import Any
 
 from tests.support import BYTES, World
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.spark.options import Origin
+from tidemark.spark.options.connection import Origin
+from tidemark.spark.options.read import ReadOptions, parse_read_options
 from tidemark.spark.origin import Reader, connect
 from tidemark.spark.plan import look, pinned_ends, plan_parts, require_all
-from tidemark.spark.read_options import ReadOptions, parse_read_options
 
 Row = tuple[str, str, bytes]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.spark.options import InvalidOptions, Transport
-from tidemark.spark.read_options import Earliest, Latest, parse_read_options
-from tidemark.spark.write_options import parse_write_options
+from tidemark.spark.options.connection import InvalidOptions, Transport
+from tidemark.spark.options.read import Earliest, Latest, parse_read_options
+from tidemark.spark.options.write import parse_write_options
 
 TABLE = {"subscribe": "a"}
 HTTP = TABLE | {"url": "http://h"}

@@ -15,11 +15,11 @@ from tidemark.service.delete import delete
 from tidemark.spark import json_array
 from tidemark.spark.driver import Driver
 from tidemark.spark.json_array import NotAnArray, split_array, split_arriving
-from tidemark.spark.options import InvalidOptions
+from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.origin import DataLoss, Position, connect
 from tidemark.spark.pages import incarnation_in
 from tidemark.spark.plan import Positions, plan_parts
-from tidemark.spark.read_options import parse_read_options
 
 
 def test_json_is_a_row_for_each_message(spark: Any, server: ThreadedServer, world: World, name: str) -> None:

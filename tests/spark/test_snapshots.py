@@ -11,9 +11,9 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import table_options
 from tests.support import World
 from tidemark.protocol.offset import render_offset
-from tidemark.spark.options import Origin, Transport
+from tidemark.spark.options.connection import Origin, Transport
+from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.origin import Position
-from tidemark.spark.read_options import parse_read_options
 from tidemark.spark.snapshot_store import Published, SnapshotRefused, SnapshotStore, connect_snapshots
 from tidemark.spark.snapshots import CONFLICT, NOT_TAKEN, PUBLISHED, SnapshotPlan, Snapshotter, floors_of
 from tidemark.spark.web import Web

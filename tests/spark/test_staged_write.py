@@ -21,11 +21,11 @@ from tidemark.spark import bodies, manifest
 from tidemark.spark.bodies import decode_bodies, encode_body
 from tidemark.spark.chunks import BadRow
 from tidemark.spark.manifest import Batches, ForeignBatch, Manifest, Run, decode_manifest, encode_manifest
-from tidemark.spark.options import InvalidOptions
+from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.publish import NotPublished
 from tidemark.spark.staging import BucketStaging, DirectoryStaging, Staging
 from tidemark.spark.storage import s3_client
-from tidemark.spark.write_options import parse_write_options
 from tidemark.spark.writer import Staged, Write, make_inner, parse_write
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])

@@ -7,10 +7,10 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.origin import Part, connect
 from tidemark.spark.plan import look, pinned_ends, plan_parts, require_all
 from tidemark.spark.pushdown import Narrowing
-from tidemark.spark.read_options import ReadOptions
 
 
 class BatchReader(DataSourceReader):

@@ -33,7 +33,7 @@ from tidemark.spark.items import (
     message_ends,
     producers_by_end,
 )
-from tidemark.spark.options import Origin
+from tidemark.spark.options.connection import Origin
 from tidemark.spark.origin import BadOffset, DataLoss, Head, MissingStream, Part, Position
 from tidemark.spark.storage import connect_blobs, connect_bulk, connect_table
 

@@ -18,7 +18,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.spark.chain import Rows
 from tidemark.spark.columns import SCHEMA
 from tidemark.spark.items import Item, Text
-from tidemark.spark.options import Origin
+from tidemark.spark.options.connection import Origin
 from tidemark.spark.origin import Part
 from tidemark.spark.storage import connect_blobs
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tidemark.spark.options import ORIGIN_OPTIONS, InvalidOptions
+from tidemark.spark.options.connection import ORIGIN_OPTIONS, InvalidOptions
 
 #: How often a job that runs long says how far it is.
 TELL_SECONDS: Final = 15.0

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from tidemark.spark.options import Origin, Transport
+from tidemark.spark.options.connection import Origin, Transport
 
 #: Of any stream on any server (§8).
 BEGINNING: Final = "-1"

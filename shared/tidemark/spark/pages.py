@@ -23,7 +23,7 @@ import urllib3
 from tidemark.protocol.offset import parse_token
 from tidemark.spark.columns import BATCH_ROWS, make_batch
 from tidemark.spark.json_array import split_array, split_arriving
-from tidemark.spark.options import Origin
+from tidemark.spark.options.connection import Origin
 from tidemark.spark.origin import (
     BEGINNING,
     BadOffset,

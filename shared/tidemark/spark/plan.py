@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
-from tidemark.spark.options import InvalidOptions
+from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options.read import Earliest, Latest, ReadOptions
 from tidemark.spark.origin import (
     BadOffset,
     DataLoss,
@@ -20,7 +21,6 @@ from tidemark.spark.origin import (
     Reader,
     is_past,
 )
-from tidemark.spark.read_options import Earliest, Latest, ReadOptions
 
 Positions = Mapping[str, Position]
 

@@ -21,7 +21,7 @@ from tidemark.service.load import load_known
 from tidemark.service.stores import Stores
 from tidemark.spark.bodies import decode_bodies
 from tidemark.spark.manifest import Manifest, Run
-from tidemark.spark.options import Origin, Transport
+from tidemark.spark.options.connection import Origin, Transport
 from tidemark.spark.staging import Staging
 from tidemark.spark.storage import connect_blobs, connect_table
 from tidemark.spark.web import HttpFault, Web, patience

@@ -19,7 +19,7 @@ from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES, PublishRequest, 
 from tidemark.service.read_snapshot import latest_snapshot
 from tidemark.service.stores import Stores
 from tidemark.service.upload_snapshot import begin_upload
-from tidemark.spark.options import Origin, Transport
+from tidemark.spark.options.connection import Origin, Transport
 from tidemark.spark.publish import patiently
 from tidemark.spark.storage import connect_blobs, connect_table
 from tidemark.spark.web import REDIRECTS, HttpFault, Web

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidemark.spark.folds import BadMessage, Fold, find_fold
-from tidemark.spark.options import Origin
+from tidemark.spark.options.connection import Origin
 from tidemark.spark.origin import DataLoss, MissingStream, Position, Reader, connect, is_past
 from tidemark.spark.snapshot_store import SnapshotRefused, connect_snapshots
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from tidemark.spark.batch import BatchReader, PushdownBatchReader
 from tidemark.spark.columns import SCHEMA
-from tidemark.spark.read_options import parse_read_options
+from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.stream import StreamReader
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

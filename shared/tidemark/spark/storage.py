@@ -13,7 +13,7 @@ from tidemark.log.dynamodb import connect_dynamodb
 from tidemark.log.table import Table
 from tidemark.signed import Account
 from tidemark.spark.items import BulkDynamoDB
-from tidemark.spark.options import Origin
+from tidemark.spark.options.connection import Origin
 
 DEFAULT_REGION = "us-east-1"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pyspark.sql.datasource import InputPartition
 
 from tidemark.spark.driver import DrivenReader, Offset, decode_offset, encode_offset
-from tidemark.spark.options import InvalidOptions
+from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.plan import Positions, limited
-from tidemark.spark.read_options import ReadOptions
 
 
 class StreamReader(DrivenReader):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemark.protocol.content_type import ContentType, parse_content_type
-from tidemark.spark.options import (
+from tidemark.spark.options.connection import (
     MEGABYTE,
     ORIGIN_OPTIONS,
     Asked,

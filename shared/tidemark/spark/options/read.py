@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidemark.protocol.stream_key import PLAIN_BUCKET
-from tidemark.spark.options import (
+from tidemark.spark.options.connection import (
     MEGABYTE,
     ORIGIN_OPTIONS,
     Asked,
