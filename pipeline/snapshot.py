@@ -46,8 +46,8 @@ def parser() -> argparse.ArgumentParser:
 def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.folds import UnknownFold, find_fold
     from tidemark.spark.options.read import parse_read_options
-    from tidemark.spark.origin import connect
     from tidemark.spark.plan import look, require_all
+    from tidemark.spark.readers.connect import connect
     from tidemark.spark.snapshots import SnapshotPlan, floors_of, snapshot_streams
 
     subscription = {"subscribe": given.subscribe} if given.subscribe else {"subscribePattern": given.pattern}

@@ -36,8 +36,8 @@ def parser() -> argparse.ArgumentParser:
 
 def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.options.read import parse_read_options
-    from tidemark.spark.origin import connect
     from tidemark.spark.plan import look
+    from tidemark.spark.readers.connect import connect
 
     consumers = [named(text) for text in given.consumer]
     options = parse_read_options(read_options(given), streaming=False)

@@ -22,8 +22,8 @@ from tidemark.spark.manifest import Manifest
 from tidemark.spark.options.connection import Origin, Transport
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.options.write import parse_write_options
-from tidemark.spark.origin import connect
 from tidemark.spark.publish import Target, publish
+from tidemark.spark.readers.connect import connect
 from tidemark.spark.snapshots import SnapshotPlan, Snapshotter
 from tidemark.spark.staging import connect_staging
 from tidemark.spark.writer import Piece, make_inner

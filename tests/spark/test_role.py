@@ -18,9 +18,9 @@ from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.tail import RECENT_PRODUCERS
 from tidemark.service.append import INLINE_BYTES
+from tidemark.spark.clients.http import Web
 from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.publish import connect_publisher
-from tidemark.spark.web import Web
 
 #: Granted, and yet not asked for in a run in which nothing goes wrong.
 ONLY_WHEN = {

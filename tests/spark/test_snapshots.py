@@ -11,12 +11,12 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import table_options
 from tests.support import World
 from tidemark.protocol.offset import render_offset
+from tidemark.spark.clients.http import Web
 from tidemark.spark.options.connection import Origin, Transport
 from tidemark.spark.options.read import parse_read_options
-from tidemark.spark.origin import Position
+from tidemark.spark.readers.port import Position
 from tidemark.spark.snapshot_store import Published, SnapshotRefused, SnapshotStore, connect_snapshots
 from tidemark.spark.snapshots import CONFLICT, NOT_TAKEN, PUBLISHED, SnapshotPlan, Snapshotter, floors_of
-from tidemark.spark.web import Web
 
 
 def at(offset: str, incarnation: str = "i") -> Position:

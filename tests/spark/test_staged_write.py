@@ -20,12 +20,12 @@ from tidemark.service.delete import delete
 from tidemark.spark import bodies, manifest
 from tidemark.spark.bodies import decode_bodies, encode_body
 from tidemark.spark.chunks import BadRow
+from tidemark.spark.clients.storage import s3_client
 from tidemark.spark.manifest import Batches, ForeignBatch, Manifest, Run, decode_manifest, encode_manifest
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.publish import NotPublished
 from tidemark.spark.staging import BucketStaging, DirectoryStaging, Staging
-from tidemark.spark.storage import s3_client
 from tidemark.spark.writer import Staged, Write, make_inner, parse_write
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
@@ -195,7 +195,7 @@ def test_lost_replies_of_the_table_double_nothing(
 ) -> None:
     from tests.support import Faults
     from tidemark.log import dynamodb as thin
-    from tidemark.spark import storage
+    from tidemark.spark.clients import storage
 
     filled(world, name, content_type=JSON)
     made: list[Faults] = []

@@ -11,8 +11,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidemark.spark.driver import DrivenReader, Offset, decode_offset, encode_offset
-from tidemark.spark.origin import Position, is_past
 from tidemark.spark.plan import Positions, limited
+from tidemark.spark.readers.port import Position, is_past
 
 
 class AdmittedStreamReader(DrivenReader, SupportsTriggerAvailableNow):

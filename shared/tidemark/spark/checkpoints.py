@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tidemark.spark.driver import decode_offset
-from tidemark.spark.origin import Position
+from tidemark.spark.readers.port import Position
 
 
 class NoCheckpoint(Exception):

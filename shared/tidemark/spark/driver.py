@@ -10,8 +10,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tidemark.spark.batch import read_part
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.origin import DataLoss, Head, Position, Reader, connect
 from tidemark.spark.plan import Positions, look, plan_parts, require_all, starting_positions
+from tidemark.spark.readers.connect import connect
+from tidemark.spark.readers.port import DataLoss, Head, Position, Reader
 
 Offset = dict[str, dict[str, str]]
 """What Spark keeps: `{stream: {"offset": …, "incarnation": …, "type": …}}`."""

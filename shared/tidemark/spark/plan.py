@@ -11,7 +11,7 @@ from typing import Final
 
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import Earliest, Latest, ReadOptions
-from tidemark.spark.origin import (
+from tidemark.spark.readers.port import (
     BadOffset,
     DataLoss,
     Head,

@@ -19,10 +19,10 @@ from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES, PublishRequest, 
 from tidemark.service.read_snapshot import latest_snapshot
 from tidemark.service.stores import Stores
 from tidemark.service.upload_snapshot import begin_upload
+from tidemark.spark.clients.http import REDIRECTS, HttpFault, Web
+from tidemark.spark.clients.storage import connect_blobs, connect_table
 from tidemark.spark.options.connection import Origin, Transport
 from tidemark.spark.publish import patiently
-from tidemark.spark.storage import connect_blobs, connect_table
-from tidemark.spark.web import REDIRECTS, HttpFault, Web
 
 #: Somebody published a later one, or the stream was created again: theirs counts.
 _CONFLICTS: Final = frozenset({404, 409, 410})

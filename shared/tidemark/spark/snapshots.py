@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from tidemark.spark.folds import BadMessage, Fold, find_fold
 from tidemark.spark.options.connection import Origin
-from tidemark.spark.origin import DataLoss, MissingStream, Position, Reader, connect, is_past
+from tidemark.spark.readers.connect import connect
+from tidemark.spark.readers.port import DataLoss, MissingStream, Position, Reader, is_past
 from tidemark.spark.snapshot_store import SnapshotRefused, connect_snapshots
 
 RESULT_SCHEMA: Final = (

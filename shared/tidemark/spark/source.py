@@ -18,8 +18,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidemark.spark.batch import BatchReader, PushdownBatchReader
-from tidemark.spark.columns import SCHEMA
 from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.readers.columns import SCHEMA
 from tidemark.spark.stream import StreamReader
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

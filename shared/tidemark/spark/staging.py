@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
+from tidemark.spark.clients.storage import s3_client
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.write import WriteOptions
-from tidemark.spark.storage import s3_client
 
 #: What somebody already holds: with `If-None-Match`, or while another puts the same name.
 _TAKEN: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})

@@ -12,7 +12,6 @@ from tidemark.clients import CLIENT_CONFIG
 from tidemark.log.dynamodb import connect_dynamodb
 from tidemark.log.table import Table
 from tidemark.signed import Account
-from tidemark.spark.items import BulkDynamoDB
 from tidemark.spark.options.connection import Origin
 
 DEFAULT_REGION = "us-east-1"
@@ -20,12 +19,6 @@ DEFAULT_REGION = "us-east-1"
 
 def connect_table(origin: Origin) -> Table:
     return Table(connect_dynamodb(Account(origin.region), endpoint=origin.dynamodb_endpoint), origin.table)
-
-
-def connect_bulk(origin: Origin) -> Table:
-    """The same table; its queries are answered with `Item`s."""
-    send = connect_dynamodb(Account(origin.region), endpoint=origin.dynamodb_endpoint).send
-    return Table(BulkDynamoDB(send), origin.table)
 
 
 def connect_blobs(origin: Origin) -> BlobStore:

@@ -21,11 +21,11 @@ from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import create_bucket
 from tidemark.service.delete import delete
 from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
-from tidemark.spark.columns import BATCH_BYTES, BATCH_ROWS
-from tidemark.spark.items import Item, message_ends, producers_by_end
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
-from tidemark.spark.origin import DataLoss
+from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS
+from tidemark.spark.readers.items import Item, message_ends, producers_by_end
+from tidemark.spark.readers.port import DataLoss
 
 
 @pytest.mark.parametrize("part_bytes", [1, 2, 3, 4, 5, 7, 11, 16, 1000])

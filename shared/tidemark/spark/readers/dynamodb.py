@@ -25,17 +25,18 @@ from tidemark.log.table import Table
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.offset import WIDTH, parse_token, render_offset
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.spark.columns import BATCH_BYTES, BATCH_ROWS, make_batch
-from tidemark.spark.items import (
+from tidemark.spark.clients.storage import connect_blobs, connect_table
+from tidemark.spark.options.connection import Origin
+from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, make_batch
+from tidemark.spark.readers.items import (
     BOUNDARY_ATTRIBUTES,
     Item,
     Producer,
+    connect_bulk,
     message_ends,
     producers_by_end,
 )
-from tidemark.spark.options.connection import Origin
-from tidemark.spark.origin import BadOffset, DataLoss, Head, MissingStream, Part, Position
-from tidemark.spark.storage import connect_blobs, connect_bulk, connect_table
+from tidemark.spark.readers.port import BadOffset, DataLoss, Head, MissingStream, Part, Position
 
 _STREAM_PREFIX: Final = "stream/"
 

@@ -9,8 +9,6 @@ from typing import Any, Final, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from tidemark.spark.options.connection import Origin, Transport
-
 #: Of any stream on any server (§8).
 BEGINNING: Final = "-1"
 
@@ -118,13 +116,3 @@ class Reader(Protocol):
 
     def read(self, part: Part) -> Iterator[Any]:
         """Arrow batches of bounded size. Raises DataLoss."""
-
-
-def connect(origin: Origin) -> Reader:
-    if origin.transport is Transport.HTTP:
-        from tidemark.spark.pages import PagesReader
-
-        return PagesReader(origin)
-    from tidemark.spark.chain import ChainReader
-
-    return ChainReader(origin)

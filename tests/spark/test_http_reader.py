@@ -12,14 +12,15 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key, plan_here, read_here, rows, rows_of
 from tests.support import BYTES, JSON, World
 from tidemark.service.delete import delete
-from tidemark.spark import json_array
 from tidemark.spark.driver import Driver
-from tidemark.spark.json_array import NotAnArray, split_array, split_arriving
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
-from tidemark.spark.origin import DataLoss, Position, connect
-from tidemark.spark.pages import incarnation_in
 from tidemark.spark.plan import Positions, plan_parts
+from tidemark.spark.readers import json_array
+from tidemark.spark.readers.connect import connect
+from tidemark.spark.readers.http import incarnation_in
+from tidemark.spark.readers.json_array import NotAnArray, split_array, split_arriving
+from tidemark.spark.readers.port import DataLoss, Position
 
 
 def test_json_is_a_row_for_each_message(spark: Any, server: ThreadedServer, world: World, name: str) -> None:

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from tidemark.log.schema import decode_log_pk, decode_stream, is_log_pk
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.spark.chain import Rows
-from tidemark.spark.columns import SCHEMA
-from tidemark.spark.items import Item, Text
+from tidemark.spark.clients.storage import connect_blobs
 from tidemark.spark.options.connection import Origin
-from tidemark.spark.origin import Part
-from tidemark.spark.storage import connect_blobs
+from tidemark.spark.readers.columns import SCHEMA
+from tidemark.spark.readers.dynamodb import Rows
+from tidemark.spark.readers.items import Item, Text
+from tidemark.spark.readers.port import Part
 
 _ALL: Final = ("0" * 16, "9" * 16)
 

@@ -16,9 +16,12 @@ import msgspec
 import orjson
 
 from tidemark.log.deflate import inflate
-from tidemark.log.dynamodb import DynamoDB, Fault
+from tidemark.log.dynamodb import DynamoDB, Fault, connect_dynamodb
 from tidemark.log.schema import decode_lengths
+from tidemark.log.table import Table
 from tidemark.protocol.offset import WIDTH
+from tidemark.signed import Account
+from tidemark.spark.options.connection import Origin
 
 #: Enough of an item to know where its messages end.
 BOUNDARY_ATTRIBUTES: Final = ("sk", "e", "m", "t")
@@ -86,6 +89,12 @@ class BulkDynamoDB(DynamoDB):
         page = _decoder.decode(answer)
         more = {} if page.LastEvaluatedKey is None else {"LastEvaluatedKey": page.LastEvaluatedKey}
         return {"Items": page.Items} | more
+
+
+def connect_bulk(origin: Origin) -> Table:
+    """The table; its queries are answered with `Item`s."""
+    send = connect_dynamodb(Account(origin.region), endpoint=origin.dynamodb_endpoint).send
+    return Table(BulkDynamoDB(send), origin.table)
 
 
 def message_ends(item: Item) -> list[int]:

@@ -21,10 +21,11 @@ import pyarrow as pa
 import urllib3
 
 from tidemark.protocol.offset import parse_token
-from tidemark.spark.columns import BATCH_ROWS, make_batch
-from tidemark.spark.json_array import split_array, split_arriving
+from tidemark.spark.clients.http import HttpFault, Web
 from tidemark.spark.options.connection import Origin
-from tidemark.spark.origin import (
+from tidemark.spark.readers.columns import BATCH_ROWS, make_batch
+from tidemark.spark.readers.json_array import split_array, split_arriving
+from tidemark.spark.readers.port import (
     BEGINNING,
     BadOffset,
     DataLoss,
@@ -34,7 +35,6 @@ from tidemark.spark.origin import (
     Position,
     is_past,
 )
-from tidemark.spark.web import HttpFault, Web
 
 _log = logging.getLogger(__name__)
 
