@@ -21,7 +21,7 @@ from benchmarks.spark_standin import PAGE_ROWS, row
 from tidemark.spark.job import open_session
 from tidemark.spark.options.connection import Origin
 from tidemark.spark.options.read import parse_read_options
-from tidemark.spark.snapshots import SnapshotPlan, snapshot_streams
+from tidemark.spark.snapshots.fold_streams import SnapshotPlan, snapshot_streams
 
 RESULTS = Path(__file__).with_name("results")
 TICKS = os.sysconf("SC_CLK_TCK")

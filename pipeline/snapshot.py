@@ -44,11 +44,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    from tidemark.spark.folds import UnknownFold, find_fold
     from tidemark.spark.options.read import parse_read_options
-    from tidemark.spark.plan import look, require_all
+    from tidemark.spark.queries.plan import look, require_all
     from tidemark.spark.readers.connect import connect
-    from tidemark.spark.snapshots import SnapshotPlan, floors_of, snapshot_streams
+    from tidemark.spark.snapshots.fold_streams import SnapshotPlan, floors_of, snapshot_streams
+    from tidemark.spark.snapshots.folds import UnknownFold, find_fold
 
     subscription = {"subscribe": given.subscribe} if given.subscribe else {"subscribePattern": given.pattern}
     options = parse_read_options(origin_options(given) | subscription, streaming=False)
@@ -107,7 +107,7 @@ def conclude(results: Any, given: argparse.Namespace, job: Job) -> None:
 
 
 def taken(spark: Any, text: str) -> Any:
-    from tidemark.spark.checkpoints import NoCheckpoint, taken_positions
+    from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_positions
 
     name, equals, checkpoint = text.partition("=")
     if not (name and equals and checkpoint):

@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.options.read import parse_read_options
-    from tidemark.spark.plan import look
+    from tidemark.spark.queries.plan import look
     from tidemark.spark.readers.connect import connect
 
     consumers = [named(text) for text in given.consumer]
@@ -99,7 +99,7 @@ def named(text: str) -> tuple[str, str]:
 def add_lag(
     spark: Any, table: list[dict[str, Any]], consumers: list[tuple[str, str]], heads: dict[str, Any]
 ) -> None:
-    from tidemark.spark.checkpoints import NoCheckpoint, taken_positions
+    from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_positions
 
     for name, checkpoint in consumers:
         try:

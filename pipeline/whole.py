@@ -22,8 +22,8 @@ import orjson
 import urllib3
 
 from tidemark.local.engines import LocalServices
-from tidemark.spark.folds import LastByKey, MergePatch, fold_messages
 from tidemark.spark.job import JobFailed, find_java
+from tidemark.spark.snapshots.folds import LastByKey, MergePatch, fold_messages
 
 ROOT = Path(__file__).resolve().parents[1]
 BUCKET = "pipeline"

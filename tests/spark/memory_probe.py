@@ -18,15 +18,15 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from benchmarks.spark_standin import PAGE_ROWS, row
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.producer import Claim
-from tidemark.spark.manifest import Manifest
 from tidemark.spark.options.connection import Origin, Transport
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.options.write import parse_write_options
-from tidemark.spark.publish import Target, publish
 from tidemark.spark.readers.connect import connect
-from tidemark.spark.snapshots import SnapshotPlan, Snapshotter
-from tidemark.spark.staging import connect_staging
-from tidemark.spark.writer import Piece, make_inner
+from tidemark.spark.snapshots.fold_streams import SnapshotPlan, Snapshotter
+from tidemark.spark.staging.files import connect_staging
+from tidemark.spark.staging.manifest import Manifest
+from tidemark.spark.writer.publish import Target, publish
+from tidemark.spark.writer.writers import Piece, make_inner
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
 BATCH_ROWS = 5_000

@@ -8,7 +8,7 @@ from tests.support import BYTES, World
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.spark.options.connection import Origin
 from tidemark.spark.options.read import ReadOptions, parse_read_options
-from tidemark.spark.plan import look, pinned_ends, plan_parts, require_all
+from tidemark.spark.queries.plan import look, pinned_ends, plan_parts, require_all
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.port import Reader
 

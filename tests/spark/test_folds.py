@@ -5,7 +5,14 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from tidemark.spark.folds import BadMessage, LastByKey, MergePatch, UnknownFold, find_fold, fold_messages
+from tidemark.spark.snapshots.folds import (
+    BadMessage,
+    LastByKey,
+    MergePatch,
+    UnknownFold,
+    find_fold,
+    fold_messages,
+)
 
 #: RFC 7386, appendix A: original, patch, result.
 RFC_7386 = [

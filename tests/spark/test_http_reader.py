@@ -12,10 +12,10 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key, plan_here, read_here, rows, rows_of
 from tests.support import BYTES, JSON, World
 from tidemark.service.delete import delete
-from tidemark.spark.driver import Driver
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
-from tidemark.spark.plan import Positions, plan_parts
+from tidemark.spark.queries.plan import Positions, plan_parts
+from tidemark.spark.queries.streaming import Driver
 from tidemark.spark.readers import json_array
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.http import incarnation_in

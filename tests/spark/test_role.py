@@ -20,7 +20,7 @@ from tidemark.protocol.tail import RECENT_PRODUCERS
 from tidemark.service.append import INLINE_BYTES
 from tidemark.spark.clients.http import Web
 from tidemark.spark.options.write import parse_write_options
-from tidemark.spark.publish import connect_publisher
+from tidemark.spark.writer.publish import connect_publisher
 
 #: Granted, and yet not asked for in a run in which nothing goes wrong.
 ONLY_WHEN = {

@@ -15,8 +15,15 @@ from tidemark.spark.clients.http import Web
 from tidemark.spark.options.connection import Origin, Transport
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers.port import Position
-from tidemark.spark.snapshot_store import Published, SnapshotRefused, SnapshotStore, connect_snapshots
-from tidemark.spark.snapshots import CONFLICT, NOT_TAKEN, PUBLISHED, SnapshotPlan, Snapshotter, floors_of
+from tidemark.spark.snapshots.fold_streams import (
+    CONFLICT,
+    NOT_TAKEN,
+    PUBLISHED,
+    SnapshotPlan,
+    Snapshotter,
+    floors_of,
+)
+from tidemark.spark.snapshots.store import Published, SnapshotRefused, SnapshotStore, connect_snapshots
 
 
 def at(offset: str, incarnation: str = "i") -> Position:

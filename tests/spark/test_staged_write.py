@@ -17,16 +17,23 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.service.delete import delete
-from tidemark.spark import bodies, manifest
-from tidemark.spark.bodies import decode_bodies, encode_body
-from tidemark.spark.chunks import BadRow
 from tidemark.spark.clients.storage import s3_client
-from tidemark.spark.manifest import Batches, ForeignBatch, Manifest, Run, decode_manifest, encode_manifest
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.write import parse_write_options
-from tidemark.spark.publish import NotPublished
-from tidemark.spark.staging import BucketStaging, DirectoryStaging, Staging
-from tidemark.spark.writer import Staged, Write, make_inner, parse_write
+from tidemark.spark.staging import bodies, manifest
+from tidemark.spark.staging.bodies import decode_bodies, encode_body
+from tidemark.spark.staging.files import BucketStaging, DirectoryStaging, Staging
+from tidemark.spark.staging.manifest import (
+    Batches,
+    ForeignBatch,
+    Manifest,
+    Run,
+    decode_manifest,
+    encode_manifest,
+)
+from tidemark.spark.writer.chunks import BadRow
+from tidemark.spark.writer.publish import NotPublished
+from tidemark.spark.writer.writers import Staged, Write, make_inner, parse_write
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
 ROWS = [orjson.dumps({"n": index}) for index in range(1000)]

@@ -17,7 +17,7 @@ from typing import Final
 
 import orjson
 
-from tidemark.spark.staging import Staging
+from tidemark.spark.staging.files import Staging
 
 #: Batches whose manifest is kept: whoever comes later than that is fenced by its epoch anyway.
 KEPT: Final = 100

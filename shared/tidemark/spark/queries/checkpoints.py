@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tidemark.spark.driver import decode_offset
+from tidemark.spark.queries.streaming import decode_offset
 from tidemark.spark.readers.port import Position
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pyspark.sql.datasource import InputPartition
 
-from tidemark.spark.driver import DrivenReader, Offset, decode_offset, encode_offset
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.plan import Positions, limited
+from tidemark.spark.queries.plan import Positions, limited
+from tidemark.spark.queries.streaming import DrivenReader, Offset, decode_offset, encode_offset
 
 
 class StreamReader(DrivenReader):

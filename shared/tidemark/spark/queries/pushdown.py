@@ -11,7 +11,7 @@ from typing import Any
 from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.spark.options.connection import Transport
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.plan import Positions
+from tidemark.spark.queries.plan import Positions
 from tidemark.spark.readers.port import Position
 
 #: By kind of comparison: from which place on messages may begin, and before which; of the place

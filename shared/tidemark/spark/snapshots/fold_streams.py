@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidemark.spark.folds import BadMessage, Fold, find_fold
 from tidemark.spark.options.connection import Origin
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.port import DataLoss, MissingStream, Position, Reader, is_past
-from tidemark.spark.snapshot_store import SnapshotRefused, connect_snapshots
+from tidemark.spark.snapshots.folds import BadMessage, Fold, find_fold
+from tidemark.spark.snapshots.store import SnapshotRefused, connect_snapshots
 
 RESULT_SCHEMA: Final = (
     "stream STRING, outcome STRING, offset STRING, messages BIGINT, skipped BIGINT, skipped_first STRING, "

@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.plan import look, pinned_ends, plan_parts, require_all
-from tidemark.spark.pushdown import Narrowing
+from tidemark.spark.queries.plan import look, pinned_ends, plan_parts, require_all
+from tidemark.spark.queries.pushdown import Narrowing
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.port import Part
 

@@ -14,8 +14,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.spark.bodies import encode_body
-from tidemark.spark.manifest import Run
+from tidemark.spark.staging.bodies import encode_body
+from tidemark.spark.staging.manifest import Run
 
 #: What one append may hold; the brackets of a JSON array included.
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024

@@ -19,12 +19,12 @@ from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import CreateRequest, create
 from tidemark.service.load import load_known
 from tidemark.service.stores import Stores
-from tidemark.spark.bodies import decode_bodies
 from tidemark.spark.clients.http import HttpFault, Web, patience
 from tidemark.spark.clients.storage import connect_blobs, connect_table
-from tidemark.spark.manifest import Manifest, Run
 from tidemark.spark.options.connection import Origin, Transport
-from tidemark.spark.staging import Staging
+from tidemark.spark.staging.bodies import decode_bodies
+from tidemark.spark.staging.files import Staging
+from tidemark.spark.staging.manifest import Manifest, Run
 
 _STREAMS_AT_ONCE: Final = 8
 

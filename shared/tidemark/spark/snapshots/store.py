@@ -22,7 +22,7 @@ from tidemark.service.upload_snapshot import begin_upload
 from tidemark.spark.clients.http import REDIRECTS, HttpFault, Web
 from tidemark.spark.clients.storage import connect_blobs, connect_table
 from tidemark.spark.options.connection import Origin, Transport
-from tidemark.spark.publish import patiently
+from tidemark.spark.writer.publish import patiently
 
 #: Somebody published a later one, or the stream was created again: theirs counts.
 _CONFLICTS: Final = frozenset({404, 409, 410})

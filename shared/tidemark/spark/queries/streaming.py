@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from tidemark.spark.batch import read_part
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.plan import Positions, look, plan_parts, require_all, starting_positions
+from tidemark.spark.queries.batch import read_part
+from tidemark.spark.queries.plan import Positions, look, plan_parts, require_all, starting_positions
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.port import DataLoss, Head, Position, Reader
 

@@ -10,8 +10,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tidemark.spark.driver import DrivenReader, Offset, decode_offset, encode_offset
-from tidemark.spark.plan import Positions, limited
+from tidemark.spark.queries.plan import Positions, limited
+from tidemark.spark.queries.streaming import DrivenReader, Offset, decode_offset, encode_offset
 from tidemark.spark.readers.port import Position, is_past
 
 

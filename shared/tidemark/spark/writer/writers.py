@@ -24,12 +24,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from tidemark.protocol.content_type import ContentType
-from tidemark.spark.chunks import Chunker
-from tidemark.spark.manifest import Batches, Manifest, Run
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.write import WriteOptions, parse_write_options
-from tidemark.spark.publish import NotPublished, Publisher, connect_publisher, publish
-from tidemark.spark.staging import connect_staging
+from tidemark.spark.staging.files import connect_staging
+from tidemark.spark.staging.manifest import Batches, Manifest, Run
+from tidemark.spark.writer.chunks import Chunker
+from tidemark.spark.writer.publish import NotPublished, Publisher, connect_publisher, publish
 
 #: Rows that come one by one are handled so many at a time.
 _ROWS_AT_ONCE: Final = 5_000

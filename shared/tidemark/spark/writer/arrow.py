@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
-from tidemark.spark.writer import StreamWriter
+from tidemark.spark.writer.writers import StreamWriter
 
 
 class ArrowStreamWriter(StreamWriter, DataSourceStreamArrowWriter):
