@@ -17,8 +17,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.log.chain import spans_of
 from tidemark.log.lifecycle import load_stream
-from tidemark.log.read import load_last, spans_of
+from tidemark.log.read import load_last
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.table import Table
