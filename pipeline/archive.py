@@ -67,12 +67,12 @@ def follow(query: Any, job: Job) -> dict[int, int]:
 
 
 def archive_export(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    from tidemark.spark.job import origin_options
+    from tidemark.spark.job import connection_options
     from tidemark.spark.options.read import parse_read_options
     from tidemark.spark.readers.export import read_export
 
-    options = parse_read_options(origin_options(given) | {"subscribe": "-"}, streaming=False)
-    rows = with_date(read_export(spark, given.from_export, options.origin))
+    options = parse_read_options(connection_options(given) | {"subscribe": "-"}, streaming=False)
+    rows = with_date(read_export(spark, given.from_export, options.connection))
     rows.write.mode("overwrite").partitionBy("bucket", "date").parquet(given.out)
     job.finish(messages=spark.read.parquet(given.out).count(), out=given.out)
 

@@ -18,7 +18,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, add_subscription, origin_options, parser_for, run
+from tidemark.spark.job import Job, JobFailed, add_subscription, connection_options, parser_for, run
 
 NAME = "snapshot"
 
@@ -45,34 +45,34 @@ def parser() -> argparse.ArgumentParser:
 
 def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.options.read import parse_read_options
-    from tidemark.spark.queries.plan import look, require_all
+    from tidemark.spark.queries.plan import load_heads, require_all
     from tidemark.spark.readers.connect import connect
     from tidemark.spark.snapshots.fold_streams import SnapshotPlan, floors_of, snapshot_streams
     from tidemark.spark.snapshots.folds import UnknownFold, find_fold
 
     subscription = {"subscribe": given.subscribe} if given.subscribe else {"subscribePattern": given.pattern}
-    options = parse_read_options(origin_options(given) | subscription, streaming=False)
+    options = parse_read_options(connection_options(given) | subscription, streaming=False)
     url = (given.publish_url or given.url or "").rstrip("/")
-    if not given.dry_run and options.origin.bucket == "v1":
+    if not given.dry_run and options.connection.bucket == "v1":
         raise JobFailed("--bucket is missing: only streams in a bucket have snapshots")
     try:
         find_fold(given.fold, given.key)
     except UnknownFold as fault:
         raise JobFailed(str(fault)) from fault
     plan = SnapshotPlan(
-        origin=options.origin,
-        publish_to=published_by(options.origin, url),
+        connection=options.connection,
+        publish_to=published_by(options.connection, url),
         fold=given.fold,
         key=given.key,
         skip_bad=given.on_error == "skip",
         floors=floors_of([taken(spark, text) for text in given.consumer or []]),
         dry_run=bool(given.dry_run),
     )
-    reader = connect(options.origin)
+    reader = connect(options.connection)
     if options.pattern is not None:
         streams = list(reader.names(re.compile(options.pattern)))
     else:
-        require_all(options, look(options, reader))
+        require_all(options, load_heads(options, reader))
         streams = list(options.names)
     job.say(f"{len(streams)} streams")
     results = snapshot_streams(spark, plan, streams, given.tasks).persist()

@@ -36,12 +36,12 @@ def parser() -> argparse.ArgumentParser:
 
 def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.options.read import parse_read_options
-    from tidemark.spark.queries.plan import look
+    from tidemark.spark.queries.plan import load_heads
     from tidemark.spark.readers.connect import connect
 
     consumers = [named(text) for text in given.consumer]
     options = parse_read_options(read_options(given), streaming=False)
-    heads = look(options, connect(options.origin)) if consumers else {}
+    heads = load_heads(options, connect(options.connection)) if consumers else {}
     rows = (archived(spark, given, options) if given.archive else streamed(spark, given)).select(
         "stream", "timestamp", "value"
     )
@@ -62,7 +62,7 @@ def streamed(spark: Any, given: argparse.Namespace) -> Any:
 def archived(spark: Any, given: argparse.Namespace, options: Any) -> Any:
     from pyspark.sql import functions
 
-    rows = spark.read.parquet(given.archive).where(functions.col("bucket") == options.origin.bucket)
+    rows = spark.read.parquet(given.archive).where(functions.col("bucket") == options.connection.bucket)
     if options.pattern is None:
         return rows.where(functions.col("stream").isin(*options.names))
     return rows.where(functions.col("stream").rlike(f"^(?:{options.pattern})$"))

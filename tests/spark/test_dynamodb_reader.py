@@ -24,7 +24,7 @@ from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS
-from tidemark.spark.readers.items import Item, message_ends, producers_by_end
+from tidemark.spark.readers.items import BatchItem, message_ends, producers_by_end
 from tidemark.spark.readers.port import DataLoss
 
 
@@ -192,8 +192,8 @@ def test_memory_does_not_grow_with_the_stream(world: World, name: str) -> None:
     assert peaks[1] < 1.3 * peaks[0], "twice the stream, the same memory"
 
 
-def decoded(batch: Batch) -> Item:
-    return msgspec.json.decode(orjson.dumps(encode_batch("log/v1/a#i", batch)), type=Item)
+def decoded(batch: Batch) -> BatchItem:
+    return msgspec.json.decode(orjson.dumps(encode_batch("log/v1/a#i", batch)), type=BatchItem)
 
 
 def test_items_are_read_as_the_schema_reads_them() -> None:

@@ -14,7 +14,7 @@ from tests.support import BYTES, JSON, World
 from tidemark.service.delete import delete
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
-from tidemark.spark.queries.plan import Positions, plan_parts
+from tidemark.spark.queries.plan import Positions, plan_partitions
 from tidemark.spark.queries.streaming import Driver
 from tidemark.spark.readers import json_array
 from tidemark.spark.readers.connect import connect
@@ -99,7 +99,7 @@ def parts_between(url: str, starts: Positions, **options: str) -> list[bytes]:
     """What a query that has read to `starts` reads next."""
     parsed = parse_read_options({"url": url, "subscribe": "s"} | options, streaming=True)
     driver = Driver(parsed)
-    parts = plan_parts(parsed, driver.reader, starts, driver.tails())
+    parts = plan_partitions(parsed, driver.reader, starts, driver.tails())
     return [value for part in parts for _, _, value in rows_of(driver.reader, part)]
 
 
@@ -146,7 +146,7 @@ def test_a_stream_that_is_created_again_while_it_is_read_is_not_taken_for_the_ol
 
 def test_this_server_tells_incarnations_apart(server: ThreadedServer, world: World, name: str) -> None:
     """And says the same of one however much is appended to it, closed or not."""
-    reader = connect(parse_read_options({"url": server.url, "subscribe": name}, streaming=False).origin)
+    reader = connect(parse_read_options({"url": server.url, "subscribe": name}, streaming=False).connection)
     filled(world, name, b"old")
     process = world.process()
     old = reader.head(name)

@@ -133,12 +133,14 @@ def test_where_the_streams_are_comes_from_options_then_from_the_environment() ->
         "AWS_REGION": "r",
         "AWS_ENDPOINT_URL_DYNAMODB": "http://d",
     }
-    origin = parse_read_options(TABLE | {"table": "mine"}, streaming=False, environment=environment).origin
+    origin = parse_read_options(
+        TABLE | {"table": "mine"}, streaming=False, environment=environment
+    ).connection
     assert (origin.table, origin.blob_bucket, origin.region) == ("mine", "b", "r")
     assert (origin.transport, origin.dynamodb_endpoint) == (Transport.DYNAMODB, "http://d")
     http = parse_read_options(
         HTTP | {"bucket": "some-bucket", "token": "secret"}, streaming=False, environment={}
-    ).origin
+    ).connection
     assert http.transport is Transport.HTTP
     assert http.stream_url("a b/ü") == "http://h/some-bucket/a%20b/%C3%BC"
     assert "secret" not in repr(http)

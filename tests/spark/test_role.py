@@ -18,7 +18,7 @@ from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.tail import RECENT_PRODUCERS
 from tidemark.service.append import INLINE_BYTES
-from tidemark.spark.clients.http import Web
+from tidemark.spark.clients.http import HttpClient
 from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.writer.publish import connect_publisher
 
@@ -73,7 +73,7 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
     services.create_bucket(LAKE)
     tables, _ = recorded
     web, root, json = (
-        Web(None, retry_seconds=5),
+        HttpClient(None, retry_seconds=5),
         f"{server.url}/{BUCKET}",
         {"Content-Type": "application/json"},
     )
@@ -112,7 +112,7 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
     run(*ingest, *staging, "--id", "i")
     given = {"bucket": BUCKET, "stream": "in", "stagingDir": "s3://x", "dynamodbEndpoint": tables.url}
     options = parse_write_options(table_options(world) | given)
-    publisher = connect_publisher(options.origin)
+    publisher = connect_publisher(options.connection)
     for number in range(2 * RECENT_PRODUCERS):
         publisher.append(
             "in", parse_content_type(json["Content-Type"]), b"1", Claim(f"p{number % 12}", number, 0)

@@ -11,8 +11,8 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import table_options
 from tests.support import World
 from tidemark.protocol.offset import render_offset
-from tidemark.spark.clients.http import Web
-from tidemark.spark.options.connection import Origin, Transport
+from tidemark.spark.clients.http import HttpClient
+from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers.port import Position
 from tidemark.spark.snapshots.fold_streams import (
@@ -23,7 +23,12 @@ from tidemark.spark.snapshots.fold_streams import (
     Snapshotter,
     floors_of,
 )
-from tidemark.spark.snapshots.store import Published, SnapshotRefused, SnapshotStore, connect_snapshots
+from tidemark.spark.snapshots.store import (
+    PublishedSnapshot,
+    SnapshotRefused,
+    SnapshotStore,
+    connect_snapshots,
+)
 
 
 def at(offset: str, incarnation: str = "i") -> Position:
@@ -80,7 +85,7 @@ def test_somebody_elses_snapshot_is_a_conflict_and_no_failure() -> None:
 @pytest.fixture(params=["http", "dynamodb"])
 def store(request: pytest.FixtureRequest, world: World, server: ThreadedServer, name: str) -> SnapshotStore:
     """A bucket's stream `name` holds three messages that end at 4, 8 and 13."""
-    web, root = Web(None, retry_seconds=5), f"{server.url}/{name}"
+    web, root = HttpClient(None, retry_seconds=5), f"{server.url}/{name}"
     headers = {"Content-Type": "application/json"}
     web.ask("PUT", root)
     web.ask("PUT", f"{root}/{name}", headers=headers)
@@ -88,7 +93,7 @@ def store(request: pytest.FixtureRequest, world: World, server: ThreadedServer, 
         web.ask("POST", f"{root}/{name}", headers=headers, body=str(number).encode())
     where = {"url": server.url} if request.param == "http" else table_options(world)
     return connect_snapshots(
-        parse_read_options(where | {"bucket": name, "subscribe": name}, streaming=False).origin
+        parse_read_options(where | {"bucket": name, "subscribe": name}, streaming=False).connection
     )
 
 
@@ -101,8 +106,8 @@ def test_a_snapshot_is_found_as_it_was_published(
     assert store.latest(name) is None
     body = b"[" + b" " * size + b"]"
     store.publish(name, render_offset(8), "application/json", body)
-    assert store.latest(name) == Published(render_offset(8), body)
-    whole = Web(None, retry_seconds=5).ask("GET", f"{server.url}/{name}/{name}/bootstrap").data
+    assert store.latest(name) == PublishedSnapshot(render_offset(8), body)
+    whole = HttpClient(None, retry_seconds=5).ask("GET", f"{server.url}/{name}/{name}/bootstrap").data
     assert body in whole
     assert (b"3333" in whole) == (size == 10)
 
@@ -116,10 +121,12 @@ def test_an_older_snapshot_is_a_conflict_and_no_message_is_cut(store: SnapshotSt
     with pytest.raises(SnapshotRefused) as nowhere:
         store.publish("not-there", render_offset(0), "application/json", b"[]")
     assert [each.value.is_conflict for each in (older, inside, nowhere)] == [True, False, True]
-    assert store.latest(name) == Published(render_offset(8), b"[]")
+    assert store.latest(name) == PublishedSnapshot(render_offset(8), b"[]")
 
 
 def plan(url: str, floor: Position | None) -> SnapshotPlan:
-    origin = Origin(Transport.HTTP, "some-bucket", url=url, stream_path="/some-bucket", retry_seconds=1)
+    origin = ConnectionOptions(
+        Transport.HTTP, "some-bucket", url=url, stream_path="/some-bucket", retry_seconds=1
+    )
     floors = {"s": floor} if floor else {}
     return SnapshotPlan(origin, origin, "last-by-key", "key", skip_bad=False, floors=floors)

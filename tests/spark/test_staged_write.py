@@ -24,16 +24,16 @@ from tidemark.spark.staging import bodies, manifest
 from tidemark.spark.staging.bodies import decode_bodies, encode_body
 from tidemark.spark.staging.files import BucketStaging, DirectoryStaging, Staging
 from tidemark.spark.staging.manifest import (
-    Batches,
+    AppendRun,
     ForeignBatch,
     Manifest,
-    Run,
+    StagedBatches,
     decode_manifest,
     encode_manifest,
 )
 from tidemark.spark.writer.chunks import BadRow
 from tidemark.spark.writer.publish import NotPublished
-from tidemark.spark.writer.writers import Staged, Write, make_inner, parse_write
+from tidemark.spark.writer.writers import StagedPartition, StagedWrite, make_write, parse_write
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
 ROWS = [orjson.dumps({"n": index}) for index in range(1000)]
@@ -43,20 +43,22 @@ class Attempt:
     """One attempt at a batch: rows to tasks, staged; then published, or not."""
 
     def __init__(self, options: dict[str, str], **more: str) -> None:
-        self.write: Write = make_inner(parse_write_options({"retrySeconds": "2"} | options | more), SCHEMA)
+        self.write: StagedWrite = make_write(
+            parse_write_options({"retrySeconds": "2"} | options | more), SCHEMA
+        )
 
     def stage(self, rows: list[bytes], *, tasks: int = 4, stream: str | None = None) -> list[Any]:
         size = -(-len(rows) // tasks) or 1
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         return [self._task(number, part, stream) for number, part in enumerate(parts)]
 
-    def _task(self, number: int, rows: list[bytes], stream: str | None) -> Staged:
+    def _task(self, number: int, rows: list[bytes], stream: str | None) -> StagedPartition:
         streams: Any = stream or self.write.options.stream
         pieces = [
             (streams, pa.array(rows[start : start + 100], pa.binary())) for start in range(0, len(rows), 100)
         ]
         staged = self.write.stage(iter(pieces))
-        return Staged("query-1", number, staged.file, staged.runs)
+        return StagedPartition("query-1", number, staged.file, staged.runs)
 
     def publish(self, staged: list[Any], batch: int = 0) -> Manifest:
         return self.write.publish(staged, batch)
@@ -108,7 +110,7 @@ def test_rows_arrive_in_their_order(target: dict[str, str], world: World, name: 
     assert len(published.runs) == 4
 
 
-def bodies_in(root: Path, run: Run) -> list[bytes]:
+def bodies_in(root: Path, run: AppendRun) -> list[bytes]:
     return list(decode_bodies(partial(DirectoryStaging(root).read, run.file), run.start, run.length))
 
 
@@ -245,7 +247,7 @@ def test_a_driver_that_was_replaced_is_fenced_off(target: dict[str, str], world:
     for batch in (0, 1):
         attempt = Attempt(target)
         attempt.publish(attempt.stage(ROWS[batch * 300 :][:300]), batch)
-    Batches(DirectoryStaging(Path(target["stagingDir"])), name)._staging.delete(
+    StagedBatches(DirectoryStaging(Path(target["stagingDir"])), name)._staging.delete(
         [f"{name}/done/{0:016d}", f"{name}/manifest/{0:016d}"]
     )
     with pytest.raises(NotPublished, match="newer batch"):
@@ -277,7 +279,7 @@ def test_a_producer_id_belongs_to_one_query(target: dict[str, str], name: str) -
     attempt.publish(attempt.stage(ROWS[:10]))
     (staged,) = attempt.stage(ROWS[10:20], tasks=1)
     with pytest.raises(ForeignBatch, match="needs a new producerId"):
-        attempt.publish([Staged("query-2", 0, staged.file, staged.runs)])
+        attempt.publish([StagedPartition("query-2", 0, staged.file, staged.runs)])
 
 
 def test_nothing_is_left_in_the_staging_directory_but_the_notes(target: dict[str, str], name: str) -> None:
@@ -323,7 +325,7 @@ def test_several_streams_by_a_column(
         "producerId": name,
         "bytesPerAppend": "200",
     }
-    write = make_inner(parse_write_options(options), SCHEMA)
+    write = make_write(parse_write_options(options), SCHEMA)
     streams = [f"{name}-{index % 7}" for index in range(1000)]
     pieces = [
         (pa.array(streams[start : start + 90]), pa.array(ROWS[start : start + 90]))
@@ -438,6 +440,6 @@ def test_a_staging_place_keeps_its_promises(staging: Staging) -> None:
 
 
 def test_a_manifest_reads_back_as_it_was_written() -> None:
-    settled = Manifest("q", (Run("s", "f", 0, 11, 2, 3), Run("t", "f", 11, 8, 1, 1)))
+    settled = Manifest("q", (AppendRun("s", "f", 0, 11, 2, 3), AppendRun("t", "f", 11, 8, 1, 1)))
     assert decode_manifest(encode_manifest(settled)) == settled
     assert manifest.KEPT > 1

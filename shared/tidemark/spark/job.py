@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tidemark.spark.options.connection import ORIGIN_OPTIONS, InvalidOptions
+from tidemark.spark.options.connection import CONNECTION_OPTIONS, InvalidOptions
 
 #: How often a job that runs long says how far it is.
 TELL_SECONDS: Final = 15.0
@@ -69,7 +69,7 @@ def parser_for(name: str, description: str) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"any other option of the data source ({', '.join(ORIGIN_OPTIONS)}, …)",
+        help=f"any other option of the data source ({', '.join(CONNECTION_OPTIONS)}, …)",
     )
     return parser
 
@@ -80,7 +80,7 @@ def add_subscription(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--pattern", help="a regular expression that whole names match")
 
 
-def origin_options(given: argparse.Namespace) -> dict[str, str]:
+def connection_options(given: argparse.Namespace) -> dict[str, str]:
     named = {
         "transport": given.transport,
         "url": given.url,
@@ -98,7 +98,7 @@ def origin_options(given: argparse.Namespace) -> dict[str, str]:
 
 
 def read_options(given: argparse.Namespace) -> dict[str, str]:
-    options = origin_options(given)
+    options = connection_options(given)
     if given.subscribe:
         return options | {"subscribe": given.subscribe}
     return options | {"subscribePattern": given.pattern}

@@ -54,22 +54,22 @@ class TidemarkSource(DataSource):
     # What only a write needs is imported by a write: every query and every batch of a streaming
     # one starts a process that imports this module.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from tidemark.spark.writer.writers import BatchWriter, make_inner, parse_write
+        from tidemark.spark.writer.writers import BatchWriter, make_write, parse_write
 
         options = parse_write(self.options, schema, overwrite=overwrite)
         repeatable = options.producer_id is not None
         if not repeatable:
             options = dataclasses.replace(options, producer_id=f"write-{uuid.uuid4().hex}")
-        return BatchWriter(make_inner(options, schema), repeatable=repeatable)
+        return BatchWriter(make_write(options, schema), repeatable=repeatable)
 
     def streamWriter(
         self,
         schema: StructType,
         overwrite: bool,
     ) -> DataSourceStreamWriter:
-        from tidemark.spark.writer.writers import StreamWriter, make_inner, parse_write
+        from tidemark.spark.writer.writers import StreamWriter, make_write, parse_write
 
-        inner = make_inner(parse_write(self.options, schema, overwrite=overwrite), schema)
+        inner = make_write(parse_write(self.options, schema, overwrite=overwrite), schema)
         if spark_version() >= (4, 1):
             from tidemark.spark.writer.arrow import ArrowStreamWriter
 

@@ -30,7 +30,7 @@ class HttpFault(Exception):
         self.text = text
 
 
-class Web:
+class HttpClient:
     """Every request made here may be sent twice: reads, creations, appends with producer headers."""
 
     def __init__(self, token: str | None, *, retry_seconds: float) -> None:

@@ -12,18 +12,24 @@ from tidemark.clients import CLIENT_CONFIG
 from tidemark.log.dynamodb import connect_dynamodb
 from tidemark.log.table import Table
 from tidemark.signed import Account
-from tidemark.spark.options.connection import Origin
+from tidemark.spark.options.connection import ConnectionOptions
 
 DEFAULT_REGION = "us-east-1"
 
 
-def connect_table(origin: Origin) -> Table:
-    return Table(connect_dynamodb(Account(origin.region), endpoint=origin.dynamodb_endpoint), origin.table)
+def connect_table(connection: ConnectionOptions) -> Table:
+    return Table(
+        connect_dynamodb(Account(connection.region), endpoint=connection.dynamodb_endpoint), connection.table
+    )
 
 
-def connect_blobs(origin: Origin) -> BlobStore:
-    objects = connect_objects(Account(origin.region), origin.blob_bucket, endpoint=origin.s3_endpoint)
-    return BlobStore(objects, lambda: s3_client(origin.s3_endpoint, origin.region), origin.blob_bucket)
+def connect_blobs(connection: ConnectionOptions) -> BlobStore:
+    objects = connect_objects(
+        Account(connection.region), connection.blob_bucket, endpoint=connection.s3_endpoint
+    )
+    return BlobStore(
+        objects, lambda: s3_client(connection.s3_endpoint, connection.region), connection.blob_bucket
+    )
 
 
 def s3_client(endpoint: str | None, region: str | None) -> Any:

@@ -26,7 +26,7 @@ _BUCKET: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
 #: What stands for itself in a URL's path (RFC 3986 §3.3).
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;="
 
-ORIGIN_OPTIONS: Final = (
+CONNECTION_OPTIONS: Final = (
     "transport",
     "bucket",
     "table",
@@ -59,7 +59,7 @@ class Transport(Enum):
 
 
 @dataclass(frozen=True)
-class Origin:
+class ConnectionOptions:
     """Where streams are. Resolved where the query is planned, and carried to the tasks:
     a task's own environment may know of no endpoint. Credentials are not carried."""
 
@@ -80,7 +80,7 @@ class Origin:
         return f"{self.url}{self.stream_path}/{quote(name, safe=_PATH_CHARACTERS)}"
 
 
-class Asked:
+class GivenOptions:
     """What is asked for, by any spelling of the options' names, and the faults found on the way."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
@@ -116,7 +116,7 @@ class Asked:
             raise InvalidOptions(self.faults)
 
 
-def parse_origin(asked: Asked, environment: Mapping[str, str]) -> Origin:
+def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> ConnectionOptions:
     settings = Settings.from_environment(environment)
     default = Transport.HTTP if asked.has("url") else Transport.DYNAMODB
     transport = asked.parse("transport", default, _transport)
@@ -124,7 +124,7 @@ def parse_origin(asked: Asked, environment: Mapping[str, str]) -> Origin:
     plain = "/v1/stream" if bucket == PLAIN_BUCKET else f"/{bucket}"
     endpoint = environment.get("AWS_ENDPOINT_URL")
     _check_transport(asked, transport)
-    return Origin(
+    return ConnectionOptions(
         transport=transport,
         bucket=bucket,
         table=asked.text("table", settings.table_name) or "",
@@ -137,11 +137,11 @@ def parse_origin(asked: Asked, environment: Mapping[str, str]) -> Origin:
         url=asked.parse("url", "", _url),
         stream_path=asked.parse("streamPath", plain, _stream_path),
         token=asked.text("token"),
-        retry_seconds=asked.parse("retrySeconds", Origin.retry_seconds, _seconds),
+        retry_seconds=asked.parse("retrySeconds", ConnectionOptions.retry_seconds, _seconds),
     )
 
 
-def _check_transport(asked: Asked, transport: Transport) -> None:
+def _check_transport(asked: GivenOptions, transport: Transport) -> None:
     of_http = ("url", "streamPath", "token")
     of_dynamodb = ("table", "blobBucket", "region", "dynamodbEndpoint", "s3Endpoint")
     if transport is Transport.HTTP and not asked.has("url"):

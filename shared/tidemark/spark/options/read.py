@@ -11,13 +11,13 @@ from typing import Final
 
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.spark.options.connection import (
+    CONNECTION_OPTIONS,
     MEGABYTE,
-    ORIGIN_OPTIONS,
-    Asked,
-    Origin,
+    ConnectionOptions,
+    GivenOptions,
     Transport,
     parse_boolean,
-    parse_origin,
+    parse_connection,
     parse_size,
 )
 
@@ -53,7 +53,7 @@ _LATEST: Final[Where] = Latest()
 
 @dataclass(frozen=True)
 class ReadOptions:
-    origin: Origin
+    connection: ConnectionOptions
     names: tuple[str, ...] = ()
     pattern: str | None = None
     starting: Where = field(default_factory=Earliest)
@@ -68,11 +68,11 @@ def parse_read_options(
     given: Mapping[str, str], *, streaming: bool, environment: Mapping[str, str] = os.environ
 ) -> ReadOptions:
     """Raises InvalidOptions."""
-    asked = Asked(given, ORIGIN_OPTIONS + READ_OPTIONS)
-    origin = parse_origin(asked, environment)
-    names, pattern = _parse_subscription(asked, origin)
+    asked = GivenOptions(given, CONNECTION_OPTIONS + READ_OPTIONS)
+    connection = parse_connection(asked, environment)
+    names, pattern = _parse_subscription(asked, connection)
     options = ReadOptions(
-        origin=origin,
+        connection=connection,
         names=names,
         pattern=pattern,
         starting=asked.parse("startingOffsets", _EARLIEST, parse_where),
@@ -87,7 +87,7 @@ def parse_read_options(
     return options
 
 
-def _check_contradictions(asked: Asked, options: ReadOptions, *, streaming: bool) -> None:
+def _check_contradictions(asked: GivenOptions, options: ReadOptions, *, streaming: bool) -> None:
     if streaming and asked.has("endingOffsets"):
         asked.faults.append("endingOffsets is for a batch read: a streaming query has no end")
     if not streaming and asked.has("maxOffsetsPerTrigger"):
@@ -96,7 +96,7 @@ def _check_contradictions(asked: Asked, options: ReadOptions, *, streaming: bool
         asked.faults.append("endingOffsets must be latest or JSON: nothing ends before it begins")
     if not streaming and isinstance(options.starting, Latest):
         asked.faults.append("startingOffsets=latest is for a streaming query: a batch read would be empty")
-    if options.limit_bytes is not None and options.origin.transport is Transport.HTTP:
+    if options.limit_bytes is not None and options.connection.transport is Transport.HTTP:
         asked.faults.append(
             "maxOffsetsPerTrigger needs transport=dynamodb: the offsets of an HTTP server are opaque"
         )
@@ -113,13 +113,15 @@ def _strangers(where: Mapping[str, str], options: ReadOptions) -> list[str]:
     return sorted(where.keys() - set(options.names)) if options.names else []
 
 
-def _parse_subscription(asked: Asked, origin: Origin) -> tuple[tuple[str, ...], str | None]:
+def _parse_subscription(
+    asked: GivenOptions, connection: ConnectionOptions
+) -> tuple[tuple[str, ...], str | None]:
     given = [name for name in ("subscribe", "subscribePattern", "path") if asked.text(name)]
     if len(given) != 1:
         found = f"got {' and '.join(given)}" if given else "got neither"
         asked.faults.append(f"give either subscribe (or load('stream')) or subscribePattern, {found}")
     pattern = asked.parse("subscribePattern", None, _pattern)
-    if pattern is not None and origin.transport is Transport.HTTP and origin.bucket == PLAIN_BUCKET:
+    if pattern is not None and connection.transport is Transport.HTTP and connection.bucket == PLAIN_BUCKET:
         asked.faults.append("subscribePattern over HTTP needs bucket: only a bucket's streams can be listed")
     if asked.text("path"):
         return (asked.text("path") or "",), pattern

@@ -10,12 +10,12 @@ from typing import Final
 
 from tidemark.protocol.content_type import ContentType, parse_content_type
 from tidemark.spark.options.connection import (
+    CONNECTION_OPTIONS,
     MEGABYTE,
-    ORIGIN_OPTIONS,
-    Asked,
-    Origin,
+    ConnectionOptions,
+    GivenOptions,
     parse_boolean,
-    parse_origin,
+    parse_connection,
     parse_size,
 )
 
@@ -34,7 +34,7 @@ WRITE_OPTIONS: Final = (
 
 @dataclass(frozen=True)
 class WriteOptions:
-    origin: Origin
+    connection: ConnectionOptions
     stream: str | None
     stream_column: str | None
     value_column: str
@@ -57,8 +57,8 @@ def parse_write_options(
     environment: Mapping[str, str] = os.environ,
 ) -> WriteOptions:
     """`faults_of` says what else is wrong with what is asked for. Raises InvalidOptions."""
-    asked = Asked(given, ORIGIN_OPTIONS + WRITE_OPTIONS)
-    origin = parse_origin(asked, environment)
+    asked = GivenOptions(given, CONNECTION_OPTIONS + WRITE_OPTIONS)
+    connection = parse_connection(asked, environment)
     if asked.has("stream") == asked.has("streamColumn"):
         asked.faults.append("give either stream (all rows to one) or streamColumn (the column that names it)")
     if not asked.text("stagingDir"):
@@ -69,7 +69,7 @@ def parse_write_options(
     if content_type is None and (asked.has("streamColumn") or asked.has("createStreams")):
         asked.faults.append("contentType is missing: with streamColumn or createStreams it must be said")
     options = WriteOptions(
-        origin=origin,
+        connection=connection,
         stream=asked.text("stream"),
         stream_column=asked.text("streamColumn"),
         value_column=asked.text("valueColumn", "value") or "value",

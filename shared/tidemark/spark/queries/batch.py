@@ -8,10 +8,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.queries.plan import look, pinned_ends, plan_parts, require_all
-from tidemark.spark.queries.pushdown import Narrowing
+from tidemark.spark.queries.plan import load_heads, pin_positions, plan_partitions, require_all
+from tidemark.spark.queries.pushdown import PushedFilters
 from tidemark.spark.readers.connect import connect
-from tidemark.spark.readers.port import Part
+from tidemark.spark.readers.port import StreamPartition
 
 
 class BatchReader(DataSourceReader):
@@ -19,21 +19,21 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._narrowing = Narrowing(options)
+        self._filters = PushedFilters(options)
 
     def partitions(self) -> list[InputPartition]:
-        options = self._narrowing.apply()
+        options = self._filters.apply()
         if options is None:
-            return [Nothing()]
-        reader = connect(options.origin)
-        heads = look(options, reader)
+            return [EmptyPartition()]
+        reader = connect(options.connection)
+        heads = load_heads(options, reader)
         require_all(options, heads)
-        starts, ends = pinned_ends(options, reader, heads)
-        starts, ends = self._narrowing.within(starts, ends)
-        return list(plan_parts(options, reader, starts, ends)) or [Nothing()]
+        starts, ends = pin_positions(options, reader, heads)
+        starts, ends = self._filters.within(starts, ends)
+        return list(plan_partitions(options, reader, starts, ends)) or [EmptyPartition()]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_part(self._options, partition)
+        return read_partition(self._options, partition)
 
 
 class PushdownBatchReader(BatchReader):
@@ -41,17 +41,17 @@ class PushdownBatchReader(BatchReader):
     fail where it is switched off, so it is a class of its own."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        return self._narrowing.take(filters)
+        return self._filters.take(filters)
 
 
-class Nothing(InputPartition):
+class EmptyPartition(InputPartition):
     """For an empty read: without partitions Spark would make one up, and it would be None."""
 
     def __init__(self) -> None:
         super().__init__(None)
 
 
-def read_part(options: ReadOptions, partition: InputPartition) -> Iterator[Any]:
-    if not isinstance(partition, Part):
+def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[Any]:
+    if not isinstance(partition, StreamPartition):
         return iter(())
-    return connect(options.origin).read(partition)
+    return connect(options.connection).read(partition)

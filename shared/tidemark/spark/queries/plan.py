@@ -1,4 +1,4 @@
-"""Planning: which streams, from where, to where, and in which parts. The same for a batch read
+"""Planning: which streams, from where, to where, and in which partitions. The same for a batch read
 and for each batch of a streaming query."""
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tidemark.spark.readers.port import (
     DataLoss,
     Head,
     MissingStream,
-    Part,
     Position,
     Reader,
+    StreamPartition,
     is_past,
 )
 
@@ -27,7 +27,7 @@ Positions = Mapping[str, Position]
 _LOOKS_AT_ONCE: Final = 16
 
 
-def look(options: ReadOptions, reader: Reader) -> dict[str, Head]:
+def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
     """The subscribed streams that exist, as they stand now, by name."""
     names: Iterable[str] = options.names
     if options.pattern is not None:
@@ -48,7 +48,7 @@ def require_all(options: ReadOptions, heads: Mapping[str, Head]) -> None:
     """Every stream that was named must be there when a query starts. Raises InvalidOptions."""
     missing = [name for name in options.names if name not in heads]
     if missing:
-        raise InvalidOptions([f"no such stream in {options.origin.bucket}: {', '.join(missing)}"])
+        raise InvalidOptions([f"no such stream in {options.connection.bucket}: {', '.join(missing)}"])
 
 
 def starting_positions(
@@ -72,7 +72,7 @@ def ending_positions(options: ReadOptions, reader: Reader, heads: Mapping[str, H
     return _given_positions("endingOffsets", wanted, options, reader, heads)
 
 
-def pinned_ends(
+def pin_positions(
     options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
 ) -> tuple[Positions, Positions]:
     """Where a batch read begins and ends in each stream. Raises InvalidOptions, for all offsets
@@ -127,21 +127,23 @@ def _given_position(text: str, options: ReadOptions, reader: Reader, head: Head)
     return Position(text, head.tail.incarnation, head.tail.content_type)
 
 
-def plan_parts(options: ReadOptions, reader: Reader, starts: Positions, ends: Positions) -> list[Part]:
+def plan_partitions(
+    options: ReadOptions, reader: Reader, starts: Positions, ends: Positions
+) -> list[StreamPartition]:
     """Every stream's messages between its two positions. Raises DataLoss."""
-    parts: list[Part] = []
+    partitions: list[StreamPartition] = []
     for name, end in ends.items():
         start = _comparable(options, reader, name, starts.get(name), end)
         if reader.backlog(start, end) > 0:
-            planned = reader.parts(name, start, end, options.bytes_per_partition)
-            parts += [_with_policy(part, options) for part in planned]
-    return parts
+            planned = reader.partitions(name, start, end, options.bytes_per_partition)
+            partitions += [_with_policy(partition, options) for partition in planned]
+    return partitions
 
 
-def _with_policy(part: Part, options: ReadOptions) -> Part:
+def _with_policy(partition: StreamPartition, options: ReadOptions) -> StreamPartition:
     if options.fail_on_data_loss:
-        return part
-    return replace(part, fail_on_data_loss=False)
+        return partition
+    return replace(partition, fail_on_data_loss=False)
 
 
 def _comparable(
@@ -173,7 +175,9 @@ def _beginning(reader: Reader, name: str, end: Position) -> Position:
     return Position(reader.beginning, end.incarnation, end.content_type)
 
 
-def limited(options: ReadOptions, reader: Reader, starts: Positions, ends: Positions) -> dict[str, Position]:
+def within_limit(
+    options: ReadOptions, reader: Reader, starts: Positions, ends: Positions
+) -> dict[str, Position]:
     """`ends`, brought nearer so that no more than the limit lies between: each stream gets its
     share of it by how far behind it is."""
     if options.limit_bytes is None:

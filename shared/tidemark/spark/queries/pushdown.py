@@ -26,7 +26,7 @@ _BOUNDS = {
 
 
 @dataclass
-class Narrowing:
+class PushedFilters:
     """What filters leave. `names` None is all streams; `low` and `high` are places in each of
     them between which messages must begin."""
 
@@ -50,13 +50,13 @@ class Narrowing:
     def _take_bucket(self, condition: Any) -> bool:
         """A read is of one bucket."""
         wanted = _values_of("bucket", condition)
-        if wanted is not None and self.options.origin.bucket not in wanted:
+        if wanted is not None and self.options.connection.bucket not in wanted:
             self.names = frozenset()
         return wanted is not None
 
     def _take_offset(self, condition: Any) -> bool:
         """Only where a row is a message and its offset a place in the stream."""
-        if self.options.origin.transport is not Transport.DYNAMODB or _column(condition) != "offset":
+        if self.options.connection.transport is not Transport.DYNAMODB or _column(condition) != "offset":
             return False
         bounds = _BOUNDS.get(type(condition).__name__)
         place = parse_token(condition.value) if bounds and isinstance(condition.value, str) else None

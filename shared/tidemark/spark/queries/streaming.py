@@ -1,4 +1,4 @@
-"""The driver's side of a streaming read: what is there, how far a batch goes, what its parts are."""
+"""The driver's side of a streaming read: what is there, how far a batch goes, what its partitions are."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ from typing import Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.queries.batch import read_part
-from tidemark.spark.queries.plan import Positions, look, plan_parts, require_all, starting_positions
+from tidemark.spark.queries.batch import read_partition
+from tidemark.spark.queries.plan import (
+    Positions,
+    load_heads,
+    plan_partitions,
+    require_all,
+    starting_positions,
+)
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.port import DataLoss, Head, Position, Reader
 
@@ -42,7 +48,7 @@ class Driver:
     @property
     def reader(self) -> Reader:
         if self._connected is None:
-            self._connected = connect(self.options.origin)
+            self._connected = connect(self.options.connection)
         return self._connected
 
     def initial(self) -> dict[str, Position]:
@@ -52,7 +58,7 @@ class Driver:
 
     def heads(self, *, fresh: bool = False) -> dict[str, Head]:
         if fresh or self._clock() - self._looked >= LOOK_SECONDS:
-            self._heads = look(self.options, self.reader)
+            self._heads = load_heads(self.options, self.reader)
             self._looked = self._clock()
         return self._heads
 
@@ -68,7 +74,7 @@ class Driver:
         return {name: starts[name] for name in gone} | dict(tails)
 
 
-class DrivenReader(DataSourceStreamReader):
+class StreamReaderBase(DataSourceStreamReader):
     """What the streaming readers of all versions have in common. Spark sends it to every task."""
 
     #: Connected where it is first asked for, which is in the driver and never in a task.
@@ -91,7 +97,9 @@ class DrivenReader(DataSourceStreamReader):
         return encode_offset(self.driver.initial())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        return list(plan_parts(self._options, self.driver.reader, decode_offset(start), decode_offset(end)))
+        return list(
+            plan_partitions(self._options, self.driver.reader, decode_offset(start), decode_offset(end))
+        )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_part(self._options, partition)
+        return read_partition(self._options, partition)

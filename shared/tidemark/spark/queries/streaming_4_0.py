@@ -6,11 +6,11 @@ from pyspark.sql.datasource import InputPartition
 
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.queries.plan import Positions, limited
-from tidemark.spark.queries.streaming import DrivenReader, Offset, decode_offset, encode_offset
+from tidemark.spark.queries.plan import Positions, within_limit
+from tidemark.spark.queries.streaming import Offset, StreamReaderBase, decode_offset, encode_offset
 
 
-class StreamReader(DrivenReader):
+class StreamReader(StreamReaderBase):
     """Spark does not say here where the batch begins. It does say, before it asks for the first
     batch after a restart, where the last one ended, by planning an empty one."""
 
@@ -28,7 +28,7 @@ class StreamReader(DrivenReader):
         if self._position is None:
             self._position = self.driver.initial()
         ends = self.driver.with_gone(self._position, self.driver.tails())
-        return encode_offset(limited(self._options, self.driver.reader, self._position, ends))
+        return encode_offset(within_limit(self._options, self.driver.reader, self._position, ends))
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         self._position = decode_offset(end)

@@ -10,12 +10,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tidemark.spark.queries.plan import Positions, limited
-from tidemark.spark.queries.streaming import DrivenReader, Offset, decode_offset, encode_offset
+from tidemark.spark.queries.plan import Positions, within_limit
+from tidemark.spark.queries.streaming import Offset, StreamReaderBase, decode_offset, encode_offset
 from tidemark.spark.readers.port import Position, is_past
 
 
-class AdmittedStreamReader(DrivenReader, SupportsTriggerAvailableNow):
+class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
     _target: Positions | None = None
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -31,7 +31,7 @@ class AdmittedStreamReader(DrivenReader, SupportsTriggerAvailableNow):
         ends = self.driver.with_gone(starts, tails)
         if isinstance(limit, ReadAllAvailable):
             return encode_offset(ends)
-        return encode_offset(limited(self._options, self.driver.reader, starts, ends))
+        return encode_offset(within_limit(self._options, self.driver.reader, starts, ends))
 
     def _up_to_target(self, starts: Positions) -> Positions:
         """What was there when the query began, and nothing newer: it may begin beyond, where an

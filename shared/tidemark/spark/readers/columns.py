@@ -32,7 +32,7 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 
 
 def make_batch(
-    origin: tuple[str, str, str],
+    stream_columns: tuple[str, str, str],
     *,
     offsets: pa.Array,
     end_offsets: pa.Array,
@@ -41,9 +41,9 @@ def make_batch(
     timestamps: pa.Array,
     producers: tuple[pa.Array, pa.Array, pa.Array] | None = None,
 ) -> pa.RecordBatch:
-    """`origin` is bucket, stream and content type, the same for every row."""
+    """`stream_columns` are bucket, stream and content type, the same for every row."""
     rows = len(values)
-    bucket, stream, content_type = (pa.repeat(pa.scalar(text, pa.string()), rows) for text in origin)
+    bucket, stream, content_type = (pa.repeat(pa.scalar(text, pa.string()), rows) for text in stream_columns)
     ids, epochs, seqs = producers or (
         pa.nulls(rows, pa.string()),
         pa.nulls(rows, pa.int64()),

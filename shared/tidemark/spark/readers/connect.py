@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from tidemark.spark.options.connection import Origin, Transport
+from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.readers.port import Reader
 
 
-def connect(origin: Origin) -> Reader:
-    if origin.transport is Transport.HTTP:
-        from tidemark.spark.readers.http import PagesReader
+def connect(connection: ConnectionOptions) -> Reader:
+    if connection.transport is Transport.HTTP:
+        from tidemark.spark.readers.http import HttpReader
 
-        return PagesReader(origin)
-    from tidemark.spark.readers.dynamodb import ChainReader
+        return HttpReader(connection)
+    from tidemark.spark.readers.dynamodb import DynamoDBReader
 
-    return ChainReader(origin)
+    return DynamoDBReader(connection)

@@ -1,7 +1,7 @@
 """Transport `dynamodb`: the chain read straight from the table and S3, a query at a time.
 
-A part is a range of offsets, cut without looking: its task reads the messages that begin in
-it. Whether anything is missing is seen by every task for its own part, because each batch
+A partition is a range of offsets, cut without looking: its task reads the messages that begin in
+it. Whether anything is missing is seen by every task for its own partition, because each batch
 says where it ends and so where the next one begins.
 """
 
@@ -27,17 +27,17 @@ from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.offset import WIDTH, parse_token, render_offset
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.spark.clients.storage import connect_blobs, connect_table
-from tidemark.spark.options.connection import Origin
+from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, make_batch
 from tidemark.spark.readers.items import (
     BOUNDARY_ATTRIBUTES,
-    Item,
+    BatchItem,
     Producer,
     connect_bulk,
     message_ends,
     producers_by_end,
 )
-from tidemark.spark.readers.port import BadOffset, DataLoss, Head, MissingStream, Part, Position
+from tidemark.spark.readers.port import BadOffset, DataLoss, Head, MissingStream, Position, StreamPartition
 
 _STREAM_PREFIX: Final = "stream/"
 
@@ -53,24 +53,24 @@ class Segment:
     cut: int | None = None
 
 
-class ChainReader:
+class DynamoDBReader:
     beginning = render_offset(0)
 
-    def __init__(self, origin: Origin) -> None:
-        self._origin = origin
-        self._table = connect_table(origin)
-        self._bulk = connect_bulk(origin)
-        self._blobs = connect_blobs(origin)
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._connection = connection
+        self._table = connect_table(connection)
+        self._bulk = connect_bulk(connection)
+        self._blobs = connect_blobs(connection)
 
     def _key(self, name: str) -> StreamKey:
-        return StreamKey(self._origin.bucket, name)
+        return StreamKey(self._connection.bucket, name)
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         found: list[str] = []
         low, more = _STREAM_PREFIX, True
         while more:
             items, more = self._table.query(
-                f"bucket/{self._origin.bucket}",
+                f"bucket/{self._connection.bucket}",
                 at_least=low,
                 at_most=_STREAM_PREFIX + "\U0010ffff",
                 attributes=("sk",),
@@ -103,7 +103,7 @@ class ChainReader:
         if not is_boundary and place != segment.cut:
             raise BadOffset(f"{head.name}: {offset} is not the end of a message")
 
-    def _item_at(self, pk: str, place: int) -> Item | None:
+    def _item_at(self, pk: str, place: int) -> BatchItem | None:
         """The batch that begins at or just before `place`, without its bytes."""
         return _last_until(self._bulk, pk, place, BOUNDARY_ATTRIBUTES)
 
@@ -138,17 +138,21 @@ class ChainReader:
             if span.begin < max(end, start + 1) and (span.end is None or span.end > start)
         ]
 
-    def parts(self, name: str, start: Position, end: Position, part_bytes: int) -> Sequence[Part]:
+    def partitions(
+        self, name: str, start: Position, end: Position, partition_bytes: int
+    ) -> Sequence[StreamPartition]:
         first, last = int(start.offset), int(end.offset)
         return [
-            Part(name, end.content_type, segment.pk, render_offset(low), render_offset(high), cut=segment.cut)
+            StreamPartition(
+                name, end.content_type, segment.pk, render_offset(low), render_offset(high), cut=segment.cut
+            )
             for segment in self._segments(name, end, first, last)
-            for low, high in _cut(segment, part_bytes)
+            for low, high in _cut(segment, partition_bytes)
         ]
 
-    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        rows = Rows(self._origin.bucket, part)
-        for items in _pages(self._bulk, part):
+    def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:
+        rows = Rows(self._connection.bucket, partition)
+        for items in _pages(self._bulk, partition):
             for item in items:
                 data = item.data
                 rows.add(item, self._fetch(item) if data is None else data)
@@ -157,7 +161,7 @@ class ChainReader:
         if rows.count:
             yield rows.take()
 
-    def _fetch(self, item: Item) -> bytes:
+    def _fetch(self, item: BatchItem) -> bytes:
         assert item.s is not None, "a batch with data has it, or says where it is"
         return self._blobs.get(item.s.S)
 
@@ -173,43 +177,43 @@ def _position(record: StreamRecord, place: int) -> Position:
     return Position(render_offset(place), record.incarnation, record.content_type.value)
 
 
-def _cut(segment: Segment, part_bytes: int) -> Iterator[tuple[int, int]]:
+def _cut(segment: Segment, partition_bytes: int) -> Iterator[tuple[int, int]]:
     """Even ranges of about the size asked for."""
     size = segment.end - segment.start
-    pieces = max(1, round(size / part_bytes)) if size else 0
+    pieces = max(1, round(size / partition_bytes)) if size else 0
     edges = [segment.start + size * index // pieces for index in range(pieces + 1)] if pieces else []
     return pairwise(edges)
 
 
-def _pages(bulk: Table, part: Part) -> Iterator[list[Item]]:
-    """The batches with messages that begin in the part, in order. Raises DataLoss for a gap."""
-    low, high = int(part.start), int(part.end)
+def _pages(bulk: Table, partition: StreamPartition) -> Iterator[list[BatchItem]]:
+    """The batches with messages that begin in the partition, in order. Raises DataLoss for a gap."""
+    low, high = int(partition.start), int(partition.end)
     reached: int | None = None
-    for items in _query(bulk, part.segment, low, high):
+    for items in _query(bulk, partition.segment, low, high):
         if reached is None:
             reached = low
             if not items or items[0].start > low:
-                before = _last_until(bulk, part.segment, low - 1) if low else None
+                before = _last_until(bulk, partition.segment, low - 1) if low else None
                 if before is not None and before.end > low:
-                    # It begins before the part, and may hold messages that begin in it.
+                    # It begins before the partition, and may hold messages that begin in it.
                     reached = before.end
                     yield [before]
         for item in items:
             start = item.start
             if start > reached:
-                _missing(part, reached, start)
+                _missing(partition, reached, start)
             reached = item.end
         yield [item for item in items if item.end > item.start] if _has_empty(items) else items
     if reached is not None and reached < high:
-        _missing(part, reached, high)
+        _missing(partition, reached, high)
 
 
-def _has_empty(items: list[Item]) -> bool:
+def _has_empty(items: list[BatchItem]) -> bool:
     """Only the last batch of a log is empty: the mark of closing, or a tombstone."""
     return bool(items) and items[-1].end == items[-1].start
 
 
-def _last_until(bulk: Table, pk: str, place: int, attributes: Sequence[str] = ()) -> Item | None:
+def _last_until(bulk: Table, pk: str, place: int, attributes: Sequence[str] = ()) -> BatchItem | None:
     """The batch that begins at or just before `place`."""
     found: Any = bulk.query(pk, at_most=render_offset(place), attributes=attributes, limit=1, backward=True)[
         0
@@ -217,7 +221,7 @@ def _last_until(bulk: Table, pk: str, place: int, attributes: Sequence[str] = ()
     return found[0] if found else None
 
 
-def _query(bulk: Table, pk: str, low: int, high: int) -> Iterator[list[Item]]:
+def _query(bulk: Table, pk: str, low: int, high: int) -> Iterator[list[BatchItem]]:
     at_least, more = render_offset(low), True
     while more and high > low:
         items: Any
@@ -227,21 +231,23 @@ def _query(bulk: Table, pk: str, low: int, high: int) -> Iterator[list[Item]]:
             at_least = items[-1].sk.S + "."
 
 
-def _missing(part: Part, start: int, end: int) -> None:
-    if part.fail_on_data_loss:
-        raise DataLoss(part.name, f"{render_offset(start)} to {render_offset(end)} is not there any more")
+def _missing(partition: StreamPartition, start: int, end: int) -> None:
+    if partition.fail_on_data_loss:
+        raise DataLoss(
+            partition.name, f"{render_offset(start)} to {render_offset(end)} is not there any more"
+        )
 
 
 class Rows:
     """Messages gathered column by column until they fill an Arrow batch."""
 
-    def __init__(self, bucket: str, part: Part) -> None:
-        self._origin = (bucket, part.name, part.content_type)
-        self._low, self._high = int(part.start), int(part.end)
-        self._cut = part.cut
+    def __init__(self, bucket: str, partition: StreamPartition) -> None:
+        self._stream_columns = (bucket, partition.name, partition.content_type)
+        self._low, self._high = int(partition.start), int(partition.end)
+        self._cut = partition.cut
         # A stored JSON message ends in a comma of ours.
         self._tail_bytes = (
-            1 if part.content_type.partition(";")[0].strip().lower() == "application/json" else 0
+            1 if partition.content_type.partition(";")[0].strip().lower() == "application/json" else 0
         )
         self._clear()
 
@@ -261,8 +267,8 @@ class Rows:
     def is_full(self) -> bool:
         return len(self._values) >= BATCH_ROWS or self._size >= BATCH_BYTES
 
-    def add(self, item: Item, data: bytes) -> None:
-        """The item's messages that begin in the part."""
+    def add(self, item: BatchItem, data: bytes) -> None:
+        """The item's messages that begin in the partition."""
         base = item.start
         ends = message_ends(item) if item.m is not None else (item.end,)
         time_ms = int(item.t.N)
@@ -282,7 +288,7 @@ class Rows:
 
     def take(self) -> pa.RecordBatch:
         batch = make_batch(
-            self._origin,
+            self._stream_columns,
             offsets=_tokens(self._starts),
             end_offsets=_tokens(self._ends),
             positions=pa.repeat(pa.scalar(0, pa.int32()), self.count),

@@ -16,11 +16,11 @@ import pyarrow as pa
 from tidemark.log.schema import decode_log_pk, decode_stream, is_log_pk
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.spark.clients.storage import connect_blobs
-from tidemark.spark.options.connection import Origin
+from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.readers.columns import SCHEMA
 from tidemark.spark.readers.dynamodb import Rows
-from tidemark.spark.readers.items import Item, Text
-from tidemark.spark.readers.port import Part
+from tidemark.spark.readers.items import BatchItem, Text
+from tidemark.spark.readers.port import StreamPartition
 
 _ALL: Final = ("0" * 16, "9" * 16)
 
@@ -34,14 +34,14 @@ class _KeyLine(msgspec.Struct):
 
 
 class _BatchLine(msgspec.Struct):
-    Item: Item
+    Item: BatchItem
 
 
 _keys = msgspec.json.Decoder(_KeyLine)
 _batches = msgspec.json.Decoder(_BatchLine)
 
 
-def read_export(spark: Any, path: str, origin: Origin) -> Any:
+def read_export(spark: Any, path: str, connection: ConnectionOptions) -> Any:
     """Every message of every stream that exists in the export. Two passes over its lines: one
     for the streams, which are few, and one for their batches."""
     lines = spark.read.text(path)
@@ -49,7 +49,7 @@ def read_export(spark: Any, path: str, origin: Origin) -> Any:
     content_types = dict(filter(None, streams.map(_stream_of).collect()))
     known = spark.sparkContext.broadcast(content_types)
     batches = lines.where(lines.value.contains('"log/'))
-    return batches.mapInArrow(_rows_of(origin, known), SCHEMA)
+    return batches.mapInArrow(_rows_of(connection, known), SCHEMA)
 
 
 def _stream_of(line: str) -> tuple[str, tuple[str, str]] | None:
@@ -61,9 +61,11 @@ def _stream_of(line: str) -> tuple[str, tuple[str, str]] | None:
     return record.incarnation, (record.key.stream_id, record.content_type.value)
 
 
-def _rows_of(origin: Origin, known: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _rows_of(
+    connection: ConnectionOptions, known: Any
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        blobs = connect_blobs(origin)
+        blobs = connect_blobs(connection)
         for batch in batches:
             for line in batch.column(0).to_pylist():
                 found = _log_of(line, known.value)
@@ -73,22 +75,22 @@ def _rows_of(origin: Origin, known: Any) -> Callable[[Iterator[pa.RecordBatch]],
     return rows
 
 
-def _log_of(line: str, known: dict[str, tuple[str, str]]) -> tuple[Item, StreamKey, str] | None:
+def _log_of(line: str, known: dict[str, tuple[str, str]]) -> tuple[BatchItem, StreamKey, str] | None:
     """A batch and whose it is; None for one without data, or of a stream that does not exist."""
-    pk = _keys.decode(line).Item.pk.S
+    pk = _keys.decode(line).BatchItem.pk.S
     if not is_log_pk(pk):
         return None
     key, incarnation = decode_log_pk(pk)
-    item = _batches.decode(line).Item
+    item = _batches.decode(line).BatchItem
     if incarnation not in known or item.end == item.start:
         return None
     return item, key, known[incarnation][1]
 
 
-def _rows(item: Item, key: StreamKey, content_type: str, blobs: Any) -> pa.RecordBatch:
+def _rows(item: BatchItem, key: StreamKey, content_type: str, blobs: Any) -> pa.RecordBatch:
     data = item.data
     if data is None:
         data = blobs.get(item.s.S if item.s else "")
-    gathered = Rows(key.bucket, Part(key.stream_id, content_type, "", *_ALL))
+    gathered = Rows(key.bucket, StreamPartition(key.stream_id, content_type, "", *_ALL))
     gathered.add(item, data)
     return gathered.take()

@@ -21,8 +21,8 @@ import pyarrow as pa
 import urllib3
 
 from tidemark.protocol.offset import parse_token
-from tidemark.spark.clients.http import HttpFault, Web
-from tidemark.spark.options.connection import Origin
+from tidemark.spark.clients.http import HttpClient, HttpFault
+from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.readers.columns import BATCH_ROWS, make_batch
 from tidemark.spark.readers.json_array import split_array, split_arriving
 from tidemark.spark.readers.port import (
@@ -31,8 +31,8 @@ from tidemark.spark.readers.port import (
     DataLoss,
     Head,
     MissingStream,
-    Part,
     Position,
+    StreamPartition,
     is_past,
 )
 
@@ -49,7 +49,7 @@ class RanPastTheEnd(Exception):
 
 
 @dataclass(frozen=True)
-class _Page:
+class HttpPage:
     """An answer whose headers have come: the page's bounds, and the body still to be read."""
 
     start: str
@@ -77,19 +77,19 @@ class _Page:
         return ([chunk] for chunk in self.chunks())
 
 
-class PagesReader:
+class HttpReader:
     beginning = BEGINNING
 
-    def __init__(self, origin: Origin) -> None:
-        self._origin = origin
-        self._web = Web(origin.token, retry_seconds=origin.retry_seconds)
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._connection = connection
+        self._client = HttpClient(connection.token, retry_seconds=connection.retry_seconds)
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         """By the bucket's listing (extensions, §1.4)."""
         found: list[str] = []
-        root, after = f"{self._origin.url}{self._origin.stream_path}/streams?limit=1000", ""
+        root, after = f"{self._connection.url}{self._connection.stream_path}/streams?limit=1000", ""
         while True:
-            listed = orjson.loads(self._web.ask("GET", root + after).data)
+            listed = orjson.loads(self._client.ask("GET", root + after).data)
             found += [each["stream_id"] for each in listed["streams"]]
             if not listed.get("has_more"):
                 return [name for name in found if pattern.fullmatch(name)]
@@ -97,7 +97,7 @@ class PagesReader:
 
     def head(self, name: str) -> Head:
         try:
-            answer = self._web.ask("HEAD", self._origin.stream_url(name))
+            answer = self._client.ask("HEAD", self._connection.stream_url(name))
         except HttpFault as fault:
             if fault.status == 404:
                 raise MissingStream(name) from fault
@@ -135,63 +135,65 @@ class PagesReader:
     def backlog(self, start: Position, end: Position) -> int:
         return int(start.offset != end.offset)
 
-    def parts(self, name: str, start: Position, end: Position, part_bytes: int) -> Sequence[Part]:
+    def partitions(
+        self, name: str, start: Position, end: Position, partition_bytes: int
+    ) -> Sequence[StreamPartition]:
         if start.offset == end.offset:
             return []
-        return [Part(name, end.content_type, end.incarnation, start.offset, end.offset)]
+        return [StreamPartition(name, end.content_type, end.incarnation, start.offset, end.offset)]
 
-    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        start = part.start
-        while start != part.end:
-            page = self._page_from(part, start)
-            if page is None or self._is_anothers(part, page):
+    def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:
+        start = partition.start
+        while start != partition.end:
+            page = self._page_from(partition, start)
+            if page is None or self._is_anothers(partition, page):
                 return
             if page.end == start and page.up_to_date:
-                self._ended_early(part, start)
+                self._ended_early(partition, start)
                 return
-            pieces = self._within(part, page)
+            pieces = self._within(partition, page)
             for values in _bounded(pieces):
-                yield self._batch(part, page, values)
-            if is_past(page.end, part.end):
+                yield self._batch(partition, page, values)
+            if is_past(page.end, partition.end):
                 return
             start = page.end
 
-    def _page_from(self, part: Part, start: str) -> _Page | None:
+    def _page_from(self, partition: StreamPartition, start: str) -> HttpPage | None:
         """The page at `start`, or, where that is gone and may be, at what is retained."""
         try:
-            return self._open(part.name, start)
+            return self._open(partition.name, start)
         except HttpFault as fault:
             if fault.status not in (404, 410):
                 raise
-            lost = DataLoss(part.name, f"offset {start} is not there any more ({fault.status})")
-            if part.fail_on_data_loss:
+            lost = DataLoss(partition.name, f"offset {start} is not there any more ({fault.status})")
+            if partition.fail_on_data_loss:
                 raise lost from fault
             _log.warning("%s", lost)
         try:
-            retained = self.head(part.name).earliest.offset
+            retained = self.head(partition.name).earliest.offset
         except MissingStream:
             return None
-        if retained in (start, BEGINNING) or is_past(retained, part.end):
+        if retained in (start, BEGINNING) or is_past(retained, partition.end):
             return None
-        return self._open(part.name, retained)
+        return self._open(partition.name, retained)
 
-    def _is_anothers(self, part: Part, page: _Page) -> bool:
-        """Whether the stream was created again since the part was planned."""
-        if not (part.segment and page.incarnation) or part.segment == page.incarnation:
+    def _is_anothers(self, partition: StreamPartition, page: HttpPage) -> bool:
+        """Whether the stream was created again since the partition was planned."""
+        if not (partition.segment and page.incarnation) or partition.segment == page.incarnation:
             return False
         page.leave()
-        lost = DataLoss(part.name, f"it was deleted and created again before {part.end} was read")
-        if part.fail_on_data_loss:
+        lost = DataLoss(partition.name, f"it was deleted and created again before {partition.end} was read")
+        if partition.fail_on_data_loss:
             raise lost
         _log.warning("%s", lost)
         return True
 
-    def _open(self, name: str, offset: str) -> _Page:
-        url = f"{self._origin.stream_url(name)}?offset={quote(offset, safe='')}"
-        answer = self._web.ask("GET", url, stream=True)
+    def _open(self, name: str, offset: str) -> HttpPage:
+        url = f"{self._connection.stream_url(name)}?offset={quote(offset, safe='')}"
+        answer = self._client.ask("GET", url, stream=True)
         content_type = answer.headers.get("Content-Type", "")
         end = answer.headers["Stream-Next-Offset"]
-        return _Page(
+        return HttpPage(
             offset,
             end,
             incarnation_in(answer.headers.get("ETag", ""), end),
@@ -200,40 +202,40 @@ class PagesReader:
             answer,
         )
 
-    def _ended_early(self, part: Part, start: str) -> None:
-        if part.fail_on_data_loss:
-            raise DataLoss(part.name, f"it ends at {start} now, before {part.end}")
+    def _ended_early(self, partition: StreamPartition, start: str) -> None:
+        if partition.fail_on_data_loss:
+            raise DataLoss(partition.name, f"it ends at {start} now, before {partition.end}")
 
-    def _within(self, part: Part, page: _Page) -> Iterator[list[bytes]]:
-        """The page's messages before the part's end."""
-        if not is_past(page.end, part.end):
+    def _within(self, partition: StreamPartition, page: HttpPage) -> Iterator[list[bytes]]:
+        """The page's messages before the partition's end."""
+        if not is_past(page.end, partition.end):
             return page.pieces()
-        return iter([self._cut(part, page)])
+        return iter([self._cut(partition, page)])
 
-    def _cut(self, part: Part, page: _Page) -> list[bytes]:
+    def _cut(self, partition: StreamPartition, page: HttpPage) -> list[bytes]:
         """A page that runs on beyond the pinned end: more was written since it was pinned."""
         body = _whole(page)
         values = split_array(body) if page.is_json else [body]
-        by_position = _cut_by_position(page, part.end, values)
+        by_position = _cut_by_position(page, partition.end, values)
         if by_position is not None:
             return by_position
         for _ in range(_COMPARISONS):
-            surplus = self._surplus(part, page.end)
+            surplus = self._surplus(partition, page.end)
             if surplus is not None:
                 return values[: len(values) - surplus] if page.is_json else [body[: len(body) - surplus]]
-            page = self._open(part.name, page.start)
+            page = self._open(partition.name, page.start)
             body = _whole(page)
             values = split_array(body) if page.is_json else [body]
         raise RanPastTheEnd(
-            f"tidemark: stream {part.name}: a page runs past {part.end}, and it is written to too fast"
+            f"tidemark: stream {partition.name}: a page runs past {partition.end}, and it is written too fast"
             " to find where the page must be cut; read it with transport=dynamodb"
         )
 
-    def _surplus(self, part: Part, page_end: str) -> int | None:
+    def _surplus(self, partition: StreamPartition, page_end: str) -> int | None:
         """How many messages, or bytes, lie between the pinned end and the end of the page."""
-        start, count = part.end, 0
+        start, count = partition.end, 0
         while start != page_end:
-            page = self._open(part.name, start)
+            page = self._open(partition.name, start)
             body = _whole(page)
             if is_past(page.end, page_end) or page.end == start:
                 return None
@@ -241,12 +243,14 @@ class PagesReader:
             start = page.end
         return count
 
-    def _batch(self, part: Part, page: _Page, numbered: tuple[int, list[bytes]]) -> pa.RecordBatch:
+    def _batch(
+        self, partition: StreamPartition, page: HttpPage, numbered: tuple[int, list[bytes]]
+    ) -> pa.RecordBatch:
         first, values = numbered
         rows = len(values)
-        end = part.end if is_past(page.end, part.end) else page.end
+        end = partition.end if is_past(page.end, partition.end) else page.end
         return make_batch(
-            (self._origin.bucket, part.name, part.content_type),
+            (self._connection.bucket, partition.name, partition.content_type),
             offsets=pa.repeat(pa.scalar(page.start, pa.string()), rows),
             end_offsets=pa.repeat(pa.scalar(end, pa.string()), rows),
             positions=pa.array(range(first, first + rows), pa.int32()),
@@ -255,7 +259,7 @@ class PagesReader:
         )
 
 
-def _whole(page: _Page) -> bytes:
+def _whole(page: HttpPage) -> bytes:
     body = bytearray()
     for chunk in page.chunks():
         body += chunk
@@ -265,7 +269,7 @@ def _whole(page: _Page) -> bytes:
     return bytes(body)
 
 
-def _cut_by_position(page: _Page, end: str, values: list[bytes]) -> list[bytes] | None:
+def _cut_by_position(page: HttpPage, end: str, values: list[bytes]) -> list[bytes] | None:
     """Where the server's offsets are byte positions, as this project's are, and only there."""
     low = 0 if page.start == BEGINNING else parse_token(page.start)
     high, stop = parse_token(page.end), parse_token(end)

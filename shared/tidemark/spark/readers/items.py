@@ -21,7 +21,7 @@ from tidemark.log.schema import decode_lengths
 from tidemark.log.table import Table
 from tidemark.protocol.offset import WIDTH
 from tidemark.signed import Account
-from tidemark.spark.options.connection import Origin
+from tidemark.spark.options.connection import ConnectionOptions
 
 #: Enough of an item to know where its messages end.
 BOUNDARY_ATTRIBUTES: Final = ("sk", "e", "m", "t")
@@ -41,7 +41,7 @@ class Binary(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is n
     B: bytes
 
 
-class Item(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
+class BatchItem(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
     """The attributes by their names in the table (`encode_batch` says what they are)."""
 
     sk: Text
@@ -70,7 +70,7 @@ class Item(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not
 
 
 class _Answer(msgspec.Struct):
-    Items: list[Item]
+    Items: list[BatchItem]
     LastEvaluatedKey: dict[str, Any] | None = None
 
 
@@ -78,7 +78,7 @@ _decoder = msgspec.json.Decoder(_Answer)
 
 
 class BulkDynamoDB(DynamoDB):
-    """Answers queries of a log with `Item`s in place of DynamoDB's own JSON."""
+    """Answers queries of a log with `BatchItem`s in place of DynamoDB's own JSON."""
 
     def _once(self, operation: str, body: bytes) -> dict[str, Any]:
         if operation != "Query":
@@ -91,13 +91,13 @@ class BulkDynamoDB(DynamoDB):
         return {"Items": page.Items} | more
 
 
-def connect_bulk(origin: Origin) -> Table:
-    """The table; its queries are answered with `Item`s."""
-    send = connect_dynamodb(Account(origin.region), endpoint=origin.dynamodb_endpoint).send
-    return Table(BulkDynamoDB(send), origin.table)
+def connect_bulk(connection: ConnectionOptions) -> Table:
+    """The table; its queries are answered with `BatchItem`s."""
+    send = connect_dynamodb(Account(connection.region), endpoint=connection.dynamodb_endpoint).send
+    return Table(BulkDynamoDB(send), connection.table)
 
 
-def message_ends(item: Item) -> list[int]:
+def message_ends(item: BatchItem) -> list[int]:
     """Offsets, the first message's end first; the last is the item's own end."""
     start, end = item.start, item.end
     if item.m is None:
@@ -114,7 +114,7 @@ class Producer:
     seq: int
 
 
-def producers_by_end(item: Item) -> dict[int, Producer]:
+def producers_by_end(item: BatchItem) -> dict[int, Producer]:
     """Of the appends in this item, as far as is known: every item carries its stream's recent
     producers with the end of the last append of each, and most of those ended earlier."""
     if item.p is None:

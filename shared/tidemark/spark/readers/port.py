@@ -72,10 +72,10 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Part(InputPartition):
+class StreamPartition(InputPartition):
     """What one task reads: the messages of a stream that begin in [start, end).
 
-    `segment` names where they are stored; a stream whose log is in several pieces has parts
+    `segment` names where they are stored; a stream whose log is in several pieces has partitions
     of several segments. Over HTTP it is the incarnation, where that is known. `cut` is where
     the stream leaves the segment for the next one: a fork may do so in the middle of a message
     of bytes, and inherits the first half.
@@ -110,9 +110,11 @@ class Reader(Protocol):
     def backlog(self, start: Position, end: Position) -> int:
         """How many bytes lie between."""
 
-    def parts(self, name: str, start: Position, end: Position, part_bytes: int) -> Sequence[Part]:
-        """What lies between, in parts of about that size. Makes no call: what is to be read
+    def partitions(
+        self, name: str, start: Position, end: Position, partition_bytes: int
+    ) -> Sequence[StreamPartition]:
+        """What lies between, in partitions of about that size. Makes no call: what is to be read
         was pinned when the end was."""
 
-    def read(self, part: Part) -> Iterator[Any]:
+    def read(self, partition: StreamPartition) -> Iterator[Any]:
         """Arrow batches of bounded size. Raises DataLoss."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tidemark.spark.options.connection import Origin
+from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.port import DataLoss, MissingStream, Position, Reader, is_past
 from tidemark.spark.snapshots.folds import BadMessage, Fold, find_fold
@@ -30,7 +30,7 @@ _RESULT: Final = pa.schema(
         ("detail", pa.string()),
     ]
 )
-_PART_BYTES: Final = 1 << 40
+_PARTITION_BYTES: Final = 1 << 40
 
 #: What became of a stream.
 PUBLISHED: Final = "published"
@@ -46,8 +46,8 @@ class SnapshotPlan:
     """What every task is told. `floors` holds for each stream the position that every consumer
     has taken; None is where no consumer was named, and the tail is the limit."""
 
-    origin: Origin
-    publish_to: Origin
+    connection: ConnectionOptions
+    publish_to: ConnectionOptions
     fold: str
     key: str
     skip_bad: bool
@@ -56,7 +56,7 @@ class SnapshotPlan:
 
 
 @dataclass
-class Outcome:
+class FoldResult:
     stream: str
     outcome: str
     offset: str = ""
@@ -72,19 +72,19 @@ class Snapshotter:
 
     def __init__(self, plan: SnapshotPlan) -> None:
         self._plan = plan
-        self._reader: Reader = connect(plan.origin)
+        self._reader: Reader = connect(plan.connection)
         self._store = connect_snapshots(plan.publish_to)
         self._fold: Fold = find_fold(plan.fold, plan.key)
 
-    def run(self, stream: str) -> Outcome:
+    def run(self, stream: str) -> FoldResult:
         try:
             return self._run(stream)
         except MissingStream:
-            return Outcome(stream, CONFLICT, detail="the stream is gone")
+            return FoldResult(stream, CONFLICT, detail="the stream is gone")
         except (BadMessage, DataLoss, SnapshotRefused) as fault:
-            return Outcome(stream, FAILED, detail=str(fault))
+            return FoldResult(stream, FAILED, detail=str(fault))
 
-    def _run(self, stream: str) -> Outcome:
+    def _run(self, stream: str) -> FoldResult:
         head = self._reader.head(stream)
         end = self._limit(stream, head.tail)
         before = None if self._plan.dry_run else self._store.latest(stream)
@@ -92,10 +92,10 @@ class Snapshotter:
         if before is not None:
             start = Position(before.offset, head.tail.incarnation, head.tail.content_type)
         if end is None or end.offset < start.offset or end.offset == self._reader.beginning:
-            return Outcome(stream, NOT_TAKEN, detail="a consumer has not taken what is retained")
+            return FoldResult(stream, NOT_TAKEN, detail="a consumer has not taken what is retained")
         if end.offset == start.offset:
-            return Outcome(stream, UNCHANGED, end.offset)
-        result = Outcome(stream, PUBLISHED, end.offset)
+            return FoldResult(stream, UNCHANGED, end.offset)
+        result = FoldResult(stream, PUBLISHED, end.offset)
         state = self._fold.load(before.body if before else None)
         for message, offset in self._messages(stream, start, end):
             result.messages += 1
@@ -120,13 +120,13 @@ class Snapshotter:
         return replace(tail, offset=floor.offset)
 
     def _messages(self, stream: str, start: Position, end: Position) -> Iterator[tuple[bytes, str]]:
-        for part in self._reader.parts(stream, start, end, _PART_BYTES):
-            for batch in self._reader.read(part):
+        for partition in self._reader.partitions(stream, start, end, _PARTITION_BYTES):
+            for batch in self._reader.read(partition):
                 yield from zip(
                     batch.column("value").to_pylist(), batch.column("offset").to_pylist(), strict=True
                 )
 
-    def _publish(self, result: Outcome, body: bytes) -> Outcome:
+    def _publish(self, result: FoldResult, body: bytes) -> FoldResult:
         if self._plan.dry_run:
             result.outcome = FOLDED
             result.detail = body.decode(errors="replace")

@@ -19,9 +19,9 @@ from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES, PublishRequest, 
 from tidemark.service.read_snapshot import latest_snapshot
 from tidemark.service.stores import Stores
 from tidemark.service.upload_snapshot import begin_upload
-from tidemark.spark.clients.http import REDIRECTS, HttpFault, Web
+from tidemark.spark.clients.http import REDIRECTS, HttpClient, HttpFault
 from tidemark.spark.clients.storage import connect_blobs, connect_table
-from tidemark.spark.options.connection import Origin, Transport
+from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.writer.publish import patiently
 
 #: Somebody published a later one, or the stream was created again: theirs counts.
@@ -31,7 +31,7 @@ _MOST_REDIRECTS: Final = 3
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedSnapshot:
     """The snapshot that is there."""
 
     offset: str
@@ -45,32 +45,32 @@ class SnapshotRefused(Exception):
 
 
 class SnapshotStore(Protocol):
-    def latest(self, stream: str) -> Published | None: ...
+    def latest(self, stream: str) -> PublishedSnapshot | None: ...
 
     def publish(self, stream: str, offset: str, content_type: str, body: bytes) -> None:
         """Raises SnapshotRefused."""
 
 
-def connect_snapshots(origin: Origin) -> SnapshotStore:
-    if origin.transport is Transport.HTTP:
-        return HttpSnapshots(origin)
-    return LogSnapshots(origin)
+def connect_snapshots(connection: ConnectionOptions) -> SnapshotStore:
+    if connection.transport is Transport.HTTP:
+        return HttpSnapshots(connection)
+    return LogSnapshots(connection)
 
 
 class HttpSnapshots:
-    def __init__(self, origin: Origin) -> None:
-        self._origin = origin
-        self._web = Web(origin.token, retry_seconds=origin.retry_seconds)
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._connection = connection
+        self._client = HttpClient(connection.token, retry_seconds=connection.retry_seconds)
         #: For addresses that carry their own permission.
-        self._bare = Web(None, retry_seconds=origin.retry_seconds)
+        self._bare = HttpClient(None, retry_seconds=connection.retry_seconds)
 
     def _url(self, stream: str, offset: str = "") -> str:
-        return f"{self._origin.stream_url(stream)}/snapshot{offset and '/' + offset}"
+        return f"{self._connection.stream_url(stream)}/snapshot{offset and '/' + offset}"
 
-    def latest(self, stream: str) -> Published | None:
+    def latest(self, stream: str) -> PublishedSnapshot | None:
         """The first answer says which that can: a large one's bytes lie elsewhere, and say nothing."""
         url = self._url(stream)
-        answer = self._web.ask("GET", url, redirect=False, allow=REDIRECTS | {404})
+        answer = self._client.ask("GET", url, redirect=False, allow=REDIRECTS | {404})
         if answer.status == 404:
             return None
         offset = answer.headers.get(_OFFSET)
@@ -84,24 +84,24 @@ class HttpSnapshots:
             raise SnapshotRefused(
                 answer.status, f"tidemark: {url}: where the snapshot is could not be found out"
             )
-        return Published(offset, answer.data)
+        return PublishedSnapshot(offset, answer.data)
 
-    def _at(self, url: str) -> Web:
+    def _at(self, url: str) -> HttpClient:
         """With the token to the server itself, and to nobody else."""
-        return self._web if urlsplit(url).netloc == urlsplit(self._origin.url).netloc else self._bare
+        return self._client if urlsplit(url).netloc == urlsplit(self._connection.url).netloc else self._bare
 
     def publish(self, stream: str, offset: str, content_type: str, body: bytes) -> None:
         url, headers = self._url(stream, offset), {"Content-Type": content_type}
         try:
             if len(body) > MAX_ANSWER_BYTES:
                 headers["Snapshot-Upload"], body = self._upload(url, body), b""
-            self._web.ask("PUT", url, headers=headers, body=body)
+            self._client.ask("PUT", url, headers=headers, body=body)
         except HttpFault as fault:
             raise SnapshotRefused(fault.status, str(fault)) from fault
 
     def _upload(self, url: str, body: bytes) -> str:
         """What is too large for a request goes straight to S3 (docs/buckets-and-snapshots.md)."""
-        begun = orjson.loads(self._web.ask("POST", f"{url}/upload").data)
+        begun = orjson.loads(self._client.ask("POST", f"{url}/upload").data)
         self._bare.ask("PUT", begun["url"], body=body)
         upload: str = begun["upload"]
         return upload
@@ -110,20 +110,20 @@ class HttpSnapshots:
 class LogSnapshots:
     """As the server publishes them, without one."""
 
-    def __init__(self, origin: Origin) -> None:
-        self._bucket = origin.bucket
-        self._retry_seconds = origin.retry_seconds
-        self._stores = Stores(connect_table(origin), connect_blobs(origin))
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._bucket = connection.bucket
+        self._retry_seconds = connection.retry_seconds
+        self._stores = Stores(connect_table(connection), connect_blobs(connection))
 
     def _key(self, stream: str) -> StreamKey:
         return StreamKey(self._bucket, stream)
 
-    def latest(self, stream: str) -> Published | None:
+    def latest(self, stream: str) -> PublishedSnapshot | None:
         try:
             snapshot = latest_snapshot(self._stores, self._key(stream))
         except SnapshotNotFound:
             return None
-        return Published(render_offset(snapshot.offset), self._stores.blobs.get(snapshot.blob))
+        return PublishedSnapshot(render_offset(snapshot.offset), self._stores.blobs.get(snapshot.blob))
 
     def publish(self, stream: str, offset: str, content_type: str, body: bytes) -> None:
         key, place = self._key(stream), parse_token(offset)

@@ -48,7 +48,7 @@ class Staging(Protocol):
 def connect_staging(options: WriteOptions) -> Staging:
     place = urlsplit(options.staging_dir)
     if place.scheme in ("s3", "s3a"):
-        client = s3_client(options.origin.s3_endpoint, options.origin.region)
+        client = s3_client(options.connection.s3_endpoint, options.connection.region)
         return BucketStaging(client, place.netloc, place.path.strip("/"))
     if place.scheme in ("", "file"):
         return DirectoryStaging(Path(place.path))

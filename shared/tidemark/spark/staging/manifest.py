@@ -30,7 +30,7 @@ class ForeignBatch(Exception):
 
 
 @dataclass(frozen=True)
-class Run:
+class AppendRun:
     """Appends to one stream that lie back to back in `length` bytes of a staged file (`bodies.py`)."""
 
     stream: str
@@ -40,10 +40,10 @@ class Run:
     appends: int
     rows: int
 
-    def is_before(self, other: Run) -> bool:
+    def is_before(self, other: AppendRun) -> bool:
         return (self.stream, self.file, self.start + self.length) == (other.stream, other.file, other.start)
 
-    def with_next(self, other: Run) -> Run:
+    def with_next(self, other: AppendRun) -> AppendRun:
         return replace(
             self,
             length=self.length + other.length,
@@ -57,14 +57,14 @@ class Manifest:
     """`query` is the query that staged it, where there is one; a batch write has none."""
 
     query: str
-    runs: tuple[Run, ...]
+    runs: tuple[AppendRun, ...]
 
     @property
     def rows(self) -> int:
         return sum(run.rows for run in self.runs)
 
-    def by_stream(self) -> dict[str, list[Run]]:
-        streams: dict[str, list[Run]] = {}
+    def by_stream(self) -> dict[str, list[AppendRun]]:
+        streams: dict[str, list[AppendRun]] = {}
         for run in self.runs:
             streams.setdefault(run.stream, []).append(run)
         return streams
@@ -76,10 +76,10 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 def decode_manifest(data: bytes) -> Manifest:
     value = orjson.loads(data)
-    return Manifest(value["query"], tuple(Run(*run) for run in value["runs"]))
+    return Manifest(value["query"], tuple(AppendRun(*run) for run in value["runs"]))
 
 
-class Batches:
+class StagedBatches:
     """The batches of one producer id."""
 
     def __init__(self, staging: Staging, producer_id: str) -> None:

@@ -12,4 +12,4 @@ from tidemark.spark.writer.writers import StreamWriter
 
 class ArrowStreamWriter(StreamWriter, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._inner.stage(self._inner.pieces_of_batches(iterator))
+        return self._write.stage(self._write.pieces_of_batches(iterator))

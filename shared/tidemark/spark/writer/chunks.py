@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.spark.staging.bodies import encode_body
-from tidemark.spark.staging.manifest import Run
+from tidemark.spark.staging.manifest import AppendRun
 
 #: What one append may hold; the brackets of a JSON array included.
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
@@ -52,7 +52,7 @@ class Chunker:
         self._rows = 0
         self._held = 0
         self._pending: dict[str, _Pending] = {}
-        self.runs: list[Run] = []
+        self.runs: list[AppendRun] = []
 
     def add(self, streams: pa.Array | str, values: pa.Array) -> None:
         """Rows in order; `streams` names each row's, or the one of all. Raises BadRow."""
@@ -119,9 +119,9 @@ class Chunker:
                 self._place += encode_body(self._file, body)
                 appends += 1
         if appends:
-            self._note(Run(stream, self._name, start, self._place - start, appends, rows))
+            self._note(AppendRun(stream, self._name, start, self._place - start, appends, rows))
 
-    def _note(self, run: Run) -> None:
+    def _note(self, run: AppendRun) -> None:
         """What follows directly on the run before it is a part of that."""
         if self.runs and self.runs[-1].is_before(run):
             run = self.runs.pop().with_next(run)

@@ -19,12 +19,12 @@ from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import CreateRequest, create
 from tidemark.service.load import load_known
 from tidemark.service.stores import Stores
-from tidemark.spark.clients.http import HttpFault, Web, patience
+from tidemark.spark.clients.http import HttpClient, HttpFault, patience
 from tidemark.spark.clients.storage import connect_blobs, connect_table
-from tidemark.spark.options.connection import Origin, Transport
+from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.staging.bodies import decode_bodies
 from tidemark.spark.staging.files import Staging
-from tidemark.spark.staging.manifest import Manifest, Run
+from tidemark.spark.staging.manifest import AppendRun, Manifest
 
 _STREAMS_AT_ONCE: Final = 8
 
@@ -34,7 +34,7 @@ class NotPublished(Exception):
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetStream:
     """A stream as it stood before anything was written to it."""
 
     content_type: ContentType
@@ -42,7 +42,7 @@ class Target:
 
 
 class Publisher(Protocol):
-    def look(self, stream: str) -> Target | None:
+    def find(self, stream: str) -> TargetStream | None:
         """None where there is no such stream."""
 
     def create(self, stream: str, content_type: ContentType) -> None: ...
@@ -51,27 +51,27 @@ class Publisher(Protocol):
         """Lands once however often it is sent. Raises NotPublished."""
 
 
-def connect_publisher(origin: Origin) -> Publisher:
-    if origin.transport is Transport.HTTP:
-        return HttpPublisher(origin)
-    return LogPublisher(origin)
+def connect_publisher(connection: ConnectionOptions) -> Publisher:
+    if connection.transport is Transport.HTTP:
+        return HttpPublisher(connection)
+    return LogPublisher(connection)
 
 
 class HttpPublisher:
-    def __init__(self, origin: Origin) -> None:
-        self._origin = origin
-        self._web = Web(origin.token, retry_seconds=origin.retry_seconds)
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._connection = connection
+        self._client = HttpClient(connection.token, retry_seconds=connection.retry_seconds)
 
-    def look(self, stream: str) -> Target | None:
-        answer = self._web.ask("HEAD", self._origin.stream_url(stream), allow=frozenset({404}))
+    def find(self, stream: str) -> TargetStream | None:
+        answer = self._client.ask("HEAD", self._connection.stream_url(stream), allow=frozenset({404}))
         if answer.status == 404:
             return None
         content_type = parse_content_type(answer.headers["Content-Type"])
-        return Target(content_type, answer.headers.get("Stream-Closed", "").lower() == "true")
+        return TargetStream(content_type, answer.headers.get("Stream-Closed", "").lower() == "true")
 
     def create(self, stream: str, content_type: ContentType) -> None:
         headers = {"Content-Type": content_type.value}
-        self._web.ask("PUT", self._origin.stream_url(stream), headers=headers)
+        self._client.ask("PUT", self._connection.stream_url(stream), headers=headers)
 
     def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
         headers = {
@@ -81,7 +81,7 @@ class HttpPublisher:
             "Producer-Seq": str(claim.seq),
         }
         try:
-            self._web.ask("POST", self._origin.stream_url(stream), headers=headers, body=body)
+            self._client.ask("POST", self._connection.stream_url(stream), headers=headers, body=body)
         except HttpFault as fault:
             raise NotPublished(_explain(stream, claim, fault.status, str(fault))) from fault
 
@@ -89,21 +89,21 @@ class HttpPublisher:
 class LogPublisher:
     """Through the application's own append, in this process: no server is asked."""
 
-    def __init__(self, origin: Origin) -> None:
-        self._bucket = origin.bucket
-        self._retry_seconds = origin.retry_seconds
-        table: Table = connect_table(origin)
-        self._stores = Stores(table, connect_blobs(origin))
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._bucket = connection.bucket
+        self._retry_seconds = connection.retry_seconds
+        table: Table = connect_table(connection)
+        self._stores = Stores(table, connect_blobs(connection))
 
     def _key(self, stream: str) -> StreamKey:
         return StreamKey(self._bucket, stream)
 
-    def look(self, stream: str) -> Target | None:
+    def find(self, stream: str) -> TargetStream | None:
         try:
             known = load_known(self._stores, self._key(stream))
         except StreamNotFound:
             return None
-        return Target(known.record.content_type, known.tail.closed)
+        return TargetStream(known.record.content_type, known.tail.closed)
 
     def create(self, stream: str, content_type: ContentType) -> None:
         request = CreateRequest(content_type, NEVER, closed=False)
@@ -161,7 +161,7 @@ def publish(
     earlier attempt appended is recognised, and an older batch is fenced off.
     """
 
-    def publish_stream(stream: str, runs: list[Run]) -> None:
+    def publish_stream(stream: str, runs: list[AppendRun]) -> None:
         bodies = chain.from_iterable(_bodies(staging, run) for run in runs)
         for seq, body in enumerate(bodies):
             publisher.append(stream, content_types[stream], body, Claim(producer_id, batch, seq))
@@ -172,5 +172,5 @@ def publish(
             task.result()
 
 
-def _bodies(staging: Staging, run: Run) -> Iterator[bytes]:
+def _bodies(staging: Staging, run: AppendRun) -> Iterator[bytes]:
     return decode_bodies(partial(staging.read, run.file), run.start, run.length)

@@ -27,7 +27,7 @@ from tidemark.protocol.content_type import ContentType
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.write import WriteOptions, parse_write_options
 from tidemark.spark.staging.files import connect_staging
-from tidemark.spark.staging.manifest import Batches, Manifest, Run
+from tidemark.spark.staging.manifest import AppendRun, Manifest, StagedBatches
 from tidemark.spark.writer.chunks import Chunker
 from tidemark.spark.writer.publish import NotPublished, Publisher, connect_publisher, publish
 
@@ -42,13 +42,13 @@ Piece = tuple[pa.Array | str, pa.Array]
 
 
 @dataclass(frozen=True)
-class Staged(WriterCommitMessage):
+class StagedPartition(WriterCommitMessage):
     """What one task staged. `file` is set even where it holds nothing, to be removed."""
 
     query: str
     partition: int
     file: str
-    runs: tuple[Run, ...]
+    runs: tuple[AppendRun, ...]
 
 
 def write_faults(schema: StructType, options: WriteOptions, *, overwrite: bool) -> list[str]:
@@ -76,7 +76,7 @@ def resolve_content_type(options: WriteOptions) -> ContentType:
     if options.stream is None:
         assert options.content_type is not None, "checked with the options"
         return options.content_type
-    target = connect_publisher(options.origin).look(options.stream)
+    target = connect_publisher(options.connection).find(options.stream)
     if target is None and options.create_streams:
         assert options.content_type is not None, "checked with the options"
         return options.content_type
@@ -95,7 +95,7 @@ def _target_faults(stream: str, found: ContentType, wanted: ContentType | None, 
     return faults
 
 
-class Write:
+class StagedWrite:
     """Is sent to every task and to every commit: it holds options and no connection."""
 
     def __init__(self, options: WriteOptions, schema: StructType, content_type: ContentType) -> None:
@@ -108,7 +108,7 @@ class Write:
 
     # --- in a task ---
 
-    def stage(self, pieces: Iterable[Piece]) -> Staged:
+    def stage(self, pieces: Iterable[Piece]) -> StagedPartition:
         context = TaskContext.get()
         partition = context.partitionId() if context else 0
         query = (context.getLocalProperty(_QUERY_ID) if context else None) or ""
@@ -125,7 +125,7 @@ class Write:
             for streams, values in pieces:
                 chunker.add(streams, values)
             chunker.finish()
-        return Staged(query, partition, file, tuple(chunker.runs))
+        return StagedPartition(query, partition, file, tuple(chunker.runs))
 
     def pieces_of_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
         for batch in batches:
@@ -158,11 +158,11 @@ class Write:
         query = staged[0].query if staged else ""
         producer_id = self.producer_id(query)
         staging = connect_staging(self.options)
-        batches = Batches(staging, producer_id)
+        batches = StagedBatches(staging, producer_id)
         ours = Manifest(query, tuple(run for each in staged for run in each.runs))
         settled = batches.settle(batch, ours)
         if settled.runs and not batches.is_done(batch):
-            publisher = connect_publisher(self.options.origin)
+            publisher = connect_publisher(self.options.connection)
             content_types = self._prepare(publisher, settled)
             publish(
                 publisher, staging, settled, producer_id=producer_id, batch=batch, content_types=content_types
@@ -174,7 +174,7 @@ class Write:
         """Every stream is there and takes what is to come, before the first append."""
         content_types, faults = {}, []
         for stream in manifest.by_stream():
-            target = publisher.look(stream)
+            target = publisher.find(stream)
             if target is None and self.options.create_streams:
                 publisher.create(stream, self.content_type)
                 content_types[stream] = self.content_type
@@ -192,60 +192,60 @@ class Write:
         staged = _staged(messages)
         if staged:
             producer_id = self.producer_id(staged[0].query)
-            batches = Batches(connect_staging(self.options), producer_id)
+            batches = StagedBatches(connect_staging(self.options), producer_id)
             batches.drop(batch, [each.file for each in staged])
 
     def forget(self, batch: int) -> None:
         """Remove the notes of a batch that nobody will repeat, because nobody knows its id."""
-        Batches(connect_staging(self.options), self.producer_id("")).forget(batch)
+        StagedBatches(connect_staging(self.options), self.producer_id("")).forget(batch)
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    return [message for message in messages if isinstance(message, Staged)]
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPartition]:
+    return [message for message in messages if isinstance(message, StagedPartition)]
 
 
 class BatchWriter(DataSourceArrowWriter):
     """One write is one batch. Its producer id is new unless it was given: a write that is
     repeated under the same id publishes what the first one staged, and only what is missing."""
 
-    def __init__(self, inner: Write, *, repeatable: bool) -> None:
-        self._inner = inner
+    def __init__(self, write: StagedWrite, *, repeatable: bool) -> None:
+        self._write = write
         self._repeatable = repeatable
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._inner.stage(self._inner.pieces_of_batches(iterator))
+        return self._write.stage(self._write.pieces_of_batches(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         try:
-            self._inner.publish(messages, 0)
+            self._write.publish(messages, 0)
         except Exception as fault:
-            producer_id = self._inner.options.producer_id
+            producer_id = self._write.options.producer_id
             fault.add_note(
                 f"Some of it may be in the streams. Write again with producerId={producer_id}"
                 " and the rest follows, nothing twice."
             )
             raise
         if not self._repeatable:
-            self._inner.forget(0)
+            self._write.forget(0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._inner.discard(messages, 0)
+        self._write.discard(messages, 0)
 
 
 class StreamWriter(DataSourceStreamWriter):
     """Spark 4.0 hands rows to a streaming sink one by one."""
 
-    def __init__(self, inner: Write) -> None:
-        self._inner = inner
+    def __init__(self, write: StagedWrite) -> None:
+        self._write = write
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return self._inner.stage(self._inner.pieces_of_rows(iterator))
+        return self._write.stage(self._write.pieces_of_rows(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._inner.publish(messages, batchId)
+        self._write.publish(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._inner.discard(messages, batchId)
+        self._write.discard(messages, batchId)
 
 
 def _plain(value: Any) -> Any:
@@ -258,6 +258,6 @@ def parse_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool
     return parse_write_options(given, faults_of=partial(write_faults, schema, overwrite=overwrite))
 
 
-def make_inner(options: WriteOptions, schema: StructType) -> Write:
+def make_write(options: WriteOptions, schema: StructType) -> StagedWrite:
     """Raises InvalidOptions."""
-    return Write(options, schema, resolve_content_type(options))
+    return StagedWrite(options, schema, resolve_content_type(options))
