@@ -1,4 +1,4 @@
-"""The columns of a read, and their values gathered into Arrow batches of bounded size."""
+"""The columns of a read, and how large an Arrow batch of them may be."""
 
 from __future__ import annotations
 

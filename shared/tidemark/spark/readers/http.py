@@ -50,31 +50,41 @@ class RanPastTheEnd(Exception):
 
 @dataclass(frozen=True)
 class HttpPage:
-    """An answer whose headers have come: the page's bounds, and the body still to be read."""
+    """A response whose headers have come: the page's bounds, and the body still to be read."""
 
     start: str
     end: str
     incarnation: str
     up_to_date: bool
     is_json: bool
-    answer: urllib3.BaseHTTPResponse
+    response: urllib3.BaseHTTPResponse
 
     def chunks(self) -> Iterator[bytes]:
-        yield from self.answer.stream(_CHUNK_BYTES)
-        self.answer.release_conn()
+        yield from self.response.stream(_CHUNK_BYTES)
+        self.response.release_conn()
 
     def leave(self) -> None:
         """Without its body: read to its end where that is near, so that the connection serves again."""
-        if int(self.answer.headers.get("Content-Length", _CHUNK_BYTES)) < _CHUNK_BYTES:
-            self.answer.drain_conn()
+        if int(self.response.headers.get("Content-Length", _CHUNK_BYTES)) < _CHUNK_BYTES:
+            self.response.drain_conn()
         else:
-            self.answer.close()
+            self.response.close()
 
     def pieces(self) -> Iterator[list[bytes]]:
         """The page's messages, or its bytes, a list at a time."""
         if self.is_json:
             return split_arriving(self.chunks())
         return ([chunk] for chunk in self.chunks())
+
+    def values(self) -> list[bytes]:
+        """All of the page's messages, or its bytes as the only value. Raises RanPastTheEnd."""
+        body = bytearray()
+        for chunk in self.chunks():
+            body += chunk
+            if len(body) > _COMPARABLE_BYTES:
+                self.response.close()
+                raise RanPastTheEnd(f"tidemark: a page of over {_COMPARABLE_BYTES} bytes cannot be cut")
+        return split_array(bytes(body)) if self.is_json else [bytes(body)]
 
 
 class HttpReader:
@@ -96,31 +106,26 @@ class HttpReader:
             after = f"&after={quote(listed['next_cursor'], safe='')}"
 
     def head(self, name: str) -> Head:
+        response = self._client.ask("HEAD", self._connection.stream_url(name), allow=frozenset({404}))
+        if response.status == 404:
+            raise MissingStream(name)
+        tail, incarnation = response.headers["Stream-Next-Offset"], ""
         try:
-            answer = self._client.ask("HEAD", self._connection.stream_url(name))
-        except HttpFault as fault:
-            if fault.status == 404:
-                raise MissingStream(name) from fault
-            raise
-        content_type = answer.headers.get("Content-Type", "application/octet-stream")
-        earliest = answer.headers.get("Stream-Snapshot-Offset", BEGINNING)
-        tail, incarnation = self._incarnation_at(name, answer.headers["Stream-Next-Offset"])
-        return Head(
-            name, Position(earliest, incarnation, content_type), Position(tail, incarnation, content_type)
-        )
-
-    def _incarnation_at(self, name: str, tail: str) -> tuple[str, str]:
-        """Only a read tells it. What was appended, or created again, since the tail was asked
-        for moves the tail with it: the two that are returned belong together."""
-        try:
+            # Only a read tells the incarnation. What is appended, or created again, in between
+            # moves the tail with it: the two that are returned belong together.
             page = self._open(name, tail)
         except HttpFault as fault:
             if fault.status == 404:
                 raise MissingStream(name) from fault
-            # The old tail is none of the new stream's, or the server reads nothing there.
-            return tail, ""
-        page.leave()
-        return page.end, page.incarnation
+            # The tail is none of a new stream's, or the server reads nothing there.
+        else:
+            page.leave()
+            tail, incarnation = page.end, page.incarnation
+        content_type = response.headers.get("Content-Type", "application/octet-stream")
+        earliest = response.headers.get("Stream-Snapshot-Offset", BEGINNING)
+        return Head(
+            name, Position(earliest, incarnation, content_type), Position(tail, incarnation, content_type)
+        )
 
     def check_offset(self, head: Head, offset: str) -> None:
         try:
@@ -140,35 +145,64 @@ class HttpReader:
     ) -> Sequence[StreamPartition]:
         if start.offset == end.offset:
             return []
-        return [StreamPartition(name, end.content_type, end.incarnation, start.offset, end.offset)]
+        incarnation = end.incarnation
+        return [StreamPartition(name, end.content_type, start.offset, end.offset, incarnation=incarnation)]
 
     def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:
         start = partition.start
         while start != partition.end:
-            page = self._page_from(partition, start)
-            if page is None or self._is_anothers(partition, page):
+            page = self._open_retained(partition, start)
+            if page is None:
+                return
+            if partition.incarnation and page.incarnation not in ("", partition.incarnation):
+                page.leave()
+                _lose(partition, f"it was deleted and created again before {partition.end} was read")
                 return
             if page.end == start and page.up_to_date:
-                self._ended_early(partition, start)
+                _lose(partition, f"it ends at {start} now, before {partition.end}")
                 return
-            pieces = self._within(partition, page)
-            for values in _bounded(pieces):
-                yield self._batch(partition, page, values)
-            if is_past(page.end, partition.end):
+            is_last = is_past(page.end, partition.end)
+            pieces = iter([self._cut(partition, page)]) if is_last else page.pieces()
+            end = partition.end if is_last else page.end
+            position = 0
+            for values in pieces:
+                for low in range(0, len(values), BATCH_ROWS):
+                    some = values[low : low + BATCH_ROWS]
+                    yield make_batch(
+                        (self._connection.bucket, partition.name, partition.content_type),
+                        offsets=pa.repeat(pa.scalar(page.start, pa.string()), len(some)),
+                        end_offsets=pa.repeat(pa.scalar(end, pa.string()), len(some)),
+                        positions=pa.array(range(position, position + len(some)), pa.int32()),
+                        values=pa.array(some, pa.binary()),
+                        timestamps=pa.nulls(len(some), pa.timestamp("us", tz="UTC")),
+                    )
+                    position += len(some)
+            if is_last:
                 return
             start = page.end
 
-    def _page_from(self, partition: StreamPartition, start: str) -> HttpPage | None:
-        """The page at `start`, or, where that is gone and may be, at what is retained."""
+    def _open(self, name: str, offset: str) -> HttpPage:
+        url = f"{self._connection.stream_url(name)}?offset={quote(offset, safe='')}"
+        response = self._client.ask("GET", url, stream=True)
+        content_type = response.headers.get("Content-Type", "")
+        end = response.headers["Stream-Next-Offset"]
+        return HttpPage(
+            offset,
+            end,
+            incarnation_in(response.headers.get("ETag", ""), end),
+            response.headers.get("Stream-Up-To-Date", "").lower() == "true",
+            content_type.partition(";")[0].strip().lower() == "application/json",
+            response,
+        )
+
+    def _open_retained(self, partition: StreamPartition, start: str) -> HttpPage | None:
+        """The page at `start`. Where that is gone, and may be, the page at the first retained offset."""
         try:
             return self._open(partition.name, start)
         except HttpFault as fault:
             if fault.status not in (404, 410):
                 raise
-            lost = DataLoss(partition.name, f"offset {start} is not there any more ({fault.status})")
-            if partition.fail_on_data_loss:
-                raise lost from fault
-            _log.warning("%s", lost)
+            _lose(partition, f"offset {start} is not there any more ({fault.status})")
         try:
             retained = self.head(partition.name).earliest.offset
         except MissingStream:
@@ -177,96 +211,46 @@ class HttpReader:
             return None
         return self._open(partition.name, retained)
 
-    def _is_anothers(self, partition: StreamPartition, page: HttpPage) -> bool:
-        """Whether the stream was created again since the partition was planned."""
-        if not (partition.segment and page.incarnation) or partition.segment == page.incarnation:
-            return False
-        page.leave()
-        lost = DataLoss(partition.name, f"it was deleted and created again before {partition.end} was read")
-        if partition.fail_on_data_loss:
-            raise lost
-        _log.warning("%s", lost)
-        return True
-
-    def _open(self, name: str, offset: str) -> HttpPage:
-        url = f"{self._connection.stream_url(name)}?offset={quote(offset, safe='')}"
-        answer = self._client.ask("GET", url, stream=True)
-        content_type = answer.headers.get("Content-Type", "")
-        end = answer.headers["Stream-Next-Offset"]
-        return HttpPage(
-            offset,
-            end,
-            incarnation_in(answer.headers.get("ETag", ""), end),
-            answer.headers.get("Stream-Up-To-Date", "").lower() == "true",
-            content_type.partition(";")[0].strip().lower() == "application/json",
-            answer,
-        )
-
-    def _ended_early(self, partition: StreamPartition, start: str) -> None:
-        if partition.fail_on_data_loss:
-            raise DataLoss(partition.name, f"it ends at {start} now, before {partition.end}")
-
-    def _within(self, partition: StreamPartition, page: HttpPage) -> Iterator[list[bytes]]:
-        """The page's messages before the partition's end."""
-        if not is_past(page.end, partition.end):
-            return page.pieces()
-        return iter([self._cut(partition, page)])
-
     def _cut(self, partition: StreamPartition, page: HttpPage) -> list[bytes]:
-        """A page that runs on beyond the pinned end: more was written since it was pinned."""
-        body = _whole(page)
-        values = split_array(body) if page.is_json else [body]
-        by_position = _cut_by_position(page, partition.end, values)
-        if by_position is not None:
-            return by_position
+        """What a page that runs on beyond the pinned end has before it: more was written since the
+        end was pinned."""
         for _ in range(_COMPARISONS):
+            values = page.values()
+            kept = _cut_by_position(page, partition.end, values)
+            if kept is not None:
+                return kept
             surplus = self._surplus(partition, page.end)
+            if surplus is not None and page.is_json:
+                return values[: len(values) - surplus]
             if surplus is not None:
-                return values[: len(values) - surplus] if page.is_json else [body[: len(body) - surplus]]
+                return [values[0][: len(values[0]) - surplus]]
             page = self._open(partition.name, page.start)
-            body = _whole(page)
-            values = split_array(body) if page.is_json else [body]
+        page.leave()
         raise RanPastTheEnd(
             f"tidemark: stream {partition.name}: a page runs past {partition.end}, and it is written too fast"
             " to find where the page must be cut; read it with transport=dynamodb"
         )
 
     def _surplus(self, partition: StreamPartition, page_end: str) -> int | None:
-        """How many messages, or bytes, lie between the pinned end and the end of the page."""
+        """How many messages, or bytes, lie between the pinned end and the end of the page. None where
+        the server's pages do not end there any more."""
         start, count = partition.end, 0
         while start != page_end:
             page = self._open(partition.name, start)
-            body = _whole(page)
+            values = page.values()
             if is_past(page.end, page_end) or page.end == start:
                 return None
-            count += len(split_array(body)) if page.is_json else len(body)
+            count += len(values) if page.is_json else len(values[0])
             start = page.end
         return count
 
-    def _batch(
-        self, partition: StreamPartition, page: HttpPage, numbered: tuple[int, list[bytes]]
-    ) -> pa.RecordBatch:
-        first, values = numbered
-        rows = len(values)
-        end = partition.end if is_past(page.end, partition.end) else page.end
-        return make_batch(
-            (self._connection.bucket, partition.name, partition.content_type),
-            offsets=pa.repeat(pa.scalar(page.start, pa.string()), rows),
-            end_offsets=pa.repeat(pa.scalar(end, pa.string()), rows),
-            positions=pa.array(range(first, first + rows), pa.int32()),
-            values=pa.array(values, pa.binary()),
-            timestamps=pa.nulls(rows, pa.timestamp("us", tz="UTC")),
-        )
 
-
-def _whole(page: HttpPage) -> bytes:
-    body = bytearray()
-    for chunk in page.chunks():
-        body += chunk
-        if len(body) > _COMPARABLE_BYTES:
-            page.answer.close()
-            raise RanPastTheEnd(f"tidemark: a page of over {_COMPARABLE_BYTES} bytes cannot be cut")
-    return bytes(body)
+def _lose(partition: StreamPartition, what: str) -> None:
+    """Raises DataLoss, unless the reader may go on without what is lost."""
+    lost = DataLoss(partition.name, what)
+    if partition.fail_on_data_loss:
+        raise lost
+    _log.warning("%s", lost)
 
 
 def _cut_by_position(page: HttpPage, end: str, values: list[bytes]) -> list[bytes] | None:
@@ -283,16 +267,6 @@ def _cut_by_position(page: HttpPage, end: str, values: list[bytes]) -> list[byte
         return [values[0][: stop - low]]
     kept = list(takewhile(lambda place: place <= stop, ends))
     return values[: len(kept)] if kept and kept[-1] == stop else None
-
-
-def _bounded(pieces: Iterator[list[bytes]]) -> Iterator[tuple[int, list[bytes]]]:
-    """The messages in lists of a bounded size, each with the number of its first."""
-    first = 0
-    for values in pieces:
-        for start in range(0, len(values), BATCH_ROWS):
-            some = values[start : start + BATCH_ROWS]
-            yield first, some
-            first += len(some)
 
 
 def incarnation_in(etag: str, end: str) -> str:

@@ -9,6 +9,8 @@ from typing import Any, Final, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
+from tidemark.log.chain import Span
+
 #: Of any stream on any server (§8).
 BEGINNING: Final = "-1"
 
@@ -75,19 +77,17 @@ class Head:
 class StreamPartition(InputPartition):
     """What one task reads: the messages of a stream that begin in [start, end).
 
-    `segment` names where they are stored; a stream whose log is in several pieces has partitions
-    of several segments. Over HTTP it is the incarnation, where that is known. `cut` is where
-    the stream leaves the segment for the next one: a fork may do so in the middle of a message
-    of bytes, and inherits the first half.
+    Over DynamoDB they are all in one `span` of the stream's chain. Over HTTP there is no span, but
+    the `incarnation`, where the server tells it.
     """
 
     name: str
     content_type: str
-    segment: str
     start: str
     end: str
+    span: Span | None = None
+    incarnation: str = ""
     fail_on_data_loss: bool = True
-    cut: int | None = None
 
 
 class Reader(Protocol):
