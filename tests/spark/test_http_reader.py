@@ -12,7 +12,7 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key, plan_here, read_here, rows, rows_of
 from tests.support import BYTES, JSON, World
 from tidemark.service.delete import delete
-from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.queries.plan import Positions, plan_partitions
 from tidemark.spark.queries.streaming import Driver

@@ -77,19 +77,19 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
         f"{server.url}/{BUCKET}",
         {"Content-Type": "application/json"},
     )
-    web.ask("PUT", root)
+    web.request("PUT", root)
     large = [orjson.dumps({"key": f"k{index}", "text": "x" * (INLINE_BYTES + 1)}) for index in range(70)]
     for name, bodies in (("small", [b'{"key":1}', b'{"key":2}']), ("large", large)):
-        web.ask("PUT", f"{root}/{name}", headers=json)
+        web.request("PUT", f"{root}/{name}", headers=json)
         for body in bodies:
-            web.ask("POST", f"{root}/{name}", headers=json, body=body)
+            web.request("POST", f"{root}/{name}", headers=json, body=body)
     lake, every = str(tmp_path / "lake"), ["--pattern", ".*"]
     archive = ["archive", *every, "--out", lake, "--checkpoint", str(tmp_path / "checkpoint")]
     consumer = ["--consumer", f"archive={tmp_path / 'checkpoint'}"]
     for _ in range(2):
         run(*archive)
         run("snapshot", *every, "--fold", "last-by-key", *consumer)
-        web.ask("POST", f"{root}/small", headers=json, body=b'{"key":3}')
+        web.request("POST", f"{root}/small", headers=json, body=b'{"key":3}')
     run("stats", *every, *consumer)
     run("stats", *every, *consumer, "--archive", lake)
     staging = ["--staging", f"s3://{LAKE}/staging"]

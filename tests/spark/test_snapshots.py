@@ -87,10 +87,10 @@ def store(request: pytest.FixtureRequest, world: World, server: ThreadedServer, 
     """A bucket's stream `name` holds three messages that end at 4, 8 and 13."""
     web, root = HttpClient(None, retry_seconds=5), f"{server.url}/{name}"
     headers = {"Content-Type": "application/json"}
-    web.ask("PUT", root)
-    web.ask("PUT", f"{root}/{name}", headers=headers)
+    web.request("PUT", root)
+    web.request("PUT", f"{root}/{name}", headers=headers)
     for number in (111, 222, 3333):
-        web.ask("POST", f"{root}/{name}", headers=headers, body=str(number).encode())
+        web.request("POST", f"{root}/{name}", headers=headers, body=str(number).encode())
     where = {"url": server.url} if request.param == "http" else table_options(world)
     return connect_snapshots(
         parse_read_options(where | {"bucket": name, "subscribe": name}, streaming=False).connection
@@ -107,7 +107,7 @@ def test_a_snapshot_is_found_as_it_was_published(
     body = b"[" + b" " * size + b"]"
     store.publish(name, render_offset(8), "application/json", body)
     assert store.latest(name) == PublishedSnapshot(render_offset(8), body)
-    whole = HttpClient(None, retry_seconds=5).ask("GET", f"{server.url}/{name}/{name}/bootstrap").data
+    whole = HttpClient(None, retry_seconds=5).request("GET", f"{server.url}/{name}/{name}/bootstrap").data
     assert body in whole
     assert (b"3333" in whole) == (size == 10)
 

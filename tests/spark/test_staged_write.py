@@ -18,7 +18,7 @@ from tests.spark.streams import filled, key, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.service.delete import delete
 from tidemark.spark.clients.storage import s3_client
-from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.staging import bodies, manifest
 from tidemark.spark.staging.bodies import decode_bodies, encode_body

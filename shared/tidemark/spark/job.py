@@ -10,11 +10,12 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tidemark.spark.options.connection import CONNECTION_OPTIONS, InvalidOptions
+from tidemark.spark.options.connection import CONNECTION_OPTIONS
+from tidemark.spark.options.given import InvalidOptions
 
 #: How often a job that runs long says how far it is.
 TELL_SECONDS: Final = 15.0
@@ -111,16 +112,11 @@ def find_java() -> None:
         raise JobFailed("Java is missing: Spark needs Java 17 or newer, on the PATH or at JAVA_HOME")
 
 
-def _is_submitted(environment: Mapping[str, str]) -> bool:
-    """Whether a JVM started this: then master, memory and all else were said to that one, by
-    `spark-submit`, EMR or Glue."""
-    return "PYSPARK_GATEWAY_PORT" in environment
-
-
 def open_session(name: str) -> Any:
     """The session of whoever submitted this, or a local one on loopback."""
-    submitted = _is_submitted(os.environ)
-    if not submitted:
+    # Where a JVM started this, `spark-submit`, EMR or Glue has set master, memory and all else.
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not is_submitted:
         find_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -129,19 +125,17 @@ def open_session(name: str) -> Any:
     from tidemark.spark import register
 
     builder = SparkSession.builder.appName(f"tidemark-{name}").config("spark.sql.session.timeZone", "UTC")
-    spark = (builder if submitted else _local(builder)).getOrCreate()
+    if not is_submitted:
+        builder = (
+            builder.master(os.environ.get("MASTER", "local[2]"))
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "4")
+        )
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     return spark
-
-
-def _local(builder: Any) -> Any:
-    return (
-        builder.master(os.environ.get("MASTER", "local[2]"))
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "4")
-    )
 
 
 def run(

@@ -1,19 +1,17 @@
-"""HTTP to a Durable Streams server: pooled, patient, and told apart by what an answer means."""
+"""HTTP to a Durable Streams server: pooled connections, retries, and an error for every refusal."""
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import urllib3
 
-#: Answers after which the same request may succeed a moment later.
-PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+from tidemark.spark.clients.retry import retry
+
+#: Statuses after which the same request may succeed a moment later.
+RETRYABLE: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_FIRST_DELAY_SECONDS: Final = 0.05
-_LONGEST_DELAY_SECONDS: Final = 5.0
 _TIMEOUT: Final = urllib3.Timeout(connect=5, read=60)
 #: Redirects are followed (a snapshot may lie elsewhere), without the token if to another host;
 #: what else is tried again is decided here and not there.
@@ -22,12 +20,16 @@ _SHOWN_BYTES: Final = 300
 
 
 class HttpFault(Exception):
-    """The server said no, or said nothing however often it was asked (status 0)."""
+    """The server refused, or did not respond however often it was asked (status 0)."""
 
     def __init__(self, method: str, url: str, status: int, text: str) -> None:
         super().__init__(f"tidemark: {method} {url}: {status or 'no answer'} {text}")
         self.status = status
         self.text = text
+
+
+class RetryableHttpFault(HttpFault):
+    """The same request may succeed a moment later."""
 
 
 class HttpClient:
@@ -38,7 +40,7 @@ class HttpClient:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._retry_seconds = retry_seconds
 
-    def ask(
+    def request(
         self,
         method: str,
         url: str,
@@ -49,13 +51,14 @@ class HttpClient:
         redirect: bool = True,
         allow: frozenset[int] = frozenset(),
     ) -> urllib3.BaseHTTPResponse:
-        """The answer, once it is a 2xx or one of `allow`. Raises HttpFault.
+        """The response, once it is a 2xx or one of `allow`. Raises HttpFault.
 
         With `stream` the body is still to be read, and to be released.
         """
-        for pause in patience(self._retry_seconds):
+
+        def once() -> urllib3.BaseHTTPResponse:
             try:
-                answer = self._pool.request(
+                response = self._pool.request(
                     method,
                     url,
                     headers=self._headers | dict(headers or {}),
@@ -64,28 +67,11 @@ class HttpClient:
                     redirect=redirect and method in ("GET", "HEAD"),
                 )
             except urllib3.exceptions.HTTPError as failure:
-                pause(HttpFault(method, url, 0, str(failure)))
-                continue
-            if 200 <= answer.status < 300 or answer.status in allow:
-                return answer
-            fault = HttpFault(method, url, answer.status, answer.data[:_SHOWN_BYTES].decode(errors="replace"))
-            if answer.status not in PASSING:
-                raise fault
-            pause(fault)
-        raise AssertionError("unreachable")
+                raise RetryableHttpFault(method, url, 0, str(failure)) from failure
+            if 200 <= response.status < 300 or response.status in allow:
+                return response
+            fault = RetryableHttpFault if response.status in RETRYABLE else HttpFault
+            text = response.data[:_SHOWN_BYTES].decode(errors="replace")
+            raise fault(method, url, response.status, text)
 
-
-def patience(seconds: float) -> Iterator[Callable[[Exception], None]]:
-    """For each try a function that waits before the next one, longer each time, or raises the
-    fault once the time is up."""
-    deadline = time.monotonic() + seconds
-    delay = _FIRST_DELAY_SECONDS
-
-    def pause(fault: Exception) -> None:
-        if time.monotonic() + delay > deadline:
-            raise fault
-        time.sleep(random.uniform(0.5, 1) * delay)
-
-    while True:
-        yield pause
-        delay = min(_LONGEST_DELAY_SECONDS, 2 * delay)
+        return retry(once, self._retry_seconds, RetryableHttpFault)

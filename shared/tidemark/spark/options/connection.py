@@ -1,27 +1,18 @@
-"""Options that reads and writes share, and how any of them is checked: as a whole, before
-anything is read or written (`read_options.py`, `write_options.py`).
-
-Spark hands options on with their names in lower case; here they are found whichever way they
-are written. Every fault is named at once, not the first one alone.
-"""
+"""Where the streams are: the options that reads and writes share."""
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import quote, urlsplit
 
-from tidemark.protocol.errors import Malformed
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.settings import Settings
+from tidemark.spark.options.given import GivenOptions, parse_seconds
 
-T = TypeVar("T")
-
-MEGABYTE: Final = 1024 * 1024
 _BUCKET: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
 #: What stands for itself in a URL's path (RFC 3986 §3.3).
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;="
@@ -39,16 +30,6 @@ CONNECTION_OPTIONS: Final = (
     "token",
     "retrySeconds",
 )
-#: Spark's own, which reach every source and sink.
-SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "mergeschema"})
-
-
-class InvalidOptions(ValueError):
-    """All that is wrong with the options of one read or write."""
-
-    def __init__(self, faults: list[str]) -> None:
-        self.faults = faults
-        super().__init__("tidemark: " + "; ".join(faults))
 
 
 class Transport(Enum):
@@ -80,47 +61,11 @@ class ConnectionOptions:
         return f"{self.url}{self.stream_path}/{quote(name, safe=_PATH_CHARACTERS)}"
 
 
-class GivenOptions:
-    """What is asked for, by any spelling of the options' names, and the faults found on the way."""
-
-    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
-        self._given = {name.lower(): str(value) for name, value in dict(given).items()}
-        self.faults: list[str] = []
-        self._name_unknown(known)
-
-    def _name_unknown(self, known: tuple[str, ...]) -> None:
-        by_lower = {name.lower(): name for name in known}
-        for name in sorted(self._given.keys() - by_lower.keys() - SPARKS_OWN):
-            near = difflib.get_close_matches(name, by_lower, n=1)
-            hint = f"did you mean {by_lower[near[0]]}?" if near else f"known: {', '.join(known)}"
-            self.faults.append(f"unknown option {name} ({hint})")
-
-    def has(self, name: str) -> bool:
-        return name.lower() in self._given
-
-    def text(self, name: str, default: str | None = None) -> str | None:
-        return self._given.get(name.lower()) or default
-
-    def parse(self, name: str, default: T, parse: Callable[[str], T]) -> T:
-        text = self.text(name)
-        if text is None:
-            return default
-        try:
-            return parse(text)
-        except (ValueError, Malformed) as fault:
-            self.faults.append(f"{name}: {fault}")
-            return default
-
-    def finish(self) -> None:
-        if self.faults:
-            raise InvalidOptions(self.faults)
-
-
 def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> ConnectionOptions:
     settings = Settings.from_environment(environment)
     default = Transport.HTTP if asked.has("url") else Transport.DYNAMODB
-    transport = asked.parse("transport", default, _transport)
-    bucket = asked.parse("bucket", PLAIN_BUCKET, _bucket)
+    transport = asked.parse("transport", default, parse_transport)
+    bucket = asked.parse("bucket", PLAIN_BUCKET, parse_bucket)
     plain = "/v1/stream" if bucket == PLAIN_BUCKET else f"/{bucket}"
     endpoint = environment.get("AWS_ENDPOINT_URL")
     _check_transport(asked, transport)
@@ -134,10 +79,10 @@ def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> Con
             "dynamodbEndpoint", environment.get("AWS_ENDPOINT_URL_DYNAMODB") or endpoint
         ),
         s3_endpoint=asked.text("s3Endpoint", environment.get("AWS_ENDPOINT_URL_S3") or endpoint),
-        url=asked.parse("url", "", _url),
-        stream_path=asked.parse("streamPath", plain, _stream_path),
+        url=asked.parse("url", "", parse_url),
+        stream_path=asked.parse("streamPath", plain, parse_stream_path),
         token=asked.text("token"),
-        retry_seconds=asked.parse("retrySeconds", ConnectionOptions.retry_seconds, _seconds),
+        retry_seconds=asked.parse("retrySeconds", ConnectionOptions.retry_seconds, parse_seconds),
     )
 
 
@@ -152,45 +97,27 @@ def _check_transport(asked: GivenOptions, transport: Transport) -> None:
         asked.faults.append(f"{', '.join(given)} cannot go with transport={transport.value}")
 
 
-def parse_size(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise ValueError(f"must be a whole number of bytes above 0, got {text!r}")
-    return int(text)
-
-
-def _seconds(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"must be a whole number of seconds, got {text!r}")
-    return int(text)
-
-
-def parse_boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(f"must be true or false, got {text!r}")
-    return text.lower() == "true"
-
-
-def _transport(text: str) -> Transport:
+def parse_transport(text: str) -> Transport:
     try:
         return Transport(text.lower())
     except ValueError:
         raise ValueError(f"must be dynamodb or http, got {text!r}") from None
 
 
-def _bucket(text: str) -> str:
+def parse_bucket(text: str) -> str:
     if text != PLAIN_BUCKET and not _BUCKET.fullmatch(text):
         raise ValueError(f"must be 4 to 64 of a-z 0-9 _ -, got {text!r}")
     return text
 
 
-def _url(text: str) -> str:
+def parse_url(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
         raise ValueError(f"must look like https://host, got {text!r}")
     return text.rstrip("/")
 
 
-def _stream_path(text: str) -> str:
+def parse_stream_path(text: str) -> str:
     if not text.startswith("/"):
         raise ValueError(f"must begin with /, got {text!r}")
     return text.rstrip("/")

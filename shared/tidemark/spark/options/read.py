@@ -12,14 +12,11 @@ from typing import Final
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.spark.options.connection import (
     CONNECTION_OPTIONS,
-    MEGABYTE,
     ConnectionOptions,
-    GivenOptions,
     Transport,
-    parse_boolean,
     parse_connection,
-    parse_size,
 )
+from tidemark.spark.options.given import MEGABYTE, GivenOptions, parse_boolean, parse_size
 
 READ_OPTIONS: Final = (
     "path",
@@ -120,7 +117,7 @@ def _parse_subscription(
     if len(given) != 1:
         found = f"got {' and '.join(given)}" if given else "got neither"
         asked.faults.append(f"give either subscribe (or load('stream')) or subscribePattern, {found}")
-    pattern = asked.parse("subscribePattern", None, _pattern)
+    pattern = asked.parse("subscribePattern", None, parse_pattern)
     if pattern is not None and connection.transport is Transport.HTTP and connection.bucket == PLAIN_BUCKET:
         asked.faults.append("subscribePattern over HTTP needs bucket: only a bucket's streams can be listed")
     if asked.text("path"):
@@ -158,7 +155,7 @@ def parse_where(text: str) -> Where:
     return given
 
 
-def _pattern(text: str) -> str:
+def parse_pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as fault:

@@ -9,15 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemark.protocol.content_type import ContentType, parse_content_type
-from tidemark.spark.options.connection import (
-    CONNECTION_OPTIONS,
-    MEGABYTE,
-    ConnectionOptions,
-    GivenOptions,
-    parse_boolean,
-    parse_connection,
-    parse_size,
-)
+from tidemark.spark.options.connection import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
+from tidemark.spark.options.given import MEGABYTE, GivenOptions, parse_boolean, parse_size
 
 WRITE_OPTIONS: Final = (
     "stream",
@@ -77,22 +70,22 @@ def parse_write_options(
         create_streams=asked.parse("createStreams", False, parse_boolean),
         join_rows=asked.parse("joinRows", False, parse_boolean),
         staging_dir=(asked.text("stagingDir") or "").rstrip("/"),
-        producer_id=asked.parse("producerId", None, _producer_id),
-        bytes_per_append=asked.parse("bytesPerAppend", MEGABYTE, _append_size),
+        producer_id=asked.parse("producerId", None, parse_producer_id),
+        bytes_per_append=asked.parse("bytesPerAppend", MEGABYTE, parse_append_size),
     )
     asked.faults += faults_of(options)
     asked.finish()
     return options
 
 
-def _append_size(text: str) -> int:
+def parse_append_size(text: str) -> int:
     size = parse_size(text)
     if size > 4 * MEGABYTE:
         raise ValueError(f"must be at most {4 * MEGABYTE}, what one append may hold, got {size}")
     return size
 
 
-def _producer_id(text: str) -> str:
+def parse_producer_id(text: str) -> str:
     if len(text) > 200 or not re.fullmatch(r"[A-Za-z0-9._:-]+", text):
         raise ValueError(f"must be 1 to 200 of letters, digits and . _ : -, got {text!r}")
     return text

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
-from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import Earliest, Latest, ReadOptions
 from tidemark.spark.readers.port import (
     BadOffset,
@@ -24,7 +24,7 @@ from tidemark.spark.readers.port import (
 
 Positions = Mapping[str, Position]
 
-_LOOKS_AT_ONCE: Final = 16
+_HEADS_AT_ONCE: Final = 16
 
 
 def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
@@ -32,16 +32,15 @@ def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
     names: Iterable[str] = options.names
     if options.pattern is not None:
         names = reader.names(re.compile(options.pattern))
-    with ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
-        heads = pool.map(lambda name: _head(reader, name), names)
-        return {head.name: head for head in heads if head is not None}
 
+    def head_of(name: str) -> Head | None:
+        try:
+            return reader.head(name)
+        except MissingStream:
+            return None
 
-def _head(reader: Reader, name: str) -> Head | None:
-    try:
-        return reader.head(name)
-    except MissingStream:
-        return None
+    with ThreadPoolExecutor(_HEADS_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
+        return {head.name: head for head in pool.map(head_of, names) if head is not None}
 
 
 def require_all(options: ReadOptions, heads: Mapping[str, Head]) -> None:
@@ -84,19 +83,17 @@ def pin_positions(
             found.append(positions_of(options, reader, heads))
         except InvalidOptions as fault:
             faults += fault.faults
-    faults = faults or _crossed(*found)
     if faults:
         raise InvalidOptions(faults)
     starts, ends = found
-    return starts, ends
-
-
-def _crossed(starts: Positions, ends: Positions) -> list[str]:
-    return [
+    crossed = [
         f"startingOffsets: {name}: {starts[name].offset} lies beyond where it is to end, {end.offset}"
         for name, end in sorted(ends.items())
         if is_past(starts[name].offset, end.offset)
     ]
+    if crossed:
+        raise InvalidOptions(crossed)
+    return starts, ends
 
 
 def _given_positions(
@@ -104,27 +101,25 @@ def _given_positions(
 ) -> dict[str, Position]:
     positions, faults = {}, []
     for name, head in heads.items():
-        try:
-            positions[name] = _given_position(wanted[name], options, reader, head)
-        except BadOffset as fault:
-            faults.append(f"{option}: {fault}")
+        offset = wanted[name]
+        if offset in ("earliest", "-1"):
+            positions[name] = head.earliest
+        elif offset in ("latest", "now"):
+            positions[name] = head.tail
+        elif offset < head.earliest.offset:
+            if options.fail_on_data_loss:
+                first = head.earliest.offset
+                raise DataLoss(name, f"{offset} lies below {first}, the first that is retained")
+            positions[name] = head.earliest
+        else:
+            try:
+                reader.check_offset(head, offset)
+            except BadOffset as fault:
+                faults.append(f"{option}: {fault}")
+            positions[name] = Position(offset, head.tail.incarnation, head.tail.content_type)
     if faults:
         raise InvalidOptions(faults)
     return positions
-
-
-def _given_position(text: str, options: ReadOptions, reader: Reader, head: Head) -> Position:
-    if text in ("earliest", "-1"):
-        return head.earliest
-    if text in ("latest", "now"):
-        return head.tail
-    if text < head.earliest.offset:
-        loss = DataLoss(head.name, f"{text} lies below {head.earliest.offset}, the first that is retained")
-        if options.fail_on_data_loss:
-            raise loss
-        return head.earliest
-    reader.check_offset(head, text)
-    return Position(text, head.tail.incarnation, head.tail.content_type)
 
 
 def plan_partitions(
@@ -133,46 +128,32 @@ def plan_partitions(
     """Every stream's messages between its two positions. Raises DataLoss."""
     partitions: list[StreamPartition] = []
     for name, end in ends.items():
-        start = _comparable(options, reader, name, starts.get(name), end)
+        start = _start_before(end, options, reader, name, starts.get(name))
         if reader.backlog(start, end) > 0:
-            planned = reader.partitions(name, start, end, options.bytes_per_partition)
-            partitions += [_with_policy(partition, options) for partition in planned]
-    return partitions
-
-
-def _with_policy(partition: StreamPartition, options: ReadOptions) -> StreamPartition:
+            partitions += reader.partitions(name, start, end, options.bytes_per_partition)
     if options.fail_on_data_loss:
-        return partition
-    return replace(partition, fail_on_data_loss=False)
+        return partitions
+    return [replace(partition, fail_on_data_loss=False) for partition in partitions]
 
 
-def _comparable(
-    options: ReadOptions, reader: Reader, name: str, start: Position | None, end: Position
+def _start_before(
+    end: Position, options: ReadOptions, reader: Reader, name: str, start: Position | None
 ) -> Position:
     """Where to begin reading towards `end`: at the beginning of a stream that is new, or that
     was deleted and created again; in the second case what was not read is lost."""
     if start is not None and not start.is_of_another(end) and not is_past(start.offset, end.offset):
         return start
     if start is not None and options.fail_on_data_loss:
-        raise DataLoss(name, _created_again(start, end))
-    return _beginning(reader, name, end)
-
-
-def _created_again(start: Position, end: Position) -> str:
-    what = "it was deleted and created again since it was last read"
-    if start.is_of_another(end):
-        return what
-    return f"{what}: it ends at {end.offset} now, and {start.offset} was read already"
-
-
-def _beginning(reader: Reader, name: str, end: Position) -> Position:
+        what = "it was deleted and created again since it was last read"
+        if not start.is_of_another(end):
+            what += f": it ends at {end.offset} now, and {start.offset} was read already"
+        raise DataLoss(name, what)
+    beginning = Position(reader.beginning, end.incarnation, end.content_type)
     try:
         earliest = reader.head(name).earliest
     except MissingStream:
-        earliest = None
-    if earliest is not None and not earliest.is_of_another(end):
-        return earliest
-    return Position(reader.beginning, end.incarnation, end.content_type)
+        return beginning
+    return beginning if earliest.is_of_another(end) else earliest
 
 
 def within_limit(
@@ -182,7 +163,7 @@ def within_limit(
     share of it by how far behind it is."""
     if options.limit_bytes is None:
         return dict(ends)
-    known = {name: _comparable(options, reader, name, starts.get(name), end) for name, end in ends.items()}
+    known = {name: _start_before(end, options, reader, name, starts.get(name)) for name, end in ends.items()}
     backlogs = {name: reader.backlog(known[name], end) for name, end in ends.items()}
     total = sum(backlogs.values())
     if total <= options.limit_bytes:

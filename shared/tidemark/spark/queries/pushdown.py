@@ -12,7 +12,6 @@ from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.spark.options.connection import Transport
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.queries.plan import Positions
-from tidemark.spark.readers.port import Position
 
 #: By kind of comparison: from which place on messages may begin, and before which; of the place
 #: that they are compared with. Offsets are compared as text, and as 16 digits that is the same.
@@ -37,22 +36,15 @@ class PushedFilters:
 
     def take(self, filters: Iterable[Any]) -> Iterable[Any]:
         """Keeps what it understands and gives back the rest, which Spark then evaluates."""
-        for each in filters:
-            if not (self._take_name(each) or self._take_bucket(each) or self._take_offset(each)):
-                yield each
-
-    def _take_name(self, condition: Any) -> bool:
-        wanted = _values_of("stream", condition)
-        if wanted is not None:
-            self.names = wanted if self.names is None else self.names & wanted
-        return wanted is not None
-
-    def _take_bucket(self, condition: Any) -> bool:
-        """A read is of one bucket."""
-        wanted = _values_of("bucket", condition)
-        if wanted is not None and self.options.connection.bucket not in wanted:
-            self.names = frozenset()
-        return wanted is not None
+        for condition in filters:
+            streams, buckets = _values_of("stream", condition), _values_of("bucket", condition)
+            if streams is not None:
+                self.names = streams if self.names is None else self.names & streams
+            elif buckets is not None:
+                # A read is of one bucket.
+                self.names = self.names if self.options.connection.bucket in buckets else frozenset()
+            elif not self._take_offset(condition):
+                yield condition
 
     def _take_offset(self, condition: Any) -> bool:
         """Only where a row is a message and its offset a place in the stream."""
@@ -86,21 +78,14 @@ class PushedFilters:
         """The positions brought nearer to each other; streams of which nothing is left are left out."""
         if not self.low and self.high is None:
             return starts, ends
-        nearer = {
-            name: self._between(int(starts[name].offset), int(end.offset)) for name, end in ends.items()
-        }
-        left = {name: (low, high) for name, (low, high) in nearer.items() if low < high}
-        return (
-            {name: _moved(starts[name], low) for name, (low, _) in left.items()},
-            {name: _moved(ends[name], high) for name, (_, high) in left.items()},
-        )
-
-    def _between(self, start: int, end: int) -> tuple[int, int]:
-        return max(start, self.low), end if self.high is None else min(end, self.high)
-
-
-def _moved(position: Position, place: int) -> Position:
-    return dataclasses.replace(position, offset=render_offset(place))
+        nearer_starts, nearer_ends = {}, {}
+        for name, end in ends.items():
+            low = max(int(starts[name].offset), self.low)
+            high = int(end.offset) if self.high is None else min(int(end.offset), self.high)
+            if low < high:
+                nearer_starts[name] = dataclasses.replace(starts[name], offset=render_offset(low))
+                nearer_ends[name] = dataclasses.replace(end, offset=render_offset(high))
+        return nearer_starts, nearer_ends
 
 
 def _column(condition: Any) -> str | None:

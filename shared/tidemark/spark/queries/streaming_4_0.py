@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.datasource import InputPartition
 
-from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.queries.plan import Positions, within_limit
 from tidemark.spark.queries.streaming import Offset, StreamReaderBase, decode_offset, encode_offset
@@ -17,7 +17,13 @@ class StreamReader(StreamReaderBase):
     _position: Positions | None = None
 
     def __init__(self, options: ReadOptions) -> None:
-        _refuse_unseen_trigger(options)
+        if options.limit_bytes is not None and not options.assume_processing_time:
+            why = (
+                "maxOffsetsPerTrigger on this version of Spark: with trigger AvailableNow it would stop"
+                " after one batch with data unread, and a source cannot see the trigger before Spark 4.2;"
+                " leave the limit out, or set assumeProcessingTime to true where the trigger is another one"
+            )
+            raise InvalidOptions([why])
         super().__init__(options)
 
     def initialOffset(self) -> Offset:
@@ -33,13 +39,3 @@ class StreamReader(StreamReaderBase):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         self._position = decode_offset(end)
         return super().partitions(start, end)
-
-
-def _refuse_unseen_trigger(options: ReadOptions) -> None:
-    if options.limit_bytes is not None and not options.assume_processing_time:
-        why = (
-            "maxOffsetsPerTrigger on this version of Spark: with trigger AvailableNow it would stop"
-            " after one batch with data unread, and a source cannot see the trigger before Spark 4.2;"
-            " leave the limit out, or set assumeProcessingTime to true where the trigger is another one"
-        )
-        raise InvalidOptions([why])

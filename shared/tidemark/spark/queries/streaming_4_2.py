@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tidemark.spark.queries.plan import Positions, within_limit
 from tidemark.spark.queries.streaming import Offset, StreamReaderBase, decode_offset, encode_offset
-from tidemark.spark.readers.port import Position, is_past
+from tidemark.spark.readers.port import is_past
 
 
 class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
@@ -27,24 +27,18 @@ class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         starts = decode_offset(start)
-        tails = self.driver.tails() if self._target is None else self._up_to_target(starts)
+        tails = dict(self.driver.tails() if self._target is None else self._target)
+        if self._target is not None:
+            # What was there when the query began, and nothing newer. A batch may begin beyond it,
+            # where an earlier run had already planned to read.
+            for name, end in self._target.items():
+                begin = starts.get(name, end)
+                if begin.incarnation == end.incarnation and is_past(begin.offset, end.offset):
+                    tails[name] = begin
         ends = self.driver.with_gone(starts, tails)
         if isinstance(limit, ReadAllAvailable):
             return encode_offset(ends)
         return encode_offset(within_limit(self._options, self.driver.reader, starts, ends))
 
-    def _up_to_target(self, starts: Positions) -> Positions:
-        """What was there when the query began, and nothing newer: it may begin beyond, where an
-        earlier run had already planned to."""
-        assert self._target is not None
-        return {name: _later(starts.get(name), end) for name, end in self._target.items()}
-
     def reportLatestOffset(self) -> Offset | None:
         return encode_offset(self.driver.tails()) or None
-
-
-def _later(start: Position | None, end: Position) -> Position:
-    """Of two in one incarnation; of a stream that was created again, its own."""
-    if start is None or start.incarnation != end.incarnation or not is_past(start.offset, end.offset):
-        return end
-    return start

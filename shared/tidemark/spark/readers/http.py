@@ -99,14 +99,14 @@ class HttpReader:
         found: list[str] = []
         root, after = f"{self._connection.url}{self._connection.stream_path}/streams?limit=1000", ""
         while True:
-            listed = orjson.loads(self._client.ask("GET", root + after).data)
+            listed = orjson.loads(self._client.request("GET", root + after).data)
             found += [each["stream_id"] for each in listed["streams"]]
             if not listed.get("has_more"):
                 return [name for name in found if pattern.fullmatch(name)]
             after = f"&after={quote(listed['next_cursor'], safe='')}"
 
     def head(self, name: str) -> Head:
-        response = self._client.ask("HEAD", self._connection.stream_url(name), allow=frozenset({404}))
+        response = self._client.request("HEAD", self._connection.stream_url(name), allow=frozenset({404}))
         if response.status == 404:
             raise MissingStream(name)
         tail, incarnation = response.headers["Stream-Next-Offset"], ""
@@ -183,7 +183,7 @@ class HttpReader:
 
     def _open(self, name: str, offset: str) -> HttpPage:
         url = f"{self._connection.stream_url(name)}?offset={quote(offset, safe='')}"
-        response = self._client.ask("GET", url, stream=True)
+        response = self._client.request("GET", url, stream=True)
         content_type = response.headers.get("Content-Type", "")
         end = response.headers["Stream-Next-Offset"]
         return HttpPage(

@@ -158,14 +158,13 @@ def floors_of(taken: list[dict[str, Position]]) -> dict[str, Position] | None:
     if not taken:
         return None
     shared = set.intersection(*(set(positions) for positions in taken))
-    floors = {name: _least([positions[name] for positions in taken]) for name in shared}
-    return {name: floor for name, floor in floors.items() if floor is not None}
-
-
-def _least(positions: list[Position]) -> Position | None:
-    least = positions[0]
-    for each in positions[1:]:
-        if each.is_of_another(least):
-            return None
-        least = each if is_past(least.offset, each.offset) else least
-    return least
+    floors: dict[str, Position] = {}
+    for name in shared:
+        least, *others = (positions[name] for positions in taken)
+        for position in others:
+            if position.is_of_another(least):
+                break
+            least = position if is_past(least.offset, position.offset) else least
+        else:
+            floors[name] = least
+    return floors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from urllib.parse import urljoin, urlsplit
 
 import orjson
@@ -11,7 +11,7 @@ import orjson
 from tidemark.blobs.store import snapshot_blob_key
 from tidemark.log.lifecycle import load_stream
 from tidemark.protocol.content_type import parse_content_type
-from tidemark.protocol.errors import Refused, SnapshotNotFound
+from tidemark.protocol.errors import Busy, Refused, SnapshotNotFound, Unavailable
 from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import existing
@@ -20,9 +20,9 @@ from tidemark.service.read_snapshot import latest_snapshot
 from tidemark.service.stores import Stores
 from tidemark.service.upload_snapshot import begin_upload
 from tidemark.spark.clients.http import REDIRECTS, HttpClient, HttpFault
+from tidemark.spark.clients.retry import retry
 from tidemark.spark.clients.storage import connect_blobs, connect_table
 from tidemark.spark.options.connection import ConnectionOptions, Transport
-from tidemark.spark.writer.publish import patiently
 
 #: Somebody published a later one, or the stream was created again: theirs counts.
 _CONFLICTS: Final = frozenset({404, 409, 410})
@@ -70,7 +70,7 @@ class HttpSnapshots:
     def latest(self, stream: str) -> PublishedSnapshot | None:
         """The first answer says which that can: a large one's bytes lie elsewhere, and say nothing."""
         url = self._url(stream)
-        answer = self._client.ask("GET", url, redirect=False, allow=REDIRECTS | {404})
+        answer = self._client.request("GET", url, redirect=False, allow=REDIRECTS | {404})
         if answer.status == 404:
             return None
         offset = answer.headers.get(_OFFSET)
@@ -78,7 +78,7 @@ class HttpSnapshots:
             if answer.status not in REDIRECTS:
                 break
             url = urljoin(url, answer.headers["Location"])
-            answer = self._at(url).ask("GET", url, redirect=False, allow=REDIRECTS)
+            answer = self._at(url).request("GET", url, redirect=False, allow=REDIRECTS)
             offset = offset or answer.headers.get(_OFFSET)
         if offset is None or answer.status in REDIRECTS:
             raise SnapshotRefused(
@@ -94,17 +94,13 @@ class HttpSnapshots:
         url, headers = self._url(stream, offset), {"Content-Type": content_type}
         try:
             if len(body) > MAX_ANSWER_BYTES:
-                headers["Snapshot-Upload"], body = self._upload(url, body), b""
-            self._client.ask("PUT", url, headers=headers, body=body)
+                # What is too large for a request goes straight to S3 (docs/buckets-and-snapshots.md).
+                begun = orjson.loads(self._client.request("POST", f"{url}/upload").data)
+                self._bare.request("PUT", begun["url"], body=body)
+                headers["Snapshot-Upload"], body = begun["upload"], b""
+            self._client.request("PUT", url, headers=headers, body=body)
         except HttpFault as fault:
             raise SnapshotRefused(fault.status, str(fault)) from fault
-
-    def _upload(self, url: str, body: bytes) -> str:
-        """What is too large for a request goes straight to S3 (docs/buckets-and-snapshots.md)."""
-        begun = orjson.loads(self._client.ask("POST", f"{url}/upload").data)
-        self._bare.ask("PUT", begun["url"], body=body)
-        upload: str = begun["upload"]
-        return upload
 
 
 class LogSnapshots:
@@ -130,19 +126,17 @@ class LogSnapshots:
         assert place is not None, "an offset of this transport"
         kind = parse_content_type(content_type)
 
-        def once() -> Any:
-            if len(body) <= MAX_ANSWER_BYTES:
-                return publish_snapshot(self._stores, key, PublishRequest(place, kind, body))
-            return publish_snapshot(self._stores, key, self._uploaded(key, place, kind, body))
+        def once() -> None:
+            request = PublishRequest(place, kind, body)
+            if len(body) > MAX_ANSWER_BYTES:
+                # What is too large for one response is put together for its readers when it is published.
+                upload = begin_upload(self._stores, key, place).id
+                record = existing(load_stream(self._stores.table, key))
+                self._stores.blobs.put(snapshot_blob_key(record.incarnation, place, upload.mark), body)
+                request = PublishRequest(place, kind, upload=upload)
+            publish_snapshot(self._stores, key, request)
 
         try:
-            patiently(once, self._retry_seconds)
+            retry(once, self._retry_seconds, Busy, Unavailable)
         except Refused as refusal:
             raise SnapshotRefused(refusal.status, f"{stream}: {refusal.message}") from refusal
-
-    def _uploaded(self, key: StreamKey, place: int, kind: Any, body: bytes) -> PublishRequest:
-        """What is too large for one answer is put together for its readers when it is published."""
-        upload = begin_upload(self._stores, key, place).id
-        record = existing(load_stream(self._stores.table, key))
-        self._stores.blobs.put(snapshot_blob_key(record.incarnation, place, upload.mark), body)
-        return PublishRequest(place, kind, upload=upload)

@@ -29,16 +29,13 @@ def decode_bodies(read: Callable[[int, int], bytes], start: int, length: int) ->
         place += len(piece)
         held += piece
         low = 0
-        while (high := _end_of_body(held, low)) <= len(held):
-            yield held[low + _PREFIX_BYTES : high]
+        while low + _PREFIX_BYTES <= len(held):
+            begin = low + _PREFIX_BYTES
+            high = begin + int.from_bytes(held[low:begin], "big")
+            if high > len(held):
+                break
+            yield held[begin:high]
             low = high
         held = held[low:]
         if not piece:
             raise EOFError(f"a staged file ends at {place}, before {end}")
-
-
-def _end_of_body(held: bytes, low: int) -> int:
-    """Beyond what is held, where not even the length is there yet."""
-    prefix = held[low : low + _PREFIX_BYTES]
-    whole = int.from_bytes(prefix, "big") if len(prefix) == _PREFIX_BYTES else len(held)
-    return low + _PREFIX_BYTES + whole

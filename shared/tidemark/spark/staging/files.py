@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from botocore.exceptions import ClientError
 
 from tidemark.spark.clients.storage import s3_client
-from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.write import WriteOptions
 
 #: What somebody already holds: with `If-None-Match`, or while another puts the same name.

@@ -75,26 +75,22 @@ class Chunker:
             self._flush(stream, keep_last=False)
 
     def _check(self, values: pa.Array) -> None:
+        lengths = pc.binary_length(values)
         if values.null_count:
             self._refuse(values.is_null().index(True).as_py(), "the value is null", b"")
-        longest = pc.max(pc.binary_length(values)).as_py() or 0
+        longest = pc.max(lengths).as_py() or 0
         if longest > MAX_BODY_BYTES - 2 * self._is_json:
-            row = pc.index(pc.binary_length(values), longest).as_py()
-            self._refuse(row, f"{longest} bytes are more than one append may hold", b"")
+            what = f"{longest} bytes are more than one append may hold"
+            self._refuse(pc.index(lengths, longest).as_py(), what, b"")
+        if not self._joins and len(values) and pc.min(lengths).as_py() == 0:
+            self._refuse(pc.index(lengths, 0).as_py(), "an empty value cannot be appended", b"")
         if self._is_json:
-            self._check_json(values)
-        elif not self._joins and len(values) and pc.min(pc.binary_length(values)).as_py() == 0:
-            self._refuse(
-                pc.index(pc.binary_length(values), 0).as_py(), "an empty value cannot be appended", b""
-            )
-
-    def _check_json(self, values: pa.Array) -> None:
-        """Each row alone, by the server's own parser: rows that are no JSON may be it together."""
-        for row, value in enumerate(values.to_pylist()):
-            try:
-                orjson.loads(value)
-            except orjson.JSONDecodeError as fault:
-                self._refuse(row, f"not JSON ({fault})", value)
+            # Each row alone, by the server's own parser: rows that are not JSON may be it together.
+            for row, value in enumerate(values.to_pylist()):
+                try:
+                    orjson.loads(value)
+                except orjson.JSONDecodeError as fault:
+                    self._refuse(row, f"not JSON ({fault})", value)
 
     def _refuse(self, row: int, what: str, value: bytes) -> None:
         shown = f": {value[:_SHOWN_BYTES]!r}" if value else ""
@@ -119,13 +115,11 @@ class Chunker:
                 self._place += encode_body(self._file, body)
                 appends += 1
         if appends:
-            self._note(AppendRun(stream, self._name, start, self._place - start, appends, rows))
-
-    def _note(self, run: AppendRun) -> None:
-        """What follows directly on the run before it is a part of that."""
-        if self.runs and self.runs[-1].is_before(run):
-            run = self.runs.pop().with_next(run)
-        self.runs.append(run)
+            run = AppendRun(stream, self._name, start, self._place - start, appends, rows)
+            # What follows directly on the run before it is a part of that.
+            if self.runs and self.runs[-1].is_before(run):
+                run = self.runs.pop().with_next(run)
+            self.runs.append(run)
 
     def _groups(self, values: pa.Array) -> Iterator[tuple[int, int]]:
         """Which rows share an append."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,8 @@ from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import CreateRequest, create
 from tidemark.service.load import load_known
 from tidemark.service.stores import Stores
-from tidemark.spark.clients.http import HttpClient, HttpFault, patience
+from tidemark.spark.clients.http import HttpClient, HttpFault
+from tidemark.spark.clients.retry import retry
 from tidemark.spark.clients.storage import connect_blobs, connect_table
 from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.staging.bodies import decode_bodies
@@ -63,7 +63,7 @@ class HttpPublisher:
         self._client = HttpClient(connection.token, retry_seconds=connection.retry_seconds)
 
     def find(self, stream: str) -> TargetStream | None:
-        answer = self._client.ask("HEAD", self._connection.stream_url(stream), allow=frozenset({404}))
+        answer = self._client.request("HEAD", self._connection.stream_url(stream), allow=frozenset({404}))
         if answer.status == 404:
             return None
         content_type = parse_content_type(answer.headers["Content-Type"])
@@ -71,7 +71,7 @@ class HttpPublisher:
 
     def create(self, stream: str, content_type: ContentType) -> None:
         headers = {"Content-Type": content_type.value}
-        self._client.ask("PUT", self._connection.stream_url(stream), headers=headers)
+        self._client.request("PUT", self._connection.stream_url(stream), headers=headers)
 
     def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
         headers = {
@@ -81,7 +81,7 @@ class HttpPublisher:
             "Producer-Seq": str(claim.seq),
         }
         try:
-            self._client.ask("POST", self._connection.stream_url(stream), headers=headers, body=body)
+            self._client.request("POST", self._connection.stream_url(stream), headers=headers, body=body)
         except HttpFault as fault:
             raise NotPublished(_explain(stream, claim, fault.status, str(fault))) from fault
 
@@ -107,7 +107,9 @@ class LogPublisher:
 
     def create(self, stream: str, content_type: ContentType) -> None:
         request = CreateRequest(content_type, NEVER, closed=False)
-        patiently(lambda: create(self._stores, self._key(stream), request), self._retry_seconds)
+        retry(
+            lambda: create(self._stores, self._key(stream), request), self._retry_seconds, Busy, Unavailable
+        )
 
     def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
         request = AppendRequest(content_type, body, claim=claim)
@@ -118,21 +120,10 @@ class LogPublisher:
                 raise answer
 
         try:
-            patiently(once, self._retry_seconds)
+            retry(once, self._retry_seconds, Busy, Unavailable)
         except Refused as refusal:
             text = _explain(stream, claim, refusal.status, refusal.message)
             raise NotPublished(text) from refusal
-
-
-def patiently(act: Callable[[], object], seconds: float) -> None:
-    """Busy passes, and what may be done twice may be done again after silence."""
-    for pause in patience(seconds):
-        try:
-            act()
-        except (Busy, Unavailable) as fault:
-            pause(fault)
-        else:
-            return
 
 
 def _explain(stream: str, claim: Claim, status: int, text: str) -> str:
@@ -162,7 +153,9 @@ def publish(
     """
 
     def publish_stream(stream: str, runs: list[AppendRun]) -> None:
-        bodies = chain.from_iterable(_bodies(staging, run) for run in runs)
+        bodies = chain.from_iterable(
+            decode_bodies(partial(staging.read, run.file), run.start, run.length) for run in runs
+        )
         for seq, body in enumerate(bodies):
             publisher.append(stream, content_types[stream], body, Claim(producer_id, batch, seq))
 
@@ -170,7 +163,3 @@ def publish(
         tasks = [pool.submit(publish_stream, *each) for each in manifest.by_stream().items()]
         for task in tasks:
             task.result()
-
-
-def _bodies(staging: Staging, run: AppendRun) -> Iterator[bytes]:
-    return decode_bodies(partial(staging.read, run.file), run.start, run.length)

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from tidemark.protocol.content_type import ContentType
-from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.write import WriteOptions, parse_write_options
 from tidemark.spark.staging.files import connect_staging
 from tidemark.spark.staging.manifest import AppendRun, Manifest, StagedBatches
@@ -135,17 +135,15 @@ class StagedWrite:
             yield streams, batch.column(self.value_index)
 
     def pieces_of_rows(self, rows: Iterator[Any]) -> Iterator[Piece]:
-        """Spark gives binary values as byte arrays."""
-        is_text = self.value_is_text
+        kind = pa.string() if self.value_is_text else pa.binary()
         while some := list(islice(rows, _ROWS_AT_ONCE)):
             streams: pa.Array | str = self.options.stream or ""
             if self.stream_index is not None:
                 streams = pa.array([row[self.stream_index] for row in some], pa.string())
             values = [row[self.value_index] for row in some]
-            yield (
-                streams,
-                pa.array(values, pa.string()) if is_text else pa.array(map(_plain, values), pa.binary()),
-            )
+            # Spark gives binary values as byte arrays.
+            plain = [bytes(value) if isinstance(value, bytearray) else value for value in values]
+            yield streams, pa.array(plain, kind)
 
     def producer_id(self, query: str) -> str:
         return self.options.producer_id or query
@@ -246,11 +244,6 @@ class StreamWriter(DataSourceStreamWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self._write.discard(messages, batchId)
-
-
-def _plain(value: Any) -> Any:
-    """Spark gives binary values as byte arrays."""
-    return bytes(value) if isinstance(value, bytearray) else value
 
 
 def parse_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> WriteOptions:
