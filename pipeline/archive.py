@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, parser_for, read_options, run
+from tidemark.spark.job import Job, JobFailed, connection_options, parser_for, read_options, run
 
 NAME = "archive"
 LOOK_SECONDS = 1
@@ -67,7 +67,6 @@ def follow(query: Any, job: Job) -> dict[int, int]:
 
 
 def archive_export(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    from tidemark.spark.job import connection_options
     from tidemark.spark.options.read import parse_read_options
     from tidemark.spark.readers.export import read_export
 

@@ -18,7 +18,16 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, add_subscription, connection_options, parser_for, run
+from tidemark.spark.job import (
+    Job,
+    JobFailed,
+    add_subscription,
+    parse_consumer,
+    parser_for,
+    read_options,
+    run,
+    taken_by,
+)
 
 NAME = "snapshot"
 
@@ -50,8 +59,7 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.snapshots.fold_streams import SnapshotPlan, floors_of, snapshot_streams
     from tidemark.spark.snapshots.folds import UnknownFold, find_fold
 
-    subscription = {"subscribe": given.subscribe} if given.subscribe else {"subscribePattern": given.pattern}
-    options = parse_read_options(connection_options(given) | subscription, streaming=False)
+    options = parse_read_options(read_options(given), streaming=False)
     url = (given.publish_url or given.url or "").rstrip("/")
     if not given.dry_run and options.connection.bucket == "v1":
         raise JobFailed("--bucket is missing: only streams in a bucket have snapshots")
@@ -59,13 +67,15 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
         find_fold(given.fold, given.key)
     except UnknownFold as fault:
         raise JobFailed(str(fault)) from fault
+    consumers = [parse_consumer(text) for text in given.consumer or []]
+    taken = [taken_by(spark, checkpoint) for _, checkpoint in consumers]
     plan = SnapshotPlan(
         connection=options.connection,
         publish_to=published_by(options.connection, url),
         fold=given.fold,
         key=given.key,
         skip_bad=given.on_error == "skip",
-        floors=floors_of([taken(spark, text) for text in given.consumer or []]),
+        floors=floors_of(taken),
         dry_run=bool(given.dry_run),
     )
     reader = connect(options.connection)
@@ -104,18 +114,6 @@ def conclude(results: Any, given: argparse.Namespace, job: Job) -> None:
     job.finish(streams=len(rows), messages=messages, skipped_messages=skipped, **words)
     if counts.get("failed"):
         raise RuntimeError(f"{counts['failed']} streams failed; see above")
-
-
-def taken(spark: Any, text: str) -> Any:
-    from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_positions
-
-    name, equals, checkpoint = text.partition("=")
-    if not (name and equals and checkpoint):
-        raise JobFailed(f"--consumer must look like NAME=CHECKPOINT, got {text!r}")
-    try:
-        return taken_positions(spark, checkpoint)
-    except NoCheckpoint as fault:
-        raise JobFailed(str(fault)) from fault
 
 
 if __name__ == "__main__":

@@ -81,6 +81,24 @@ def add_subscription(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--pattern", help="a regular expression that whole names match")
 
 
+def parse_consumer(text: str) -> tuple[str, str]:
+    """A streaming query as `--consumer` names it: NAME=CHECKPOINT. Raises JobFailed."""
+    name, equals, checkpoint = text.partition("=")
+    if not (name and equals and checkpoint):
+        raise JobFailed(f"--consumer must look like NAME=CHECKPOINT, got {text!r}")
+    return name, checkpoint
+
+
+def taken_by(spark: Any, checkpoint: str) -> Any:
+    """By stream, the position up to which this checkpoint's query has read. Raises JobFailed."""
+    from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_positions
+
+    try:
+        return taken_positions(spark, checkpoint)
+    except NoCheckpoint as fault:
+        raise JobFailed(str(fault)) from fault
+
+
 def connection_options(given: argparse.Namespace) -> dict[str, str]:
     named = {
         "transport": given.transport,
