@@ -29,7 +29,7 @@ from tidemark.spark.readers.port import DataLoss
 
 
 @pytest.mark.parametrize("part_bytes", [1, 2, 3, 4, 5, 7, 11, 16, 1000])
-def test_parts_lose_and_repeat_nothing_wherever_they_are_cut(
+def test_partitions_lose_and_repeat_no_message_wherever_they_are_cut(
     world: World, name: str, part_bytes: int
 ) -> None:
     filled(world, name, b'["a","bc","def"]', b"1", b"[2,3]", b'"four"', content_type=JSON)
@@ -63,7 +63,7 @@ def test_a_read_between_any_two_message_ends_is_exact(world: World, name: str) -
         ("7", "16 digits"),
     ],
 )
-def test_offsets_that_are_none_are_named_when_planning(
+def test_an_invalid_offset_is_named_when_the_read_is_planned(
     world: World, name: str, option: str, offset: str, what: str
 ) -> None:
     filled(world, name, b'["a","bc"]', content_type=JSON)
@@ -71,7 +71,7 @@ def test_offsets_that_are_none_are_named_when_planning(
         read_here(table_options(world), subscribe=name, **{option: f'{{"{name}": "{offset}"}}'})
 
 
-def test_streams_that_offsets_do_not_name_are_read_whole(world: World, name: str) -> None:
+def test_a_stream_without_a_given_offset_is_read_from_earliest_to_latest(world: World, name: str) -> None:
     """From their earliest message, or to their tail."""
     filled(world, f"{name}-a", b"one", b"two")
     filled(world, f"{name}-b", b"three", b"four")
@@ -82,7 +82,7 @@ def test_streams_that_offsets_do_not_name_are_read_whole(world: World, name: str
     assert [value for _, _, value in found] == [b"two", b"three", b"four"]
 
 
-def test_offsets_at_both_ends_are_named_together(world: World, name: str) -> None:
+def test_invalid_starting_and_ending_offsets_are_named_in_one_error(world: World, name: str) -> None:
     filled(world, name, b"one", b"two")
     places = {
         "startingOffsets": f'{{"{name}": "1"}}',
@@ -95,7 +95,7 @@ def test_offsets_at_both_ends_are_named_together(world: World, name: str) -> Non
     assert second.startswith(f"endingOffsets: {name}: {render_offset(99)} lies beyond the tail")
 
 
-def test_what_a_snapshot_let_go_is_told_or_passed_over(world: World, name: str) -> None:
+def test_an_offset_below_the_retained_one_is_data_loss_or_is_skipped(world: World, name: str) -> None:
     """The table's 410: an offset below what is retained, and `earliest`, which is what is retained."""
     process = world.process()
     create_bucket(process.stores, name)
@@ -129,7 +129,7 @@ def test_a_deleted_stream_is_missing(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("lost", [0, 1, 2, 3])
 @pytest.mark.parametrize("part_bytes", ["4", "1000"])
-def test_a_batch_that_is_gone_is_told_or_passed_over(
+def test_a_missing_batch_is_data_loss_or_is_skipped(
     world: World, name: str, lost: int, part_bytes: str
 ) -> None:
     """As when DynamoDB's own expiry took it; each task sees it for its own part."""
@@ -149,7 +149,7 @@ def test_a_batch_that_is_gone_is_told_or_passed_over(
     assert kept == [body for index, body in enumerate([b"abcd", b"ef", b"ghij", b"kl"]) if index != lost]
 
 
-def test_what_was_pinned_is_read_even_after_the_stream_was_deleted(world: World, name: str) -> None:
+def test_a_planned_read_gets_its_messages_after_the_stream_was_deleted(world: World, name: str) -> None:
     filled(world, name, b"abcd", b"ef")
     reader, parts = plan_here(parse_read_options(table_options(world) | {"subscribe": name}, streaming=False))
     delete(world.process().stores, key(name))
@@ -196,7 +196,7 @@ def decoded(batch: Batch) -> BatchItem:
     return msgspec.json.decode(orjson.dumps(encode_batch("log/v1/a#i", batch)), type=BatchItem)
 
 
-def test_items_are_read_as_the_schema_reads_them() -> None:
+def test_the_bulk_decoder_and_the_schema_decode_the_same_batches() -> None:
     """The bulk decoder and the full one agree on every kind of item."""
     recent = (ProducerState("old", 1, 4, 90), ProducerState("new", 2, 0, 107))
     batches = [

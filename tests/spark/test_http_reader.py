@@ -73,7 +73,7 @@ def test_a_foreign_server_is_cut_at_the_pinned_end_too(is_json: bool) -> None:
         assert found == ([b"1", b"1"] if is_json else [b"11"])
 
 
-def test_what_retention_took_is_told_or_passed_over() -> None:
+def test_an_offset_that_retention_removed_is_data_loss_or_is_skipped() -> None:
     with OpaqueServer(is_json=True) as foreign:
         for body in (b"1", b"2", b"3"):
             foreign.append(body)
@@ -181,7 +181,7 @@ def test_streams_of_a_bucket_by_pattern() -> None:
         assert [value for _, _, value in found] == [b"1"]
 
 
-def test_a_stream_that_is_missing_and_an_offset_that_is_none(
+def test_a_missing_stream_and_an_invalid_offset_are_refused(
     server: ThreadedServer, world: World, name: str
 ) -> None:
     with pytest.raises(InvalidOptions, match=f"no such stream in v1: {name}"):
@@ -191,7 +191,7 @@ def test_a_stream_that_is_missing_and_an_offset_that_is_none(
         read_here({"url": server.url}, subscribe=name, startingOffsets=f'{{"{name}":"0000000000000001"}}')
 
 
-def test_a_server_that_is_busy_for_a_moment_is_asked_again(
+def test_a_request_is_retried_when_the_server_is_busy(
     server: ThreadedServer, world: World, name: str, spoiling: Callable[..., Any]
 ) -> None:
     filled(world, name, b"[1,2]", content_type=JSON)
@@ -244,6 +244,6 @@ def test_an_array_arriving_in_chunks_is_split_as_a_whole_one(
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1", b"[1,]", b"[1]x", b"[1 2]", b'[{"a"}]'])
-def test_what_is_no_array_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_a_json_array_is_refused(body: bytes) -> None:
     with pytest.raises(NotAnArray):
         split_array(body)

@@ -44,7 +44,7 @@ def test_the_floor_is_what_the_slowest_consumer_has_taken() -> None:
     assert floors_of([]) is None
 
 
-def test_consumers_that_speak_of_different_streams_agree_on_nothing() -> None:
+def test_a_stream_that_not_every_consumer_reads_has_no_floor() -> None:
     """One of them has not noticed yet that the stream was created again."""
     assert floors_of([{"a": at("5", "old")}, {"a": at("4", "new")}]) == {}
     assert floors_of([{"a": at("5", "")}, {"a": at("4", "new")}]) == {"a": at("4", "new")}
@@ -61,7 +61,7 @@ def test_consumers_that_speak_of_different_streams_agree_on_nothing() -> None:
         (None, NOT_TAKEN),
     ],
 )
-def test_what_was_taken_of_an_older_stream_lets_nothing_of_the_new_one_go(
+def test_a_checkpoint_of_a_deleted_stream_sets_no_floor_for_the_new_one(
     floor: Position | None, outcome: str
 ) -> None:
     """The old one's offsets are offsets of the new one by chance alone, or lie beyond its tail."""
@@ -75,7 +75,7 @@ def test_what_was_taken_of_an_older_stream_lets_nothing_of_the_new_one_go(
         assert [there for there, _, _ in foreign.snapshots] == ([path] if outcome == PUBLISHED else [])
 
 
-def test_somebody_elses_snapshot_is_a_conflict_and_no_failure() -> None:
+def test_a_newer_snapshot_by_somebody_else_is_a_conflict_not_a_failure() -> None:
     with OpaqueServer(is_json=True) as foreign:
         foreign.append(b'{"key":1}')
         foreign.snapshot_status = 409

@@ -127,7 +127,7 @@ def test_bodies_are_read_back_wherever_pieces_are_cut(monkeypatch: pytest.Monkey
     assert list(found) == expected
 
 
-def test_a_staged_file_that_is_cut_short_is_no_whole_one() -> None:
+def test_a_truncated_staged_file_is_an_error() -> None:
     file = io.BytesIO()
     length = encode_body(file, b"0123456789")
     data = file.getvalue()[:-1]
@@ -180,7 +180,7 @@ def test_a_failed_commit_is_repeated_exactly(
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
-def test_lost_replies_double_nothing(
+def test_lost_replies_append_nothing_twice(
     over_http: dict[str, str], world: World, name: str, spoiling: Callable[..., None], every: int
 ) -> None:
     seen: dict[str, int] = {}
@@ -199,7 +199,7 @@ def test_lost_replies_double_nothing(
     assert sum(count > 1 for count in seen.values()) == -(-len(seen) // every)
 
 
-def test_lost_replies_of_the_table_double_nothing(
+def test_lost_replies_of_the_table_append_nothing_twice(
     world: World, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.support import Faults
@@ -297,7 +297,7 @@ def test_nothing_is_left_in_the_staging_directory_but_the_notes(target: dict[str
     assert files == [f"{name}/done/{0:016d}", f"{name}/manifest/{0:016d}"]
 
 
-def test_an_abort_keeps_what_the_manifest_speaks_of(
+def test_an_abort_keeps_the_files_that_the_manifest_names(
     over_http: dict[str, str], world: World, name: str, spoiling: Callable[..., None]
 ) -> None:
     """Spark aborts a batch write whose commit failed; the manifest's files are still needed."""
@@ -361,7 +361,7 @@ def test_bytes_are_one_message_a_row_unless_they_are_joined(
         ([b"1"] * 150 + [b"nan"], r"row 150 of partition 0"),
     ],
 )
-def test_a_row_that_cannot_be_appended_is_named_before_anything_is(
+def test_an_invalid_row_is_named_before_anything_is_appended(
     over_http: dict[str, str], world: World, name: str, rows: list[bytes], what: str
 ) -> None:
     with pytest.raises(BadRow, match=what):
@@ -369,7 +369,7 @@ def test_a_row_that_cannot_be_appended_is_named_before_anything_is(
     assert messages(world, name) == []
 
 
-def test_what_is_wrong_with_a_target_is_told_before_a_task_starts(
+def test_a_wrong_target_stream_is_refused_before_a_task_starts(
     over_http: dict[str, str], world: World, name: str
 ) -> None:
     with pytest.raises(InvalidOptions, match="no such stream: nowhere"):
@@ -381,7 +381,7 @@ def test_what_is_wrong_with_a_target_is_told_before_a_task_starts(
         Attempt(over_http)
 
 
-def test_all_that_is_wrong_with_a_write_is_named_at_once(over_http: dict[str, str]) -> None:
+def test_all_wrong_options_of_a_write_are_named_in_one_error(over_http: dict[str, str]) -> None:
     """Options, mode and columns."""
     schema = StructType([StructField("body", StringType())])
     with pytest.raises(InvalidOptions) as refused:

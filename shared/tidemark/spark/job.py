@@ -1,4 +1,4 @@
-"""What the jobs have in common: their arguments, their session, what they say and how they end."""
+"""What all jobs share: arguments, the Spark session, progress messages and exit codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class JobFailed(Exception):
 
 
 class Job:
-    """One run: what it says on the way, and the summary at its end."""
+    """One run of a job: progress messages on standard error, a summary at the end."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -124,14 +124,14 @@ def read_options(given: argparse.Namespace) -> dict[str, str]:
 
 
 def find_java() -> None:
-    """Raises JobFailed. Spark's own word for it is a stack trace."""
+    """Raises JobFailed. Without this check Spark fails with a stack trace."""
     home = os.environ.get("JAVA_HOME")
     if not (home and (Path(home) / "bin" / "java").exists()) and shutil.which("java") is None:
         raise JobFailed("Java is missing: Spark needs Java 17 or newer, on the PATH or at JAVA_HOME")
 
 
 def open_session(name: str) -> Any:
-    """The session of whoever submitted this, or a local one on loopback."""
+    """The session of the JVM that submitted the job, or a local one on loopback."""
     # Where a JVM started this, `spark-submit`, EMR or Glue has set master, memory and all else.
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not is_submitted:
@@ -159,14 +159,14 @@ def open_session(name: str) -> Any:
 def run(
     name: str, parser: argparse.ArgumentParser, body: Callable[[Any, argparse.Namespace, Job], None]
 ) -> None:
-    """A job that went well simply ends: who starts it may take any exit for a failure, as Glue does."""
+    """Run a job. A successful one returns without an exit call, because Glue takes any exit for a failure."""
     code = run_with(name, parser, body, sys.argv[1:])
     if code:
         sys.exit(code)
 
 
 def parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Glue hands on arguments of its own among the job's, and names itself by this one."""
+    """The job's arguments. Glue adds arguments of its own, `--JOB_NAME` among them: those are ignored."""
     given, rest = parser.parse_known_args(arguments)
     if rest and "--JOB_NAME" not in arguments:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -179,7 +179,7 @@ def run_with(
     body: Callable[[Any, argparse.Namespace, Job], None],
     arguments: Sequence[str],
 ) -> int:
-    """The exit code: 0, 1 where the job failed, 2 where it could not be started as asked."""
+    """The exit code: 0, 1 if the job failed, 2 if its arguments or surroundings were wrong."""
     given = parse_arguments(parser, arguments)
     job = Job(name)
     try:
@@ -197,7 +197,7 @@ def run_with(
 
 @contextlib.contextmanager
 def watched(spark: Any, job: Job, seconds: float = TELL_SECONDS) -> Iterator[None]:
-    """Say every now and then how far Spark is."""
+    """Report Spark's progress every `seconds`."""
     tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
 
     def tell() -> None:
@@ -224,8 +224,8 @@ def stages_of(tracker: Any) -> list[str]:
 
 
 def first_line(fault: Exception) -> str:
-    """Of a fault in a task or in planning Spark shows traces of two languages; what was raised
-    in our own code says what is wrong in one line, and so does what Python said last."""
+    """The line of an error that says what is wrong. Spark's own message holds stack traces in two
+    languages; an error of this package is one line, and so is the last error that Python raised."""
     lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
     ours = [line for line in lines if "tidemark: " in line and not line.startswith("File ")]
     if ours:

@@ -1,4 +1,4 @@
-"""What a read may be asked: which streams, from where, to where, and how much at a time."""
+"""The options of a read: which streams, from which offset to which, and how much at a time."""
 
 from __future__ import annotations
 

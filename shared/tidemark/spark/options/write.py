@@ -1,4 +1,4 @@
-"""What a write may be asked: which streams, of what kind, and where it is staged."""
+"""The options of a write: which streams, their content type, and where the write is staged."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def require_all(options: ReadOptions, heads: Mapping[str, Head]) -> None:
 def starting_positions(
     options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
 ) -> dict[str, Position]:
-    """Raises InvalidOptions for offsets that are none, DataLoss for one below what is retained."""
+    """Raises InvalidOptions for invalid offsets, and DataLoss for an offset below the retained ones."""
     given = options.starting
     if isinstance(given, Earliest):
         return {name: head.earliest for name, head in heads.items()}

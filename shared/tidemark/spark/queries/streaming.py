@@ -1,4 +1,4 @@
-"""The driver's side of a streaming read: what is there, how far a batch goes, what its partitions are."""
+"""The driver's side of a streaming read: it loads heads, ends each batch and plans its partitions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def decode_offset(offset: Mapping[str, Mapping[str, str]]) -> dict[str, Position
 
 
 class Driver:
-    """Connected, and with a memory of where the streams stood a moment ago."""
+    """A connected reader, and the heads of the streams as they were up to a second ago."""
 
     def __init__(self, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self.options = options
@@ -75,16 +75,16 @@ class Driver:
 
 
 class StreamReaderBase(DataSourceStreamReader):
-    """What the streaming readers of all versions have in common. Spark sends it to every task."""
+    """The base of the streaming readers for every version of Spark, which sends it to every task."""
 
-    #: Connected where it is first asked for, which is in the driver and never in a task.
+    #: Made when it is first used: in the driver, and never in a task.
     _driver: Driver | None = None
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def __getstate__(self) -> dict[str, Any]:
-        """To the tasks go the options alone."""
+        """Tasks get the options only."""
         return {"_options": self._options}
 
     @property

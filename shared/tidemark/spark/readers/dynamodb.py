@@ -75,7 +75,9 @@ class DynamoDBReader:
     def check_offset(self, head: Head, offset: str) -> None:
         place, tail = parse_token(offset), int(head.tail.offset)
         if place is None:
-            raise BadOffset(f"{head.name}: {offset!r} is not an offset of this stream: 16 digits are")
+            raise BadOffset(
+                f"{head.name}: {offset!r} is not an offset of this stream; an offset is 16 digits"
+            )
         if place > tail:
             raise BadOffset(f"{head.name}: {offset} lies beyond the tail, {head.tail.offset}")
         if place in (0, tail):

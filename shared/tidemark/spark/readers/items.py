@@ -3,7 +3,7 @@
 `log/schema.py` decodes an item into records with all that a writer must know; of that, a bulk
 read needs few attributes, and needs them at several hundred thousand rows a second. So an
 answer of DynamoDB is decoded straight into what is wanted here, and the rest is passed over.
-That the two agree is tested.
+A test holds the two decoders to each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The port: what the data source asks of a place where streams are, and what it is told."""
+"""The port of a reader: what the data source asks of a transport, and the records and errors it gets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEGINNING: Final = "-1"
 
 
 class MissingStream(Exception):
-    """There is no such stream: never created, deleted, or expired."""
+    """The stream does not exist: it was never created, or was deleted, or has expired."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"tidemark: stream {name} does not exist")
@@ -24,11 +24,11 @@ class MissingStream(Exception):
 
 
 class BadOffset(ValueError):
-    """An offset that is not in the stream, or not the end of a message."""
+    """The offset is not in the stream, or is not the end of a message."""
 
 
 class DataLoss(Exception):
-    """Data that was asked for is not there any more (see failOnDataLoss)."""
+    """The stream no longer has data that was asked for (see failOnDataLoss)."""
 
     def __init__(self, name: str, what: str) -> None:
         super().__init__(
@@ -38,8 +38,8 @@ class DataLoss(Exception):
 
 @dataclass(frozen=True)
 class Position:
-    """A place in one incarnation of a stream: all that a later reader needs, whatever became
-    of the stream in between. `incarnation` is empty where the transport cannot tell."""
+    """An offset in one incarnation of a stream. A later reader can tell from it whether the stream was
+    deleted and created again. `incarnation` is empty where the transport cannot tell."""
 
     offset: str
     incarnation: str = ""
@@ -58,7 +58,7 @@ class Position:
 
 
 def is_past(offset: str, other: str) -> bool:
-    """Offsets sort as text does (§8), but for the one that is a word: `-1`, the beginning."""
+    """Whether `offset` comes after `other`. Offsets sort as text (§8), except `-1`, the beginning."""
     if BEGINNING in (offset, other):
         return offset != BEGINNING and other == BEGINNING
     return offset > other
@@ -66,7 +66,7 @@ def is_past(offset: str, other: str) -> bool:
 
 @dataclass(frozen=True)
 class Head:
-    """A stream as it stood when it was looked at."""
+    """Where a stream began and ended when its head was loaded."""
 
     name: str
     earliest: Position
@@ -105,16 +105,15 @@ class Reader(Protocol):
         """Raises BadOffset where no reader may begin or end there."""
 
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
-        """The end of the last message within `limit_bytes` of `start`, and of one at least."""
+        """The end of the last message within `limit_bytes` of `start`; at least one message is taken."""
 
     def backlog(self, start: Position, end: Position) -> int:
-        """How many bytes lie between."""
+        """How many bytes lie between the two; over HTTP 1 if there are any."""
 
     def partitions(
         self, name: str, start: Position, end: Position, partition_bytes: int
     ) -> Sequence[StreamPartition]:
-        """What lies between, in partitions of about that size. Makes no call: what is to be read
-        was pinned when the end was."""
+        """The messages between the two positions, in partitions of about that size. Reads none of them."""
 
     def read(self, partition: StreamPartition) -> Iterator[Any]:
         """Arrow batches of bounded size. Raises DataLoss."""

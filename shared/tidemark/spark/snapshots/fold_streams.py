@@ -1,5 +1,5 @@
-"""Folding many streams at once: a stream is read, folded and published by one task, and none of
-its messages goes anywhere else."""
+"""Folds many streams at once. One task reads a stream, folds it and publishes its snapshot: no message
+is shuffled."""
 
 from __future__ import annotations
 

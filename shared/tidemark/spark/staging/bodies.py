@@ -1,7 +1,7 @@
 """Bodies of appends in a staged file, one behind the other, each with its length before it.
 
-Nobody need remember where each begins: neither the task that writes them nor the manifest
-grows with their number, and they are read back in pieces of many.
+No list of where each body begins is kept, so neither the task nor the manifest grows with their
+number. They are read back many at a time.
 """
 
 from __future__ import annotations

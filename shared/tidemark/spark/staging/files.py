@@ -1,7 +1,7 @@
 """Where a write is staged: a directory that the driver and all tasks share, or a prefix in S3.
 
-Two operations carry the proof of exactly-once: a file appears whole or not at all, and of two
-that are put under one name the first wins.
+Exactly-once rests on two operations: a file appears whole or not at all, and of two files put
+under one name the first wins.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one batch of one writer appends, in which order: decided once, by whoever is first.
+"""The manifest of a batch: which appends it is, in which order. The first one that is written stays.
 
 Names under the staging directory, for each producer id:
 
@@ -26,7 +26,7 @@ ORPHAN_SECONDS: Final = 24 * 3600.0
 
 
 class ForeignBatch(Exception):
-    """Another query has used this producer id for a batch of this number."""
+    """Another query has already used this producer id for a batch of this number."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Rows into bodies of appends, in a task: checked as the server checks them, gathered by stream.
+"""Rows into bodies of appends, in a task: validated as the server validates them, grouped by stream.
 
-A row that the server would refuse must be found here: once a batch has its manifest, it is
-published as it is or not at all.
+A row that the server would refuse must be found here: once a batch has its manifest, the commit
+publishes all of it or fails.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHOWN_BYTES: Final = 80
 
 
 class BadRow(ValueError):
-    """A row that cannot be appended; the message says which and why."""
+    """A row cannot be appended; the message says which row and why."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Appending what was staged, as the one producer that a query or a write is."""
+"""Appends what was staged. A query, or a batch write, is one producer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STREAMS_AT_ONCE: Final = 8
 
 
 class NotPublished(Exception):
-    """A stream cannot take what was staged for it. Nothing is lost: the batch can be repeated."""
+    """A stream refused what was staged for it. Nothing is lost: the batch can be repeated."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Writing: tasks stage, the driver's commit settles what the batch is, and publishes it.
+"""The writers that Spark calls: tasks stage rows, and the driver's commit publishes them.
 
-Posting from the tasks would survive being killed, but not being repeated differently: a
-replay may bring the rows in another order, in other partitions, in other pieces. Here all of
-that is decided by one manifest, and the first one counts (`manifest.py`).
+Appending from the tasks would not be exactly once: a batch that Spark repeats may have its rows in
+another order, in other partitions and in other appends. So the first attempt to commit writes a
+manifest that says which appends the batch is, and every later attempt follows it
+(`staging/manifest.py`).
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from tidemark.spark.staging.manifest import AppendRun, Manifest, StagedBatches
 from tidemark.spark.writer.chunks import Chunker
 from tidemark.spark.writer.publish import NotPublished, Publisher, connect_publisher, publish
 
-#: Rows that come one by one are handled so many at a time.
+#: Rows that Spark hands over one by one are gathered into groups of this size.
 _ROWS_AT_ONCE: Final = 5_000
-#: The checkpoint's own id of a streaming query; Spark tells every task.
+#: The property in which Spark tells every task the id of the streaming query, kept in its checkpoint.
 _QUERY_ID: Final = "sql.streaming.queryId"
 
 
@@ -52,7 +53,7 @@ class StagedPartition(WriterCommitMessage):
 
 
 def write_faults(schema: StructType, options: WriteOptions, *, overwrite: bool) -> list[str]:
-    """What is wrong with a write beside its options, before a task starts."""
+    """What is wrong with a write besides its options. Checked before a task starts."""
     faults = []
     if overwrite:
         faults.append("overwrite is refused: a stream is only ever appended to; use mode append")
@@ -71,7 +72,7 @@ def write_faults(schema: StructType, options: WriteOptions, *, overwrite: bool) 
 
 
 def resolve_content_type(options: WriteOptions) -> ContentType:
-    """What the rows are to be. Of a single stream this is asked; of many it is said.
+    """The content type of the rows: a single stream's own, or, for many streams, the option's.
     Raises InvalidOptions."""
     if options.stream is None:
         assert options.content_type is not None, "checked with the options"
