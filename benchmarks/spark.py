@@ -19,9 +19,9 @@ from typing import Any
 
 from benchmarks.spark_standin import PAGE_ROWS, row
 from tidemark.spark.job import open_session
-from tidemark.spark.options import Origin
-from tidemark.spark.read_options import parse_read_options
-from tidemark.spark.snapshots import SnapshotPlan, snapshot_streams
+from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.snapshots.fold_streams import SnapshotPlan, snapshot_streams
 
 RESULTS = Path(__file__).with_name("results")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -77,8 +77,8 @@ def measures(
     source = spark.read.format("tidemark")
     whole_pages = rows // PAGE_ROWS * PAGE_ROWS
     plan = SnapshotPlan(
-        origin=parse_read_options(table(urls["many"]) | {"subscribe": "-"}, streaming=False).origin,
-        publish_to=Origin(),
+        connection=parse_read_options(table(urls["many"]) | {"subscribe": "-"}, streaming=False).connection,
+        publish_to=ConnectionOptions(),
         fold="last-by-key",
         key="key",
         skip_bad=False,

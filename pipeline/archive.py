@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, parser_for, read_options, run
+from tidemark.spark.job import Job, JobFailed, connection_options, parser_for, read_options, run
 
 NAME = "archive"
 LOOK_SECONDS = 1
@@ -67,12 +67,11 @@ def follow(query: Any, job: Job) -> dict[int, int]:
 
 
 def archive_export(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    from tidemark.spark.export import read_export
-    from tidemark.spark.job import origin_options
-    from tidemark.spark.read_options import parse_read_options
+    from tidemark.spark.options.read import parse_read_options
+    from tidemark.spark.readers.export import read_export
 
-    options = parse_read_options(origin_options(given) | {"subscribe": "-"}, streaming=False)
-    rows = with_date(read_export(spark, given.from_export, options.origin))
+    options = parse_read_options(connection_options(given) | {"subscribe": "-"}, streaming=False)
+    rows = with_date(read_export(spark, given.from_export, options.connection))
     rows.write.mode("overwrite").partitionBy("bucket", "date").parquet(given.out)
     job.finish(messages=spark.read.parquet(given.out).count(), out=given.out)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, origin_options, parser_for, run
+from tidemark.spark.job import Job, JobFailed, connection_options, parser_for, run
 
 NAME = "ingest"
 
@@ -57,7 +57,7 @@ def to_messages(frame: Any, value_column: str | None, stream_column: str | None)
 
 
 def write(rows: Any, given: argparse.Namespace) -> None:
-    options = origin_options(given) | {
+    options = connection_options(given) | {
         "contentType": given.content_type,
         "createStreams": str(given.create).lower(),
         "stagingDir": given.staging,

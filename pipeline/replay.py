@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, origin_options, parser_for, run
+from tidemark.spark.job import Job, JobFailed, connection_options, parser_for, run
 
 NAME = "replay"
 
@@ -51,7 +51,7 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
 
 
 def write(rows: Any, content_type: str, given: argparse.Namespace) -> None:
-    options = origin_options(given) | {
+    options = connection_options(given) | {
         "stream": given.to,
         "contentType": content_type,
         "createStreams": "true",

@@ -18,7 +18,16 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, add_subscription, origin_options, parser_for, run
+from tidemark.spark.job import (
+    Job,
+    JobFailed,
+    add_subscription,
+    parse_consumer,
+    parser_for,
+    read_options,
+    run,
+    taken_by,
+)
 
 NAME = "snapshot"
 
@@ -44,35 +53,36 @@ def parser() -> argparse.ArgumentParser:
 
 
 def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    from tidemark.spark.folds import UnknownFold, find_fold
-    from tidemark.spark.origin import connect
-    from tidemark.spark.plan import look, require_all
-    from tidemark.spark.read_options import parse_read_options
-    from tidemark.spark.snapshots import SnapshotPlan, floors_of, snapshot_streams
+    from tidemark.spark.options.read import parse_read_options
+    from tidemark.spark.queries.plan import load_heads, require_all
+    from tidemark.spark.readers.connect import connect
+    from tidemark.spark.snapshots.fold_streams import SnapshotPlan, floors_of, snapshot_streams
+    from tidemark.spark.snapshots.folds import UnknownFold, find_fold
 
-    subscription = {"subscribe": given.subscribe} if given.subscribe else {"subscribePattern": given.pattern}
-    options = parse_read_options(origin_options(given) | subscription, streaming=False)
+    options = parse_read_options(read_options(given), streaming=False)
     url = (given.publish_url or given.url or "").rstrip("/")
-    if not given.dry_run and options.origin.bucket == "v1":
+    if not given.dry_run and options.connection.bucket == "v1":
         raise JobFailed("--bucket is missing: only streams in a bucket have snapshots")
     try:
         find_fold(given.fold, given.key)
     except UnknownFold as fault:
         raise JobFailed(str(fault)) from fault
+    consumers = [parse_consumer(text) for text in given.consumer or []]
+    taken = [taken_by(spark, checkpoint) for _, checkpoint in consumers]
     plan = SnapshotPlan(
-        origin=options.origin,
-        publish_to=published_by(options.origin, url),
+        connection=options.connection,
+        publish_to=published_by(options.connection, url),
         fold=given.fold,
         key=given.key,
         skip_bad=given.on_error == "skip",
-        floors=floors_of([taken(spark, text) for text in given.consumer or []]),
+        floors=floors_of(taken),
         dry_run=bool(given.dry_run),
     )
-    reader = connect(options.origin)
+    reader = connect(options.connection)
     if options.pattern is not None:
         streams = list(reader.names(re.compile(options.pattern)))
     else:
-        require_all(options, look(options, reader))
+        require_all(options, load_heads(options, reader))
         streams = list(options.names)
     job.say(f"{len(streams)} streams")
     results = snapshot_streams(spark, plan, streams, given.tasks).persist()
@@ -81,7 +91,7 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
 
 def published_by(origin: Any, url: str) -> Any:
     """The server that is named, or else who reads the table publishes as the server would."""
-    from tidemark.spark.options import Transport
+    from tidemark.spark.options.connection import Transport
 
     if not url:
         return origin
@@ -104,18 +114,6 @@ def conclude(results: Any, given: argparse.Namespace, job: Job) -> None:
     job.finish(streams=len(rows), messages=messages, skipped_messages=skipped, **words)
     if counts.get("failed"):
         raise RuntimeError(f"{counts['failed']} streams failed; see above")
-
-
-def taken(spark: Any, text: str) -> Any:
-    from tidemark.spark.checkpoints import NoCheckpoint, taken_positions
-
-    name, equals, checkpoint = text.partition("=")
-    if not (name and equals and checkpoint):
-        raise JobFailed(f"--consumer must look like NAME=CHECKPOINT, got {text!r}")
-    try:
-        return taken_positions(spark, checkpoint)
-    except NoCheckpoint as fault:
-        raise JobFailed(str(fault)) from fault
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, add_subscription, parser_for, read_options, run
+from tidemark.spark.job import Job, add_subscription, parse_consumer, parser_for, read_options, run, taken_by
 
 NAME = "stats"
 COLUMNS = ("stream", "messages", "bytes", "mean_bytes", "max_bytes", "per_second", "last_append")
@@ -35,13 +35,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    from tidemark.spark.origin import connect
-    from tidemark.spark.plan import look
-    from tidemark.spark.read_options import parse_read_options
+    from tidemark.spark.options.read import parse_read_options
+    from tidemark.spark.queries.plan import load_heads
+    from tidemark.spark.readers.connect import connect
 
-    consumers = [named(text) for text in given.consumer]
+    consumers = [parse_consumer(text) for text in given.consumer]
     options = parse_read_options(read_options(given), streaming=False)
-    heads = look(options, connect(options.origin)) if consumers else {}
+    heads = load_heads(options, connect(options.connection)) if consumers else {}
     rows = (archived(spark, given, options) if given.archive else streamed(spark, given)).select(
         "stream", "timestamp", "value"
     )
@@ -62,7 +62,7 @@ def streamed(spark: Any, given: argparse.Namespace) -> Any:
 def archived(spark: Any, given: argparse.Namespace, options: Any) -> Any:
     from pyspark.sql import functions
 
-    rows = spark.read.parquet(given.archive).where(functions.col("bucket") == options.origin.bucket)
+    rows = spark.read.parquet(given.archive).where(functions.col("bucket") == options.connection.bucket)
     if options.pattern is None:
         return rows.where(functions.col("stream").isin(*options.names))
     return rows.where(functions.col("stream").rlike(f"^(?:{options.pattern})$"))
@@ -89,23 +89,11 @@ def measure(rows: Any) -> Any:
     )
 
 
-def named(text: str) -> tuple[str, str]:
-    name, equals, checkpoint = text.partition("=")
-    if not (name and equals and checkpoint):
-        raise JobFailed(f"--consumer must look like NAME=CHECKPOINT, got {text!r}")
-    return name, checkpoint
-
-
 def add_lag(
     spark: Any, table: list[dict[str, Any]], consumers: list[tuple[str, str]], heads: dict[str, Any]
 ) -> None:
-    from tidemark.spark.checkpoints import NoCheckpoint, taken_positions
-
     for name, checkpoint in consumers:
-        try:
-            taken = taken_positions(spark, checkpoint)
-        except NoCheckpoint as fault:
-            raise JobFailed(str(fault)) from fault
+        taken = taken_by(spark, checkpoint)
         for row in table:
             row[f"lag_{name}"] = lag(heads.get(row["stream"]), taken.get(row["stream"]))
 

@@ -22,8 +22,8 @@ import orjson
 import urllib3
 
 from tidemark.local.engines import LocalServices
-from tidemark.spark.folds import LastByKey, MergePatch, fold_messages
 from tidemark.spark.job import JobFailed, find_java
+from tidemark.spark.snapshots.folds import LastByKey, MergePatch, fold_messages
 
 ROOT = Path(__file__).resolve().parents[1]
 BUCKET = "pipeline"
@@ -109,6 +109,11 @@ class Pipeline:
         sys.stdout.write("".join(f"  {line}\n" for line in done.stdout.splitlines()))
         return done.stdout
 
+    def archive(self) -> str:
+        """Runs the archive job for what has come since it ran last."""
+        out, checkpoint = self.path("lake"), self.path("checkpoint")
+        return self.job("archive", "--pattern", "user-.*", "--out", out, "--checkpoint", checkpoint)
+
     def path(self, name: str) -> str:
         return str(self.directory / name)
 
@@ -133,18 +138,10 @@ def run(pipeline: Pipeline) -> None:
 
 def archive_and_compare(pipeline: Pipeline) -> None:
     say("2. Archive, in two runs")
-    archive = [
-        "--pattern",
-        "user-.*",
-        "--out",
-        pipeline.path("lake"),
-        "--checkpoint",
-        pipeline.path("checkpoint"),
-    ]
-    first = pipeline.job("archive", *archive)
+    first = pipeline.archive()
     check(f"{STREAMS * MESSAGES} messages were archived", holds=f"messages={STREAMS * MESSAGES} " in first)
     pipeline.make(500)
-    second = pipeline.job("archive", *archive)
+    second = pipeline.archive()
     check(
         f"the second run took the {STREAMS * 500} new ones alone",
         holds=f"messages={STREAMS * 500} " in second,
@@ -208,15 +205,7 @@ def fold_and_compare(pipeline: Pipeline) -> None:
             f"bootstrap of {name}, {len(updates)} updates after it, is the fold of its full history",
             holds=same,
         )
-    pipeline.job(
-        "archive",
-        "--pattern",
-        "user-.*",
-        "--out",
-        pipeline.path("lake"),
-        "--checkpoint",
-        pipeline.path("checkpoint"),
-    )
+    pipeline.archive()
 
 
 def folds_in(directory: str) -> dict[str, Any]:

@@ -21,10 +21,10 @@ import boto3  # noqa: E402
 import tidemark.spark  # noqa: E402
 
 #: For newer versions of Spark than EMR's.
-NEWER = {"admission", "arrow_writer"}
-for module in pkgutil.iter_modules(tidemark.spark.__path__):
+NEWER = {"tidemark.spark.queries.streaming_4_2", "tidemark.spark.writer.arrow"}
+for module in pkgutil.walk_packages(tidemark.spark.__path__, "tidemark.spark."):
     if module.name not in NEWER:
-        importlib.import_module(f"tidemark.spark.{module.name}")
+        importlib.import_module(module.name)
 boto3.client("s3", region_name="us-east-1")
 
 helped = []

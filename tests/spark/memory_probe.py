@@ -18,42 +18,48 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from benchmarks.spark_standin import PAGE_ROWS, row
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.producer import Claim
-from tidemark.spark.manifest import Manifest
-from tidemark.spark.options import Origin, Transport
-from tidemark.spark.origin import connect
-from tidemark.spark.publish import Target, publish
-from tidemark.spark.read_options import parse_read_options
-from tidemark.spark.snapshots import SnapshotPlan, Snapshotter
-from tidemark.spark.staging import connect_staging
-from tidemark.spark.write_options import parse_write_options
-from tidemark.spark.writer import Piece, make_inner
+from tidemark.spark.options.connection import ConnectionOptions, Transport
+from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.options.write import parse_write_options
+from tidemark.spark.readers.connect import connect
+from tidemark.spark.snapshots.fold_streams import SnapshotPlan, Snapshotter
+from tidemark.spark.staging.files import connect_staging
+from tidemark.spark.staging.manifest import Manifest
+from tidemark.spark.writer.publish import TargetStream, publish
+from tidemark.spark.writer.writers import Piece, make_write
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
 BATCH_ROWS = 5_000
 
 
-def table(url: str) -> Origin:
+def table(url: str) -> ConnectionOptions:
     given = {"transport": "dynamodb", "table": "t", "dynamodbEndpoint": url, "region": "us-east-1"}
-    return parse_read_options(given | {"subscribe": "bench"}, streaming=False).origin
+    return parse_read_options(given | {"subscribe": "bench"}, streaming=False).connection
 
 
-def server(url: str) -> Origin:
-    return parse_read_options({"url": url, "subscribe": "bench"}, streaming=False).origin
+def server(url: str) -> ConnectionOptions:
+    return parse_read_options({"url": url, "subscribe": "bench"}, streaming=False).connection
 
 
-def read(origin: Origin, rows: int) -> None:
+def read(origin: ConnectionOptions, rows: int) -> None:
     """The whole stream as one part, as one task has it."""
     reader = connect(origin)
     head = reader.head("bench")
-    (part,) = reader.parts("bench", head.earliest, head.tail, 1 << 40)
+    (part,) = reader.partitions("bench", head.earliest, head.tail, 1 << 40)
     found = sum(batch.num_rows for batch in reader.read(part))
     # Over HTTP there are whole pages alone.
     assert found in (rows, rows // PAGE_ROWS * PAGE_ROWS), found
 
 
-def fold(origin: Origin, rows: int) -> None:
+def fold(origin: ConnectionOptions, rows: int) -> None:
     plan = SnapshotPlan(
-        origin, Origin(Transport.HTTP), "last-by-key", "key", skip_bad=False, floors=None, dry_run=True
+        origin,
+        ConnectionOptions(Transport.HTTP),
+        "last-by-key",
+        "key",
+        skip_bad=False,
+        floors=None,
+        dry_run=True,
     )
     assert Snapshotter(plan).run("bench").messages == rows
 
@@ -61,7 +67,7 @@ def fold(origin: Origin, rows: int) -> None:
 def stage(directory: str, rows: int, streams: int, **options: str) -> None:
     where = {"url": "http://127.0.0.1:1", "streamColumn": "stream", "stagingDir": directory}
     given = where | {"producerId": "p", "contentType": "application/json"} | options
-    write = make_inner(parse_write_options(given), SCHEMA)
+    write = make_write(parse_write_options(given), SCHEMA)
     manifest = Manifest("", write.stage(batches(rows, streams)).runs)
     assert manifest.rows == rows
     content_types = dict.fromkeys(manifest.by_stream(), write.content_type)
@@ -77,7 +83,7 @@ class Nobody:
         self.appends = 0
         self.one_at_a_time = threading.Lock()
 
-    def look(self, stream: str) -> Target | None:
+    def find(self, stream: str) -> TargetStream | None:
         raise NotImplementedError
 
     def create(self, stream: str, content_type: ContentType) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 from tests.support import BYTES, World
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.spark.options import Origin
-from tidemark.spark.origin import Reader, connect
-from tidemark.spark.plan import look, pinned_ends, plan_parts, require_all
-from tidemark.spark.read_options import ReadOptions, parse_read_options
+from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.options.read import ReadOptions, parse_read_options
+from tidemark.spark.queries.plan import load_heads, pin_positions, plan_partitions, require_all
+from tidemark.spark.readers.connect import connect
+from tidemark.spark.readers.port import Reader
 
 Row = tuple[str, str, bytes]
 
@@ -44,11 +45,11 @@ def read_here(origin: dict[str, str], **options: str) -> list[Row]:
 
 
 def plan_here(options: ReadOptions) -> tuple[Reader, list[Any]]:
-    reader = connect(options.origin)
-    heads = look(options, reader)
+    reader = connect(options.connection)
+    heads = load_heads(options, reader)
     require_all(options, heads)
-    starts, ends = pinned_ends(options, reader, heads)
-    return reader, list(plan_parts(options, reader, starts, ends))
+    starts, ends = pin_positions(options, reader, heads)
+    return reader, list(plan_partitions(options, reader, starts, ends))
 
 
 def rows_of(reader: Reader, part: Any) -> list[Row]:
@@ -59,4 +60,4 @@ def rows_of(reader: Reader, part: Any) -> list[Row]:
     ]
 
 
-__all__ = ["Origin", "filled", "key", "plan_here", "read_here", "rows", "rows_of", "table_options"]
+__all__ = ["ConnectionOptions", "filled", "key", "plan_here", "read_here", "rows", "rows_of", "table_options"]

@@ -5,7 +5,14 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from tidemark.spark.folds import BadMessage, LastByKey, MergePatch, UnknownFold, find_fold, fold_messages
+from tidemark.spark.snapshots.folds import (
+    BadMessage,
+    LastByKey,
+    MergePatch,
+    UnknownFold,
+    find_fold,
+    fold_messages,
+)
 
 #: RFC 7386, appendix A: original, patch, result.
 RFC_7386 = [
@@ -28,13 +35,13 @@ RFC_7386 = [
 
 
 @pytest.mark.parametrize(("original", "patch", "result"), RFC_7386)
-def test_merge_patch_is_the_rfcs(original: str, patch: str, result: str) -> None:
+def test_merge_patch_follows_rfc_7386(original: str, patch: str, result: str) -> None:
     fold = MergePatch()
     state = fold.apply(fold.load(original.encode()), patch.encode())
     assert orjson.loads(fold.dump(state)) == orjson.loads(result)
 
 
-def test_the_last_of_each_key() -> None:
+def test_last_by_key_keeps_the_last_message_of_each_key() -> None:
     fold = LastByKey("id")
     messages = [
         b'{"id":1,"v":"a"}',
@@ -65,7 +72,7 @@ def test_a_fold_in_two_steps_is_the_fold_in_one(name: str, cut: int) -> None:
 
 
 @pytest.mark.parametrize("message", [b"{", b"1", b'"a"', b"[]", b"{}", b'{"id":[]}', b'{"id":{}}'])
-def test_what_has_no_key_is_refused(message: bytes) -> None:
+def test_a_message_without_the_key_is_refused(message: bytes) -> None:
     fold = LastByKey("id")
     with pytest.raises(BadMessage):
         fold.apply({}, message)
@@ -86,12 +93,12 @@ class Count:
         return str(state).encode()
 
 
-def test_a_fold_of_ones_own() -> None:
+def test_a_custom_fold_is_loaded_by_module_and_class() -> None:
     fold = find_fold("tests.spark.test_folds:Count", "")
     assert fold.dump(fold_messages(fold, fold.load(b"2"), [b"x", b"y"])) == b"4"
 
 
 @pytest.mark.parametrize("name", ["", "sum", "nowhere:X", "json:nothing", "json:JSONDecoder"])
-def test_a_fold_that_is_none(name: str) -> None:
+def test_an_unknown_fold_is_refused(name: str) -> None:
     with pytest.raises(UnknownFold):
         find_fold(name, "")

@@ -19,8 +19,8 @@ from tests.spark.opaque import OpaqueServer, token
 from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key
 from tests.support import BYTES, JSON, World
-from tidemark.spark.checkpoints import taken_positions
 from tidemark.spark.job import Job, first_line, parse_arguments, watched
+from tidemark.spark.queries.checkpoints import taken_positions
 
 ROOT = Path(__file__).parents[2]
 JOBS = ("archive", "ingest", "replay", "snapshot", "stats")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.spark.options import InvalidOptions, Transport
-from tidemark.spark.read_options import Earliest, Latest, parse_read_options
-from tidemark.spark.write_options import parse_write_options
+from tidemark.spark.options.connection import Transport
+from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.read import Earliest, Latest, parse_read_options
+from tidemark.spark.options.write import parse_write_options
 
 TABLE = {"subscribe": "a"}
 HTTP = TABLE | {"url": "http://h"}
@@ -70,7 +71,7 @@ def read_faults(given: dict[str, str], *, streaming: bool = False) -> list[str]:
         ({"subscribePattern": ".*", "url": "http://h"}, "subscribePattern over HTTP needs bucket"),
     ],
 )
-def test_a_wrong_batch_read_is_told(given: dict[str, str], what: str) -> None:
+def test_a_wrong_option_of_a_batch_read_is_named(given: dict[str, str], what: str) -> None:
     (fault,) = read_faults(given)
     assert what in fault
 
@@ -83,7 +84,7 @@ def test_a_wrong_batch_read_is_told(given: dict[str, str], what: str) -> None:
         (TABLE | {"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger: must be a whole number"),
     ],
 )
-def test_a_wrong_streaming_read_is_told(given: dict[str, str], what: str) -> None:
+def test_a_wrong_option_of_a_streaming_read_is_named(given: dict[str, str], what: str) -> None:
     (fault,) = read_faults(given, streaming=True)
     assert what in fault
 
@@ -101,17 +102,17 @@ def test_a_wrong_streaming_read_is_told(given: dict[str, str], what: str) -> Non
         ({"subscribe": "a"}, "unknown option subscribe"),
     ],
 )
-def test_a_wrong_write_is_told(change: dict[str, str], what: str) -> None:
+def test_a_wrong_option_of_a_write_is_named(change: dict[str, str], what: str) -> None:
     with pytest.raises(InvalidOptions) as refused:
         parse_write_options({name: text for name, text in (WRITE | change).items() if text}, environment={})
     assert any(what in fault for fault in refused.value.faults)
 
 
-def test_every_fault_is_named_at_once() -> None:
+def test_all_wrong_options_are_named_in_one_error() -> None:
     assert len(read_faults({"url": "h", "table": "t", "startingOffsets": "x", "nope": "1"})) == 5
 
 
-def test_names_are_found_however_they_are_written() -> None:
+def test_option_names_are_case_insensitive() -> None:
     """Spark hands them on in lower case."""
     given = {
         "SUBSCRIBE": "a, b",
@@ -126,19 +127,21 @@ def test_names_are_found_however_they_are_written() -> None:
     assert isinstance(latest.starting, Latest)
 
 
-def test_where_the_streams_are_comes_from_options_then_from_the_environment() -> None:
+def test_connection_options_default_to_the_environment() -> None:
     environment = {
         "TABLE_NAME": "t",
         "BUCKET_NAME": "b",
         "AWS_REGION": "r",
         "AWS_ENDPOINT_URL_DYNAMODB": "http://d",
     }
-    origin = parse_read_options(TABLE | {"table": "mine"}, streaming=False, environment=environment).origin
+    origin = parse_read_options(
+        TABLE | {"table": "mine"}, streaming=False, environment=environment
+    ).connection
     assert (origin.table, origin.blob_bucket, origin.region) == ("mine", "b", "r")
     assert (origin.transport, origin.dynamodb_endpoint) == (Transport.DYNAMODB, "http://d")
     http = parse_read_options(
         HTTP | {"bucket": "some-bucket", "token": "secret"}, streaming=False, environment={}
-    ).origin
+    ).connection
     assert http.transport is Transport.HTTP
     assert http.stream_url("a b/ü") == "http://h/some-bucket/a%20b/%C3%BC"
     assert "secret" not in repr(http)

@@ -18,9 +18,9 @@ from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.tail import RECENT_PRODUCERS
 from tidemark.service.append import INLINE_BYTES
-from tidemark.spark.publish import connect_publisher
-from tidemark.spark.web import Web
-from tidemark.spark.write_options import parse_write_options
+from tidemark.spark.clients.http import HttpClient
+from tidemark.spark.options.write import parse_write_options
+from tidemark.spark.writer.publish import connect_publisher
 
 #: Granted, and yet not asked for in a run in which nothing goes wrong.
 ONLY_WHEN = {
@@ -73,23 +73,23 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
     services.create_bucket(LAKE)
     tables, _ = recorded
     web, root, json = (
-        Web(None, retry_seconds=5),
+        HttpClient(None, retry_seconds=5),
         f"{server.url}/{BUCKET}",
         {"Content-Type": "application/json"},
     )
-    web.ask("PUT", root)
+    web.request("PUT", root)
     large = [orjson.dumps({"key": f"k{index}", "text": "x" * (INLINE_BYTES + 1)}) for index in range(70)]
     for name, bodies in (("small", [b'{"key":1}', b'{"key":2}']), ("large", large)):
-        web.ask("PUT", f"{root}/{name}", headers=json)
+        web.request("PUT", f"{root}/{name}", headers=json)
         for body in bodies:
-            web.ask("POST", f"{root}/{name}", headers=json, body=body)
+            web.request("POST", f"{root}/{name}", headers=json, body=body)
     lake, every = str(tmp_path / "lake"), ["--pattern", ".*"]
     archive = ["archive", *every, "--out", lake, "--checkpoint", str(tmp_path / "checkpoint")]
     consumer = ["--consumer", f"archive={tmp_path / 'checkpoint'}"]
     for _ in range(2):
         run(*archive)
         run("snapshot", *every, "--fold", "last-by-key", *consumer)
-        web.ask("POST", f"{root}/small", headers=json, body=b'{"key":3}')
+        web.request("POST", f"{root}/small", headers=json, body=b'{"key":3}')
     run("stats", *every, *consumer)
     run("stats", *every, *consumer, "--archive", lake)
     staging = ["--staging", f"s3://{LAKE}/staging"]
@@ -112,7 +112,7 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
     run(*ingest, *staging, "--id", "i")
     given = {"bucket": BUCKET, "stream": "in", "stagingDir": "s3://x", "dynamodbEndpoint": tables.url}
     options = parse_write_options(table_options(world) | given)
-    publisher = connect_publisher(options.origin)
+    publisher = connect_publisher(options.connection)
     for number in range(2 * RECENT_PRODUCERS):
         publisher.append(
             "in", parse_content_type(json["Content-Type"]), b"1", Claim(f"p{number % 12}", number, 0)

@@ -11,12 +11,24 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import table_options
 from tests.support import World
 from tidemark.protocol.offset import render_offset
-from tidemark.spark.options import Origin, Transport
-from tidemark.spark.origin import Position
-from tidemark.spark.read_options import parse_read_options
-from tidemark.spark.snapshot_store import Published, SnapshotRefused, SnapshotStore, connect_snapshots
-from tidemark.spark.snapshots import CONFLICT, NOT_TAKEN, PUBLISHED, SnapshotPlan, Snapshotter, floors_of
-from tidemark.spark.web import Web
+from tidemark.spark.clients.http import HttpClient
+from tidemark.spark.options.connection import ConnectionOptions, Transport
+from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.readers.port import Position
+from tidemark.spark.snapshots.fold_streams import (
+    CONFLICT,
+    NOT_TAKEN,
+    PUBLISHED,
+    SnapshotPlan,
+    Snapshotter,
+    floors_of,
+)
+from tidemark.spark.snapshots.store import (
+    PublishedSnapshot,
+    SnapshotRefused,
+    SnapshotStore,
+    connect_snapshots,
+)
 
 
 def at(offset: str, incarnation: str = "i") -> Position:
@@ -32,7 +44,7 @@ def test_the_floor_is_what_the_slowest_consumer_has_taken() -> None:
     assert floors_of([]) is None
 
 
-def test_consumers_that_speak_of_different_streams_agree_on_nothing() -> None:
+def test_a_stream_that_not_every_consumer_reads_has_no_floor() -> None:
     """One of them has not noticed yet that the stream was created again."""
     assert floors_of([{"a": at("5", "old")}, {"a": at("4", "new")}]) == {}
     assert floors_of([{"a": at("5", "")}, {"a": at("4", "new")}]) == {"a": at("4", "new")}
@@ -49,7 +61,7 @@ def test_consumers_that_speak_of_different_streams_agree_on_nothing() -> None:
         (None, NOT_TAKEN),
     ],
 )
-def test_what_was_taken_of_an_older_stream_lets_nothing_of_the_new_one_go(
+def test_a_checkpoint_of_a_deleted_stream_sets_no_floor_for_the_new_one(
     floor: Position | None, outcome: str
 ) -> None:
     """The old one's offsets are offsets of the new one by chance alone, or lie beyond its tail."""
@@ -63,7 +75,7 @@ def test_what_was_taken_of_an_older_stream_lets_nothing_of_the_new_one_go(
         assert [there for there, _, _ in foreign.snapshots] == ([path] if outcome == PUBLISHED else [])
 
 
-def test_somebody_elses_snapshot_is_a_conflict_and_no_failure() -> None:
+def test_a_newer_snapshot_by_somebody_else_is_a_conflict_not_a_failure() -> None:
     with OpaqueServer(is_json=True) as foreign:
         foreign.append(b'{"key":1}')
         foreign.snapshot_status = 409
@@ -73,15 +85,15 @@ def test_somebody_elses_snapshot_is_a_conflict_and_no_failure() -> None:
 @pytest.fixture(params=["http", "dynamodb"])
 def store(request: pytest.FixtureRequest, world: World, server: ThreadedServer, name: str) -> SnapshotStore:
     """A bucket's stream `name` holds three messages that end at 4, 8 and 13."""
-    web, root = Web(None, retry_seconds=5), f"{server.url}/{name}"
+    web, root = HttpClient(None, retry_seconds=5), f"{server.url}/{name}"
     headers = {"Content-Type": "application/json"}
-    web.ask("PUT", root)
-    web.ask("PUT", f"{root}/{name}", headers=headers)
+    web.request("PUT", root)
+    web.request("PUT", f"{root}/{name}", headers=headers)
     for number in (111, 222, 3333):
-        web.ask("POST", f"{root}/{name}", headers=headers, body=str(number).encode())
+        web.request("POST", f"{root}/{name}", headers=headers, body=str(number).encode())
     where = {"url": server.url} if request.param == "http" else table_options(world)
     return connect_snapshots(
-        parse_read_options(where | {"bucket": name, "subscribe": name}, streaming=False).origin
+        parse_read_options(where | {"bucket": name, "subscribe": name}, streaming=False).connection
     )
 
 
@@ -94,8 +106,8 @@ def test_a_snapshot_is_found_as_it_was_published(
     assert store.latest(name) is None
     body = b"[" + b" " * size + b"]"
     store.publish(name, render_offset(8), "application/json", body)
-    assert store.latest(name) == Published(render_offset(8), body)
-    whole = Web(None, retry_seconds=5).ask("GET", f"{server.url}/{name}/{name}/bootstrap").data
+    assert store.latest(name) == PublishedSnapshot(render_offset(8), body)
+    whole = HttpClient(None, retry_seconds=5).request("GET", f"{server.url}/{name}/{name}/bootstrap").data
     assert body in whole
     assert (b"3333" in whole) == (size == 10)
 
@@ -109,10 +121,12 @@ def test_an_older_snapshot_is_a_conflict_and_no_message_is_cut(store: SnapshotSt
     with pytest.raises(SnapshotRefused) as nowhere:
         store.publish("not-there", render_offset(0), "application/json", b"[]")
     assert [each.value.is_conflict for each in (older, inside, nowhere)] == [True, False, True]
-    assert store.latest(name) == Published(render_offset(8), b"[]")
+    assert store.latest(name) == PublishedSnapshot(render_offset(8), b"[]")
 
 
 def plan(url: str, floor: Position | None) -> SnapshotPlan:
-    origin = Origin(Transport.HTTP, "some-bucket", url=url, stream_path="/some-bucket", retry_seconds=1)
+    origin = ConnectionOptions(
+        Transport.HTTP, "some-bucket", url=url, stream_path="/some-bucket", retry_seconds=1
+    )
     floors = {"s": floor} if floor else {}
     return SnapshotPlan(origin, origin, "last-by-key", "key", skip_bad=False, floors=floors)

@@ -17,16 +17,23 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.service.delete import delete
-from tidemark.spark import bodies, manifest
-from tidemark.spark.bodies import decode_bodies, encode_body
-from tidemark.spark.chunks import BadRow
-from tidemark.spark.manifest import Batches, ForeignBatch, Manifest, Run, decode_manifest, encode_manifest
-from tidemark.spark.options import InvalidOptions
-from tidemark.spark.publish import NotPublished
-from tidemark.spark.staging import BucketStaging, DirectoryStaging, Staging
-from tidemark.spark.storage import s3_client
-from tidemark.spark.write_options import parse_write_options
-from tidemark.spark.writer import Staged, Write, make_inner, parse_write
+from tidemark.spark.clients.storage import s3_client
+from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.write import parse_write_options
+from tidemark.spark.staging import bodies, manifest
+from tidemark.spark.staging.bodies import decode_bodies, encode_body
+from tidemark.spark.staging.files import BucketStaging, DirectoryStaging, Staging
+from tidemark.spark.staging.manifest import (
+    AppendRun,
+    ForeignBatch,
+    Manifest,
+    StagedBatches,
+    decode_manifest,
+    encode_manifest,
+)
+from tidemark.spark.writer.chunks import BadRow
+from tidemark.spark.writer.publish import NotPublished
+from tidemark.spark.writer.writers import StagedPartition, StagedWrite, make_write, parse_write
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
 ROWS = [orjson.dumps({"n": index}) for index in range(1000)]
@@ -36,20 +43,22 @@ class Attempt:
     """One attempt at a batch: rows to tasks, staged; then published, or not."""
 
     def __init__(self, options: dict[str, str], **more: str) -> None:
-        self.write: Write = make_inner(parse_write_options({"retrySeconds": "2"} | options | more), SCHEMA)
+        self.write: StagedWrite = make_write(
+            parse_write_options({"retrySeconds": "2"} | options | more), SCHEMA
+        )
 
     def stage(self, rows: list[bytes], *, tasks: int = 4, stream: str | None = None) -> list[Any]:
         size = -(-len(rows) // tasks) or 1
         parts = [rows[start : start + size] for start in range(0, len(rows), size)]
         return [self._task(number, part, stream) for number, part in enumerate(parts)]
 
-    def _task(self, number: int, rows: list[bytes], stream: str | None) -> Staged:
+    def _task(self, number: int, rows: list[bytes], stream: str | None) -> StagedPartition:
         streams: Any = stream or self.write.options.stream
         pieces = [
             (streams, pa.array(rows[start : start + 100], pa.binary())) for start in range(0, len(rows), 100)
         ]
         staged = self.write.stage(iter(pieces))
-        return Staged("query-1", number, staged.file, staged.runs)
+        return StagedPartition("query-1", number, staged.file, staged.runs)
 
     def publish(self, staged: list[Any], batch: int = 0) -> Manifest:
         return self.write.publish(staged, batch)
@@ -101,7 +110,7 @@ def test_rows_arrive_in_their_order(target: dict[str, str], world: World, name: 
     assert len(published.runs) == 4
 
 
-def bodies_in(root: Path, run: Run) -> list[bytes]:
+def bodies_in(root: Path, run: AppendRun) -> list[bytes]:
     return list(decode_bodies(partial(DirectoryStaging(root).read, run.file), run.start, run.length))
 
 
@@ -118,7 +127,7 @@ def test_bodies_are_read_back_wherever_pieces_are_cut(monkeypatch: pytest.Monkey
     assert list(found) == expected
 
 
-def test_a_staged_file_that_is_cut_short_is_no_whole_one() -> None:
+def test_a_truncated_staged_file_is_an_error() -> None:
     file = io.BytesIO()
     length = encode_body(file, b"0123456789")
     data = file.getvalue()[:-1]
@@ -171,7 +180,7 @@ def test_a_failed_commit_is_repeated_exactly(
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
-def test_lost_replies_double_nothing(
+def test_lost_replies_append_nothing_twice(
     over_http: dict[str, str], world: World, name: str, spoiling: Callable[..., None], every: int
 ) -> None:
     seen: dict[str, int] = {}
@@ -190,12 +199,12 @@ def test_lost_replies_double_nothing(
     assert sum(count > 1 for count in seen.values()) == -(-len(seen) // every)
 
 
-def test_lost_replies_of_the_table_double_nothing(
+def test_lost_replies_of_the_table_append_nothing_twice(
     world: World, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.support import Faults
     from tidemark.log import dynamodb as thin
-    from tidemark.spark import storage
+    from tidemark.spark.clients import storage
 
     filled(world, name, content_type=JSON)
     made: list[Faults] = []
@@ -238,7 +247,7 @@ def test_a_driver_that_was_replaced_is_fenced_off(target: dict[str, str], world:
     for batch in (0, 1):
         attempt = Attempt(target)
         attempt.publish(attempt.stage(ROWS[batch * 300 :][:300]), batch)
-    Batches(DirectoryStaging(Path(target["stagingDir"])), name)._staging.delete(
+    StagedBatches(DirectoryStaging(Path(target["stagingDir"])), name)._staging.delete(
         [f"{name}/done/{0:016d}", f"{name}/manifest/{0:016d}"]
     )
     with pytest.raises(NotPublished, match="newer batch"):
@@ -270,7 +279,7 @@ def test_a_producer_id_belongs_to_one_query(target: dict[str, str], name: str) -
     attempt.publish(attempt.stage(ROWS[:10]))
     (staged,) = attempt.stage(ROWS[10:20], tasks=1)
     with pytest.raises(ForeignBatch, match="needs a new producerId"):
-        attempt.publish([Staged("query-2", 0, staged.file, staged.runs)])
+        attempt.publish([StagedPartition("query-2", 0, staged.file, staged.runs)])
 
 
 def test_nothing_is_left_in_the_staging_directory_but_the_notes(target: dict[str, str], name: str) -> None:
@@ -288,7 +297,7 @@ def test_nothing_is_left_in_the_staging_directory_but_the_notes(target: dict[str
     assert files == [f"{name}/done/{0:016d}", f"{name}/manifest/{0:016d}"]
 
 
-def test_an_abort_keeps_what_the_manifest_speaks_of(
+def test_an_abort_keeps_the_files_that_the_manifest_names(
     over_http: dict[str, str], world: World, name: str, spoiling: Callable[..., None]
 ) -> None:
     """Spark aborts a batch write whose commit failed; the manifest's files are still needed."""
@@ -316,7 +325,7 @@ def test_several_streams_by_a_column(
         "producerId": name,
         "bytesPerAppend": "200",
     }
-    write = make_inner(parse_write_options(options), SCHEMA)
+    write = make_write(parse_write_options(options), SCHEMA)
     streams = [f"{name}-{index % 7}" for index in range(1000)]
     pieces = [
         (pa.array(streams[start : start + 90]), pa.array(ROWS[start : start + 90]))
@@ -352,7 +361,7 @@ def test_bytes_are_one_message_a_row_unless_they_are_joined(
         ([b"1"] * 150 + [b"nan"], r"row 150 of partition 0"),
     ],
 )
-def test_a_row_that_cannot_be_appended_is_named_before_anything_is(
+def test_an_invalid_row_is_named_before_anything_is_appended(
     over_http: dict[str, str], world: World, name: str, rows: list[bytes], what: str
 ) -> None:
     with pytest.raises(BadRow, match=what):
@@ -360,7 +369,7 @@ def test_a_row_that_cannot_be_appended_is_named_before_anything_is(
     assert messages(world, name) == []
 
 
-def test_what_is_wrong_with_a_target_is_told_before_a_task_starts(
+def test_a_wrong_target_stream_is_refused_before_a_task_starts(
     over_http: dict[str, str], world: World, name: str
 ) -> None:
     with pytest.raises(InvalidOptions, match="no such stream: nowhere"):
@@ -372,7 +381,7 @@ def test_what_is_wrong_with_a_target_is_told_before_a_task_starts(
         Attempt(over_http)
 
 
-def test_all_that_is_wrong_with_a_write_is_named_at_once(over_http: dict[str, str]) -> None:
+def test_all_wrong_options_of_a_write_are_named_in_one_error(over_http: dict[str, str]) -> None:
     """Options, mode and columns."""
     schema = StructType([StructField("body", StringType())])
     with pytest.raises(InvalidOptions) as refused:
@@ -431,6 +440,6 @@ def test_a_staging_place_keeps_its_promises(staging: Staging) -> None:
 
 
 def test_a_manifest_reads_back_as_it_was_written() -> None:
-    settled = Manifest("q", (Run("s", "f", 0, 11, 2, 3), Run("t", "f", 11, 8, 1, 1)))
+    settled = Manifest("q", (AppendRun("s", "f", 0, 11, 2, 3), AppendRun("t", "f", 11, 8, 1, 1)))
     assert decode_manifest(encode_manifest(settled)) == settled
     assert manifest.KEPT > 1

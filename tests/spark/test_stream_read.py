@@ -117,7 +117,7 @@ def test_a_limit_cuts_batches_and_loses_nothing(query: Query, world: World, name
     assert query.values() == numbered(0, 10)
 
 
-def test_available_now_with_a_limit_reads_everything_or_says_why_not(
+def test_available_now_with_a_limit_reads_everything_or_is_refused(
     query: Query, world: World, name: str
 ) -> None:
     filled(world, name, *numbered(0, 7))

@@ -18,7 +18,8 @@ from typing import Any, Final
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from tidemark.deployed.tracing import Handler, traced
+from tidemark.deployed.invocation import Handler
+from tidemark.deployed.tracing import traced
 from tidemark.meter import BOUNDS, COUNTS, DURATIONS, PROCESS, Histogram, Meter, Reading
 from tidemark.settings import Settings
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tidemark.deployed.invocation import lambda_context
 from tidemark.deployed.report import Reporter
 
 
@@ -48,14 +48,3 @@ def _event(scope: Scope) -> dict[str, object]:
     http = {"method": scope["method"]}
     request = {"requestId": headers.get(b"x-amzn-trace-id"), "http": http}
     return {"requestContext": request, "rawPath": scope["path"]}
-
-
-def lambda_context(scope: Scope) -> dict[str, Any]:
-    """What the adapter tells of the invocation; nothing where it is not one, as when it asks
-    whether the application is up."""
-    told = dict(scope.get("headers") or ()).get(b"x-amzn-lambda-context", b"{}")
-    try:
-        context = json.loads(told)
-    except ValueError:
-        return {}
-    return context if isinstance(context, dict) else {}

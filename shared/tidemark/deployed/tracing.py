@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tidemark.deployed.invocation import Handler
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
-
-Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
 
 
 def traced(service: str, settings: Settings, handler: Handler) -> Handler:

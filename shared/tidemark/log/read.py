@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Final
 
+from tidemark.log.chain import ChainWalk, Span, cut_batch, spans_of
 from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch, StreamRecord
-from tidemark.log.schema import STATE_ATTRIBUTES, Item, decode_batch, just_behind, log_pk
+from tidemark.log.schema import STATE_ATTRIBUTES, decode_batch
 from tidemark.log.table import Table
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.offset import render_offset
@@ -62,27 +63,6 @@ class Page:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of one log that a stream consists of; `end` None is the stream's own log,
-    which goes on. A plain stream is one span, a fork has one more for each generation."""
-
-    pk: str
-    incarnation: str
-    begin: int
-    end: int | None
-
-
-def spans_of(record: StreamRecord) -> list[Span]:
-    spans, begin = [], 0
-    for segment in record.lineage:
-        pk = log_pk(segment.key, segment.incarnation)
-        spans.append(Span(pk, segment.incarnation, begin, segment.end))
-        begin = segment.end
-    spans.append(Span(log_pk(record.key, record.incarnation), record.incarnation, begin, None))
-    return spans
-
-
 def load_last(table: Table, pk: str) -> Batch | None:
     """The last batch without its bytes; None for a log that nothing was written to."""
     items, _ = table.query(pk, attributes=STATE_ATTRIBUTES, limit=1, backward=True)
@@ -108,126 +88,60 @@ def read_page(
     a JSON stream is read from message ends only.
     """
     spans = [span for span in spans_of(record) if span.end is None or span.end > start]
-    page = _read_forward(table, spans, start, recent, limit_bytes=limit_bytes, ahead_bytes=ahead_bytes)
-    if start == spans[0].begin or (page.batches and page.batches[0].start == start):
-        return page
-    if known_tail is not None and known_tail.offset == start:
-        return replace(page, closed=known_tail.closed)
-    before = _batch_before(table, spans[0].pk, start)
-    if before is None or before.end < start:
-        raise Malformed(f"Offset {render_offset(start)} lies beyond the end of the stream")
-    if before.end == start:
-        return replace(page, closed=before.after.closed)
-    skip = start - before.start
-    if record.content_type.is_json and skip not in accumulate(before.lengths):
-        raise Malformed(f"Offset {render_offset(start)} is not the end of a message")
-    rest = [cut_batch(before, spans[0].end), *page.batches]
-    return _page(start, rest, limit_bytes, reached_tail=page.up_to_date, skip=skip)
 
+    def known(span: Span, begin: int) -> list[Batch]:
+        """What is known of the span; its log may be known beyond the span's end."""
+        chain = recent.chain(span.incarnation, begin, start + limit_bytes - begin) if recent else []
+        return [batch for batch in chain if span.end is None or batch.start < span.end]
 
-def _batch_before(table: Table, pk: str, start: int) -> Batch | None:
-    """The batch that begins before `start`: one that begins there may have come since."""
-    items, _ = table.query(pk, at_most=render_offset(start - 1), limit=1, backward=True)
-    return decode_batch(items[0]) if items else None
-
-
-def _read_forward(
-    table: Table,
-    spans: Sequence[Span],
-    start: int,
-    recent: RecentBatches | None,
-    *,
-    limit_bytes: int,
-    ahead_bytes: int,
-) -> Page:
-    """From `start` through the spans, until the limit or the tail."""
-    batches: list[Batch] = []
-    complete = True
-    for span in spans:
-        begin = max(start, span.begin)
-        left_bytes = start + limit_bytes - begin
-        found = _chain(recent, span, begin, left_bytes)
-        known = len(found)
-        complete = _fill(table, span, begin, found, limit_bytes=left_bytes, ahead_bytes=ahead_bytes)
-        if recent is not None and ahead_bytes:
-            recent.keep(span.incarnation, *found[known:])
-        batches.extend(cut_batch(batch, span.end) for batch in found)
-        if not complete or (batches and batches[-1].end - start > limit_bytes):
-            break
-    return _page(start, batches, limit_bytes, reached_tail=complete and span.end is None)
-
-
-def _chain(recent: RecentBatches | None, span: Span, begin: int, limit_bytes: int) -> list[Batch]:
-    """What is known of the span; its log may be known beyond the span's end."""
-    chain = recent.chain(span.incarnation, begin, limit_bytes) if recent else []
-    return [batch for batch in chain if span.end is None or batch.start < span.end]
-
-
-def _fill(
-    table: Table, span: Span, begin: int, batches: list[Batch], *, limit_bytes: int, ahead_bytes: int
-) -> bool:
-    """Query for what follows `batches` in the span. Whether nothing is left there."""
-    at_most = "~" if span.end is None else render_offset(span.end - 1)
-    more, queries = True, 0
-    while more and queries < PAGE_QUERIES and not _is_enough(span, begin, batches, limit_bytes):
-        at_least = just_behind(batches[-1]) if batches else render_offset(begin)
-        items, more = table.query(span.pk, at_least=at_least, at_most=at_most)
-        more |= _decode_enough(span, begin, items, batches, max(limit_bytes, ahead_bytes))
-        queries += 1
-    return not more or (span.end is not None and bool(batches) and batches[-1].end >= span.end)
-
-
-def _decode_enough(
-    span: Span, begin: int, items: Sequence[Item], batches: list[Batch], limit_bytes: int
-) -> bool:
-    """Add the items that the page has room for: deflated, a query's megabyte may hold many
-    pages, and no more than one is to be in memory. Whether items are left."""
-    for item in items:
-        if _is_enough(span, begin, batches, limit_bytes):
-            return True
-        batches.append(decode_batch(item))
-    return False
-
-
-def _is_enough(span: Span, begin: int, batches: Sequence[Batch], limit_bytes: int) -> bool:
-    if not batches:
-        return False
-    end = batches[-1].end
-    return end - begin > limit_bytes or (span.end is not None and end >= span.end)
-
-
-def cut_batch(batch: Batch, end: int | None) -> Batch:
-    """What a fork inherits of a batch: it may leave its source in the middle, and it never
-    inherits what the source's writers were up to, nor that the source was closed."""
-    if end is None:
-        return batch
-    cut_end = min(batch.end, end)
-    size = cut_end - batch.start
-    return replace(
-        batch,
-        after=Tail(cut_end),
-        data=None if batch.data is None else batch.data[:size],
-        blob_bytes=batch.size,
-        lengths=cut_lengths(batch.lengths, size),
+    tail_here = known_tail if known_tail is not None and known_tail.offset == start else None
+    walk = ChainWalk(
+        table.query,
+        partial(map, decode_batch),
+        spans,
+        start,
+        known=known,
+        looks_back=tail_here is None,
+        max_queries=PAGE_QUERIES,
     )
-
-
-def cut_lengths(lengths: Sequence[int], size: int) -> tuple[int, ...]:
-    """The lengths of the messages in the first `size` bytes; the last may be a part."""
-    kept, left = [], size
-    for length in lengths:
-        if left <= 0:
+    batches: list[Batch] = []
+    in_stream = tail_here is not None or start == spans[0].begin
+    closed = tail_here is not None and tail_here.closed
+    for batch in walk:
+        in_stream = in_stream or batch.start <= start <= batch.end
+        if batch.start < start == batch.end:
+            # Nothing is at `start` yet: the batch before it says that it is the tail.
+            closed = batch.after.closed
+            continue
+        batches.append(cut_batch(batch, walk.span.end))
+        if recent is not None and ahead_bytes:
+            recent.keep(walk.span.incarnation, batch)
+        size = batches[-1].end - start
+        # Beyond a full page, only what the last query has brought already is worth decoding.
+        wanted_bytes = max(limit_bytes, ahead_bytes) if walk.has_items_left else limit_bytes
+        if not in_stream or size > wanted_bytes:
             break
-        kept.append(min(length, left))
-        left -= length
-    return tuple(kept)
+    if not in_stream:
+        raise Malformed(f"Offset {render_offset(start)} lies beyond the end of the stream")
+    return _page(record, start, batches, limit_bytes, reached_tail=walk.at_tail, closed=closed)
 
 
 def _page(
-    start: int, batches: Sequence[Batch], limit_bytes: int, *, reached_tail: bool, skip: int = 0
+    record: StreamRecord,
+    start: int,
+    batches: list[Batch],
+    limit_bytes: int,
+    *,
+    reached_tail: bool,
+    closed: bool,
 ) -> Page:
-    """The batches that fit the limit, and always the first."""
+    """`closed` is that of an empty page. A page is over the limit only by a batch that is alone."""
+    if not batches:
+        return Page(start, (), reached_tail, closed)
+    skip = max(0, start - batches[0].start)
+    if skip and record.content_type.is_json and skip not in accumulate(batches[0].lengths):
+        raise Malformed(f"Offset {render_offset(start)} is not the end of a message")
     fitting = max(1, bisect_right(batches, start + limit_bytes, key=lambda batch: batch.end))
-    up_to_date = reached_tail and fitting >= len(batches)
-    closed = up_to_date and bool(batches) and batches[-1].after.closed
-    return Page(start, tuple(batches[:fitting]), up_to_date, closed, skip)
+    if fitting < len(batches):
+        return Page(start, tuple(batches[:fitting]), up_to_date=False, skip=skip)
+    return Page(start, tuple(batches), reached_tail, reached_tail and batches[-1].after.closed, skip)

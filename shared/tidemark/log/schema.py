@@ -281,9 +281,9 @@ def batch_sk(batch: Batch) -> str:
     return render_offset(batch.start) + (_BEHIND if batch.behind_closing else "")
 
 
-def just_behind(batch: Batch) -> str:
-    """The lowest sort key after the batch's own."""
-    return render_offset(batch.start) + _BEHIND
+def just_behind(start: int) -> str:
+    """The lowest sort key after that of the batch that begins at `start`."""
+    return render_offset(start) + _BEHIND
 
 
 def encode_batch(pk: str, batch: Batch) -> Item:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tidemark.log.read import cut_batch, load_last, spans_of
+from tidemark.log.chain import cut_batch, spans_of
+from tidemark.log.read import load_last
 from tidemark.log.reclaim import settle_for_good
 from tidemark.log.records import Batch, Due, Snapshot, StreamRecord
 from tidemark.log.schema import (

@@ -1,4 +1,4 @@
-"""What the jobs have in common: their arguments, their session, what they say and how they end."""
+"""What all jobs share: arguments, the Spark session, progress messages and exit codes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tidemark.spark.options import ORIGIN_OPTIONS, InvalidOptions
+from tidemark.spark.options.connection import CONNECTION_OPTIONS
+from tidemark.spark.options.given import InvalidOptions
 
 #: How often a job that runs long says how far it is.
 TELL_SECONDS: Final = 15.0
@@ -29,7 +30,7 @@ class JobFailed(Exception):
 
 
 class Job:
-    """One run: what it says on the way, and the summary at its end."""
+    """One run of a job: progress messages on standard error, a summary at the end."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -69,7 +70,7 @@ def parser_for(name: str, description: str) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"any other option of the data source ({', '.join(ORIGIN_OPTIONS)}, …)",
+        help=f"any other option of the data source ({', '.join(CONNECTION_OPTIONS)}, …)",
     )
     return parser
 
@@ -80,7 +81,25 @@ def add_subscription(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--pattern", help="a regular expression that whole names match")
 
 
-def origin_options(given: argparse.Namespace) -> dict[str, str]:
+def parse_consumer(text: str) -> tuple[str, str]:
+    """A streaming query as `--consumer` names it: NAME=CHECKPOINT. Raises JobFailed."""
+    name, equals, checkpoint = text.partition("=")
+    if not (name and equals and checkpoint):
+        raise JobFailed(f"--consumer must look like NAME=CHECKPOINT, got {text!r}")
+    return name, checkpoint
+
+
+def taken_by(spark: Any, checkpoint: str) -> Any:
+    """By stream, the position up to which this checkpoint's query has read. Raises JobFailed."""
+    from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_positions
+
+    try:
+        return taken_positions(spark, checkpoint)
+    except NoCheckpoint as fault:
+        raise JobFailed(str(fault)) from fault
+
+
+def connection_options(given: argparse.Namespace) -> dict[str, str]:
     named = {
         "transport": given.transport,
         "url": given.url,
@@ -98,29 +117,24 @@ def origin_options(given: argparse.Namespace) -> dict[str, str]:
 
 
 def read_options(given: argparse.Namespace) -> dict[str, str]:
-    options = origin_options(given)
+    options = connection_options(given)
     if given.subscribe:
         return options | {"subscribe": given.subscribe}
     return options | {"subscribePattern": given.pattern}
 
 
 def find_java() -> None:
-    """Raises JobFailed. Spark's own word for it is a stack trace."""
+    """Raises JobFailed. Without this check Spark fails with a stack trace."""
     home = os.environ.get("JAVA_HOME")
     if not (home and (Path(home) / "bin" / "java").exists()) and shutil.which("java") is None:
         raise JobFailed("Java is missing: Spark needs Java 17 or newer, on the PATH or at JAVA_HOME")
 
 
-def _is_submitted(environment: Mapping[str, str]) -> bool:
-    """Whether a JVM started this: then master, memory and all else were said to that one, by
-    `spark-submit`, EMR or Glue."""
-    return "PYSPARK_GATEWAY_PORT" in environment
-
-
 def open_session(name: str) -> Any:
-    """The session of whoever submitted this, or a local one on loopback."""
-    submitted = _is_submitted(os.environ)
-    if not submitted:
+    """The session of the JVM that submitted the job, or a local one on loopback."""
+    # Where a JVM started this, `spark-submit`, EMR or Glue has set master, memory and all else.
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not is_submitted:
         find_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -129,32 +143,30 @@ def open_session(name: str) -> Any:
     from tidemark.spark import register
 
     builder = SparkSession.builder.appName(f"tidemark-{name}").config("spark.sql.session.timeZone", "UTC")
-    spark = (builder if submitted else _local(builder)).getOrCreate()
+    if not is_submitted:
+        builder = (
+            builder.master(os.environ.get("MASTER", "local[2]"))
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "4")
+        )
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     return spark
 
 
-def _local(builder: Any) -> Any:
-    return (
-        builder.master(os.environ.get("MASTER", "local[2]"))
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "4")
-    )
-
-
 def run(
     name: str, parser: argparse.ArgumentParser, body: Callable[[Any, argparse.Namespace, Job], None]
 ) -> None:
-    """A job that went well simply ends: who starts it may take any exit for a failure, as Glue does."""
+    """Run a job. A successful one returns without an exit call, because Glue takes any exit for a failure."""
     code = run_with(name, parser, body, sys.argv[1:])
     if code:
         sys.exit(code)
 
 
 def parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Glue hands on arguments of its own among the job's, and names itself by this one."""
+    """The job's arguments. Glue adds arguments of its own, `--JOB_NAME` among them: those are ignored."""
     given, rest = parser.parse_known_args(arguments)
     if rest and "--JOB_NAME" not in arguments:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -167,7 +179,7 @@ def run_with(
     body: Callable[[Any, argparse.Namespace, Job], None],
     arguments: Sequence[str],
 ) -> int:
-    """The exit code: 0, 1 where the job failed, 2 where it could not be started as asked."""
+    """The exit code: 0, 1 if the job failed, 2 if its arguments or surroundings were wrong."""
     given = parse_arguments(parser, arguments)
     job = Job(name)
     try:
@@ -185,7 +197,7 @@ def run_with(
 
 @contextlib.contextmanager
 def watched(spark: Any, job: Job, seconds: float = TELL_SECONDS) -> Iterator[None]:
-    """Say every now and then how far Spark is."""
+    """Report Spark's progress every `seconds`."""
     tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
 
     def tell() -> None:
@@ -212,8 +224,8 @@ def stages_of(tracker: Any) -> list[str]:
 
 
 def first_line(fault: Exception) -> str:
-    """Of a fault in a task or in planning Spark shows traces of two languages; what was raised
-    in our own code says what is wrong in one line, and so does what Python said last."""
+    """The line of an error that says what is wrong. Spark's own message holds stack traces in two
+    languages; an error of this package is one line, and so is the last error that Python raised."""
     lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
     ours = [line for line in lines if "tidemark: " in line and not line.startswith("File ")]
     if ours:

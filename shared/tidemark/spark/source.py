@@ -17,10 +17,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidemark.spark.batch import BatchReader, PushdownBatchReader
-from tidemark.spark.columns import SCHEMA
-from tidemark.spark.read_options import parse_read_options
-from tidemark.spark.stream import StreamReader
+from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.queries.batch import BatchReader, PushdownBatchReader
+from tidemark.spark.queries.streaming_4_0 import StreamReader
+from tidemark.spark.readers.columns import SCHEMA
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -46,7 +46,7 @@ class TidemarkSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_read_options(self.options, streaming=True)
         if spark_version() >= (4, 2):
-            from tidemark.spark.admission import AdmittedStreamReader
+            from tidemark.spark.queries.streaming_4_2 import AdmittedStreamReader
 
             return AdmittedStreamReader(options)
         return StreamReader(options)
@@ -54,24 +54,24 @@ class TidemarkSource(DataSource):
     # What only a write needs is imported by a write: every query and every batch of a streaming
     # one starts a process that imports this module.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from tidemark.spark.writer import BatchWriter, make_inner, parse_write
+        from tidemark.spark.writer.writers import BatchWriter, make_write, parse_write
 
         options = parse_write(self.options, schema, overwrite=overwrite)
         repeatable = options.producer_id is not None
         if not repeatable:
             options = dataclasses.replace(options, producer_id=f"write-{uuid.uuid4().hex}")
-        return BatchWriter(make_inner(options, schema), repeatable=repeatable)
+        return BatchWriter(make_write(options, schema), repeatable=repeatable)
 
     def streamWriter(
         self,
         schema: StructType,
         overwrite: bool,
     ) -> DataSourceStreamWriter:
-        from tidemark.spark.writer import StreamWriter, make_inner, parse_write
+        from tidemark.spark.writer.writers import StreamWriter, make_write, parse_write
 
-        inner = make_inner(parse_write(self.options, schema, overwrite=overwrite), schema)
+        inner = make_write(parse_write(self.options, schema, overwrite=overwrite), schema)
         if spark_version() >= (4, 1):
-            from tidemark.spark.arrow_writer import ArrowStreamWriter
+            from tidemark.spark.writer.arrow import ArrowStreamWriter
 
             return ArrowStreamWriter(inner)
         return StreamWriter(inner)

@@ -1,0 +1,77 @@
+"""HTTP to a Durable Streams server: pooled connections, retries, and an error for every refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import urllib3
+
+from tidemark.spark.clients.retry import retry
+
+#: Statuses after which the same request may succeed a moment later.
+RETRYABLE: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_TIMEOUT: Final = urllib3.Timeout(connect=5, read=60)
+#: Redirects are followed (a snapshot may lie elsewhere), without the token if to another host;
+#: what else is tried again is decided here and not there.
+_REDIRECTS: Final = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=3)
+_SHOWN_BYTES: Final = 300
+
+
+class HttpFault(Exception):
+    """The server refused, or did not respond however often it was asked (status 0)."""
+
+    def __init__(self, method: str, url: str, status: int, text: str) -> None:
+        super().__init__(f"tidemark: {method} {url}: {status or 'no answer'} {text}")
+        self.status = status
+        self.text = text
+
+
+class RetryableHttpFault(HttpFault):
+    """The same request may succeed a moment later."""
+
+
+class HttpClient:
+    """Every request made here may be sent twice: reads, creations, appends with producer headers."""
+
+    def __init__(self, token: str | None, *, retry_seconds: float) -> None:
+        self._pool = urllib3.PoolManager(maxsize=16, timeout=_TIMEOUT, retries=_REDIRECTS)
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._retry_seconds = retry_seconds
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        stream: bool = False,
+        redirect: bool = True,
+        allow: frozenset[int] = frozenset(),
+    ) -> urllib3.BaseHTTPResponse:
+        """The response, once it is a 2xx or one of `allow`. Raises HttpFault.
+
+        With `stream` the body is still to be read, and to be released.
+        """
+
+        def once() -> urllib3.BaseHTTPResponse:
+            try:
+                response = self._pool.request(
+                    method,
+                    url,
+                    headers=self._headers | dict(headers or {}),
+                    body=body,
+                    preload_content=not stream,
+                    redirect=redirect and method in ("GET", "HEAD"),
+                )
+            except urllib3.exceptions.HTTPError as failure:
+                raise RetryableHttpFault(method, url, 0, str(failure)) from failure
+            if 200 <= response.status < 300 or response.status in allow:
+                return response
+            fault = RetryableHttpFault if response.status in RETRYABLE else HttpFault
+            text = response.data[:_SHOWN_BYTES].decode(errors="replace")
+            raise fault(method, url, response.status, text)
+
+        return retry(once, self._retry_seconds, RetryableHttpFault)

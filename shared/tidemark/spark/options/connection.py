@@ -1,0 +1,123 @@
+"""Where the streams are: the options that reads and writes share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+from tidemark.protocol.stream_key import PLAIN_BUCKET
+from tidemark.settings import Settings
+from tidemark.spark.options.given import GivenOptions, parse_seconds
+
+_BUCKET: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
+#: What stands for itself in a URL's path (RFC 3986 §3.3).
+_PATH_CHARACTERS: Final = "/:@!$&'()*+,;="
+
+CONNECTION_OPTIONS: Final = (
+    "transport",
+    "bucket",
+    "table",
+    "blobBucket",
+    "region",
+    "dynamodbEndpoint",
+    "s3Endpoint",
+    "url",
+    "streamPath",
+    "token",
+    "retrySeconds",
+)
+
+
+class Transport(Enum):
+    """The way to the data."""
+
+    DYNAMODB = "dynamodb"
+    HTTP = "http"
+
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """Where streams are. Resolved where the query is planned, and carried to the tasks:
+    a task's own environment may know of no endpoint. Credentials are not carried."""
+
+    transport: Transport = Transport.DYNAMODB
+    bucket: str = PLAIN_BUCKET
+    table: str = ""
+    blob_bucket: str = ""
+    region: str | None = None
+    dynamodb_endpoint: str | None = None
+    s3_endpoint: str | None = None
+    url: str = ""
+    stream_path: str = ""
+    token: str | None = field(default=None, repr=False)
+    #: How long a request is repeated that is not answered, or is answered "later".
+    retry_seconds: int = 30
+
+    def stream_url(self, name: str) -> str:
+        return f"{self.url}{self.stream_path}/{quote(name, safe=_PATH_CHARACTERS)}"
+
+
+def parse_connection(asked: GivenOptions, environment: Mapping[str, str]) -> ConnectionOptions:
+    settings = Settings.from_environment(environment)
+    default = Transport.HTTP if asked.has("url") else Transport.DYNAMODB
+    transport = asked.parse("transport", default, parse_transport)
+    bucket = asked.parse("bucket", PLAIN_BUCKET, parse_bucket)
+    plain = "/v1/stream" if bucket == PLAIN_BUCKET else f"/{bucket}"
+    endpoint = environment.get("AWS_ENDPOINT_URL")
+    _check_transport(asked, transport)
+    return ConnectionOptions(
+        transport=transport,
+        bucket=bucket,
+        table=asked.text("table", settings.table_name) or "",
+        blob_bucket=asked.text("blobBucket", settings.bucket_name) or "",
+        region=asked.text("region", environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")),
+        dynamodb_endpoint=asked.text(
+            "dynamodbEndpoint", environment.get("AWS_ENDPOINT_URL_DYNAMODB") or endpoint
+        ),
+        s3_endpoint=asked.text("s3Endpoint", environment.get("AWS_ENDPOINT_URL_S3") or endpoint),
+        url=asked.parse("url", "", parse_url),
+        stream_path=asked.parse("streamPath", plain, parse_stream_path),
+        token=asked.text("token"),
+        retry_seconds=asked.parse("retrySeconds", ConnectionOptions.retry_seconds, parse_seconds),
+    )
+
+
+def _check_transport(asked: GivenOptions, transport: Transport) -> None:
+    of_http = ("url", "streamPath", "token")
+    of_dynamodb = ("table", "blobBucket", "region", "dynamodbEndpoint", "s3Endpoint")
+    if transport is Transport.HTTP and not asked.has("url"):
+        asked.faults.append("transport=http needs url, the server's root such as https://streams.example.com")
+    others = of_http if transport is Transport.DYNAMODB else of_dynamodb
+    given = [name for name in others if asked.has(name)]
+    if given:
+        asked.faults.append(f"{', '.join(given)} cannot go with transport={transport.value}")
+
+
+def parse_transport(text: str) -> Transport:
+    try:
+        return Transport(text.lower())
+    except ValueError:
+        raise ValueError(f"must be dynamodb or http, got {text!r}") from None
+
+
+def parse_bucket(text: str) -> str:
+    if text != PLAIN_BUCKET and not _BUCKET.fullmatch(text):
+        raise ValueError(f"must be 4 to 64 of a-z 0-9 _ -, got {text!r}")
+    return text
+
+
+def parse_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise ValueError(f"must look like https://host, got {text!r}")
+    return text.rstrip("/")
+
+
+def parse_stream_path(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError(f"must begin with /, got {text!r}")
+    return text.rstrip("/")

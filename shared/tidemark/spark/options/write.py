@@ -1,0 +1,91 @@
+"""The options of a write: which streams, their content type, and where the write is staged."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.protocol.content_type import ContentType, parse_content_type
+from tidemark.spark.options.connection import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
+from tidemark.spark.options.given import MEGABYTE, GivenOptions, parse_boolean, parse_size
+
+WRITE_OPTIONS: Final = (
+    "stream",
+    "streamColumn",
+    "valueColumn",
+    "contentType",
+    "createStreams",
+    "joinRows",
+    "stagingDir",
+    "producerId",
+    "bytesPerAppend",
+)
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    connection: ConnectionOptions
+    stream: str | None
+    stream_column: str | None
+    value_column: str
+    content_type: ContentType | None
+    create_streams: bool
+    join_rows: bool
+    staging_dir: str
+    producer_id: str | None
+    bytes_per_append: int
+
+
+def no_faults(_options: WriteOptions) -> list[str]:
+    return []
+
+
+def parse_write_options(
+    given: Mapping[str, str],
+    *,
+    faults_of: Callable[[WriteOptions], list[str]] = no_faults,
+    environment: Mapping[str, str] = os.environ,
+) -> WriteOptions:
+    """`faults_of` says what else is wrong with what is asked for. Raises InvalidOptions."""
+    asked = GivenOptions(given, CONNECTION_OPTIONS + WRITE_OPTIONS)
+    connection = parse_connection(asked, environment)
+    if asked.has("stream") == asked.has("streamColumn"):
+        asked.faults.append("give either stream (all rows to one) or streamColumn (the column that names it)")
+    if not asked.text("stagingDir"):
+        asked.faults.append(
+            "stagingDir is missing: a directory that the driver and all tasks share, or s3://bucket/prefix"
+        )
+    content_type = asked.parse("contentType", None, parse_content_type)
+    if content_type is None and (asked.has("streamColumn") or asked.has("createStreams")):
+        asked.faults.append("contentType is missing: with streamColumn or createStreams it must be said")
+    options = WriteOptions(
+        connection=connection,
+        stream=asked.text("stream"),
+        stream_column=asked.text("streamColumn"),
+        value_column=asked.text("valueColumn", "value") or "value",
+        content_type=content_type,
+        create_streams=asked.parse("createStreams", False, parse_boolean),
+        join_rows=asked.parse("joinRows", False, parse_boolean),
+        staging_dir=(asked.text("stagingDir") or "").rstrip("/"),
+        producer_id=asked.parse("producerId", None, parse_producer_id),
+        bytes_per_append=asked.parse("bytesPerAppend", MEGABYTE, parse_append_size),
+    )
+    asked.faults += faults_of(options)
+    asked.finish()
+    return options
+
+
+def parse_append_size(text: str) -> int:
+    size = parse_size(text)
+    if size > 4 * MEGABYTE:
+        raise ValueError(f"must be at most {4 * MEGABYTE}, what one append may hold, got {size}")
+    return size
+
+
+def parse_producer_id(text: str) -> str:
+    if len(text) > 200 or not re.fullmatch(r"[A-Za-z0-9._:-]+", text):
+        raise ValueError(f"must be 1 to 200 of letters, digits and . _ : -, got {text!r}")
+    return text

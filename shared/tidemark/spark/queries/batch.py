@@ -1,0 +1,57 @@
+"""The batch read: everything between two offsets that are pinned when it is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from tidemark.spark.options.read import ReadOptions
+from tidemark.spark.queries.plan import load_heads, pin_positions, plan_partitions, require_all
+from tidemark.spark.queries.pushdown import PushedFilters
+from tidemark.spark.readers.connect import connect
+from tidemark.spark.readers.port import StreamPartition
+
+
+class BatchReader(DataSourceReader):
+    """Is sent to every task, so it holds the options and no connection."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._filters = PushedFilters(options)
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._filters.apply()
+        if options is None:
+            return [EmptyPartition()]
+        reader = connect(options.connection)
+        heads = load_heads(options, reader)
+        require_all(options, heads)
+        starts, ends = pin_positions(options, reader, heads)
+        starts, ends = self._filters.within(starts, ends)
+        return list(plan_partitions(options, reader, starts, ends)) or [EmptyPartition()]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_partition(self._options, partition)
+
+
+class PushdownBatchReader(BatchReader):
+    """Spark 4.1 and newer, where it is switched on; a reader that has this method makes Spark
+    fail where it is switched off, so it is a class of its own."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        return self._filters.take(filters)
+
+
+class EmptyPartition(InputPartition):
+    """For an empty read: without partitions Spark would make one up, and it would be None."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+
+def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[Any]:
+    if not isinstance(partition, StreamPartition):
+        return iter(())
+    return connect(options.connection).read(partition)

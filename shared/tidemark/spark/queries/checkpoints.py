@@ -1,0 +1,38 @@
+"""What a streaming query has taken, read from its checkpoint."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tidemark.spark.queries.streaming import decode_offset
+from tidemark.spark.readers.port import Position
+
+
+class NoCheckpoint(Exception):
+    """There is no checkpoint of a query over this data source there."""
+
+
+def taken_positions(spark: Any, checkpoint: str) -> dict[str, Position]:
+    """By stream, the position up to which every batch was committed. Raises NoCheckpoint."""
+    committed = _batches(spark, f"{checkpoint}/commits")
+    planned = _batches(spark, f"{checkpoint}/offsets")
+    done = committed & planned
+    if not planned:
+        raise NoCheckpoint(f"no streaming query has a checkpoint at {checkpoint}")
+    if not done:
+        return {}
+    lines = spark.sparkContext.textFile(f"{checkpoint}/offsets/{max(done)}").collect()
+    # A version, the query's own state, then a line for each source.
+    return decode_offset(json.loads(lines[2]))
+
+
+def _batches(spark: Any, directory: str) -> set[int]:
+    """By Hadoop's own file systems, so that a checkpoint may lie wherever Spark can keep one."""
+    jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark offers no other way to list a directory
+    path = jvm.org.apache.hadoop.fs.Path(directory)
+    files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+    if not files.exists(path):
+        return set()
+    names = [status.getPath().getName() for status in files.listStatus(path)]
+    return {int(name) for name in names if name.isdigit()}

@@ -1,0 +1,41 @@
+"""The streaming read on Spark 4.0 and 4.1: the source alone decides how far a batch goes."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import InputPartition
+
+from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.read import ReadOptions
+from tidemark.spark.queries.plan import Positions, within_limit
+from tidemark.spark.queries.streaming import Offset, StreamReaderBase, decode_offset, encode_offset
+
+
+class StreamReader(StreamReaderBase):
+    """Spark does not say here where the batch begins. It does say, before it asks for the first
+    batch after a restart, where the last one ended, by planning an empty one."""
+
+    _position: Positions | None = None
+
+    def __init__(self, options: ReadOptions) -> None:
+        if options.limit_bytes is not None and not options.assume_processing_time:
+            why = (
+                "maxOffsetsPerTrigger on this version of Spark: with trigger AvailableNow it would stop"
+                " after one batch with data unread, and a source cannot see the trigger before Spark 4.2;"
+                " leave the limit out, or set assumeProcessingTime to true where the trigger is another one"
+            )
+            raise InvalidOptions([why])
+        super().__init__(options)
+
+    def initialOffset(self) -> Offset:
+        self._position = self.driver.initial()
+        return encode_offset(self._position)
+
+    def latestOffset(self) -> Offset:
+        if self._position is None:
+            self._position = self.driver.initial()
+        ends = self.driver.with_gone(self._position, self.driver.tails())
+        return encode_offset(within_limit(self._options, self.driver.reader, self._position, ends))
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        self._position = decode_offset(end)
+        return super().partitions(start, end)

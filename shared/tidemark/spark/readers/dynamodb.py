@@ -1,0 +1,164 @@
+"""Transport `dynamodb`: the chain read straight from the table and S3, a query at a time.
+
+A partition is a range of offsets, cut without looking: its task reads the messages that begin in
+it. Every task sees for its own partition whether anything is missing, because each batch says
+where it ends and so where the next one begins (`log/chain.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidemark.log.chain import ChainWalk, Span, spans_of
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import load_last
+from tidemark.log.schema import is_end_mark, log_pk
+from tidemark.protocol.expiry import is_expired
+from tidemark.protocol.offset import parse_token, render_offset
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.spark.clients.storage import connect_blobs, connect_table
+from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.readers.items import BOUNDARY_ATTRIBUTES, BatchItem, connect_bulk, message_ends
+from tidemark.spark.readers.port import BadOffset, DataLoss, Head, MissingStream, Position, StreamPartition
+from tidemark.spark.readers.rows import Rows
+
+_STREAM_PREFIX: Final = "stream/"
+
+
+class DynamoDBReader:
+    beginning = render_offset(0)
+
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._connection = connection
+        self._table = connect_table(connection)
+        self._bulk = connect_bulk(connection)
+        self._blobs = connect_blobs(connection)
+
+    def _key(self, name: str) -> StreamKey:
+        return StreamKey(self._connection.bucket, name)
+
+    def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
+        found: list[str] = []
+        low, more = _STREAM_PREFIX, True
+        while more:
+            items, more = self._table.query(
+                f"bucket/{self._connection.bucket}",
+                at_least=low,
+                at_most=_STREAM_PREFIX + "\U0010ffff",
+                attributes=("sk", "em"),
+            )
+            live = (item for item in items if not is_end_mark(item))
+            found += [item["sk"]["S"].removeprefix(_STREAM_PREFIX) for item in live]
+            low = items[-1]["sk"]["S"] + "\0" if items else low
+        return [name for name in found if pattern.fullmatch(name)]
+
+    def head(self, name: str) -> Head:
+        record = load_stream(self._table, self._key(name))
+        if record is None or record.deleted:
+            raise MissingStream(name)
+        last = load_last(self._table, log_pk(record.key, record.incarnation))
+        touched_ms = max(record.used_ms, last.time_ms if last else record.created_ms)
+        is_deleted = last is not None and last.tombstone
+        if is_deleted or is_expired(record.expiry, touched_ms, time.time_ns() // 1_000_000):
+            raise MissingStream(name)
+        earliest, tail = (
+            Position(render_offset(place), record.incarnation, record.content_type.value)
+            for place in (record.retained, last.end if last else record.base)
+        )
+        return Head(name, earliest, tail)
+
+    def check_offset(self, head: Head, offset: str) -> None:
+        place, tail = parse_token(offset), int(head.tail.offset)
+        if place is None:
+            raise BadOffset(
+                f"{head.name}: {offset!r} is not an offset of this stream; an offset is 16 digits"
+            )
+        if place > tail:
+            raise BadOffset(f"{head.name}: {offset} lies beyond the tail, {head.tail.offset}")
+        if place in (0, tail):
+            return
+        span = [each for each in self._spans(head.name, head.tail) if each.begin < place][-1]
+        item = self._item_until(span, place)
+        is_boundary = item is not None and (item.start == place or place in message_ends(item))
+        if not is_boundary and place != span.end:
+            raise BadOffset(f"{head.name}: {offset} is not the end of a message")
+
+    def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
+        wanted = int(start.offset) + limit_bytes
+        if wanted >= int(end.offset):
+            return end
+        spans = self._spans(name, end)
+        item = self._item_until(next(each for each in spans if each.end is None or wanted < each.end), wanted)
+        if item is None:
+            return end
+        # Batches are not cut: at their ends no query meets half a batch. The first is always
+        # taken, so that a batch beyond the limit does not stop the query for ever.
+        place = item.end if item.end <= wanted else item.start
+        place = place if place > int(start.offset) else item.end
+        return Position(render_offset(min(place, int(end.offset))), end.incarnation, end.content_type)
+
+    def _item_until(self, span: Span, place: int) -> BatchItem | None:
+        """The batch that begins at or before `place`, without its bytes."""
+        found: Any
+        found, _ = self._bulk.query(
+            span.pk, at_most=render_offset(place), attributes=BOUNDARY_ATTRIBUTES, limit=1, backward=True
+        )
+        return found[0] if found else None
+
+    def _spans(self, name: str, where: Position) -> list[Span]:
+        """The logs that this incarnation of the stream is in: for a fork, those that it inherits too."""
+        record = load_stream(self._table, self._key(name))
+        if record is None or record.incarnation != where.incarnation:
+            # The stream has ended since it was pinned. Its log stays for a while.
+            return [Span(log_pk(self._key(name), where.incarnation), where.incarnation, 0, None)]
+        return spans_of(record)
+
+    def backlog(self, start: Position, end: Position) -> int:
+        return int(end.offset) - int(start.offset)
+
+    def partitions(
+        self, name: str, start: Position, end: Position, partition_bytes: int
+    ) -> Sequence[StreamPartition]:
+        """Even ranges of about the size asked for, none of them in two logs."""
+        planned: list[StreamPartition] = []
+        for span in self._spans(name, end):
+            low = max(int(start.offset), span.begin)
+            high = int(end.offset) if span.end is None else min(int(end.offset), span.end)
+            if low < high:
+                count = max(1, round((high - low) / partition_bytes))
+                edges = [low + (high - low) * index // count for index in range(count + 1)]
+                planned += [
+                    StreamPartition(name, end.content_type, render_offset(first), render_offset(last), span)
+                    for first, last in pairwise(edges)
+                ]
+        return planned
+
+    def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:
+        def tell_loss(begin: int, end: int) -> None:
+            if partition.fail_on_data_loss:
+                lost = f"{render_offset(begin)} to {render_offset(end)} is not there any more"
+                raise DataLoss(partition.name, lost)
+
+        span, low, high = partition.span, int(partition.start), int(partition.end)
+        assert span is not None, "planned by this reader"
+        bucket, content_type = self._connection.bucket, partition.content_type
+        rows = Rows(bucket, partition.name, content_type, low=low, high=high, cut=span.end)
+        # The items of a bulk query are decoded already.
+        walk = ChainWalk[BatchItem](self._bulk.query, iter, [span], low, until=high, on_gap=tell_loss)
+        for item in walk:
+            data = item.data
+            if data is None:
+                if item.s is None or item.end <= low:
+                    continue  # the mark of closing, a tombstone, or a batch that ends before the partition
+                data = self._blobs.get(item.s.S)
+            rows.add(item, data)
+            if rows.is_full:
+                yield rows.take()
+        if rows.count:
+            yield rows.take()

@@ -1,0 +1,76 @@
+"""A point-in-time export of the table to S3, as the same rows that the data source gives.
+
+An export is gzipped JSON lines, `{"Item": {…}}`, in no order. Reading it costs the table
+nothing, and costs less than queries from about the size on at which everything is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import orjson
+import pyarrow as pa
+
+from tidemark.log.schema import decode_log_pk, decode_stream, is_end_mark, is_log_pk
+from tidemark.spark.clients.storage import connect_blobs
+from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.readers.columns import SCHEMA
+from tidemark.spark.readers.items import BatchItem, Text
+from tidemark.spark.readers.rows import Rows
+
+
+class _Keyed(msgspec.Struct):
+    pk: Text
+
+
+class _KeyLine(msgspec.Struct):
+    Item: _Keyed
+
+
+class _BatchLine(msgspec.Struct):
+    Item: BatchItem
+
+
+_keys = msgspec.json.Decoder(_KeyLine)
+_batches = msgspec.json.Decoder(_BatchLine)
+
+
+def read_export(spark: Any, path: str, connection: ConnectionOptions) -> Any:
+    """Every message of every stream that exists in the export. Two passes over its lines: one
+    for the streams, which are few, and one for their batches."""
+    lines = spark.read.text(path)
+    streams = lines.where(lines.value.contains('"stream/')).rdd.map(lambda row: decode_stream_line(row.value))
+    known = spark.sparkContext.broadcast(dict(filter(None, streams.collect())))
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        blobs = connect_blobs(connection)
+        for batch in batches:
+            for line in batch.column(0).to_pylist():
+                pk = _keys.decode(line).Item.pk.S
+                if not is_log_pk(pk):
+                    continue
+                key, incarnation = decode_log_pk(pk)
+                item = _batches.decode(line).Item
+                if incarnation not in known.value or item.end == item.start:
+                    continue
+                data = item.data
+                if data is None:
+                    data = blobs.get(item.s.S if item.s else "")
+                found = Rows(key.bucket, key.stream_id, known.value[incarnation])
+                found.add(item, data)
+                yield found.take()
+
+    return lines.where(lines.value.contains('"log/')).mapInArrow(rows, SCHEMA)
+
+
+def decode_stream_line(line: str) -> tuple[str, str] | None:
+    """A stream's incarnation and content type; None for an item that is no stream."""
+    item = orjson.loads(line)["Item"]
+    if not (item["pk"]["S"].startswith("bucket/") and item["sk"]["S"].startswith("stream/")):
+        return None
+    if is_end_mark(item):
+        return None
+    record = decode_stream(item)
+    return record.incarnation, record.content_type.value

@@ -1,0 +1,125 @@
+"""A batch's item, read for its messages alone.
+
+`log/schema.py` decodes an item into records with all that a writer must know; of that, a bulk
+read needs few attributes, and needs them at several hundred thousand rows a second. So an
+answer of DynamoDB is decoded straight into what is wanted here, and the rest is passed over.
+A test holds the two decoders to each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from tidemark.log.deflate import inflate
+from tidemark.log.dynamodb import DynamoDB, Fault, connect_dynamodb
+from tidemark.log.schema import decode_lengths
+from tidemark.log.table import Table
+from tidemark.protocol.offset import WIDTH
+from tidemark.signed import Account
+from tidemark.spark.options.connection import ConnectionOptions
+
+#: Enough of an item to know where its messages end.
+BOUNDARY_ATTRIBUTES: Final = ("sk", "e", "m", "t")
+
+
+class Text(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
+    S: str
+
+
+class Number(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
+    N: str
+
+
+class Binary(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
+    """In an answer it is base64; the decoder takes care of that."""
+
+    B: bytes
+
+
+class BatchItem(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
+    """The attributes by their names in the table (`encode_batch` says what they are)."""
+
+    sk: Text
+    e: Number
+    t: Number
+    b: Binary | None = None
+    z: Binary | None = None
+    s: Text | None = None
+    m: Binary | None = None
+    p: Text | None = None
+
+    @property
+    def start(self) -> int:
+        return int(self.sk.S[:WIDTH])
+
+    @property
+    def end(self) -> int:
+        return int(self.e.N)
+
+    @property
+    def data(self) -> bytes | None:
+        """None where the bytes are in the blob that `s` names."""
+        if self.b is not None:
+            return self.b.B
+        return None if self.z is None else inflate(self.z.B, self.end - self.start)
+
+
+class _Answer(msgspec.Struct):
+    Items: list[BatchItem]
+    LastEvaluatedKey: dict[str, Any] | None = None
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+class BulkDynamoDB(DynamoDB):
+    """Answers queries of a log with `BatchItem`s in place of DynamoDB's own JSON."""
+
+    def _once(self, operation: str, body: bytes) -> dict[str, Any]:
+        if operation != "Query":
+            return super()._once(operation, body)
+        status, answer = self.send(operation, body)
+        if status != 200:
+            raise Fault(status, orjson.loads(answer) if answer else {})
+        page = _decoder.decode(answer)
+        more = {} if page.LastEvaluatedKey is None else {"LastEvaluatedKey": page.LastEvaluatedKey}
+        return {"Items": page.Items} | more
+
+
+def connect_bulk(connection: ConnectionOptions) -> Table:
+    """The table; its queries are answered with `BatchItem`s."""
+    send = connect_dynamodb(Account(connection.region), endpoint=connection.dynamodb_endpoint).send
+    return Table(BulkDynamoDB(send), connection.table)
+
+
+def message_ends(item: BatchItem) -> list[int]:
+    """Offsets, the first message's end first; the last is the item's own end."""
+    start, end = item.start, item.end
+    if item.m is None:
+        return [end] if end > start else []
+    return list(accumulate(decode_lengths(item.m.B), initial=start))[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """Whose append a message was the last of."""
+
+    producer_id: str
+    epoch: int
+    seq: int
+
+
+def producers_by_end(item: BatchItem) -> dict[int, Producer]:
+    """Of the appends in this item, as far as is known: every item carries its stream's recent
+    producers with the end of the last append of each, and most of those ended earlier."""
+    if item.p is None:
+        return {}
+    start = item.start
+    return {
+        end: Producer(name, epoch, seq) for name, epoch, seq, end in orjson.loads(item.p.S) if end > start
+    }

@@ -1,0 +1,119 @@
+"""The port of a reader: what the data source asks of a transport, and the records and errors it gets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from pyspark.sql.datasource import InputPartition
+
+from tidemark.log.chain import Span
+
+#: Of any stream on any server (§8).
+BEGINNING: Final = "-1"
+
+
+class MissingStream(Exception):
+    """The stream does not exist: it was never created, or was deleted, or has expired."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"tidemark: stream {name} does not exist")
+        self.name = name
+
+
+class BadOffset(ValueError):
+    """The offset is not in the stream, or is not the end of a message."""
+
+
+class DataLoss(Exception):
+    """The stream no longer has data that was asked for (see failOnDataLoss)."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(
+            f"tidemark: stream {name}: {what}; set failOnDataLoss to false to go on without what is lost"
+        )
+
+
+@dataclass(frozen=True)
+class Position:
+    """An offset in one incarnation of a stream. A later reader can tell from it whether the stream was
+    deleted and created again. `incarnation` is empty where the transport cannot tell."""
+
+    offset: str
+    incarnation: str = ""
+    content_type: str = ""
+
+    def encode(self) -> dict[str, str]:
+        return {"offset": self.offset, "incarnation": self.incarnation, "type": self.content_type}
+
+    @classmethod
+    def decode(cls, value: Mapping[str, str]) -> Position:
+        return cls(value["offset"], value.get("incarnation", ""), value.get("type", ""))
+
+    def is_of_another(self, other: Position) -> bool:
+        """Whether the two are known to be of different incarnations."""
+        return bool(self.incarnation and other.incarnation) and self.incarnation != other.incarnation
+
+
+def is_past(offset: str, other: str) -> bool:
+    """Whether `offset` comes after `other`. Offsets sort as text (§8), except `-1`, the beginning."""
+    if BEGINNING in (offset, other):
+        return offset != BEGINNING and other == BEGINNING
+    return offset > other
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a stream began and ended when its head was loaded."""
+
+    name: str
+    earliest: Position
+    tail: Position
+
+
+@dataclass(frozen=True)
+class StreamPartition(InputPartition):
+    """What one task reads: the messages of a stream that begin in [start, end).
+
+    Over DynamoDB they are all in one `span` of the stream's chain. Over HTTP there is no span, but
+    the `incarnation`, where the server tells it.
+    """
+
+    name: str
+    content_type: str
+    start: str
+    end: str
+    span: Span | None = None
+    incarnation: str = ""
+    fail_on_data_loss: bool = True
+
+
+class Reader(Protocol):
+    """One of the two transports, connected. `beginning` is the offset of every stream's first byte."""
+
+    beginning: str
+
+    def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
+        """Streams whose whole name matches, sorted."""
+
+    def head(self, name: str) -> Head:
+        """Raises MissingStream."""
+
+    def check_offset(self, head: Head, offset: str) -> None:
+        """Raises BadOffset where no reader may begin or end there."""
+
+    def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
+        """The end of the last message within `limit_bytes` of `start`; at least one message is taken."""
+
+    def backlog(self, start: Position, end: Position) -> int:
+        """How many bytes lie between the two; over HTTP 1 if there are any."""
+
+    def partitions(
+        self, name: str, start: Position, end: Position, partition_bytes: int
+    ) -> Sequence[StreamPartition]:
+        """The messages between the two positions, in partitions of about that size. Reads none of them."""
+
+    def read(self, partition: StreamPartition) -> Iterator[Any]:
+        """Arrow batches of bounded size. Raises DataLoss."""

@@ -1,0 +1,98 @@
+"""Messages gathered column by column into Arrow batches of bounded size, from the table's items."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.protocol.offset import WIDTH
+from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, make_batch
+from tidemark.spark.readers.items import BatchItem, Producer, message_ends, producers_by_end
+
+
+class Rows:
+    """Messages of one stream that begin in [low, high). `cut` is where the stream leaves the log
+    that they are in: a fork may do so in the middle of a message, and has the first half."""
+
+    def __init__(
+        self,
+        bucket: str,
+        stream: str,
+        content_type: str,
+        *,
+        low: int = 0,
+        high: int | None = None,
+        cut: int | None = None,
+    ) -> None:
+        self._stream_columns = (bucket, stream, content_type)
+        self._low = low
+        self._high = 10**WIDTH if high is None else high
+        self._cut = cut
+        # A stored JSON message ends in a comma of ours.
+        is_json = content_type.partition(";")[0].strip().lower() == "application/json"
+        self._separator_bytes = 1 if is_json else 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._values: list[bytes] = []
+        self._times: list[int] = []
+        self._producers: list[tuple[int, Producer]] = []
+        self._size = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._values)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._values) >= BATCH_ROWS or self._size >= BATCH_BYTES
+
+    def add(self, item: BatchItem, data: bytes) -> None:
+        """Those of the item's messages that are wanted; `data` is all of its bytes."""
+        base = item.start
+        ends = message_ends(item) if item.m is not None else (item.end,)
+        time_ms = int(item.t.N)
+        producers = producers_by_end(item) if item.p is not None else None
+        start = base
+        for message_end in ends:
+            stop = message_end if self._cut is None else min(message_end, self._cut)
+            if self._low <= start < self._high:
+                self._starts.append(start)
+                self._ends.append(stop)
+                self._values.append(data[start - base : stop - base - self._separator_bytes])
+                self._times.append(time_ms)
+                if producers and stop in producers:
+                    self._producers.append((len(self._values) - 1, producers[stop]))
+            start = stop
+        self._size += len(data)
+
+    def take(self) -> pa.RecordBatch:
+        """The rows so far, which are then forgotten."""
+        producers = None
+        if self._producers:
+            ids: list[Any] = [None] * self.count
+            epochs, seqs = ids[:], ids[:]
+            for row, producer in self._producers:
+                ids[row], epochs[row], seqs[row] = producer.producer_id, producer.epoch, producer.seq
+            producers = pa.array(ids, pa.string()), pa.array(epochs, pa.int64()), pa.array(seqs, pa.int64())
+        micros = pc.multiply(pa.array(self._times, pa.int64()), 1000)
+        batch = make_batch(
+            self._stream_columns,
+            offsets=_render_offsets(self._starts),
+            end_offsets=_render_offsets(self._ends),
+            positions=pa.repeat(pa.scalar(0, pa.int32()), self.count),
+            values=pa.array(self._values, pa.binary()),
+            timestamps=micros.cast(pa.timestamp("us", tz="UTC")),
+            producers=producers,
+        )
+        self._clear()
+        return batch
+
+
+def _render_offsets(places: list[int]) -> pa.Array:
+    """`render_offset`, a column at a time."""
+    return pc.utf8_lpad(pa.array(places, pa.int64()).cast(pa.string()), WIDTH, "0")

@@ -1,0 +1,1 @@
+"""Many streams folded at once, and the results published as their snapshots."""

@@ -1,0 +1,170 @@
+"""Folds many streams at once. One task reads a stream, folds it and publishes its snapshot: no message
+is shuffled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.readers.connect import connect
+from tidemark.spark.readers.port import DataLoss, MissingStream, Position, Reader, is_past
+from tidemark.spark.snapshots.folds import BadMessage, Fold, find_fold
+from tidemark.spark.snapshots.store import SnapshotRefused, connect_snapshots
+
+RESULT_SCHEMA: Final = (
+    "stream STRING, outcome STRING, offset STRING, messages BIGINT, skipped BIGINT, skipped_first STRING, "
+    "detail STRING"
+)
+_RESULT: Final = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("outcome", pa.string()),
+        ("offset", pa.string()),
+        ("messages", pa.int64()),
+        ("skipped", pa.int64()),
+        ("skipped_first", pa.string()),
+        ("detail", pa.string()),
+    ]
+)
+_PARTITION_BYTES: Final = 1 << 40
+
+#: What became of a stream.
+PUBLISHED: Final = "published"
+FOLDED: Final = "folded"
+UNCHANGED: Final = "unchanged"
+CONFLICT: Final = "conflict"
+NOT_TAKEN: Final = "not taken yet"
+FAILED: Final = "failed"
+
+
+@dataclass(frozen=True)
+class SnapshotPlan:
+    """What every task is told. `floors` holds for each stream the position that every consumer
+    has taken; None is where no consumer was named, and the tail is the limit."""
+
+    connection: ConnectionOptions
+    publish_to: ConnectionOptions
+    fold: str
+    key: str
+    skip_bad: bool
+    floors: dict[str, Position] | None
+    dry_run: bool = False
+
+
+@dataclass
+class FoldResult:
+    stream: str
+    outcome: str
+    offset: str = ""
+    messages: int = 0
+    skipped: int = 0
+    #: Where the first of them is, and why.
+    skipped_first: str = ""
+    detail: str = ""
+
+
+class Snapshotter:
+    """One task's work, connected."""
+
+    def __init__(self, plan: SnapshotPlan) -> None:
+        self._plan = plan
+        self._reader: Reader = connect(plan.connection)
+        self._store = connect_snapshots(plan.publish_to)
+        self._fold: Fold = find_fold(plan.fold, plan.key)
+
+    def run(self, stream: str) -> FoldResult:
+        try:
+            return self._run(stream)
+        except MissingStream:
+            return FoldResult(stream, CONFLICT, detail="the stream is gone")
+        except (BadMessage, DataLoss, SnapshotRefused) as fault:
+            return FoldResult(stream, FAILED, detail=str(fault))
+
+    def _run(self, stream: str) -> FoldResult:
+        head = self._reader.head(stream)
+        end = self._limit(stream, head.tail)
+        before = None if self._plan.dry_run else self._store.latest(stream)
+        start = head.earliest
+        if before is not None:
+            start = Position(before.offset, head.tail.incarnation, head.tail.content_type)
+        if end is None or end.offset < start.offset or end.offset == self._reader.beginning:
+            return FoldResult(stream, NOT_TAKEN, detail="a consumer has not taken what is retained")
+        if end.offset == start.offset:
+            return FoldResult(stream, UNCHANGED, end.offset)
+        result = FoldResult(stream, PUBLISHED, end.offset)
+        state = self._fold.load(before.body if before else None)
+        for message, offset in self._messages(stream, start, end):
+            result.messages += 1
+            try:
+                state = self._fold.apply(state, message)
+            except BadMessage as fault:
+                where = f"message at {offset}: {fault}"
+                if not self._plan.skip_bad:
+                    raise BadMessage(f"stream {stream}, {where}") from fault
+                result.skipped += 1
+                result.skipped_first = result.skipped_first or where
+        return self._publish(result, self._fold.dump(state))
+
+    def _limit(self, stream: str, tail: Position) -> Position | None:
+        """Never beyond what every consumer has taken: retention follows the snapshot. What was
+        taken of a stream that was deleted and created again says nothing of the new one."""
+        if self._plan.floors is None:
+            return tail
+        floor = self._plan.floors.get(stream)
+        if floor is None or floor.is_of_another(tail) or is_past(floor.offset, tail.offset):
+            return None
+        return replace(tail, offset=floor.offset)
+
+    def _messages(self, stream: str, start: Position, end: Position) -> Iterator[tuple[bytes, str]]:
+        for partition in self._reader.partitions(stream, start, end, _PARTITION_BYTES):
+            for batch in self._reader.read(partition):
+                yield from zip(
+                    batch.column("value").to_pylist(), batch.column("offset").to_pylist(), strict=True
+                )
+
+    def _publish(self, result: FoldResult, body: bytes) -> FoldResult:
+        if self._plan.dry_run:
+            result.outcome = FOLDED
+            result.detail = body.decode(errors="replace")
+            return result
+        try:
+            self._store.publish(result.stream, result.offset, self._fold.content_type, body)
+        except SnapshotRefused as refusal:
+            result.outcome = CONFLICT if refusal.is_conflict else FAILED
+            result.detail = str(refusal)
+        return result
+
+
+def snapshot_streams(spark: Any, plan: SnapshotPlan, streams: Iterable[str], tasks: int) -> Any:
+    """A data frame with the outcome of each stream."""
+    names = spark.createDataFrame([(name,) for name in streams], "stream STRING").repartition(tasks)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        snapshotter = Snapshotter(plan)
+        for batch in batches:
+            for name in batch.column(0).to_pylist():
+                yield pa.RecordBatch.from_pylist([vars(snapshotter.run(name))], schema=_RESULT)
+
+    return names.mapInArrow(work, RESULT_SCHEMA)
+
+
+def floors_of(taken: list[dict[str, Position]]) -> dict[str, Position] | None:
+    """For each stream the least of what the consumers have taken. A stream is left out that one
+    of them has not begun, or has not begun again since it was created again."""
+    if not taken:
+        return None
+    shared = set.intersection(*(set(positions) for positions in taken))
+    floors: dict[str, Position] = {}
+    for name in shared:
+        least, *others = (positions[name] for positions in taken)
+        for position in others:
+            if position.is_of_another(least):
+                break
+            least = position if is_past(least.offset, position.offset) else least
+        else:
+            floors[name] = least
+    return floors

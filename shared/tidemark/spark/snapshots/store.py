@@ -1,0 +1,142 @@
+"""Where snapshots are published and found: by a server, or by the application's own rules in this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+from urllib.parse import urljoin, urlsplit
+
+import orjson
+
+from tidemark.blobs.store import snapshot_blob_key
+from tidemark.log.lifecycle import load_stream
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.errors import Busy, Refused, SnapshotNotFound, Unavailable
+from tidemark.protocol.offset import parse_token, render_offset
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.load import existing
+from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES, PublishRequest, publish_snapshot
+from tidemark.service.read_snapshot import latest_snapshot
+from tidemark.service.stores import Stores
+from tidemark.service.upload_snapshot import begin_upload
+from tidemark.spark.clients.http import REDIRECTS, HttpClient, HttpFault
+from tidemark.spark.clients.retry import retry
+from tidemark.spark.clients.storage import connect_blobs, connect_table
+from tidemark.spark.options.connection import ConnectionOptions, Transport
+
+#: Somebody published a later one, or the stream was created again: theirs counts.
+_CONFLICTS: Final = frozenset({404, 409, 410})
+_OFFSET: Final = "Stream-Snapshot-Offset"
+_MOST_REDIRECTS: Final = 3
+
+
+@dataclass(frozen=True)
+class PublishedSnapshot:
+    """The snapshot that is there."""
+
+    offset: str
+    body: bytes
+
+
+class SnapshotRefused(Exception):
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.is_conflict = status in _CONFLICTS
+
+
+class SnapshotStore(Protocol):
+    def latest(self, stream: str) -> PublishedSnapshot | None: ...
+
+    def publish(self, stream: str, offset: str, content_type: str, body: bytes) -> None:
+        """Raises SnapshotRefused."""
+
+
+def connect_snapshots(connection: ConnectionOptions) -> SnapshotStore:
+    if connection.transport is Transport.HTTP:
+        return HttpSnapshots(connection)
+    return LogSnapshots(connection)
+
+
+class HttpSnapshots:
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._connection = connection
+        self._client = HttpClient(connection.token, retry_seconds=connection.retry_seconds)
+        #: For addresses that carry their own permission.
+        self._bare = HttpClient(None, retry_seconds=connection.retry_seconds)
+
+    def _url(self, stream: str, offset: str = "") -> str:
+        return f"{self._connection.stream_url(stream)}/snapshot{offset and '/' + offset}"
+
+    def latest(self, stream: str) -> PublishedSnapshot | None:
+        """The first answer says which that can: a large one's bytes lie elsewhere, and say nothing."""
+        url = self._url(stream)
+        answer = self._client.request("GET", url, redirect=False, allow=REDIRECTS | {404})
+        if answer.status == 404:
+            return None
+        offset = answer.headers.get(_OFFSET)
+        for _ in range(_MOST_REDIRECTS):
+            if answer.status not in REDIRECTS:
+                break
+            url = urljoin(url, answer.headers["Location"])
+            answer = self._at(url).request("GET", url, redirect=False, allow=REDIRECTS)
+            offset = offset or answer.headers.get(_OFFSET)
+        if offset is None or answer.status in REDIRECTS:
+            raise SnapshotRefused(
+                answer.status, f"tidemark: {url}: where the snapshot is could not be found out"
+            )
+        return PublishedSnapshot(offset, answer.data)
+
+    def _at(self, url: str) -> HttpClient:
+        """With the token to the server itself, and to nobody else."""
+        return self._client if urlsplit(url).netloc == urlsplit(self._connection.url).netloc else self._bare
+
+    def publish(self, stream: str, offset: str, content_type: str, body: bytes) -> None:
+        url, headers = self._url(stream, offset), {"Content-Type": content_type}
+        try:
+            if len(body) > MAX_ANSWER_BYTES:
+                # What is too large for a request goes straight to S3 (docs/buckets-and-snapshots.md).
+                begun = orjson.loads(self._client.request("POST", f"{url}/upload").data)
+                self._bare.request("PUT", begun["url"], body=body)
+                headers["Snapshot-Upload"], body = begun["upload"], b""
+            self._client.request("PUT", url, headers=headers, body=body)
+        except HttpFault as fault:
+            raise SnapshotRefused(fault.status, str(fault)) from fault
+
+
+class LogSnapshots:
+    """As the server publishes them, without one."""
+
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._bucket = connection.bucket
+        self._retry_seconds = connection.retry_seconds
+        self._stores = Stores(connect_table(connection), connect_blobs(connection))
+
+    def _key(self, stream: str) -> StreamKey:
+        return StreamKey(self._bucket, stream)
+
+    def latest(self, stream: str) -> PublishedSnapshot | None:
+        try:
+            snapshot = latest_snapshot(self._stores, self._key(stream))
+        except SnapshotNotFound:
+            return None
+        return PublishedSnapshot(render_offset(snapshot.offset), self._stores.blobs.get(snapshot.blob))
+
+    def publish(self, stream: str, offset: str, content_type: str, body: bytes) -> None:
+        key, place = self._key(stream), parse_token(offset)
+        assert place is not None, "an offset of this transport"
+        kind = parse_content_type(content_type)
+
+        def once() -> None:
+            request = PublishRequest(place, kind, body)
+            if len(body) > MAX_ANSWER_BYTES:
+                # What is too large for one response is put together for its readers when it is published.
+                upload = begin_upload(self._stores, key, place).id
+                record = existing(load_stream(self._stores.table, key))
+                self._stores.blobs.put(snapshot_blob_key(record.incarnation, place, upload.mark), body)
+                request = PublishRequest(place, kind, upload=upload)
+            publish_snapshot(self._stores, key, request)
+
+        try:
+            retry(once, self._retry_seconds, Busy, Unavailable)
+        except Refused as refusal:
+            raise SnapshotRefused(refusal.status, f"{stream}: {refusal.message}") from refusal

@@ -1,0 +1,177 @@
+"""Where a write is staged: a directory that the driver and all tasks share, or a prefix in S3.
+
+Exactly-once rests on two operations: a file appears whole or not at all, and of two files put
+under one name the first wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol
+from urllib.parse import urlsplit
+
+from botocore.exceptions import ClientError
+
+from tidemark.spark.clients.storage import s3_client
+from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.write import WriteOptions
+
+#: What somebody already holds: with `If-None-Match`, or while another puts the same name.
+_TAKEN: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+_ABSENT: Final = frozenset({"NoSuchKey", "404", "NotFound"})
+
+
+class Staging(Protocol):
+    def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        """A file to write to, which appears under its name once the context ends without error."""
+
+    def put_first(self, name: str, data: bytes) -> bytes:
+        """What is under the name from now on: `data`, or what was there before."""
+
+    def get(self, name: str) -> bytes | None: ...
+
+    def read(self, name: str, start: int, length: int) -> bytes: ...
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Names that are not there are passed over."""
+
+    def older_than(self, prefix: str, seconds: float) -> list[str]:
+        """Names under the prefix that nobody has touched for so long."""
+
+
+def connect_staging(options: WriteOptions) -> Staging:
+    place = urlsplit(options.staging_dir)
+    if place.scheme in ("s3", "s3a"):
+        client = s3_client(options.connection.s3_endpoint, options.connection.region)
+        return BucketStaging(client, place.netloc, place.path.strip("/"))
+    if place.scheme in ("", "file"):
+        return DirectoryStaging(Path(place.path))
+    raise InvalidOptions(
+        [f"stagingDir must be a directory or s3://bucket/prefix, got {options.staging_dir!r}"]
+    )
+
+
+class DirectoryStaging:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def put_first(self, name: str, data: bytes) -> bytes:
+        """A link is made only where no name is: of two that try, one succeeds."""
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return path.read_bytes()
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            return (self._root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        with (self._root / name).open("rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self._root / name).unlink(missing_ok=True)
+
+    def older_than(self, prefix: str, seconds: float) -> list[str]:
+        limit = time.time() - seconds
+        root = self._root / prefix
+        found = root.iterdir() if root.is_dir() else iter(())
+        return [str(path.relative_to(self._root)) for path in found if path.stat().st_mtime < limit]
+
+
+class BucketStaging:
+    def __init__(self, client: Any, bucket: str, prefix: str) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    def _at(self, name: str) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": self._prefix + name}
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        """By way of a local file: an upload in parts could not be taken back as simply."""
+        with tempfile.TemporaryFile() as file:
+            yield file
+            file.seek(0)
+            self._client.upload_fileobj(file, self._bucket, self._prefix + name)
+
+    def put_first(self, name: str, data: bytes) -> bytes:
+        try:
+            self._client.put_object(**self._at(name), Body=data, IfNoneMatch="*")
+        except ClientError as fault:
+            if _code(fault) not in _TAKEN:
+                raise
+            existing = self.get(name)
+            if existing is None:
+                raise
+            return existing
+        return data
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            data: bytes = self._client.get_object(**self._at(name))["Body"].read()
+        except ClientError as fault:
+            if _code(fault) in _ABSENT:
+                return None
+            raise
+        return data
+
+    def read(self, name: str, start: int, length: int) -> bytes:
+        asked = f"bytes={start}-{start + length - 1}"
+        data: bytes = self._client.get_object(**self._at(name), Range=asked)["Body"].read()
+        return data
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._client.delete_object(**self._at(name))
+
+    def older_than(self, prefix: str, seconds: float) -> list[str]:
+        limit = time.time() - seconds
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=self._prefix + prefix
+        )
+        return [
+            found["Key"].removeprefix(self._prefix)
+            for page in pages
+            for found in page.get("Contents", [])
+            if found["LastModified"].timestamp() < limit
+        ]
+
+
+def _code(fault: ClientError) -> str:
+    return str(fault.response.get("Error", {}).get("Code", ""))

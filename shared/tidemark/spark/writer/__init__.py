@@ -1,0 +1,1 @@
+"""Rows into streams, exactly once: tasks stage them, the driver's commit publishes them."""

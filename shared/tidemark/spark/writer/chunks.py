@@ -1,0 +1,156 @@
+"""Rows into bodies of appends, in a task: validated as the server validates them, grouped by stream.
+
+A row that the server would refuse must be found here: once a batch has its manifest, the commit
+publishes all of it or fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Final
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.spark.staging.bodies import encode_body
+from tidemark.spark.staging.manifest import AppendRun
+
+#: What one append may hold; the brackets of a JSON array included.
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+#: Rows of many streams wait for company up to this many bytes in all.
+HELD_BYTES: Final = 32 * 1024 * 1024
+_SHOWN_BYTES: Final = 80
+
+
+class BadRow(ValueError):
+    """A row cannot be appended; the message says which row and why."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Rows of one stream that are not written yet."""
+
+    pieces: list[pa.Array] = field(default_factory=list)
+    size: int = 0
+
+
+class Chunker:
+    """`where` says in errors which task this is."""
+
+    def __init__(
+        self, file: BinaryIO, name: str, *, is_json: bool, join_rows: bool, bytes_per_append: int, where: str
+    ) -> None:
+        self._file = file
+        self._name = name
+        self._is_json = is_json
+        self._joins = is_json or join_rows
+        self._bytes_per_append = bytes_per_append
+        self._where = where
+        self._place = 0
+        self._rows = 0
+        self._held = 0
+        self._pending: dict[str, _Pending] = {}
+        self.runs: list[AppendRun] = []
+
+    def add(self, streams: pa.Array | str, values: pa.Array) -> None:
+        """Rows in order; `streams` names each row's, or the one of all. Raises BadRow."""
+        values = values.cast(pa.binary())
+        self._check(values)
+        for stream, some in _by_stream(streams, values):
+            pending = self._pending.setdefault(stream, _Pending())
+            size = some.nbytes
+            pending.pieces.append(some)
+            pending.size += size
+            self._held += size
+            if pending.size >= self._bytes_per_append:
+                self._flush(stream, keep_last=True)
+        self._rows += len(values)
+        if self._held >= HELD_BYTES:
+            self.finish()
+
+    def finish(self) -> None:
+        for stream in list(self._pending):
+            self._flush(stream, keep_last=False)
+
+    def _check(self, values: pa.Array) -> None:
+        lengths = pc.binary_length(values)
+        if values.null_count:
+            self._refuse(values.is_null().index(True).as_py(), "the value is null", b"")
+        longest = pc.max(lengths).as_py() or 0
+        if longest > MAX_BODY_BYTES - 2 * self._is_json:
+            what = f"{longest} bytes are more than one append may hold"
+            self._refuse(pc.index(lengths, longest).as_py(), what, b"")
+        if not self._joins and len(values) and pc.min(lengths).as_py() == 0:
+            self._refuse(pc.index(lengths, 0).as_py(), "an empty value cannot be appended", b"")
+        if self._is_json:
+            # Each row alone, by the server's own parser: rows that are not JSON may be it together.
+            for row, value in enumerate(values.to_pylist()):
+                try:
+                    orjson.loads(value)
+                except orjson.JSONDecodeError as fault:
+                    self._refuse(row, f"not JSON ({fault})", value)
+
+    def _refuse(self, row: int, what: str, value: bytes) -> None:
+        shown = f": {value[:_SHOWN_BYTES]!r}" if value else ""
+        raise BadRow(f"tidemark: row {self._rows + row} of {self._where}: {what}{shown}")
+
+    def _flush(self, stream: str, *, keep_last: bool) -> None:
+        """Write the rows that are held, all of them or all but an append that is not full yet."""
+        pending = self._pending.pop(stream)
+        self._held -= pending.size
+        values = pa.concat_arrays(pending.pieces)
+        groups = list(self._groups(values))
+        if keep_last and len(groups) > 1:
+            low, high = groups.pop()
+            left = values.slice(low, high - low)
+            self._pending[stream] = _Pending([left], left.nbytes)
+            self._held += left.nbytes
+        start, appends, rows = self._place, 0, 0
+        for low, high in groups:
+            body = self._body(values.slice(low, high - low))
+            rows += high - low
+            if len(body):
+                self._place += encode_body(self._file, body)
+                appends += 1
+        if appends:
+            run = AppendRun(stream, self._name, start, self._place - start, appends, rows)
+            # What follows directly on the run before it is a part of that.
+            if self.runs and self.runs[-1].is_before(run):
+                run = self.runs.pop().with_next(run)
+            self.runs.append(run)
+
+    def _groups(self, values: pa.Array) -> Iterator[tuple[int, int]]:
+        """Which rows share an append."""
+        if not self._joins:
+            yield from ((row, row + 1) for row in range(len(values)))
+            return
+        separator = 1 if self._is_json else 0
+        ends = pc.cumulative_sum(pc.add(pc.binary_length(values).cast(pa.int64()), separator)).to_numpy()
+        low, taken = 0, 0
+        while low < len(ends):
+            high = int(ends.searchsorted(taken + self._bytes_per_append, side="right"))
+            high = max(high, low + 1)
+            yield low, high
+            low, taken = high, int(ends[high - 1])
+
+    def _body(self, values: pa.Array) -> Any:
+        if not self._joins:
+            return values[0].as_buffer()
+        whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+        joined = pc.binary_join(whole, pa.scalar(b"," if self._is_json else b"", pa.binary()))[0].as_buffer()
+        return b"".join((b"[", joined, b"]")) if self._is_json else joined
+
+
+def _by_stream(streams: pa.Array | str, values: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    """The rows of each stream, in the order in which they came."""
+    if isinstance(streams, str):
+        if len(values):
+            yield streams, values
+        return
+    if streams.null_count:
+        raise BadRow("tidemark: a row does not say which stream it goes to: its stream column is null")
+    encoded = streams.dictionary_encode()
+    for index, stream in enumerate(encoded.dictionary.to_pylist()):
+        yield stream, values.filter(pc.equal(encoded.indices, index))

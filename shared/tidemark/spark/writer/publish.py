@@ -1,0 +1,165 @@
+"""Appends what was staged. A query, or a batch write, is one producer."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Final, Protocol
+
+from tidemark.log.table import Table
+from tidemark.protocol.content_type import ContentType, parse_content_type
+from tidemark.protocol.errors import Busy, Conflict, ProducerFenced, Refused, StreamNotFound, Unavailable
+from tidemark.protocol.expiry import NEVER
+from tidemark.protocol.producer import Claim
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.append import AppendRequest, append
+from tidemark.service.create import CreateRequest, create
+from tidemark.service.load import load_known
+from tidemark.service.stores import Stores
+from tidemark.spark.clients.http import HttpClient, HttpFault
+from tidemark.spark.clients.retry import retry
+from tidemark.spark.clients.storage import connect_blobs, connect_table
+from tidemark.spark.options.connection import ConnectionOptions, Transport
+from tidemark.spark.staging.bodies import decode_bodies
+from tidemark.spark.staging.files import Staging
+from tidemark.spark.staging.manifest import AppendRun, Manifest
+
+_STREAMS_AT_ONCE: Final = 8
+
+
+class NotPublished(Exception):
+    """A stream refused what was staged for it. Nothing is lost: the batch can be repeated."""
+
+
+@dataclass(frozen=True)
+class TargetStream:
+    """A stream as it stood before anything was written to it."""
+
+    content_type: ContentType
+    closed: bool
+
+
+class Publisher(Protocol):
+    def find(self, stream: str) -> TargetStream | None:
+        """None where there is no such stream."""
+
+    def create(self, stream: str, content_type: ContentType) -> None: ...
+
+    def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
+        """Lands once however often it is sent. Raises NotPublished."""
+
+
+def connect_publisher(connection: ConnectionOptions) -> Publisher:
+    if connection.transport is Transport.HTTP:
+        return HttpPublisher(connection)
+    return LogPublisher(connection)
+
+
+class HttpPublisher:
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._connection = connection
+        self._client = HttpClient(connection.token, retry_seconds=connection.retry_seconds)
+
+    def find(self, stream: str) -> TargetStream | None:
+        answer = self._client.request("HEAD", self._connection.stream_url(stream), allow=frozenset({404}))
+        if answer.status == 404:
+            return None
+        content_type = parse_content_type(answer.headers["Content-Type"])
+        return TargetStream(content_type, answer.headers.get("Stream-Closed", "").lower() == "true")
+
+    def create(self, stream: str, content_type: ContentType) -> None:
+        headers = {"Content-Type": content_type.value}
+        self._client.request("PUT", self._connection.stream_url(stream), headers=headers)
+
+    def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
+        headers = {
+            "Content-Type": content_type.value,
+            "Producer-Id": claim.producer_id,
+            "Producer-Epoch": str(claim.epoch),
+            "Producer-Seq": str(claim.seq),
+        }
+        try:
+            self._client.request("POST", self._connection.stream_url(stream), headers=headers, body=body)
+        except HttpFault as fault:
+            raise NotPublished(_explain(stream, claim, fault.status, str(fault))) from fault
+
+
+class LogPublisher:
+    """Through the application's own append, in this process: no server is asked."""
+
+    def __init__(self, connection: ConnectionOptions) -> None:
+        self._bucket = connection.bucket
+        self._retry_seconds = connection.retry_seconds
+        table: Table = connect_table(connection)
+        self._stores = Stores(table, connect_blobs(connection))
+
+    def _key(self, stream: str) -> StreamKey:
+        return StreamKey(self._bucket, stream)
+
+    def find(self, stream: str) -> TargetStream | None:
+        try:
+            known = load_known(self._stores, self._key(stream))
+        except StreamNotFound:
+            return None
+        return TargetStream(known.record.content_type, known.tail.closed)
+
+    def create(self, stream: str, content_type: ContentType) -> None:
+        request = CreateRequest(content_type, NEVER, closed=False)
+        retry(
+            lambda: create(self._stores, self._key(stream), request), self._retry_seconds, Busy, Unavailable
+        )
+
+    def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
+        request = AppendRequest(content_type, body, claim=claim)
+
+        def once() -> None:
+            answer = append(self._stores, self._key(stream), [request])[0]
+            if isinstance(answer, Refused):
+                raise answer
+
+        try:
+            retry(once, self._retry_seconds, Busy, Unavailable)
+        except Refused as refusal:
+            text = _explain(stream, claim, refusal.status, refusal.message)
+            raise NotPublished(text) from refusal
+
+
+def _explain(stream: str, claim: Claim, status: int, text: str) -> str:
+    meanings = {
+        ProducerFenced.status: "a newer batch of this producer id is there already: does another driver run?",
+        StreamNotFound.status: "the stream is gone",
+        Conflict.status: "the stream is closed, of another content type, or was created again in between",
+        0: "the server does not answer; the batch goes on where it stopped when it is repeated",
+    }
+    meaning = meanings.get(status, "")
+    return f"tidemark: {stream}, append {claim.seq} of batch {claim.epoch}: {meaning or text} [{text}]"
+
+
+def publish(
+    publisher: Publisher,
+    staging: Staging,
+    manifest: Manifest,
+    *,
+    producer_id: str,
+    batch: int,
+    content_types: dict[str, ContentType],
+) -> None:
+    """Append everything in the manifest, streams side by side, each in its order.
+
+    The batch is the epoch and an append's place in its stream the sequence number, so what an
+    earlier attempt appended is recognised, and an older batch is fenced off.
+    """
+
+    def publish_stream(stream: str, runs: list[AppendRun]) -> None:
+        bodies = chain.from_iterable(
+            decode_bodies(partial(staging.read, run.file), run.start, run.length) for run in runs
+        )
+        for seq, body in enumerate(bodies):
+            publisher.append(stream, content_types[stream], body, Claim(producer_id, batch, seq))
+
+    with ThreadPoolExecutor(_STREAMS_AT_ONCE, thread_name_prefix="tidemark-publish") as pool:
+        tasks = [pool.submit(publish_stream, *each) for each in manifest.by_stream().items()]
+        for task in tasks:
+            task.result()

@@ -1,0 +1,257 @@
+"""The writers that Spark calls: tasks stage rows, and the driver's commit publishes them.
+
+Appending from the tasks would not be exactly once: a batch that Spark repeats may have its rows in
+another order, in other partitions and in other appends. So the first attempt to commit writes a
+manifest that says which appends the batch is, and every later attempt follows it
+(`staging/manifest.py`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from tidemark.protocol.content_type import ContentType
+from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.write import WriteOptions, parse_write_options
+from tidemark.spark.staging.files import connect_staging
+from tidemark.spark.staging.manifest import AppendRun, Manifest, StagedBatches
+from tidemark.spark.writer.chunks import Chunker
+from tidemark.spark.writer.publish import NotPublished, Publisher, connect_publisher, publish
+
+#: Rows that Spark hands over one by one are gathered into groups of this size.
+_ROWS_AT_ONCE: Final = 5_000
+#: The property in which Spark tells every task the id of the streaming query, kept in its checkpoint.
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+Piece = tuple[pa.Array | str, pa.Array]
+"""The stream of each row, or of all of them, and their values."""
+
+
+@dataclass(frozen=True)
+class StagedPartition(WriterCommitMessage):
+    """What one task staged. `file` is set even where it holds nothing, to be removed."""
+
+    query: str
+    partition: int
+    file: str
+    runs: tuple[AppendRun, ...]
+
+
+def write_faults(schema: StructType, options: WriteOptions, *, overwrite: bool) -> list[str]:
+    """What is wrong with a write besides its options. Checked before a task starts."""
+    faults = []
+    if overwrite:
+        faults.append("overwrite is refused: a stream is only ever appended to; use mode append")
+    kinds = {field.name: field.dataType for field in schema.fields}
+    wanted: list[tuple[str, tuple[type, ...], str]] = [
+        (options.value_column, (StringType, BinaryType), "text or binary")
+    ]
+    if options.stream_column:
+        wanted.append((options.stream_column, (StringType,), "text"))
+    for column, types, words in wanted:
+        if column not in kinds:
+            faults.append(f"there is no column {column}; columns: {', '.join(kinds)}")
+        elif not isinstance(kinds[column], types):
+            faults.append(f"column {column} must be {words}, got {kinds[column].simpleString()}")
+    return faults
+
+
+def resolve_content_type(options: WriteOptions) -> ContentType:
+    """The content type of the rows: a single stream's own, or, for many streams, the option's.
+    Raises InvalidOptions."""
+    if options.stream is None:
+        assert options.content_type is not None, "checked with the options"
+        return options.content_type
+    target = connect_publisher(options.connection).find(options.stream)
+    if target is None and options.create_streams:
+        assert options.content_type is not None, "checked with the options"
+        return options.content_type
+    if target is None:
+        raise InvalidOptions([f"no such stream: {options.stream}; with createStreams it would be made"])
+    faults = _target_faults(options.stream, target.content_type, options.content_type, closed=target.closed)
+    if faults:
+        raise InvalidOptions(faults)
+    return target.content_type
+
+
+def _target_faults(stream: str, found: ContentType, wanted: ContentType | None, *, closed: bool) -> list[str]:
+    faults = [f"stream {stream} is closed"] if closed else []
+    if wanted is not None and wanted.essence != found.essence:
+        faults.append(f"stream {stream} is {found.essence}, not {wanted.essence}")
+    return faults
+
+
+class StagedWrite:
+    """Is sent to every task and to every commit: it holds options and no connection."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, content_type: ContentType) -> None:
+        self.options = options
+        self.content_type = content_type
+        columns = schema.fieldNames()
+        self.value_index = columns.index(options.value_column)
+        self.value_is_text = isinstance(schema[options.value_column].dataType, StringType)
+        self.stream_index = columns.index(options.stream_column) if options.stream_column else None
+
+    # --- in a task ---
+
+    def stage(self, pieces: Iterable[Piece]) -> StagedPartition:
+        context = TaskContext.get()
+        partition = context.partitionId() if context else 0
+        query = (context.getLocalProperty(_QUERY_ID) if context else None) or ""
+        file = f"{self.producer_id(query)}/staged/{uuid.uuid4().hex}"
+        with connect_staging(self.options).create(file) as opened:
+            chunker = Chunker(
+                opened,
+                file,
+                is_json=self.content_type.is_json,
+                join_rows=self.options.join_rows,
+                bytes_per_append=self.options.bytes_per_append,
+                where=f"partition {partition}",
+            )
+            for streams, values in pieces:
+                chunker.add(streams, values)
+            chunker.finish()
+        return StagedPartition(query, partition, file, tuple(chunker.runs))
+
+    def pieces_of_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
+        for batch in batches:
+            streams: pa.Array | str = self.options.stream or ""
+            if self.stream_index is not None:
+                streams = batch.column(self.stream_index)
+            yield streams, batch.column(self.value_index)
+
+    def pieces_of_rows(self, rows: Iterator[Any]) -> Iterator[Piece]:
+        kind = pa.string() if self.value_is_text else pa.binary()
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            streams: pa.Array | str = self.options.stream or ""
+            if self.stream_index is not None:
+                streams = pa.array([row[self.stream_index] for row in some], pa.string())
+            values = [row[self.value_index] for row in some]
+            # Spark gives binary values as byte arrays.
+            plain = [bytes(value) if isinstance(value, bytearray) else value for value in values]
+            yield streams, pa.array(plain, kind)
+
+    def producer_id(self, query: str) -> str:
+        return self.options.producer_id or query
+
+    # --- in the driver ---
+
+    def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Manifest:
+        """Raises NotPublished; the same call, or a replay of the batch, then goes on with it."""
+        staged = sorted(_staged(messages), key=lambda each: each.partition)
+        query = staged[0].query if staged else ""
+        producer_id = self.producer_id(query)
+        staging = connect_staging(self.options)
+        batches = StagedBatches(staging, producer_id)
+        ours = Manifest(query, tuple(run for each in staged for run in each.runs))
+        settled = batches.settle(batch, ours)
+        if settled.runs and not batches.is_done(batch):
+            publisher = connect_publisher(self.options.connection)
+            content_types = self._prepare(publisher, settled)
+            publish(
+                publisher, staging, settled, producer_id=producer_id, batch=batch, content_types=content_types
+            )
+        batches.finish(batch, settled, [each.file for each in staged])
+        return settled
+
+    def _prepare(self, publisher: Publisher, manifest: Manifest) -> dict[str, ContentType]:
+        """Every stream is there and takes what is to come, before the first append."""
+        content_types, faults = {}, []
+        for stream in manifest.by_stream():
+            target = publisher.find(stream)
+            if target is None and self.options.create_streams:
+                publisher.create(stream, self.content_type)
+                content_types[stream] = self.content_type
+            elif target is None:
+                faults.append(f"no such stream: {stream}")
+            else:
+                # A closed stream may hold the batch already: only the append itself can say.
+                content_types[stream] = target.content_type
+                faults += _target_faults(stream, target.content_type, self.content_type, closed=False)
+        if faults:
+            raise NotPublished("tidemark: " + "; ".join(faults))
+        return content_types
+
+    def discard(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        staged = _staged(messages)
+        if staged:
+            producer_id = self.producer_id(staged[0].query)
+            batches = StagedBatches(connect_staging(self.options), producer_id)
+            batches.drop(batch, [each.file for each in staged])
+
+    def forget(self, batch: int) -> None:
+        """Remove the notes of a batch that nobody will repeat, because nobody knows its id."""
+        StagedBatches(connect_staging(self.options), self.producer_id("")).forget(batch)
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedPartition]:
+    return [message for message in messages if isinstance(message, StagedPartition)]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One write is one batch. Its producer id is new unless it was given: a write that is
+    repeated under the same id publishes what the first one staged, and only what is missing."""
+
+    def __init__(self, write: StagedWrite, *, repeatable: bool) -> None:
+        self._write = write
+        self._repeatable = repeatable
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._write.stage(self._write.pieces_of_batches(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        try:
+            self._write.publish(messages, 0)
+        except Exception as fault:
+            producer_id = self._write.options.producer_id
+            fault.add_note(
+                f"Some of it may be in the streams. Write again with producerId={producer_id}"
+                " and the rest follows, nothing twice."
+            )
+            raise
+        if not self._repeatable:
+            self._write.forget(0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._write.discard(messages, 0)
+
+
+class StreamWriter(DataSourceStreamWriter):
+    """Spark 4.0 hands rows to a streaming sink one by one."""
+
+    def __init__(self, write: StagedWrite) -> None:
+        self._write = write
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return self._write.stage(self._write.pieces_of_rows(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._write.publish(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._write.discard(messages, batchId)
+
+
+def parse_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> WriteOptions:
+    """Raises InvalidOptions, with everything that is wrong."""
+    return parse_write_options(given, faults_of=partial(write_faults, schema, overwrite=overwrite))
+
+
+def make_write(options: WriteOptions, schema: StructType) -> StagedWrite:
+    """Raises InvalidOptions."""
+    return StagedWrite(options, schema, resolve_content_type(options))

@@ -1,0 +1,188 @@
+"""The walk along a chain, over a table made of numbers: any logs, any pages, any bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.log.chain import ChainWalk, Span
+from tidemark.protocol.offset import render_offset
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A batch as far as a walk looks at it."""
+
+    start: int
+    end: int
+
+
+@dataclass
+class Logs:
+    """Batches by partition, answered in pages of `page_items`, as `Table.query` does."""
+
+    pieces: dict[str, list[Piece]]
+    page_items: int
+    queries: list[str] = field(default_factory=list)
+
+    def query(
+        self,
+        pk: str,
+        *,
+        at_least: str = "0",
+        at_most: str = "~",
+        limit: int | None = None,
+        backward: bool = False,
+    ) -> tuple[Sequence[Any], bool]:
+        self.queries.append(pk)
+        found = [each for each in self.pieces[pk] if at_least <= render_offset(each.start) <= at_most]
+        if backward:
+            found.reverse()
+        count = limit or self.page_items
+        return found[:count], len(found) > count
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> tuple[Logs, list[Span]]:
+    """A stream and the sources that it was forked from, each beyond where the next one left it."""
+    logs: dict[str, list[Piece]] = {}
+    spans: list[Span] = []
+    begin = 0
+    generations = draw(st.integers(1, 3))
+    for generation in range(generations):
+        sizes = draw(
+            st.lists(st.integers(1, 4), min_size=1 if generation < generations - 1 else 0, max_size=6)
+        )
+        edges = [begin]
+        for size in sizes:
+            edges.append(edges[-1] + size)
+        logs[str(generation)] = [Piece(*edge) for edge in pairwise(edges)]
+        is_last = generation == generations - 1
+        end = None if is_last else draw(st.integers(begin + 1, edges[-1]))
+        spans.append(Span(str(generation), str(generation), begin, end))
+        begin = begin if end is None else end
+    return Logs(logs, draw(st.integers(1, 4))), spans
+
+
+def expected(logs: Logs, spans: list[Span], start: int) -> list[Piece]:
+    """Every batch of every span that holds a byte from `start` on, or vouches for `start`."""
+    found: list[Piece] = []
+    for span in spans:
+        inside = [piece for piece in logs.pieces[span.pk] if span.end is None or piece.start < span.end]
+        found += [piece for piece in inside if piece.end > start]
+    return found
+
+
+def tail_of(logs: Logs, spans: list[Span]) -> int:
+    own = logs.pieces[spans[-1].pk]
+    return own[-1].end if own else spans[-1].begin
+
+
+@given(chains(), st.data())
+def test_a_walk_from_any_offset_gives_every_batch_once_and_in_order(
+    chain: tuple[Logs, list[Span]], data: st.DataObject
+) -> None:
+    """Whatever the pages of the table are, and however often the stream was forked."""
+    logs, spans = chain
+    start = data.draw(st.integers(0, tail_of(logs, spans)))
+    ahead = [span for span in spans if span.end is None or span.end > start]
+    gaps: list[tuple[int, int]] = []
+    walk = ChainWalk(logs.query, iter, ahead, start, on_gap=lambda *gap: gaps.append(gap))
+    found = [piece for piece in walk if piece.end > start]
+    assert found == expected(logs, ahead, start)
+    assert walk.at_tail
+    assert not gaps
+
+
+@given(chains(), st.data())
+def test_a_walk_makes_no_query_for_batches_that_nobody_asks_for(
+    chain: tuple[Logs, list[Span]], data: st.DataObject
+) -> None:
+    """A reader that stops at a batch has made the queries up to it, and knows if it was the last."""
+    logs, spans = chain
+    everything = expected(logs, spans, 0)
+    if not everything:
+        return
+    count = data.draw(st.integers(1, len(everything)))
+    walk = ChainWalk(logs.query, iter, spans, 0)
+    taken = list(islice(walk, count))
+    assert taken == everything[:count]
+    made = len(logs.queries)
+    assert walk.at_tail <= (count == len(everything))
+    rest = list(ChainWalk(logs.query, iter, spans, 0))[count:]
+    assert rest == everything[count:]
+    assert made <= len(logs.queries) - made
+
+
+@given(chains(), st.data())
+def test_a_walk_between_two_offsets_tells_exactly_what_is_missing(
+    chain: tuple[Logs, list[Span]], data: st.DataObject
+) -> None:
+    """As a partition of a bulk read: one span, and one batch of it is gone."""
+    logs, spans = chain
+    span = spans[-1]
+    own = logs.pieces[span.pk]
+    if not own:
+        return
+    lost = data.draw(st.sampled_from(own))
+    start = data.draw(st.integers(span.begin, own[-1].end - 1))
+    until = data.draw(st.integers(start + 1, own[-1].end))
+    logs.pieces[span.pk] = [piece for piece in own if piece != lost]
+    gaps: list[tuple[int, int]] = []
+    walk = ChainWalk(logs.query, iter, [span], start, until=until, on_gap=lambda *gap: gaps.append(gap))
+    found = [piece for piece in walk if piece.end > start]
+    assert found == [piece for piece in own if piece != lost and piece.end > start and piece.start < until]
+    missing = {place for low, high in gaps for place in range(low, min(high, until))}
+    assert missing == set(range(max(lost.start, start), min(lost.end, until)))
+
+
+@given(chains(), st.integers(1, 3))
+def test_a_walk_of_so_many_queries_ends_and_says_that_it_is_not_at_the_tail(
+    chain: tuple[Logs, list[Span]], max_queries: int
+) -> None:
+    logs, spans = chain
+    walk = ChainWalk(logs.query, iter, spans, 0, max_queries=max_queries)
+    found = list(walk)
+    everything = expected(logs, spans, 0)
+    assert found == everything[: len(found)]
+    assert all(logs.queries.count(span.pk) <= max_queries for span in spans)
+    assert walk.at_tail or logs.queries.count(walk.span.pk) == max_queries
+    assert not walk.at_tail or found == everything
+
+
+def test_known_batches_are_not_asked_for() -> None:
+    """The query begins behind them; where they fill the span there is none."""
+    logs = Logs({"source": [Piece(0, 2), Piece(2, 4)], "own": [Piece(3, 5)]}, page_items=10)
+    spans = [Span("source", "s", 0, 3), Span("own", "o", 3, None)]
+    known = {"s": [Piece(0, 2), Piece(2, 4)], "o": []}
+    walk = ChainWalk(logs.query, iter, spans, 0, known=lambda span, _begin: known[span.incarnation])
+    assert list(walk) == [Piece(0, 2), Piece(2, 4), Piece(3, 5)]
+    assert logs.queries == ["own"]
+
+
+def test_the_batch_before_the_start_vouches_for_it() -> None:
+    """At the tail nothing begins, and the batch that ends there is given out; within a batch, that batch."""
+    logs = Logs({"own": [Piece(0, 2), Piece(2, 4)]}, page_items=10)
+    spans = [Span("own", "o", 0, None)]
+    assert list(ChainWalk(logs.query, iter, spans, 4)) == [Piece(2, 4)]
+    assert list(ChainWalk(logs.query, iter, spans, 1)) == [Piece(0, 2), Piece(2, 4)]
+    assert list(ChainWalk(logs.query, iter, spans, 4, looks_back=False)) == []
+
+
+def test_batches_are_decoded_when_it_is_their_turn() -> None:
+    """Deflated, the items of one query may be many pages of bytes."""
+    logs = Logs({"own": [Piece(0, 2), Piece(2, 4), Piece(4, 6)]}, page_items=10)
+    decoded: list[Piece] = []
+
+    def decode(items: Sequence[Any]) -> Any:
+        for item in items:
+            decoded.append(item)
+            yield item
+
+    assert next(iter(ChainWalk(logs.query, decode, [Span("own", "o", 0, None)], 0))) == Piece(0, 2)
+    assert decoded == [Piece(0, 2)]

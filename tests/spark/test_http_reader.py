@@ -1,0 +1,249 @@
+"""The reader over HTTP, against this server and against one whose offsets mean nothing to us."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.spark.opaque import OpaqueServer
+from tests.spark.serving import ThreadedServer
+from tests.spark.streams import filled, key, plan_here, read_here, rows, rows_of
+from tests.support import BYTES, JSON, World
+from tidemark.service.delete import delete
+from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.queries.plan import Positions, plan_partitions
+from tidemark.spark.queries.streaming import Driver
+from tidemark.spark.readers import json_array
+from tidemark.spark.readers.connect import connect
+from tidemark.spark.readers.http import incarnation_in
+from tidemark.spark.readers.json_array import NotAnArray, split_array, split_arriving
+from tidemark.spark.readers.port import DataLoss, Position
+
+
+def test_json_is_a_row_for_each_message(spark: Any, server: ThreadedServer, world: World, name: str) -> None:
+    filled(world, name, b'[{"a": 1.0}, "two"]', b"3", content_type=JSON)
+    frame = spark.read.format("tidemark").options(url=server.url, subscribe=name).load()
+    assert [value for _, _, value in rows(frame)] == [b'{"a": 1.0}', b'"two"', b"3"]
+    found = frame.orderBy("position").collect()
+    assert [(row.offset, row.end_offset, row.position) for row in found] == [
+        ("-1", "0000000000000019", position) for position in range(3)
+    ]
+    assert found[0].content_type == "application/json"
+
+
+def test_bytes_are_rows_of_pages(server: ThreadedServer, world: World, name: str) -> None:
+    body = bytes(index * 7 % 256 for index in range(3_000_000))
+    filled(world, name, body, body, b"end")
+    found = read_here({"url": server.url}, subscribe=name)
+    assert b"".join(value for _, _, value in found) == body + body + b"end"
+    assert [row[:2] for row in found[:1]] == [("-1", "0000000003000000")]
+    assert max(len(value) for _, _, value in found) <= 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("content_type", "bodies"), [(JSON, (b"[1,22]", b"3", b"[4,5]")), (BYTES, (b"ab", b"c", b"de"))]
+)
+def test_a_read_ends_at_its_pinned_end(
+    server: ThreadedServer, world: World, name: str, content_type: Any, bodies: tuple[bytes, ...]
+) -> None:
+    """The page runs on beyond it, because more was written since."""
+    filled(world, name, *bodies, content_type=content_type)
+    options = parse_read_options({"url": server.url, "subscribe": name}, streaming=False)
+    reader, parts = plan_here(options)
+    pinned = [row for part in parts for row in rows_of(reader, part)]
+    world.process().append(key(name), b"999", content_type=content_type)
+    again = [row for part in parts for row in rows_of(reader, part)]
+    assert again == pinned
+    assert len(read_here({"url": server.url}, subscribe=name)) >= len(pinned)
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+def test_a_foreign_server_is_cut_at_the_pinned_end_too(is_json: bool) -> None:
+    with OpaqueServer(is_json=is_json) as foreign:
+        foreign.append(b"1")
+        foreign.append(b"1")
+        options = parse_read_options({"url": foreign.url, "subscribe": "s"}, streaming=False)
+        reader, parts = plan_here(options)
+        foreign.append(b"1")
+        foreign.append(b"2")
+        found = [value for part in parts for _, _, value in rows_of(reader, part)]
+        assert found == ([b"1", b"1"] if is_json else [b"11"])
+
+
+def test_an_offset_that_retention_removed_is_data_loss_or_is_skipped() -> None:
+    with OpaqueServer(is_json=True) as foreign:
+        for body in (b"1", b"2", b"3"):
+            foreign.append(body)
+        loud = parse_read_options({"url": foreign.url, "subscribe": "s"}, streaming=False)
+        quiet = parse_read_options(
+            {"url": foreign.url, "subscribe": "s", "failOnDataLoss": "false"}, streaming=False
+        )
+        (reader, (part,)), (_, (lenient,)) = plan_here(loud), plan_here(quiet)
+        foreign.retain_from(2)
+        with pytest.raises(DataLoss, match="410"):
+            rows_of(reader, part)
+        assert [value for _, _, value in rows_of(reader, lenient)] == [b"3"]
+        # Planned afterwards, `earliest` is what is retained.
+        assert [value for _, _, value in read_here({"url": foreign.url}, subscribe="s")] == [b"3"]
+
+
+def positions(url: str) -> dict[str, Position]:
+    """Where the stream stands, as a streaming query would keep it."""
+    return Driver(parse_read_options({"url": url, "subscribe": "s"}, streaming=True)).tails()
+
+
+def parts_between(url: str, starts: Positions, **options: str) -> list[bytes]:
+    """What a query that has read to `starts` reads next."""
+    parsed = parse_read_options({"url": url, "subscribe": "s"} | options, streaming=True)
+    driver = Driver(parsed)
+    parts = plan_partitions(parsed, driver.reader, starts, driver.tails())
+    return [value for part in parts for _, _, value in rows_of(driver.reader, part)]
+
+
+@pytest.mark.parametrize("incarnation", ["", "some-id"])
+@pytest.mark.parametrize("bodies", [[b"4"], [b"4", b"5"], [b"4", b"5", b"6"]])
+def test_a_stream_that_was_created_again_is_told_apart_as_far_as_the_server_tells(
+    incarnation: str, bodies: list[bytes]
+) -> None:
+    """By the entity tag, however long the new stream is; without one, where it is shorter than
+    what was read of the old one."""
+    with OpaqueServer(is_json=True) as foreign:
+        foreign.incarnation = incarnation
+        foreign.append(b"1")
+        foreign.append(b"2")
+        taken = positions(foreign.url)
+        assert taken["s"].incarnation == incarnation
+        assert parts_between(foreign.url, taken) == []
+        foreign.create_again()
+        for body in bodies:
+            foreign.append(body)
+        if not incarnation and len(bodies) >= 2:
+            # What cannot be told is not made up either: offsets alone say that this is new.
+            assert parts_between(foreign.url, taken) == bodies[2:]
+            return
+        with pytest.raises(DataLoss, match="deleted and created again"):
+            parts_between(foreign.url, taken)
+        assert parts_between(foreign.url, taken, failOnDataLoss="false") == bodies
+
+
+def test_a_stream_that_is_created_again_while_it_is_read_is_not_taken_for_the_old_one() -> None:
+    """Between planning and reading; a task sees it by the page's entity tag."""
+    with OpaqueServer(is_json=True) as foreign:
+        foreign.incarnation = "some-id"
+        foreign.append(b"1")
+        given = {"url": foreign.url, "subscribe": "s"}
+        reader, (part,) = plan_here(parse_read_options(given, streaming=False))
+        _, (lenient,) = plan_here(parse_read_options(given | {"failOnDataLoss": "false"}, streaming=False))
+        foreign.create_again()
+        foreign.append(b"2")
+        with pytest.raises(DataLoss, match="deleted and created again"):
+            rows_of(reader, part)
+        assert rows_of(reader, lenient) == []
+
+
+def test_this_server_tells_incarnations_apart(server: ThreadedServer, world: World, name: str) -> None:
+    """And says the same of one however much is appended to it, closed or not."""
+    reader = connect(parse_read_options({"url": server.url, "subscribe": name}, streaming=False).connection)
+    filled(world, name, b"old")
+    process = world.process()
+    old = reader.head(name)
+    process.append(key(name), b"more", close=True)
+    assert reader.head(name).tail.incarnation == old.tail.incarnation != ""
+    delete(process.stores, key(name))
+    filled(world, name, b"a new one")
+    assert reader.head(name).tail.is_of_another(old.tail)
+
+
+@pytest.mark.parametrize(
+    ("etag", "incarnation"),
+    [
+        ('"i:0:7"', "i"),
+        ('"i:0:7:c"', "i"),
+        ('W/"a:b:0:7"', "a:b"),
+        ('"i:0:8"', ""),
+        ('"7"', ""),
+        ('":0:7"', ""),
+        ("", ""),
+        ("i:0:7", ""),
+    ],
+)
+def test_an_incarnation_is_read_from_a_tag_of_the_protocols_form_alone(etag: str, incarnation: str) -> None:
+    assert incarnation_in(etag, "7") == incarnation
+
+
+def test_streams_of_a_bucket_by_pattern() -> None:
+    with OpaqueServer(is_json=True) as foreign:
+        foreign.append(b"1")
+        found = read_here({"url": foreign.url, "bucket": "some-bucket"}, subscribePattern="s.*")
+        assert [value for _, _, value in found] == [b"1"]
+
+
+def test_a_missing_stream_and_an_invalid_offset_are_refused(
+    server: ThreadedServer, world: World, name: str
+) -> None:
+    with pytest.raises(InvalidOptions, match=f"no such stream in v1: {name}"):
+        read_here({"url": server.url}, subscribe=name)
+    filled(world, name, b"[1,2]", content_type=JSON)
+    with pytest.raises(InvalidOptions, match="the server refuses offset '0000000000000001'"):
+        read_here({"url": server.url}, subscribe=name, startingOffsets=f'{{"{name}":"0000000000000001"}}')
+
+
+def test_a_request_is_retried_when_the_server_is_busy(
+    server: ThreadedServer, world: World, name: str, spoiling: Callable[..., Any]
+) -> None:
+    filled(world, name, b"[1,2]", content_type=JSON)
+    spoiling(lambda method, path, _: "before" if name in path else None, times=4)
+    assert [value for _, _, value in read_here({"url": server.url}, subscribe=name)] == [b"1", b"2"]
+
+
+def test_streaming_over_http(
+    spark: Any, server: ThreadedServer, world: World, name: str, tmp_path: Any
+) -> None:
+    filled(world, name, b"[1,2]", content_type=JSON)
+
+    def run() -> None:
+        source = spark.readStream.format("tidemark").options(url=server.url, subscribe=name).load()
+        query = (
+            source.select("value")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"))
+        )
+        assert query.awaitTermination(120)
+
+    run()
+    world.process().append(key(name), b"[3]", content_type=JSON)
+    run()
+    found = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted(bytes(row.value) for row in found) == [b"1", b"2", b"3"]
+
+
+ARRAYS = [
+    b"[]",
+    b"[1]",
+    b'[{"a":1},{"b":[{},{}]}]',
+    b'[ {"a":"},{"} , "x,y",\n[1,[2,3]] ,null]',
+    b'["\\"},{", {"k":"\\\\"}]',
+    b"[" + b",".join([b'{"n":[[1,2],[3,{"d":",,,"}]]}'] * 50) + b"]",
+]
+
+
+@pytest.mark.parametrize("array", ARRAYS)
+@pytest.mark.parametrize("chunk", [1, 2, 7, 1000])
+@pytest.mark.parametrize("piece", [3, 16, 64])
+def test_an_array_arriving_in_chunks_is_split_as_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch, array: bytes, chunk: int, piece: int
+) -> None:
+    monkeypatch.setattr(json_array, "PIECE_BYTES", piece)
+    chunks = [array[start : start + chunk] for start in range(0, len(array), chunk)]
+    assert [each for part in split_arriving(chunks) for each in part] == split_array(array)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[1", b"[1,]", b"[1]x", b"[1 2]", b'[{"a"}]'])
+def test_a_body_that_is_not_a_json_array_is_refused(body: bytes) -> None:
+    with pytest.raises(NotAnArray):
+        split_array(body)
