@@ -30,6 +30,7 @@ PARTS: Final = (ENGINE, EMULATOR, SERVER)
 #: In front of which part each proxy stands.
 BEHIND: Final = {DYNAMODB: ENGINE, S3: EMULATOR, SQS: EMULATOR, CLIENTS: SERVER}
 _READY_SECONDS: Final = 90.0
+_HEALTHY_SECONDS: Final = 20.0
 _POLL_SECONDS: Final = 0.05
 _LONG_POLL_SECONDS: Final = "5"
 _JANITOR_SECONDS: Final = "3"
@@ -211,7 +212,8 @@ class System:
             self._proxies[DYNAMODB].forget_open_transactions()
 
     async def _start_server(self) -> None:
-        """Raises EngineFailed where it ends before it is ready."""
+        """Returns once it is healthy, or has had the time to be: under load the answer may take longer than
+        the asking does. Raises EngineFailed where it ends before."""
         guard = [sys.executable, "-S", "-E", guard_module.__file__, str(os.getpid())]
         with (self.folder / "server.log").open("ab") as log:
             self._server = subprocess.Popen(  # noqa: ASYNC220 - it takes a moment, and a thread may not start it
@@ -223,7 +225,8 @@ class System:
                 start_new_session=True,
             )
         url = f"http://127.0.0.1:{self._server_port}/v1/health"
-        while not await asyncio.to_thread(answers, url):
+        deadline = time.monotonic() + _HEALTHY_SECONDS
+        while not await asyncio.to_thread(answers, url) and time.monotonic() < deadline:
             if self._server.poll() is not None:
                 raise EngineFailed(f"the server ended with code {self._server.returncode}")
             await asyncio.sleep(_POLL_SECONDS)
