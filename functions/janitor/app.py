@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from tidemark.deployed.tracing import traced
+from tidemark.observability.tracing import traced
 from tidemark.service.janitor import sweep
 from tidemark.service.stores import connect
 from tidemark.settings import Settings

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import os
 
-from tidemark.deployed.report import Reporter
-from tidemark.deployed.streaming import Reporting
-from tidemark.deployed.tracing import traced_app
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
+from tidemark.observability.report import Reporter
+from tidemark.observability.streaming import Reporting
+from tidemark.observability.tracing import traced_app
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from tidemark.deployed.adapter import adapted
-from tidemark.deployed.report import reporting
 from tidemark.http.function import create_function_app
+from tidemark.http.lambda_adapter import adapted
+from tidemark.observability.report import reporting
 from tidemark.settings import Settings
 
 _settings = Settings.from_environment(os.environ)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from botocore.config import Config
 
-from tidemark.meter import PROCESS, STORAGE_CALLS, Watch
+from tidemark.observability.metrics import PROCESS, STORAGE_CALLS, Watch
 from tidemark.replies import has_tag, missing
 
 #: What is asked again is safe to ask again, so timeouts are short.

@@ -20,7 +20,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.session import get_session
 
 from tidemark.breaker import Breaker
-from tidemark.meter import PROCESS, RETRIES
+from tidemark.observability.metrics import PROCESS, RETRIES
 from tidemark.replies import missing, missing_of_object
 
 #: Six tries, the last after about a second and a half in all where each is refused at once.

@@ -16,7 +16,7 @@ from tests.protocol.event_source import Event
 from tests.support import TEXT as PLAIN
 from tests.support import Clock
 from tidemark.http import live
-from tidemark.meter import PROCESS, WAKE_SECONDS, Histogram
+from tidemark.observability.metrics import PROCESS, WAKE_SECONDS, Histogram
 from tidemark.protocol.cursor import EPOCH_SECONDS, INTERVAL_SECONDS
 from tidemark.protocol.sse import HEARTBEAT
 from tidemark.protocol.stream_key import StreamKey

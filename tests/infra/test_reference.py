@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE
-from tidemark.meter import COUNTS, DURATIONS
+from tidemark.observability.metrics import COUNTS, DURATIONS
 from tidemark.protocol import errors
 
 ROOT = Path(__file__).parents[2]

@@ -14,12 +14,12 @@ import pytest
 from tests.authorization.tokens import SECRET, bearer, token
 from tests.authorization.ways import WAYS, Asgi, Way, in_environment
 from tests.support import refusal
-from tidemark.deployed.report import INTERVAL_SECONDS, Reporter, reporting, spread
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.http.metrics import render
 from tidemark.local.engines import LocalServices
-from tidemark.meter import APPENDS, BOUNDS, STORAGE_CALLS, WAKE_SECONDS, Histogram, Meter
+from tidemark.observability.metrics import APPENDS, BOUNDS, STORAGE_CALLS, WAKE_SECONDS, Histogram, Meter
+from tidemark.observability.report import INTERVAL_SECONDS, Reporter, reporting, spread
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
 from tidemark.signed import BlockingHttp

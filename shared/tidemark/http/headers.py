@@ -8,7 +8,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.http.timing import begin, render_timing
-from tidemark.meter import PROCESS
+from tidemark.observability.metrics import PROCESS
 
 METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
 

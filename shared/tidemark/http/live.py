@@ -15,7 +15,7 @@ from tidemark.http.backend import Backend
 from tidemark.http.requests import ReadRequest
 from tidemark.log.read import PAGE_BYTES, Page
 from tidemark.log.records import StreamRecord
-from tidemark.meter import PROCESS, WAKE_SECONDS
+from tidemark.observability.metrics import PROCESS, WAKE_SECONDS
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.cursor import decide_cursor
 from tidemark.protocol.errors import Refused, StreamNotFound

@@ -9,7 +9,16 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemark.meter import BOUNDS, COUNTS, DURATIONS, PROCESS, Duration, Histogram, Labels, Reading
+from tidemark.observability.metrics import (
+    BOUNDS,
+    COUNTS,
+    DURATIONS,
+    PROCESS,
+    Duration,
+    Histogram,
+    Labels,
+    Reading,
+)
 
 METRICS_PATH: Final = "/v1/metrics"
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -23,7 +23,7 @@ from tidemark.http.requests import (
     parse_read,
     parse_stream,
 )
-from tidemark.meter import PROCESS
+from tidemark.observability.metrics import PROCESS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.create import create
 from tidemark.service.delete import delete

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from mangum import Mangum
 from mangum.handlers import HTTPGateway
 
-from tidemark.deployed.invocation import Handler
+from tidemark.observability.invocation import Handler
 
 #: No content type has a line end in it, so every body travels as base64: a third more, whatever it
 #: holds. As text, a page of quotes or of Cyrillic would be escaped beyond Lambda's 6 MB.

@@ -6,8 +6,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.deployed.invocation import lambda_context
-from tidemark.deployed.report import Reporter
+from tidemark.observability.invocation import lambda_context
+from tidemark.observability.report import Reporter
 
 
 class Reporting:

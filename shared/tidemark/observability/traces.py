@@ -16,8 +16,8 @@ from urllib.parse import parse_qs
 from aws_lambda_powertools import Tracer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.deployed.invocation import Handler, lambda_context
-from tidemark.meter import PROCESS, Meter
+from tidemark.observability.invocation import Handler, lambda_context
+from tidemark.observability.metrics import PROCESS, Meter
 
 #: Where Lambda's own runtime says which trace an invocation belongs to, and X-Ray's library looks.
 TRACE_ID: Final = "_X_AMZN_TRACE_ID"

@@ -18,9 +18,9 @@ from typing import Any, Final
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from tidemark.deployed.invocation import Handler
-from tidemark.deployed.tracing import traced
-from tidemark.meter import BOUNDS, COUNTS, DURATIONS, PROCESS, Histogram, Meter, Reading
+from tidemark.observability.invocation import Handler
+from tidemark.observability.metrics import BOUNDS, COUNTS, DURATIONS, PROCESS, Histogram, Meter, Reading
+from tidemark.observability.tracing import traced
 from tidemark.settings import Settings
 
 INTERVAL_SECONDS: Final = 10.0

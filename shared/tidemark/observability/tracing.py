@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemark.deployed.invocation import Handler
+from tidemark.observability.invocation import Handler
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def traced(service: str, settings: Settings, handler: Handler) -> Handler:
     if not settings.tracing:
         return handler
-    from tidemark.deployed.traces import Traces
+    from tidemark.observability.traces import Traces
 
     return Traces(service).of_handler(handler)
 
@@ -23,6 +23,6 @@ def traced_app(service: str, settings: Settings, app: ASGIApp) -> ASGIApp:
     """The same for an application behind an adapter."""
     if not settings.tracing:
         return app
-    from tidemark.deployed.traces import Traces
+    from tidemark.observability.traces import Traces
 
     return Traces(service).of_app(app)

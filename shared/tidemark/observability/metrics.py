@@ -1,7 +1,7 @@
 """What is counted while requests are served: a few numbers of the process, in memory.
 
 Nothing here knows where they go: the local server shows them to Prometheus
-(`http/metrics.py`), a deployed function reports them through Powertools (`deployed/`).
+(`http/metrics.py`), a deployed function reports them through Powertools (`observability/`).
 An append pays a few additions under a lock for it.
 """
 
@@ -98,7 +98,7 @@ class Meter:
     """Safe to share between threads."""
 
     def __init__(self) -> None:
-        #: Whoever traces calls (`deployed/traces.py`); mostly nobody.
+        #: Whoever traces calls (`observability/traces.py`); mostly nobody.
         self.watch: Watch | None = None
         self._lock = threading.Lock()
         self._counts: defaultdict[tuple[Count, Labels], float] = defaultdict(float)

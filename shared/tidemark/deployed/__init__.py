@@ -1,1 +1,0 @@
-"""What a deployed function does beside its work: say what happened, through Powertools."""
