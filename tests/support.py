@@ -13,11 +13,12 @@ from typing import Any
 
 import orjson
 
-from tidemark.blobs.objects import Objects, connect_objects
+from tidemark.aws.clients import s3_client
+from tidemark.aws.dynamodb import DynamoDB, connect_dynamodb
+from tidemark.aws.s3 import Objects, connect_objects
+from tidemark.aws.signed import Account, NoAnswer
 from tidemark.blobs.store import BlobStore
-from tidemark.clients import s3_client
 from tidemark.local.engines import LocalServices
-from tidemark.log.dynamodb import DynamoDB, connect_dynamodb
 from tidemark.log.schema import Item, is_end_mark
 from tidemark.log.table import Table
 from tidemark.loop.stores import OnLoop
@@ -33,7 +34,6 @@ from tidemark.service.create import Created, CreateRequest, create
 from tidemark.service.read import read
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
-from tidemark.signed import Account, NoAnswer
 
 BYTES = parse_content_type("application/octet-stream")
 JSON = parse_content_type("application/json")

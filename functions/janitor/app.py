@@ -6,11 +6,11 @@ import os
 from dataclasses import asdict
 from typing import Any
 
+from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.observability.tracing import traced
 from tidemark.service.janitor import sweep
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
-from tidemark.wake.queue import Queues, sqs_client
 from tidemark.wake.sweep import sweep_wake
 
 _settings = Settings.from_environment(os.environ)

@@ -10,11 +10,11 @@ from typing import Any
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
 from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
 
+from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.observability.tracing import traced
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
 from tidemark.wake.notifier import Notifier, ring_of
-from tidemark.wake.queue import Queues, sqs_client
 from tidemark.wake.ring import Ring
 
 _settings = Settings.from_environment(os.environ)

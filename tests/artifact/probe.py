@@ -17,8 +17,8 @@ from typing import Any  # noqa: E402
 
 import botocore.client  # noqa: E402
 
-from tidemark.blobs.objects import Objects  # noqa: E402
-from tidemark.log.dynamodb import DynamoDB  # noqa: E402
+from tidemark.aws.dynamodb import DynamoDB  # noqa: E402
+from tidemark.aws.s3 import Objects  # noqa: E402
 
 called: set[str] = set()
 TRANSACTED = {

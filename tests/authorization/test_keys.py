@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from tests.authorization.tokens import SECRET, token
 from tidemark.authorization_settings import AuthorizationSettings
-from tidemark.clients import ParameterUnavailable
+from tidemark.aws.clients import ParameterUnavailable
 from tidemark.http.kept import (
     FAILED_SECONDS,
     FRESH_SECONDS,

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.support import World, make_world
-from tidemark.blobs.objects import Objects, Refusal, connect_objects
-from tidemark.clients import s3_client
+from tidemark.aws.clients import s3_client
+from tidemark.aws.s3 import Objects, Refusal, connect_objects
+from tidemark.aws.signed import Account, NoAnswer, Request
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import Busy, OutOfReach
-from tidemark.signed import Account, NoAnswer, Request
 
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 SLOW_DOWN = (503, b"<Error><Code>SlowDown</Code></Error>")

@@ -25,8 +25,8 @@ OUT_OF_REACH: Final = (
     "tidemark.protocol.errors.Busy",
     "tidemark.protocol.errors.OutOfReach",
     "tidemark.protocol.errors.Unavailable",
-    "tidemark.signed.NoAnswer",
-    "tidemark.wake.queue.QueueUnavailable",
+    "tidemark.aws.signed.NoAnswer",
+    "tidemark.aws.sqs.QueueUnavailable",
 )
 
 

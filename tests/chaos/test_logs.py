@@ -19,7 +19,7 @@ During handling of the above exception, another exception occurred:
 
 Traceback (most recent call last):
   File "b.py", line 2, in g
-tidemark.wake.queue.QueueUnavailable: Connection was closed
+tidemark.aws.sqs.QueueUnavailable: Connection was closed
 Traceback (most recent call last):
   File "b.py", line 2, in g
 PUT is answered 503: NoAnswer: a line of another thread
@@ -30,13 +30,13 @@ ValueError
 def test_each_traceback_is_named_by_its_last_exception() -> None:
     assert list(tracebacks(LOG)) == [
         "KeyError: 'Items'",
-        "tidemark.wake.queue.QueueUnavailable: Connection was closed",
+        "tidemark.aws.sqs.QueueUnavailable: Connection was closed",
         "ValueError",
     ]
 
 
 def test_storage_out_of_reach_is_no_fault_of_the_server() -> None:
-    assert says_out_of_reach("tidemark.wake.queue.QueueUnavailable: Connection was closed")
+    assert says_out_of_reach("tidemark.aws.sqs.QueueUnavailable: Connection was closed")
     failed = "tidemark.local.environments.InvocationFailed: JanitorFunction failed: "
     assert says_out_of_reach(f"{failed}Unavailable('Storage did not answer')")
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import refusal
-from tidemark.breaker import PROBE_SECONDS, SILENT_SECONDS, SILENT_TRIES, Breaker, breaker_of
-from tidemark.log.dynamodb import DynamoDB, Fault
+from tidemark.aws.breaker import PROBE_SECONDS, SILENT_SECONDS, SILENT_TRIES, Breaker, breaker_of
+from tidemark.aws.dynamodb import DynamoDB, Fault
+from tidemark.aws.signed import NoAnswer
 from tidemark.protocol.errors import Refused, StorageSilent, Unavailable
-from tidemark.signed import NoAnswer
 
 #: Each step is (time, what happens): `s4` is the silence of a try that was sent at 4, `a` an answer.
 CASES: dict[str, tuple[list[tuple[float, str]], bool]] = {

@@ -18,8 +18,8 @@ from tests.faults.aws import OUT_OF_REACH, Breakable, Fault, answers
 from tests.http.asgi import Answer
 from tests.lambdas.functions import Functions, http_event
 from tests.support import World, make_world
-from tidemark.blobs.objects import connect_objects
-from tidemark.clients import s3_client
+from tidemark.aws.clients import s3_client
+from tidemark.aws.s3 import connect_objects
 from tidemark.local.engines import LocalServices
 
 _serial = itertools.count()
@@ -48,7 +48,7 @@ def functions(world: World, s3: Breakable) -> Iterator[Functions]:
         patch.setenv("SSE_BUFFERED_SECONDS", "0")
         patch_stores(patch, s3)
         # However slow this machine is: the breaker has tests of its own.
-        patch.setattr("tidemark.breaker.SILENT_SECONDS", math.inf)
+        patch.setattr("tidemark.aws.breaker.SILENT_SECONDS", math.inf)
         # Trying again takes no time.
         patch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
         running.start()

@@ -20,13 +20,13 @@ import pytest
 
 from tests.faults.proxy import Proxy, Reply, Sent, Spoil, read_message, unspoiled
 from tests.support import World, make_world
-from tidemark.blobs.objects import connect_objects
+from tidemark.aws.dynamodb import Fault, connect_dynamodb
+from tidemark.aws.s3 import connect_objects
+from tidemark.aws.signed import Account, BlockingHttp, Http, NoAnswer, Request, Service, whole
 from tidemark.local.engines import LocalServices
-from tidemark.log.dynamodb import Fault, connect_dynamodb
 from tidemark.loop.http import LoopHttp
 from tidemark.loop.steps import run_in_steps
 from tidemark.protocol.errors import Damaged, OutOfReach, Unavailable
-from tidemark.signed import Account, BlockingHttp, Http, NoAnswer, Request, Service, whole
 
 KEY = {"pk": {"S": "a"}, "sk": {"S": "b"}}
 OTHER = {"pk": {"S": "a"}, "sk": {"S": "c"}}

@@ -16,6 +16,7 @@ from botocore.exceptions import ClientError
 from tests.buckets import key_in_new_bucket, publish
 from tests.faults.proxy import Proxy, Reply, Sent
 from tests.support import Process, World, a_key
+from tidemark.aws.sqs import Queues, QueueUnavailable, sqs_client
 from tidemark.blobs.compose import Composition
 from tidemark.log.deflate import deflate, inflate
 from tidemark.log.read import load_last
@@ -30,7 +31,6 @@ from tidemark.service.bootstrap import bootstrap
 from tidemark.service.load import load_known
 from tidemark.service.read import read
 from tidemark.service.read_snapshot import read_snapshot
-from tidemark.wake.queue import Queues, QueueUnavailable, sqs_client
 
 SMALL, SHRINKS, LARGE = b"12345", b"shrinks " * 200, b"large " * (INLINE_BYTES // 6 + 1)
 Item = dict[str, Any]

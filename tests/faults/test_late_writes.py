@@ -19,6 +19,7 @@ import orjson
 import pytest
 
 from tests.support import HOUR_MS, JSON, MINUTE_MS, Process, World, a_key, items_left
+from tidemark.aws.signed import NoAnswer
 from tidemark.log.reclaim import schedule
 from tidemark.log.records import Due, DueKind, Waiter
 from tidemark.log.schema import stream_key
@@ -43,7 +44,6 @@ from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read
 from tidemark.service.read_snapshot import read_snapshot
 from tidemark.service.upload_snapshot import LAPSES_AFTER_MS, begin_upload
-from tidemark.signed import NoAnswer
 
 WRITES = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"})
 FOLDED = parse_content_type("text/plain")

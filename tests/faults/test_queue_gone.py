@@ -24,12 +24,12 @@ from tests.lambdas.functions import Functions, http_event, load_event
 from tests.support import World, make_world
 from tests.wake.live_process import running
 from tests.wake.support import PATIENCE_SECONDS, make_prefix, until
+from tidemark.aws.sqs import receiving_client, sqs_client
 from tidemark.local.engines import LocalServices
 from tidemark.log.schema import log_pk
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_known
 from tidemark.service.stores import wall_clock_ms
-from tidemark.wake.queue import receiving_client, sqs_client
 from tidemark.wake.wake import Wake
 
 _serial = itertools.count()
@@ -100,7 +100,7 @@ def scene(world: World, services: LocalServices) -> Iterator[Scene]:
         patch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
         patch.setattr("tidemark.http.backend.sqs_client", lambda: sqs.client)
         patch.setattr("tidemark.http.backend.receiving_client", lambda: receiving.client)
-        patch.setattr("tidemark.wake.queue.sqs_client", lambda: sqs.client)
+        patch.setattr("tidemark.aws.sqs.sqs_client", lambda: sqs.client)
         # Short, because tests wait for receives to end.
         patch.setattr(Wake.__init__, "__defaults__", (1,))
         writer.start()

@@ -12,11 +12,11 @@ import pytest
 
 from tests.authorization.ways import WAYS, Answer, Way, in_environment
 from tests.support import refusal
+from tidemark.aws.dynamodb import DynamoDB, Fault
+from tidemark.aws.signed import BlockingHttp, NoAnswer, Request
 from tidemark.local.engines import LocalServices
-from tidemark.log.dynamodb import DynamoDB, Fault
 from tidemark.protocol.errors import OutOfReach, Unavailable
 from tidemark.settings import Settings
-from tidemark.signed import BlockingHttp, NoAnswer, Request
 
 _serial = itertools.count()
 TEXT = {"Content-Type": "text/plain"}
@@ -35,9 +35,9 @@ Send = Callable[..., tuple[int, bytes]]
 @pytest.fixture(scope="module", params=list(WAYS))
 def way(request: pytest.FixtureRequest, services: LocalServices) -> Iterator[Way]:
     with in_environment(services), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tidemark.signed.random.uniform", lambda *_: 0.0)
+        patch.setattr("tidemark.aws.signed.random.uniform", lambda *_: 0.0)
         # However slow this machine is: the breaker has tests of its own.
-        patch.setattr("tidemark.breaker.SILENT_SECONDS", math.inf)
+        patch.setattr("tidemark.aws.breaker.SILENT_SECONDS", math.inf)
         with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
             yield opened
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.faults.virtual_time import VirtualLoop
 from tests.support import TEXT, World, a_key, append_request
+from tidemark.aws.signed import NoAnswer
 from tidemark.log.table import Table
 from tidemark.loop.steps import run_in_steps, step_aside
 from tidemark.loop.stores import Concurrently, sleep
@@ -25,7 +26,6 @@ from tidemark.protocol.errors import (
 )
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.group_commit import TURN_SECONDS, ClientLeft, GroupCommit
-from tidemark.signed import NoAnswer
 
 #: A gateway gives up at thirty.
 BOUND_SECONDS = 25.0

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tidemark.aws.sqs import Queues
 from tidemark.local.patterns import matches
 from tidemark.local.routes import match_route
 from tidemark.local.template import load_template
@@ -21,7 +22,6 @@ from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.settings import Settings
 from tidemark.wake.notifier import ring_of
-from tidemark.wake.queue import Queues
 
 ROOT = Path(__file__).parents[2]
 EVENTS = sorted((ROOT / "events").glob("*.json"))

@@ -17,8 +17,8 @@ from tests.lambdas.functions import (
     load_event,
 )
 from tests.support import refusal
+from tidemark.aws.signed import BlockingHttp
 from tidemark.http.requests import MAX_BODY_BYTES
-from tidemark.signed import BlockingHttp
 
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}

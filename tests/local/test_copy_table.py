@@ -9,10 +9,11 @@ import orjson
 import pytest
 
 from tests.support import HOUR_MS, JSON, TEXT, Process, World, a_key, before, make_world, refusal
-from tidemark.clients import s3_client
+from tidemark.aws.clients import s3_client
+from tidemark.aws.dynamodb import connect_dynamodb
+from tidemark.aws.signed import Account, NoAnswer
 from tidemark.local.copy_table import CannotCopy, Copy, main
 from tidemark.local.engines import LocalServices
-from tidemark.log.dynamodb import connect_dynamodb
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import all_waiters, put_waiter
 from tidemark.protocol.errors import StreamNotFound
@@ -24,7 +25,6 @@ from tidemark.service.delete import delete
 from tidemark.service.janitor import sweep
 from tidemark.service.list_streams import list_streams
 from tidemark.service.load import load_known
-from tidemark.signed import Account, NoAnswer
 
 LARGE = b"x" * 70_000
 
@@ -229,7 +229,7 @@ def test_a_new_table_is_slow_at_first(
     expected = fill(old.process())
     copy_objects(old, new)
     copy = copy_of(old, new)
-    monkeypatch.setattr("tidemark.signed.random.uniform", lambda *_: 0.0)
+    monkeypatch.setattr("tidemark.aws.signed.random.uniform", lambda *_: 0.0)
     copy._dynamodb.send = trouble(copy._dynamodb.send)
     copy.run()
     check_same(new.process(), expected)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.support import World, a_key
+from tidemark.aws.signed import NoAnswer, Request
 from tidemark.loop.http import LoopHttp
 from tidemark.loop.steps import run_in_steps
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.read import read
-from tidemark.signed import NoAnswer, Request
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support import World
 from tests.wake.support import PATIENCE_SECONDS, ROOT, make_prefix, make_queues, until
-from tidemark.wake.queue import Queues
+from tidemark.aws.sqs import Queues
 
 
 def free_port() -> int:

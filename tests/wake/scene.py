@@ -11,6 +11,7 @@ from typing import Any
 from tests.http.asgi import Exchange
 from tests.support import TEXT, World, a_key
 from tests.wake.support import eventually, make_prefix, request, shared_sqs
+from tidemark.aws.sqs import QueueGone, Queues
 from tidemark.http.app import create_app
 from tidemark.http.backend import Backend
 from tidemark.log.schema import log_pk
@@ -19,7 +20,6 @@ from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.settings import Settings
 from tidemark.wake.notifier import Notifier
-from tidemark.wake.queue import QueueGone, Queues
 from tidemark.wake.ring import Ring
 from tidemark.wake.wake import Wake
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from tests.http.asgi import Exchange, make_scope
 from tests.support import World
+from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.local.pump import Demand, Pump
 from tidemark.local.template import Function, Template, load_template
-from tidemark.wake.queue import Queues, sqs_client
 from tidemark.wake.receiver import OwnQueue
 from tidemark.wake.wake import Wake
 

@@ -21,10 +21,10 @@ from tests.http.asgi import Exchange, make_scope
 from tests.support import World
 from tests.wake.scene import Scene
 from tests.wake.support import request
+from tidemark.aws.sqs import MAX_RECEIVE_SECONDS
 from tidemark.http.backend import many_at_once
 from tidemark.service.stores import wall_clock_ms
 from tidemark.settings import Settings
-from tidemark.wake.queue import MAX_RECEIVE_SECONDS
 
 FASTER = 5
 MINUTES = 2

@@ -18,6 +18,7 @@ import pytest
 
 from tests.support import World, a_key
 from tests.wake.support import PATIENCE_SECONDS, make_prefix, settled, shared_sqs
+from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, Queues
 from tidemark.http import live
 from tidemark.http.backend import one_at_a_time
 from tidemark.http.requests import Live, ReadRequest
@@ -26,7 +27,6 @@ from tidemark.service.read import Reading
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.wake.notifier import Notifier
-from tidemark.wake.queue import MAX_RECEIVE_SECONDS, Queues
 from tidemark.wake.ring import Ring
 from tidemark.wake.wake import Wake
 

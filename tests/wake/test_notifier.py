@@ -11,13 +11,13 @@ import pytest
 
 from tests.support import World, before
 from tests.wake.support import ROOT, make_prefix, notifier_function, shared_sqs
+from tidemark.aws.sqs import Queues, QueueUnavailable
 from tidemark.local.environments import Handler, InvocationFailed, call_handler, load_handler, make_context
 from tidemark.local.template import Function
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import load_waiters, put_waiter
 from tidemark.service.stores import wall_clock_ms
 from tidemark.wake.notifier import Notifier, ring_of
-from tidemark.wake.queue import Queues, QueueUnavailable
 from tidemark.wake.ring import Ring, decode_ring
 
 FAR_MS = wall_clock_ms() + 3_600_000

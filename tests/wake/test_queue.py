@@ -10,7 +10,7 @@ from botocore.config import Config
 
 from tests.support import World
 from tests.wake.support import make_prefix, make_queues, shared_sqs
-from tidemark.wake.queue import QueueGone, Queues, QueueUnavailable
+from tidemark.aws.sqs import QueueGone, Queues, QueueUnavailable
 from tidemark.wake.ring import NotARing, Ring, decode_ring, encode_ring
 
 NOW_MS = 1_800_000_000_000

@@ -14,11 +14,11 @@ import pytest
 
 from tests.support import Clock, a_key
 from tests.wake.support import PATIENCE_SECONDS, until
+from tidemark.aws.sqs import QueueGone, Queues, QueueUnavailable
 from tidemark.log.schema import log_pk
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.wake import receiver as module
 from tidemark.wake.hub import Hub
-from tidemark.wake.queue import QueueGone, Queues, QueueUnavailable
 from tidemark.wake.receiver import Receiver
 from tidemark.wake.ring import Ring, encode_ring
 

@@ -17,10 +17,10 @@ from tests.http.asgi import Answer, Exchange
 from tests.support import MINUTE_MS, TEXT, World, a_key
 from tests.wake.scene import CountedQueues, Scene
 from tests.wake.support import eventually, pumping, request, settled, shared_sqs
+from tidemark.aws.sqs import Queues, QueueUnavailable
 from tidemark.http.backend import many_at_once, one_at_a_time
 from tidemark.protocol.errors import Busy
 from tidemark.settings import Settings
-from tidemark.wake.queue import Queues, QueueUnavailable
 from tidemark.wake.sweep import ORPHAN_MS, sweep_wake
 
 BOTH_WAYS = pytest.mark.parametrize(

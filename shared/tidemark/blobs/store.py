@@ -12,8 +12,8 @@ from botocore import exceptions
 from botocore.exceptions import ClientError, FlexibleChecksumError
 from botocore.parsers import ResponseParserError
 
+from tidemark.aws.s3 import CLOSED, THROTTLED, Objects
 from tidemark.blobs.compose import Composition, compose
-from tidemark.blobs.objects import CLOSED, THROTTLED, Objects
 from tidemark.protocol.errors import Busy, OutOfReach
 from tidemark.protocol.offset import render_offset
 

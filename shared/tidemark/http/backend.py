@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
 
+from tidemark.aws.sqs import Queues, receiving_client, sqs_client
 from tidemark.http.timing import timed
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import Refused
@@ -21,7 +22,6 @@ from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.wake.hub import Hub
 from tidemark.wake.looks import Look, SharedLooks
-from tidemark.wake.queue import Queues, receiving_client, sqs_client
 from tidemark.wake.wake import Wake
 
 _T = TypeVar("_T")

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.authorization_settings import AuthorizationSettings
-from tidemark.clients import ParameterUnavailable, load_parameter
+from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.http.demands import is_open
 from tidemark.http.faults import refusal_answer
 from tidemark.http.kept import CannotFetch, Kept, KeysUnavailable

@@ -14,7 +14,7 @@ import jwt
 import urllib3
 
 from tidemark.authorization_settings import AuthorizationSettings, InvalidSetting, split_secret
-from tidemark.clients import ParameterUnavailable, load_parameter
+from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.http.kept import CannotFetch, Kept, KeysUnavailable
 
 SHARED_ALGORITHM: Final = "HS256"

@@ -24,10 +24,10 @@ from typing import IO, Any, Final
 
 import orjson
 
-from tidemark.log.dynamodb import DynamoDB, Fault, connect_dynamodb
+from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
+from tidemark.aws.signed import Account
 from tidemark.log.schema import Item
 from tidemark.protocol.errors import OutOfReach, Unavailable
-from tidemark.signed import Account
 
 #: What one call writes at most.
 _BATCH: Final = 25

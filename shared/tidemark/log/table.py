@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidemark.log.dynamodb import DynamoDB, Fault
+from tidemark.aws.dynamodb import DynamoDB, Fault
 from tidemark.log.schema import Item, Key
 from tidemark.protocol.errors import Busy
 

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from tidemark.aws.signed import NoAnswer, Request, Service, whole
 from tidemark.loop.steps import step_aside
-from tidemark.signed import NoAnswer, Request, Service, whole
 
 _Reply = tuple[int, dict[str, str], bytes]
 """Status, headers by names in lower case, and body."""

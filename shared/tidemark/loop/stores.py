@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
+from tidemark.aws.dynamodb import connect_dynamodb
+from tidemark.aws.s3 import Objects, connect_objects
+from tidemark.aws.signed import Account, Service
 from tidemark.blobs.compose import Composition
-from tidemark.blobs.objects import Objects, connect_objects
 from tidemark.blobs.store import Blobs
-from tidemark.log.dynamodb import connect_dynamodb
 from tidemark.log.table import Table
 from tidemark.loop.http import LoopHttp
 from tidemark.loop.steps import run_in_steps, step_aside
 from tidemark.service.concurrency import Run
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
-from tidemark.signed import Account, Service
 
 #: Each has a connection of its own.
 _AT_ONCE: Final = 16

@@ -252,7 +252,7 @@ class Damaged(Refused):
 
 
 class StorageSilent(Refused):
-    """Storage is known not to answer, so this request was not sent to it (`breaker.py`)."""
+    """Storage is known not to answer, so this request was not sent to it (`aws/breaker.py`)."""
 
     status = 503
 

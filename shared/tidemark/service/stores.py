@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidemark.blobs.objects import connect_objects
+from tidemark.aws.clients import s3_client
+from tidemark.aws.dynamodb import connect_dynamodb
+from tidemark.aws.s3 import connect_objects
+from tidemark.aws.signed import Account
 from tidemark.blobs.store import Blobs, BlobStore
-from tidemark.clients import s3_client
-from tidemark.log.dynamodb import connect_dynamodb
 from tidemark.log.recent import RecentBatches
 from tidemark.log.table import Table
 from tidemark.log.tails import TailCache
 from tidemark.service.concurrency import Concurrency, Threads
 from tidemark.settings import Settings
-from tidemark.signed import Account
 
 MEGABYTE: Final = 1024 * 1024
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
+from tidemark.aws.sqs import QueueGone, Queues
 from tidemark.log.records import Waiter
 from tidemark.log.schema import decode_batch_start, is_log_pk
 from tidemark.log.table import Table
 from tidemark.log.waiters import load_waiters, remove_waiters
-from tidemark.wake.queue import QueueGone, Queues
 from tidemark.wake.ring import Ring, encode_ring
 
 _T = TypeVar("_T")

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, QueueGone, Queues, QueueUnavailable
 from tidemark.wake.hub import Hub
-from tidemark.wake.queue import MAX_RECEIVE_SECONDS, QueueGone, Queues, QueueUnavailable
 from tidemark.wake.ring import NotARing, decode_ring
 
 _log = logging.getLogger("tidemark")

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from tidemark.aws.sqs import QueueGone, Queues
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, remove_lapsed
-from tidemark.wake.queue import QueueGone, Queues
 
 #: No registration lasts a tenth of this; a queue is younger until its first one.
 ORPHAN_MS: Final = 10 * 60 * 1000

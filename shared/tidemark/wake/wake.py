@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, Queues, QueueUnavailable
 from tidemark.log.table import Table
 from tidemark.protocol.errors import Refused
 from tidemark.wake.hub import Hub
-from tidemark.wake.queue import MAX_RECEIVE_SECONDS, Queues, QueueUnavailable
 from tidemark.wake.receiver import Receiver
 from tidemark.wake.registry import Registry
 

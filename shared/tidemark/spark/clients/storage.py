@@ -6,12 +6,12 @@ from typing import Any
 
 from botocore.config import Config
 
-from tidemark.blobs.objects import connect_objects
+from tidemark.aws.clients import CLIENT_CONFIG
+from tidemark.aws.dynamodb import connect_dynamodb
+from tidemark.aws.s3 import connect_objects
+from tidemark.aws.signed import Account
 from tidemark.blobs.store import BlobStore
-from tidemark.clients import CLIENT_CONFIG
-from tidemark.log.dynamodb import connect_dynamodb
 from tidemark.log.table import Table
-from tidemark.signed import Account
 from tidemark.spark.options.connection import ConnectionOptions
 
 DEFAULT_REGION = "us-east-1"

@@ -15,12 +15,12 @@ from typing import Any, Final
 import msgspec
 import orjson
 
+from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
+from tidemark.aws.signed import Account
 from tidemark.log.deflate import inflate
-from tidemark.log.dynamodb import DynamoDB, Fault, connect_dynamodb
 from tidemark.log.schema import decode_lengths
 from tidemark.log.table import Table
 from tidemark.protocol.offset import WIDTH
-from tidemark.signed import Account
 from tidemark.spark.options.connection import ConnectionOptions
 
 #: Enough of an item to know where its messages end.

@@ -1,5 +1,5 @@
 """boto3's clients for what is called seldom. Each is made when it is first needed, because
-making one costs a cold start as much as several requests. (`signed.py` is the other way to
+making one costs a cold start as much as several requests. (`aws/signed.py` is the other way to
 AWS, for the calls that every request makes.)
 """
 
@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from botocore.config import Config
 
+from tidemark.aws.replies import has_tag, missing
 from tidemark.observability.metrics import PROCESS, STORAGE_CALLS, Watch
-from tidemark.replies import has_tag, missing
 
 #: What is asked again is safe to ask again, so timeouts are short.
 CLIENT_CONFIG: Final = Config(

@@ -1,4 +1,4 @@
-"""A thin S3 client for whole objects: what `signed.py` carries, for bodies beside the log."""
+"""A thin S3 client for whole objects: what `aws/signed.py` carries, for bodies beside the log."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote
 
-from tidemark.breaker import Breaker, breaker_of
-from tidemark.protocol.errors import Busy, Damaged, OutOfReach, StorageSilent
-from tidemark.replies import crc32_header
-from tidemark.signed import (
+from tidemark.aws.breaker import Breaker, breaker_of
+from tidemark.aws.replies import crc32_header
+from tidemark.aws.signed import (
     Account,
     BlockingHttp,
     Failure,
@@ -26,6 +25,7 @@ from tidemark.signed import (
     persist,
     timed,
 )
+from tidemark.protocol.errors import Busy, Damaged, OutOfReach, StorageSilent
 
 Send = Callable[[str, str, bytes], tuple[int, bytes]]
 """Carries one operation (`GetObject`, `PutObject`), a key and a body, and brings back status and

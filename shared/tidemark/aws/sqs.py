@@ -12,7 +12,7 @@ from botocore import exceptions
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from tidemark.clients import make_client
+from tidemark.aws.clients import make_client
 
 #: The longest that SQS lets a receive wait, and the shortest that it keeps a message.
 MAX_RECEIVE_SECONDS: Final = 20

@@ -1,4 +1,4 @@
-"""A thin DynamoDB client: orjson reads and writes what `signed.py` carries.
+"""A thin DynamoDB client: orjson reads and writes what `aws/signed.py` carries.
 
 One call is most of what an append costs. Items are in DynamoDB's own JSON, so a binary
 value is base64 text here.
@@ -14,9 +14,8 @@ from typing import Any, Final
 
 import orjson
 
-from tidemark.breaker import Breaker, breaker_of
-from tidemark.protocol.errors import OutOfReach, StorageSilent, Unavailable
-from tidemark.signed import (
+from tidemark.aws.breaker import Breaker, breaker_of
+from tidemark.aws.signed import (
     Account,
     BlockingHttp,
     Failure,
@@ -29,6 +28,7 @@ from tidemark.signed import (
     persist,
     timed,
 )
+from tidemark.protocol.errors import OutOfReach, StorageSilent, Unavailable
 
 Send = Callable[[str, bytes], tuple[int, bytes]]
 """Carries one operation and its JSON to DynamoDB, and brings back status and JSON.

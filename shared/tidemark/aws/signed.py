@@ -1,7 +1,7 @@
 """The short way to AWS, for what every request does: botocore signs, urllib3 sends.
 
 boto3's own client does the same at more than twice the CPU (`benchmarks/cpu.py`). Endpoint,
-region and credentials are found as boto3 finds them. (`clients.py` is the long way, for what
+region and credentials are found as boto3 finds them. (`aws/clients.py` is the long way, for what
 is called seldom.)
 """
 
@@ -19,9 +19,9 @@ from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.session import get_session
 
-from tidemark.breaker import Breaker
+from tidemark.aws.breaker import Breaker
+from tidemark.aws.replies import missing, missing_of_object
 from tidemark.observability.metrics import PROCESS, RETRIES
-from tidemark.replies import missing, missing_of_object
 
 #: Six tries, the last after about a second and a half in all where each is refused at once.
 #: Of what is silent no more is asked after so many seconds: a gateway gives up at thirty.
@@ -65,7 +65,7 @@ class NoAnswer(Failure):
 
 
 class Silent(Failure):
-    """Not sent: the service is known to be silent (`breaker.py`)."""
+    """Not sent: the service is known to be silent (`aws/breaker.py`)."""
 
 
 class Service:
