@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from tidemark.aws.sqs import Queues, sqs_client
+from tidemark.janitor.queues import sweep_wake
+from tidemark.janitor.sweep import sweep
 from tidemark.observability.tracing import traced
-from tidemark.service.janitor import sweep
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
-from tidemark.wake.sweep import sweep_wake
 
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)

@@ -25,6 +25,7 @@ import pytest
 from tests.faults.proxy import Proxy, Reply, Sent
 from tests.support import BYTES, HOUR_MS, JSON, World, a_key, append_request, create_request, make_world
 from tidemark.blobs.store import log_prefix, snapshot_blob_key
+from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.log.recent import RecentBatches
 from tidemark.log.tails import TailCache
@@ -49,7 +50,6 @@ from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.create import create
 from tidemark.service.delete import delete
-from tidemark.service.janitor import sweep
 from tidemark.service.list_streams import list_streams
 from tidemark.service.load import load_known
 from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES, PublishRequest, publish_snapshot

@@ -20,6 +20,7 @@ import pytest
 
 from tests.support import HOUR_MS, JSON, MINUTE_MS, Process, World, a_key, items_left
 from tidemark.aws.signed import NoAnswer
+from tidemark.janitor.sweep import sweep
 from tidemark.log.reclaim import schedule
 from tidemark.log.records import Due, DueKind, Waiter
 from tidemark.log.schema import stream_key
@@ -38,7 +39,6 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
 from tidemark.service.delete import delete
-from tidemark.service.janitor import sweep
 from tidemark.service.load import load_known
 from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read

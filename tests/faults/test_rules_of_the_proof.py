@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import HOUR_MS, MINUTE_MS, Faults, Process, World, a_key, before
+from tidemark.janitor.sweep import sweep
 from tidemark.log import append as log_append
 from tidemark.log import lifecycle, tails
 from tidemark.log.append import TailMoved
@@ -24,7 +25,6 @@ from tidemark.protocol.errors import SequenceGap, StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
-from tidemark.service.janitor import sweep
 
 
 def acknowledged_and_readable(process: Process, key: StreamKey, body: bytes) -> tuple[bool, bool]:

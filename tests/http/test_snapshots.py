@@ -13,7 +13,7 @@ from tests.http.asgi import Answer, Door
 from tests.mime import parse_parts
 from tests.support import HOUR_MS, Clock
 from tidemark.http.requests import MAX_BODY_BYTES
-from tidemark.service.janitor import sweep
+from tidemark.janitor.sweep import sweep
 from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES
 
 _serial = itertools.count(1)

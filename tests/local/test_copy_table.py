@@ -12,6 +12,7 @@ from tests.support import HOUR_MS, JSON, TEXT, Process, World, a_key, before, ma
 from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.signed import Account, NoAnswer
+from tidemark.janitor.sweep import sweep
 from tidemark.local.copy_table import CannotCopy, Copy, main
 from tidemark.local.engines import LocalServices
 from tidemark.log.records import Waiter
@@ -22,7 +23,6 @@ from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket, describe_bucket
 from tidemark.service.delete import delete
-from tidemark.service.janitor import sweep
 from tidemark.service.list_streams import list_streams
 from tidemark.service.load import load_known
 

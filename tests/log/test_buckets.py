@@ -13,6 +13,7 @@ import pytest
 
 from tests.buckets import new_bucket
 from tests.support import HOUR_MS, Faults, Process, World, a_key
+from tidemark.janitor.sweep import sweep
 from tidemark.log.buckets import load_bucket
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.schema import bucket_key
@@ -22,7 +23,6 @@ from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
 from tidemark.service.delete import delete
-from tidemark.service.janitor import sweep
 from tidemark.service.list_streams import list_streams
 from tidemark.service.load import load_known
 

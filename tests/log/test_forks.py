@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support import BYTES, HOUR_MS, JSON, TEXT, Process, World, a_key, append_request, items_left
+from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import (
     Conflict,
     ContentTypeMismatch,
@@ -20,7 +21,6 @@ from tidemark.protocol.fork import MAX_GENERATIONS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.delete import delete
-from tidemark.service.janitor import sweep
 from tidemark.service.load import load_known
 from tidemark.service.read import read, read_on
 

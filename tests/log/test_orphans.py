@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support import HOUR_MS, JSON, Process, World, a_key
+from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import Conflict
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import delete
-from tidemark.service.janitor import sweep
 
 BODY = bytes(INLINE_BYTES + 1)
 

@@ -22,6 +22,7 @@ from tests.support import (
     before,
 )
 from tidemark.blobs.store import snapshot_prefix
+from tidemark.janitor.sweep import sweep
 from tidemark.log import snapshots
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import StreamRecord
@@ -43,7 +44,6 @@ from tidemark.service import publish_snapshot as publishing
 from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.delete import delete
-from tidemark.service.janitor import sweep
 from tidemark.service.load import load_known
 from tidemark.service.publish_snapshot import check_snapshot_offset
 from tidemark.service.read import read

@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.buckets import key_in_new_bucket, publish
 from tests.properties.play import play
 from tests.support import BYTES, HOUR_MS, JSON, Process, World, append_request
+from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import Refused, RetentionGone
 from tidemark.protocol.multipart import Part, part_bytes
@@ -29,7 +30,6 @@ from tidemark.service import bootstrap as bootstrapping
 from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.bootstrap import Bootstrap, bootstrap, messages
 from tidemark.service.delete import delete
-from tidemark.service.janitor import sweep
 from tidemark.service.read import read
 
 who = st.sampled_from([0, 1])

@@ -13,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.properties.play import bodies, play
 from tests.support import HOUR_MS, Faults, World, a_key, items_left
+from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import Refused
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
-from tidemark.service.janitor import sweep
 from tidemark.service.load import load_known
 
 NAMES = ("a", "b", "c", "d", "e")

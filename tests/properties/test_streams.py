@@ -18,13 +18,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.properties.play import bodies, play
 from tests.support import BYTES, HOUR_MS, TEXT, World, a_key
+from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import Refused
 from tidemark.protocol.expiry import Expiry
 from tidemark.service.delete import delete
-from tidemark.service.janitor import sweep
 from tidemark.service.load import load_known
 from tidemark.service.read import read
 

@@ -19,9 +19,9 @@ from tests.wake.scene import CountedQueues, Scene
 from tests.wake.support import eventually, pumping, request, settled, shared_sqs
 from tidemark.aws.sqs import Queues, QueueUnavailable
 from tidemark.http.backend import many_at_once, one_at_a_time
+from tidemark.janitor.queues import ORPHAN_MS, sweep_wake
 from tidemark.protocol.errors import Busy
 from tidemark.settings import Settings
-from tidemark.wake.sweep import ORPHAN_MS, sweep_wake
 
 BOTH_WAYS = pytest.mark.parametrize(
     "make", [many_at_once, one_at_a_time], ids=["many at once", "one at a time"]

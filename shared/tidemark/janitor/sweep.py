@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemark.blobs.store import log_prefix, snapshot_prefix
+from tidemark.janitor.trim import remove_unused, trim
 from tidemark.log.append import TailMoved
 from tidemark.log.lifecycle import StreamChanged, load_stream
 from tidemark.log.read import load_last
@@ -22,7 +23,6 @@ from tidemark.service.delete import end
 from tidemark.service.load import known_from
 from tidemark.service.release import release
 from tidemark.service.stores import Stores
-from tidemark.service.trim import remove_unused, trim
 
 _log = logging.getLogger("tidemark")
 
