@@ -13,10 +13,10 @@ from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.signed import Account, NoAnswer
 from tidemark.janitor.sweep import sweep
-from tidemark.local.copy_table import CannotCopy, Copy, main
 from tidemark.local.engines import LocalServices
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import all_waiters, put_waiter
+from tidemark.ops.copy_table import CannotCopy, Copy, main
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.listing import ListingRequest

@@ -1,4 +1,4 @@
-"""`python -m tidemark.local.copy_table FROM TO`: a restored table into the empty one of a new stack.
+"""`python -m tidemark.ops.copy_table FROM TO`: a restored table into the empty one of a new stack.
 
 Point-in-time recovery makes a table that no stack knows: without a stream, a trigger or anybody
 who cleans up. So a restore is a new stack, whose table gets the items of the restored one
@@ -140,7 +140,7 @@ class Copy:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tidemark.local.copy_table", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tidemark.ops.copy_table", description=__doc__)
     parser.add_argument("source", help="the restored table")
     parser.add_argument("target", help="the table of a new stack (its output TableName)")
     parser.add_argument("--again", action="store_true", help="go on with a copy that was cut off")
