@@ -19,9 +19,9 @@ from tidemark.aws.s3 import Objects, connect_objects
 from tidemark.aws.signed import Account, NoAnswer
 from tidemark.blobs.store import BlobStore
 from tidemark.local.engines import LocalServices
+from tidemark.local.on_loop.stores import OnLoop
 from tidemark.log.schema import Item, is_end_mark
 from tidemark.log.table import Table
-from tidemark.loop.stores import OnLoop
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import Refused

@@ -24,8 +24,8 @@ from tidemark.aws.dynamodb import Fault, connect_dynamodb
 from tidemark.aws.s3 import connect_objects
 from tidemark.aws.signed import Account, BlockingHttp, Http, NoAnswer, Request, Service, whole
 from tidemark.local.engines import LocalServices
-from tidemark.loop.http import LoopHttp
-from tidemark.loop.steps import run_in_steps
+from tidemark.local.on_loop.greenlets import run_in_steps
+from tidemark.local.on_loop.http import LoopHttp
 from tidemark.protocol.errors import Damaged, OutOfReach, Unavailable
 
 KEY = {"pk": {"S": "a"}, "sk": {"S": "b"}}

@@ -27,9 +27,9 @@ from tests.support import BYTES, HOUR_MS, JSON, World, a_key, append_request, cr
 from tidemark.blobs.store import log_prefix, snapshot_blob_key
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
+from tidemark.local.on_loop.stores import OnLoop
 from tidemark.log.recent import RecentBatches
 from tidemark.log.tails import TailCache
-from tidemark.loop.stores import OnLoop
 from tidemark.protocol.errors import (
     BucketExists,
     BucketNotFound,

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support import World, a_key
 from tidemark.aws.signed import NoAnswer, Request
-from tidemark.loop.http import LoopHttp
-from tidemark.loop.steps import run_in_steps
+from tidemark.local.on_loop.greenlets import run_in_steps
+from tidemark.local.on_loop.http import LoopHttp
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.read import read
 

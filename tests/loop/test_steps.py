@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from tidemark.loop.steps import run_in_steps, step_aside
-from tidemark.loop.stores import Concurrently
+from tidemark.local.on_loop.greenlets import run_in_steps, step_aside
+from tidemark.local.on_loop.stores import Concurrently
 
 
 async def later(value: int, *, fails: bool = False) -> int:

@@ -33,7 +33,7 @@ _FIRST_PAGES = 8
 
 
 class OnLoop(Protocol):
-    """`tidemark.loop.stores.OnLoop`, which only a server that wants it imports."""
+    """`tidemark.local.on_loop.stores.OnLoop`, which only a server that wants it imports."""
 
     stores: Stores
     run: Run
@@ -117,7 +117,7 @@ def many_at_once(
     on_loop: Callable[[ThreadPoolExecutor], OnLoop] | None = None,
 ) -> Backend:
     """For a server: appends in groups, waiters woken directly, and storage calls on threads,
-    or on the loop itself where `on_loop` makes the stores for that (`tidemark.loop`)."""
+    or on the loop itself where `on_loop` makes the stores for that (`tidemark.local.on_loop`)."""
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark")
 
     async def on_a_thread(call: Callable[[], Any], /) -> Any:

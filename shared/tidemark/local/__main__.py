@@ -154,7 +154,7 @@ class System:
             return self._functions(template), None
         # Only one of the two is ever loaded.
         from tidemark.http.app import create_app
-        from tidemark.http.local import create_local_backend
+        from tidemark.local.application import create_local_backend
 
         backend = create_local_backend(self.settings)
         return create_app(backend, with_metrics=True), backend.hub

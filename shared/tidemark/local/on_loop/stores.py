@@ -14,9 +14,9 @@ from tidemark.aws.s3 import Objects, connect_objects
 from tidemark.aws.signed import Account, Service
 from tidemark.blobs.compose import Composition
 from tidemark.blobs.store import Blobs
+from tidemark.local.on_loop.greenlets import run_in_steps, step_aside
+from tidemark.local.on_loop.http import LoopHttp
 from tidemark.log.table import Table
-from tidemark.loop.http import LoopHttp
-from tidemark.loop.steps import run_in_steps, step_aside
 from tidemark.service.concurrency import Run
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings

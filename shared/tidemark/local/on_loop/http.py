@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from tidemark.aws.signed import NoAnswer, Request, Service, whole
-from tidemark.loop.steps import step_aside
+from tidemark.local.on_loop.greenlets import step_aside
 
 _Reply = tuple[int, dict[str, str], bytes]
 """Status, headers by names in lower case, and body."""

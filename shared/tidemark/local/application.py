@@ -7,7 +7,7 @@ from functools import partial
 from tidemark.http.app import create_app
 from tidemark.http.backend import Backend, many_at_once
 from tidemark.http.headers import EveryAnswer
-from tidemark.loop.stores import OnLoop
+from tidemark.local.on_loop.stores import OnLoop
 from tidemark.service.stores import MEGABYTE, connect
 from tidemark.settings import Settings
 
