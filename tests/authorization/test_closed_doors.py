@@ -12,8 +12,8 @@ from starlette.responses import PlainTextResponse
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import Asgi
 from tidemark.authorization_settings import AuthorizationSettings, InvalidSetting
-from tidemark.http.edge import EdgeOnly
 from tidemark.http.function import create_function_app
+from tidemark.http.security.origin_secret import EdgeOnly
 from tidemark.local.__main__ import main
 from tidemark.settings import Settings
 

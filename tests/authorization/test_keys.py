@@ -15,16 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from tests.authorization.tokens import SECRET, token
 from tidemark.authorization_settings import AuthorizationSettings
 from tidemark.aws.clients import ParameterUnavailable
-from tidemark.http.kept import (
-    FAILED_SECONDS,
-    FRESH_SECONDS,
-    MISSING_SECONDS,
-    STALE_SECONDS,
-    CannotFetch,
-    Kept,
-    KeysUnavailable,
-)
-from tidemark.http.keys import (
+from tidemark.http.security.keys import (
     PublicKeys,
     PublishedKeys,
     SharedKeys,
@@ -33,7 +24,16 @@ from tidemark.http.keys import (
     keys_of,
     parse_public_keys,
 )
-from tidemark.http.tokens import Tokens
+from tidemark.http.security.refreshing_cache import (
+    FAILED_SECONDS,
+    FRESH_SECONDS,
+    MISSING_SECONDS,
+    STALE_SECONDS,
+    CannotFetch,
+    Kept,
+    KeysUnavailable,
+)
+from tidemark.http.security.tokens import Tokens
 from tidemark.protocol.authorization import Access, Demand, Right, Target, Unauthorized
 
 PRIVATE: dict[str, Any] = {

@@ -14,7 +14,7 @@ from tests.authorization.tokens import SECRET
 from tests.authorization.ways import WAYS, Asgi, Way
 from tests.support import make_world
 from tidemark.authorization_settings import InvalidSetting
-from tidemark.http.rate import Bucket, RateLimited
+from tidemark.http.security.rate_limit import Bucket, RateLimited
 from tidemark.local.engines import LocalServices
 from tidemark.settings import Settings
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.infra.test_template import TEMPLATE
-from tidemark.http.kept import Kept
-from tidemark.http.keys import SharedKeys
-from tidemark.http.tokens import Tokens
+from tidemark.http.security.keys import SharedKeys
+from tidemark.http.security.refreshing_cache import Kept
+from tidemark.http.security.tokens import Tokens
 from tidemark.protocol.authorization import Demand, Right, Target
 
 ROOT = Path(__file__).parents[2]

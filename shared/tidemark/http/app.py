@@ -46,15 +46,15 @@ def _guarded(app: ASGIApp, backend: Backend) -> ASGIApp:
     settings = backend.settings.authorization
     if settings.is_on:
         # Only where they are wanted: the libraries cost a cold start a tenth of a second.
-        from tidemark.http.auth import Authorization, checker
+        from tidemark.http.security.authorization import Authorization, checker
 
         app = Authorization(app, checker(settings, asyncio.to_thread), settings.public_read_buckets)
     if settings.is_edge_only:
-        from tidemark.http.edge import EdgeOnly, word_of
+        from tidemark.http.security.origin_secret import EdgeOnly, word_of
 
         app = EdgeOnly(app, word_of(settings, asyncio.to_thread))
     if backend.settings.requests_per_second:
-        from tidemark.http.rate import Bucket, RateLimited
+        from tidemark.http.security.rate_limit import Bucket, RateLimited
 
         app = RateLimited(app, Bucket(backend.settings.requests_per_second))
     return app

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidemark.http.demands import is_open
 from tidemark.http.faults import refusal_answer
+from tidemark.http.security.required_scopes import is_open
 from tidemark.protocol.errors import Refused
 
 

@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.authorization_settings import AuthorizationSettings
-from tidemark.http.demands import demands_of, is_open
 from tidemark.http.faults import refusal_answer
-from tidemark.http.keys import keys_of
 from tidemark.http.requests import header
-from tidemark.http.tokens import MAX_TOKEN_BYTES, Tokens
+from tidemark.http.security.keys import keys_of
+from tidemark.http.security.required_scopes import demands_of, is_open
+from tidemark.http.security.tokens import MAX_TOKEN_BYTES, Tokens
 from tidemark.protocol.authorization import Access, Demand, Unauthorized, grants_of_public
 from tidemark.protocol.caching import decide_private
 from tidemark.protocol.errors import Refused

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import jwt
 
-from tidemark.http.keys import Keys
+from tidemark.http.security.keys import Keys
 from tidemark.protocol.authorization import Access, Unauthorized, parse_scopes
 
 #: Larger than any header ought to be, and than most gateways let through.

@@ -15,7 +15,7 @@ import urllib3
 
 from tidemark.authorization_settings import AuthorizationSettings, InvalidSetting, split_secret
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
-from tidemark.http.kept import CannotFetch, Kept, KeysUnavailable
+from tidemark.http.security.refreshing_cache import CannotFetch, Kept, KeysUnavailable
 
 SHARED_ALGORITHM: Final = "HS256"
 PUBLIC_ALGORITHMS: Final = frozenset({"RS256", "ES256", "EdDSA"})
