@@ -18,7 +18,7 @@ from tidemark.http import bucket_routes, headers
 from tidemark.http.app import create_app
 from tidemark.http.backend import one_at_a_time
 from tidemark.http.openapi import document, rendered
-from tidemark.http.openapi_parts import HEADERS, PARAMETERS, statuses_refused
+from tidemark.http.openapi.parts import HEADERS, PARAMETERS, statuses_refused
 from tidemark.http.routes import OPERATIONS
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.bucket import Resource, parse_bucket_path

@@ -12,8 +12,8 @@ from typing import Any, Final
 import orjson
 
 from tidemark import __version__
-from tidemark.http.openapi_buckets import bucket_paths
-from tidemark.http.openapi_parts import (
+from tidemark.http.openapi.buckets import bucket_paths
+from tidemark.http.openapi.parts import (
     ANY_BYTES,
     AS_STORED,
     ERROR,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.http.openapi_parts import AS_STORED, Part, answer, fault, faults, headless, parameters
+from tidemark.http.openapi.parts import AS_STORED, Part, answer, fault, faults, headless, parameters
 
 _JSON: Final[Part] = {"application/json": {"schema": {"type": "object"}}}
 _BODY: Final[Part] = {
