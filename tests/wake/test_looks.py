@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.wake.looks import SharedLooks
+from tidemark.wake.single_flight import SharedLooks
 
 
 class Calls:

@@ -21,7 +21,7 @@ from tidemark.service.group_commit import GroupCommit, Left
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.wake.hub import Hub
-from tidemark.wake.looks import Look, SharedLooks
+from tidemark.wake.single_flight import Look, SharedLooks
 from tidemark.wake.wake import Wake
 
 _T = TypeVar("_T")

@@ -10,9 +10,9 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from tidemark.http import answers
+from tidemark.http import responses as answers
 from tidemark.http.backend import Backend, backend_of
-from tidemark.http.gone import ClientGone, hang_up, unless_gone
+from tidemark.http.cancel_on_disconnect import ClientGone, hang_up, unless_gone
 from tidemark.http.live import count_wake, event_stream, gathered_events, read_or_wait
 from tidemark.http.requests import (
     STREAM_ROOT,

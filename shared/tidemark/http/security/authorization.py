@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.authorization_settings import AuthorizationSettings
-from tidemark.http.faults import refusal_answer
+from tidemark.http.error_handlers import refusal_answer
 from tidemark.http.requests import header
 from tidemark.http.security.keys import keys_of
 from tidemark.http.security.required_scopes import demands_of, is_open

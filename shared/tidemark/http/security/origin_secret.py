@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.authorization_settings import AuthorizationSettings
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
-from tidemark.http.faults import refusal_answer
+from tidemark.http.error_handlers import refusal_answer
 from tidemark.http.requests import header
 from tidemark.http.security.refreshing_cache import CannotFetch, Kept, KeysUnavailable
 from tidemark.http.security.required_scopes import is_open

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidemark.http.faults import refusal_answer
+from tidemark.http.error_handlers import refusal_answer
 from tidemark.http.security.required_scopes import is_open
 from tidemark.protocol.errors import Refused
 

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from tidemark.http.answers import absolute_url
+from tidemark.http.responses import absolute_url
 from tidemark.log.records import BucketRecord, Snapshot
 from tidemark.log.tails import Known
 from tidemark.protocol.caching import NO_STORE
