@@ -17,7 +17,7 @@ from tests.support import make_world
 from tidemark.http import bucket_routes, headers
 from tidemark.http.app import create_app
 from tidemark.http.backend import one_at_a_time
-from tidemark.http.openapi import document, rendered
+from tidemark.http.openapi.document import document, rendered
 from tidemark.http.openapi.parts import HEADERS, PARAMETERS, statuses_refused
 from tidemark.http.routes import OPERATIONS
 from tidemark.local.engines import LocalServices

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE
-from tidemark.http import auth, demands, edge
+from tidemark.http.security import authorization, origin_secret, required_scopes
 from tidemark.local.edge import is_event_stream
 
 ROOT = Path(__file__).parents[2]
@@ -114,7 +114,7 @@ def test_a_parameter_given_twice_is_left_to_the_api() -> None:
 
 
 def test_a_token_makes_room_for_the_signature() -> None:
-    name = auth.FORWARDED.lower()
+    name = authorization.FORWARDED.lower()
     streamed, plain = route(
         event("GET", {"live": "sse"}, authorization="Bearer x"), event("GET", {}, authorization="Bearer x")
     )
@@ -126,7 +126,7 @@ def test_what_the_edge_says_nobody_else_can_say() -> None:
     forged = {"x_tidemark_authorization": "Bearer forged", "x_tidemark_host": "evil.example"}
     for routed in route(event("GET", {}, **forged), event("GET", {"live": "sse"}, **forged)):
         headers = routed["request"]["headers"]
-        assert auth.FORWARDED.lower() not in headers
+        assert authorization.FORWARDED.lower() not in headers
         assert headers["x-tidemark-host"] == {"value": "streams.example"}
 
 
@@ -136,10 +136,10 @@ def test_the_cache_key_tells_answers_apart_and_nothing_else() -> None:
     condition, private, public = keyed["QueryStringsConfig"]["QueryStrings"]["If"]
     assert condition == "IsPrivate"
     assert public == ["offset", "cursor", "live"]
-    assert private == [*public, auth.QUERY_NAME]
+    assert private == [*public, authorization.QUERY_NAME]
     condition, private, public = keyed["HeadersConfig"]["If"]
     assert condition == "IsPrivate"
-    assert private["Headers"] == ["Authorization", auth.FORWARDED]
+    assert private["Headers"] == ["Authorization", authorization.FORWARDED]
     assert public == {"HeaderBehavior": "none"}
     assert keyed["CookiesConfig"] == FORWARDED["CookiesConfig"] == {"CookieBehavior": "none"}
 
@@ -166,10 +166,12 @@ def test_origins_are_reached_by_the_edge_alone() -> None:
         assert "distribution/${Distribution}" in RESOURCES[name]["Properties"]["SourceArn"]["Sub"]
     for origin in ORIGINS.values():
         [word] = origin["OriginCustomHeaders"]
-        assert word["HeaderName"] == edge.HEADER
+        assert word["HeaderName"] == origin_secret.HEADER
         own = {"Sub": "{{resolve:ssm:${EdgeSecretName}}}"}
         assert word["HeaderValue"] == {"If": ["HasEdgeSecret", own, MADE_WORD]}
-        assert not edge.HEADER.lower().startswith(("x-edge-", "x-amz-")), "CloudFront keeps these for itself"
+        assert not origin_secret.HEADER.lower().startswith(("x-edge-", "x-amz-")), (
+            "CloudFront keeps these for itself"
+        )
 
 
 #: Of a presigned URL, its signature: the text behind `Signature=`, to the end or the next parameter.
@@ -288,7 +290,7 @@ def test_timeouts_fit_what_waits_behind() -> None:
 
 
 def test_the_documents_are_open_at_the_edge_too() -> None:
-    assert {"/v1/health", "/v1/openapi.json"} == demands.OPEN_PATHS
+    assert {"/v1/health", "/v1/openapi.json"} == required_scopes.OPEN_PATHS
 
 
 def test_the_dashboard_is_json_and_names_what_is_measured() -> None:

@@ -203,7 +203,7 @@ def test_lost_replies_of_the_table_append_nothing_twice(
     world: World, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.support import Faults
-    from tidemark.log import dynamodb as thin
+    from tidemark.aws import dynamodb as thin
     from tidemark.spark.clients import storage
 
     filled(world, name, content_type=JSON)

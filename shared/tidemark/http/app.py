@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from tidemark import __version__
-from tidemark.http import bucket_routes, faults, routes
+from tidemark.http import bucket_routes, error_handlers, routes
 from tidemark.http.backend import Backend
 from tidemark.http.headers import EveryAnswer
 from tidemark.http.metrics import METRICS_PATH, metrics
@@ -36,7 +36,7 @@ def create_app(backend: Backend, *, with_metrics: bool = False) -> EveryAnswer:
     bucket_routes.install(app)
     if with_metrics:
         app.add_route(METRICS_PATH, metrics, methods=["GET"])
-    faults.install(app)
+    error_handlers.install(app)
     return EveryAnswer(_guarded(app, backend))
 
 

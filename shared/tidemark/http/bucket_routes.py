@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemark.http import bucket_answers, routes
+from tidemark.http import bucket_responses, routes
 from tidemark.http.backend import backend_of
 from tidemark.http.bucket_requests import check_bootstrap, parse_list, parse_publish
 from tidemark.http.headers import METHODS
@@ -31,12 +31,12 @@ Operation = Callable[[Request], Awaitable[Response]]
 async def create_bucket(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
     made = await backend.run(lambda: buckets.create_bucket(backend.stores, place.bucket))
-    return bucket_answers.bucket_made(request, made)
+    return bucket_responses.bucket_made(request, made)
 
 
 async def describe_bucket(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
-    return bucket_answers.bucket(
+    return bucket_responses.bucket(
         await backend.run(lambda: buckets.describe_bucket(backend.stores, place.bucket))
     )
 
@@ -44,54 +44,54 @@ async def describe_bucket(request: Request) -> Response:
 async def remove_bucket(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
     await backend.run(lambda: buckets.delete_bucket(backend.stores, place.bucket))
-    return bucket_answers.nothing()
+    return bucket_responses.nothing()
 
 
 async def list_bucket(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
     asked = parse_list(request)
     found = await backend.run(lambda: list_streams(backend.stores, place.bucket, asked))
-    return bucket_answers.listing(place.bucket, asked, found)
+    return bucket_responses.listing(place.bucket, asked, found)
 
 
 async def redirect_to_latest(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
     latest = await backend.run(lambda: latest_snapshot(backend.stores, place.key))
-    return bucket_answers.to_latest_snapshot(request, latest)
+    return bucket_responses.to_latest_snapshot(request, latest)
 
 
 async def put_snapshot(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
     asked = await parse_publish(request, place.offset_token)
     published = await backend.run(lambda: publish_snapshot(backend.stores, place.key, asked))
-    return bucket_answers.published(published)
+    return bucket_responses.published(published)
 
 
 async def get_snapshot(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
     offset = parse_snapshot_offset(place.offset_token)
     reading = await backend.run(lambda: read_snapshot(backend.stores, place.key, offset))
-    return bucket_answers.snapshot(reading)
+    return bucket_responses.snapshot(reading)
 
 
 async def remove_snapshot(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
     offset = parse_snapshot_offset(place.offset_token)
     await backend.run(lambda: delete_snapshot(backend.stores, place.key, offset))
-    return bucket_answers.nothing()
+    return bucket_responses.nothing()
 
 
 async def prepare_upload(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
     offset = parse_snapshot_offset(place.offset_token)
     upload = await backend.run(lambda: begin_upload(backend.stores, place.key, offset))
-    return bucket_answers.upload_begun(upload)
+    return bucket_responses.upload_begun(upload)
 
 
 async def get_bootstrap(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
     check_bootstrap(request)
-    return bucket_answers.bootstrap(await backend.run(lambda: bootstrap(backend.stores, place.key)))
+    return bucket_responses.bootstrap(await backend.run(lambda: bootstrap(backend.stores, place.key)))
 
 
 #: HEAD is GET without the body; a stream has a HEAD of its own.

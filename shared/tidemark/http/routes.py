@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from tidemark.http import responses as answers
+from tidemark.http import responses
 from tidemark.http.backend import Backend, backend_of
 from tidemark.http.cancel_on_disconnect import ClientGone, hang_up, unless_gone
 from tidemark.http.live import count_wake, event_stream, gathered_events, read_or_wait
@@ -36,10 +36,10 @@ async def health(_: Request) -> Response:
 
 
 async def openapi_document(_: Request) -> Response:
-    from tidemark.http import openapi
+    from tidemark.http.openapi.document import rendered
 
     headers = {"Cache-Control": "public, max-age=300"}
-    return Response(openapi.rendered(), media_type="application/json", headers=headers)
+    return Response(rendered(), media_type="application/json", headers=headers)
 
 
 async def create_stream(request: Request) -> Response:
@@ -47,7 +47,7 @@ async def create_stream(request: Request) -> Response:
     backend, key = backend_of(request), parse_stream(request)
     asked = await parse_create(request)
     made = await backend.run(lambda: create(backend.stores, key, asked))
-    return answers.created(request, made)
+    return responses.created(request, made)
 
 
 async def append_to_stream(request: Request) -> Response:
@@ -56,7 +56,7 @@ async def append_to_stream(request: Request) -> Response:
     asked = await parse_append(request)
     outcome = await backend.append(key, asked, partial(hang_up, request.receive))
     PROCESS.appended(len(asked.body))
-    return answers.appended(asked, outcome)
+    return responses.appended(asked, outcome)
 
 
 async def delete_stream(request: Request) -> Response:
@@ -64,13 +64,13 @@ async def delete_stream(request: Request) -> Response:
     backend, key = backend_of(request), parse_stream(request)
     await backend.run(lambda: delete(backend.stores, key))
     backend.hub.ring(key)
-    return answers.deleted()
+    return responses.deleted()
 
 
 async def stream_metadata(request: Request) -> Response:
     """§5.5."""
     backend, key = backend_of(request), parse_stream(request)
-    return answers.metadata(await backend.run(lambda: load_known(backend.stores, key)))
+    return responses.metadata(await backend.run(lambda: load_known(backend.stores, key)))
 
 
 async def read_stream(request: Request) -> Response:
@@ -81,7 +81,7 @@ async def read_stream(request: Request) -> Response:
         return await _long_poll(request, backend, key, asked)
     if asked.live is Live.SSE:
         return await _server_sent_events(request, backend, key, asked)
-    return answers.caught_up(asked, await backend.run(lambda: read(backend.stores, key, asked.read_from)))
+    return responses.caught_up(asked, await backend.run(lambda: read(backend.stores, key, asked.read_from)))
 
 
 async def _long_poll(request: Request, backend: Backend, key: StreamKey, asked: ReadRequest) -> Response:
@@ -94,7 +94,7 @@ async def _long_poll(request: Request, backend: Backend, key: StreamKey, asked: 
         return Response(status_code=204)  # For nobody.
     now_ms = backend.stores.clock_ms()
     count_wake(reading, began_ms, now_ms)
-    return answers.polled(asked, reading, now_ms)
+    return responses.polled(asked, reading, now_ms)
 
 
 async def _server_sent_events(
@@ -103,10 +103,10 @@ async def _server_sent_events(
     if "aws.event" in request.scope:
         with PROCESS.waiting("sse"):
             record, events = await gathered_events(backend, key, asked)
-        return Response(events, headers=answers.event_stream_headers(record))
+        return Response(events, headers=responses.event_stream_headers(record))
     async with backend.first_pages:
         reading = await backend.run(lambda: read(backend.stores, key, asked.read_from, small=True))
-    headers = answers.event_stream_headers(reading.record)
+    headers = responses.event_stream_headers(reading.record)
     return StreamingResponse(_counted(event_stream(backend, key, asked, reading)), headers=headers)
 
 
