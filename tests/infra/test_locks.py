@@ -10,12 +10,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LOCKS = sorted(ROOT.glob("requirements*.txt"))
-PIN = re.compile(r"([a-z0-9._-]+)==([0-9][\w.+!]*)(?: +#.*)?")
+PIN = re.compile(r"([a-z0-9._-]+)==([0-9][\w.+!]*)((?: --hash=sha256:[0-9a-f]{64})*)(?: +#.*)?")
 
 
 def pins(path: Path) -> dict[str, str]:
-    """Every line that is not a comment must be a pin: no addresses, no options, no ranges."""
-    lines = [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    """Every line that is not a comment must be a pin, with or without hashes: no address, option or range."""
+    text = re.sub(r" +\\\n +", " ", path.read_text())
+    lines = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
     matches = {line: PIN.fullmatch(line) for line in lines}
     assert [line for line, match in matches.items() if match is None] == []
     return {match[1]: match[2] for match in matches.values() if match}

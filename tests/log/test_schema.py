@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tidemark.log.records import (
@@ -63,9 +63,6 @@ from tidemark.protocol.offset import MAX_OFFSET, render_offset
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import MAX_STREAM_ID_BYTES, StreamKey
 from tidemark.protocol.tail import Tail
-
-settings.register_profile("tidemark", deadline=None)
-settings.load_profile("tidemark")
 
 SAFE = 2**53 - 1
 #: The first millisecond of 2025, and roughly the year 33658: every clock a server can have.
