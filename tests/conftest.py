@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """One seed for all of Hypothesis's tests, so that a run can be repeated. xdist hands it to its workers."""
+    """One seed for all of Hypothesis's tests makes a run repeatable. pytest-xdist hands it to its workers."""
     if config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(random.getrandbits(32))
 
