@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from tidemark.local.engines import LocalServices
 
@@ -48,12 +48,20 @@ SLOW_FILES = frozenset(
     }
 )
 
-# No test may depend on a time being short, so no profile has a deadline. A test that names its own number of
-# examples keeps it.
-settings.register_profile("default", deadline=None, print_blob=True)
-settings.register_profile("fast", settings.get_profile("default"), max_examples=25)
-settings.register_profile("ci", settings.get_profile("default"), max_examples=200, database=None)
-settings.load_profile("ci" if os.environ.get("CI") else "default")
+#: Spark's environment has none.
+HAS_HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None
+#: The processes of a test run inherit it from the first, so that all have the same.
+SEED = os.environ.setdefault("HYPOTHESIS_SEED", str(random.getrandbits(32)))
+
+if HAS_HYPOTHESIS:
+    from hypothesis import settings
+
+    # No test may depend on a time being short, so no profile has a deadline. A test that names its own
+    # number of examples keeps it.
+    settings.register_profile("default", deadline=None, print_blob=True)
+    settings.register_profile("fast", settings.get_profile("default"), max_examples=25)
+    settings.register_profile("ci", settings.get_profile("default"), max_examples=200, database=None)
+    settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 def is_slow(path: Path) -> bool:
@@ -71,13 +79,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """One seed for all of Hypothesis's tests makes a run repeatable. pytest-xdist hands it to its workers."""
-    if config.getoption("--hypothesis-seed") is None:
-        config.option.hypothesis_seed = str(random.getrandbits(32))
+    """One seed for all of Hypothesis's tests, printed, so that a run can be repeated."""
+    if HAS_HYPOTHESIS and config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = SEED
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    return f"repeat what Hypothesis does: --hypothesis-seed={config.getoption('--hypothesis-seed')}"
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if HAS_HYPOTHESIS:
+        return f"to repeat what Hypothesis does: --hypothesis-seed={config.getoption('--hypothesis-seed')}"
+    return None
 
 
 @pytest.fixture(scope="session")
