@@ -31,7 +31,7 @@ S3A := .s3a/.installed
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(DEV) npm-if-possible ## make .venv and node_modules from the locks (every target does what it needs by itself)
@@ -41,9 +41,22 @@ install: $(DEV) npm-if-possible ## make .venv and node_modules from the locks (e
 run: $(LOCAL) npm-if-possible ## the whole system on this machine (PORT HOST DATA_DIR LONG_POLL_SECONDS VIA=asgi|lambda)
 	@exec $(VENV) -m tidemark.local
 
+# Several processes, each with engines of its own. The tests of a file stay together, because they share its fixtures;
+# files start in the order of tests/conftest.py.
+WORKERS ?= 3
+PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=10
+
 .PHONY: test
-test: $(DEV) npm-if-possible ## the tests (ARGS="…" goes to pytest)
-	@$(VENV) -m pytest $(ARGS)
+test: $(DEV) npm-if-possible ## the tests (ARGS="…" goes to pytest; WORKERS=0 for one process)
+	@$(VENV) -m pytest $(PARALLEL) $(ARGS)
+
+.PHONY: test-fast
+test-fast: $(DEV) npm-if-possible ## the tests to run before every commit (ARGS and WORKERS as above)
+	@$(VENV) -m pytest $(PARALLEL) -m "not slow and not artifact" --hypothesis-profile=fast $(ARGS)
+
+.PHONY: coverage
+coverage: $(DEV) npm-if-possible ## the tests, and which lines and branches they reach
+	@$(VENV) -m pytest $(PARALLEL) --cov --cov-report=term:skip-covered $(ARGS)
 
 .PHONY: conformance
 conformance: $(DEV) $(NODE) ## the official conformance suite, both ways (VIA=asgi|lambda for one)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 
-from tests.support import BYTES, Process
-from tidemark.log.records import Snapshot
+from tests.support import BYTES, Process, World, before
+from tidemark.blobs.store import snapshot_prefix
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.records import Snapshot, StreamRecord
+from tidemark.log.schema import log_pk
 from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.errors import Refused
 from tidemark.protocol.snapshot import UploadId
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket
-from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
+from tidemark.service.load import load_known
+from tidemark.service.publish_snapshot import PublishRequest, check_snapshot_offset, publish_snapshot
 
 
 def new_bucket(process: Process) -> str:
@@ -31,3 +37,51 @@ def publish(
     upload: UploadId | None = None,
 ) -> Snapshot:
     return publish_snapshot(process.stores, key, PublishRequest(offset, content_type, body, upload))
+
+
+def record_of(process: Process, key: StreamKey) -> StreamRecord:
+    record = load_stream(process.stores.table, key)
+    assert record is not None
+    return record
+
+
+def accepted(process: Process, key: StreamKey, beyond: int = 3) -> list[int]:
+    """Every offset at which a snapshot may be published now."""
+    tail = load_known(process.stores, key).tail.offset
+    return [offset for offset in range(tail + beyond) if verdict(process, key, offset) is None]
+
+
+def verdict(process: Process, key: StreamKey, offset: int) -> type[Refused] | None:
+    """What refuses a snapshot at this offset now, or None."""
+    try:
+        check_snapshot_offset(process.stores, key, offset)
+    except Refused as refusal:
+        return type(refusal)
+    return None
+
+
+def batch_starts(process: Process, key: StreamKey) -> list[int]:
+    """Of the batches that are still in the table."""
+    pk = log_pk(key, record_of(process, key).incarnation)
+    items, _ = process.stores.table.query(pk, attributes=("sk",))
+    return [int(item["sk"]["S"][:16]) for item in items]
+
+
+def objects(process: Process, world: World, prefix: str) -> list[str]:
+    answer = process.s3.list_objects_v2(Bucket=world.bucket_name, Prefix=prefix)
+    return [found["Key"] for found in answer.get("Contents", [])]
+
+
+def snapshot_objects(process: Process, world: World, key: StreamKey) -> list[str]:
+    return objects(process, world, snapshot_prefix(record_of(process, key).incarnation))
+
+
+def insert_before_commit(process: Process, action: Callable[[], object]) -> None:
+    """Do this once, just before the process sends its next transaction."""
+    pending = [action]
+
+    def act(operation: str) -> None:
+        if operation == "TransactWriteItems" and pending:
+            pending.pop()()
+
+    before(process.dynamodb, act)

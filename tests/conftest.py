@@ -1,20 +1,101 @@
-"""Fixtures for every test: the engines, started once and kept in memory."""
+"""For every test: the engines, started once in each process; which tests are slow; Hypothesis's profiles."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tidemark.local.engines import LocalServices
+
+TESTS = Path(__file__).parent
+
+#: The folders of `make test-fast`: everything in one process, over the shared engines or over none. A folder
+#: that is not named here is slow. docs/testing.md says which test belongs where.
+FAST_FOLDERS = frozenset(
+    {"authorization", "blobs", "costs", "http", "infra", "lambdas", "local", "log", "loop", "observability"}
+    | {"protocol", "spark", "wake"}
+)
+#: What is slow in these all the same: processes of its own, or many seconds of waiting or of computing.
+SLOW_FILES = frozenset(
+    {
+        "infra/test_deployment.py",
+        "lambdas/test_half_a_character.py",
+        "lambdas/test_size.py",
+        "local/test_copy_table.py",
+        "local/test_dynoxide.py",
+        "local/test_engines.py",
+        "local/test_lock.py",
+        "local/test_main.py",
+        "local/test_ministack.py",
+        "local/test_server.py",
+        "observability/test_traces.py",
+        "wake/test_caching_proxy.py",
+        "wake/test_environments.py",
+        "wake/test_hang_up.py",
+        "wake/test_idle_cost.py",
+        "wake/test_interleavings_of_the_code.py",
+        "wake/test_live_function.py",
+        "wake/test_live_reads.py",
+        "wake/test_many_readers.py",
+        "wake/test_pump.py",
+        "wake/test_reconnects.py",
+        "wake/test_trigger.py",
+    }
+)
+
+#: Spark's environment has none.
+HAS_HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None
+#: The processes of a test run inherit it from the first, so that all have the same.
+SEED = os.environ.setdefault("HYPOTHESIS_SEED", str(random.getrandbits(32)))
+
+if HAS_HYPOTHESIS:
+    from hypothesis import settings
+
+    # No test may depend on a time being short, so no profile has a deadline. A test that names its own
+    # number of examples keeps it.
+    settings.register_profile("default", deadline=None, print_blob=True)
+    settings.register_profile("fast", settings.get_profile("default"), max_examples=25)
+    settings.register_profile("ci", settings.get_profile("default"), max_examples=200, database=None)
+    settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def is_slow(path: Path) -> bool:
+    place = path.relative_to(TESTS)
+    return place.parts[0] not in FAST_FOLDERS or str(place) in SLOW_FILES
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow files run first: several processes then end at about the same time."""
+    for item in items:
+        if TESTS in item.path.parents and is_slow(item.path):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """One seed for all of Hypothesis's tests, printed, so that a run can be repeated."""
+    if HAS_HYPOTHESIS and config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = SEED
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if HAS_HYPOTHESIS:
+        return f"to repeat what Hypothesis does: --hypothesis-seed={config.getoption('--hypothesis-seed')}"
+    return None
 
 
 @pytest.fixture(scope="session")
 def services() -> Iterator[LocalServices]:
     """DynamoDB, its Streams, S3 and SQS in memory, found by every boto3 client made while it lives.
 
-    Make what a test needs with `services.create_table(name)` and `services.create_bucket(name)`.
+    Each process of the test run (pytest-xdist's workers) has its own. Make what a test needs with
+    `services.create_table(name)` and `services.create_bucket(name)`.
     """
     with LocalServices(in_memory=True) as running, pytest.MonkeyPatch.context() as patch:
         for name, value in running.environment.items():

@@ -10,7 +10,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE_SCRIPT = Path(__file__).with_name("reference_server.mjs")
@@ -33,12 +34,6 @@ class ServerDidNotStart(RuntimeError):
 
 class ServerDidNotStop(RuntimeError):
     """The process, or something it started, outlived the stop limit and had to be killed."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

@@ -277,7 +277,9 @@ def test_a_body_at_the_limit(door: Door, stream: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST"])
-@pytest.mark.parametrize("count", [MAX_MESSAGES + 1, (MAX_BODY_BYTES - 2) // 2])
+@pytest.mark.parametrize(
+    "count", [MAX_MESSAGES + 1, pytest.param((MAX_BODY_BYTES - 2) // 2, marks=pytest.mark.slow)]
+)
 def test_too_many_messages(door: Door, stream: str, method: str, count: int) -> None:
     """Within the limit of bytes, and beyond what can be remembered of where each message ends."""
     before = everything(door, stream)

@@ -226,7 +226,11 @@ def get_from(url: str) -> tuple[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "size", [0, 1000, MAX_ANSWER_BYTES, MAX_ANSWER_BYTES + 1, 20 * MEGABYTE, 27 * MEGABYTE + 1]
+    "size",
+    [
+        *[0, 1000, MAX_ANSWER_BYTES, MAX_ANSWER_BYTES + 1],
+        *[pytest.param(size, marks=pytest.mark.slow) for size in (20 * MEGABYTE, 27 * MEGABYTE + 1)],
+    ],
 )
 def test_an_upload(door: Door, document: Document, size: int) -> None:
     """Published by name; read back, and found in bootstrap, whatever its size."""

@@ -25,11 +25,17 @@ SHORT, LONG = 10, 100_000
 MESSAGE = b"0123456789"
 
 
-@pytest.fixture(scope="module")
-def histories(services: LocalServices) -> dict[int, tuple[World, StreamKey]]:
-    """A stream of ten batches and one of a hundred thousand, in a table of their own."""
+LENGTHS = [
+    pytest.param(SHORT, id="10 batches"),
+    pytest.param(LONG, id="100,000 batches", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture(scope="module", params=LENGTHS)
+def grown(request: pytest.FixtureRequest, services: LocalServices) -> tuple[World, StreamKey]:
+    """A stream of ten batches or of a hundred thousand, in a table of its own."""
     world = make_world(services)
-    return {length: (world, _grow(world, length)) for length in (SHORT, LONG)}
+    return world, _grow(world, request.param)
 
 
 def _grow(world: World, length: int) -> StreamKey:
@@ -47,11 +53,10 @@ def _grow(world: World, length: int) -> StreamKey:
     return key
 
 
-@pytest.fixture(params=[SHORT, LONG], ids=["10 batches", "100,000 batches"])
-def history(
-    request: pytest.FixtureRequest, histories: dict[int, tuple[World, StreamKey]]
-) -> tuple[Process, StreamKey]:
-    world, key = histories[request.param]
+@pytest.fixture
+def history(grown: tuple[World, StreamKey]) -> tuple[Process, StreamKey]:
+    """The stream, and a process that knows nothing of it yet."""
+    world, key = grown
     return world.process(), key
 
 

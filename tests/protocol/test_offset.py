@@ -75,3 +75,9 @@ def test_safe_in_a_url(position: int) -> None:
     assert not set(token) & set(",&=?/")
     assert len(token) < 256
     assert token not in {"-1", "now"}
+
+
+def test_the_largest_offset_fills_a_token_with_nines() -> None:
+    """A sort key has sixteen digits: one more would sort before the others."""
+    assert MAX_OFFSET == 9_999_999_999_999_999
+    assert render_offset(MAX_OFFSET) == "9" * 16

@@ -6,6 +6,16 @@ import pytest
 
 from tests.support import World, make_world
 from tidemark.local.engines import LocalServices
+from tidemark.wake import receiver
+
+
+@pytest.fixture(autouse=True)
+def no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulated queue is known everywhere at once, so no test waits for a new queue's first second.
+
+    In that second readers look for themselves; without it a ring alone wakes them. Two tests set it again.
+    """
+    monkeypatch.setattr(receiver, "SETTLING_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,15 +11,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.support import World
 from tests.wake.support import PATIENCE_SECONDS, ROOT, make_prefix, make_queues, until
 from tidemark.aws.sqs import Queues
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.programs import find, needs
 from tests.support import TEXT, World, a_key
-from tests.wake.live_process import free_port, running
+from tests.wake.live_process import running
 from tests.wake.support import PATIENCE_SECONDS, pumping, until
 from tidemark.service.stores import wall_clock_ms
 

@@ -1,0 +1,155 @@
+"""Items as earlier versions stored them: they stay readable, whatever a newer version writes.
+
+An example is never changed or removed. What a newer version stores in another form gets an example more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from tidemark.log.records import (
+    Batch,
+    BucketRecord,
+    Due,
+    DueKind,
+    Fork,
+    Segment,
+    Snapshot,
+    StreamRecord,
+    Waiter,
+)
+from tidemark.log.schema import (
+    decode_batch,
+    decode_bucket,
+    decode_due,
+    decode_producer,
+    decode_stream,
+    decode_waiter,
+)
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.expiry import NEVER, Expiry, parse_expiry
+from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.producer import Claim, ProducerState
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.tail import Tail
+
+JSON = parse_content_type("application/json")
+TEXT = parse_content_type("text/plain; charset=utf-8")
+ORDERS = StreamKey("v1", "orders/eu")
+FIRST, SECOND = "Zk3v9QpLw2Xa_-01", "Zk3v9QpLw2Xa_-02"
+AT = 1_767_225_600_000
+
+#: By version 0.1.0.
+STORED = {
+    "bucket": (
+        decode_bucket,
+        """{"pk":{"S":"bucket/shop"},"sk":{"S":"."},"n":{"N":"3"},"cr":{"N":"1767225600000"},
+        "i":{"S":"AAAAAAAAAAAAAAAA"}}""",
+        BucketRecord("shop", AT, "AAAAAAAAAAAAAAAA", 3),
+    ),
+    "stream": (
+        decode_stream,
+        """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+        "ct":{"S":"application/json"},"cr":{"N":"1767225600000"},"to":{"N":"1767225600000"}}""",
+        StreamRecord(ORDERS, FIRST, JSON, NEVER, AT, AT),
+    ),
+    "stream that expires at an instant": (
+        decode_stream,
+        """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+        "ct":{"S":"application/json"},"cr":{"N":"1767225600000"},"to":{"N":"1767225600000"},
+        "xa":{"S":"2030-01-15T12:00:00Z"},"xm":{"N":"1894708800000"}}""",
+        StreamRecord(ORDERS, FIRST, JSON, parse_expiry(None, "2030-01-15T12:00:00Z"), AT, AT),
+    ),
+    "deleted fork with a snapshot and forks of its own": (
+        decode_stream,
+        r"""{"pk":{"S":"bucket/shop"},"sk":{"S":"stream/orders"},"inc":{"S":"Zk3v9QpLw2Xa_-02"},
+        "ct":{"S":"text/plain; charset=utf-8"},"cr":{"N":"1767225600000"},"to":{"N":"1767225700000"},
+        "tt":{"N":"3600"},"er":{"N":"5"},"so":{"N":"5"},"sb":{"S":"snap/Zk3v9QpLw2Xa_-02/x"},
+        "sc":{"S":"application/json"},"sz":{"N":"17"},"sp":{"N":"1767225800000"},
+        "ln":{"S":"[[\"v1\",\"orders/eu\",\"Zk3v9QpLw2Xa_-01\",9]]"},
+        "fk":{"S":"[\"v1\",\"orders/eu\",9,0,\"Zk3v9QpLw2Xa_-01\",1]"},"rc":{"N":"2"},"dl":{"BOOL":true}}""",
+        StreamRecord(
+            StreamKey("shop", "orders"),
+            SECOND,
+            TEXT,
+            Expiry(ttl_seconds=3600),
+            AT,
+            AT + 100_000,
+            lineage=(Segment(ORDERS, FIRST, 9),),
+            fork=Fork(ForkPoint(ORDERS, 9, 0), FIRST, 1),
+            references=2,
+            deleted=True,
+            snapshot=Snapshot(5, "snap/Zk3v9QpLw2Xa_-02/x", JSON, 17, AT + 200_000),
+            retained=5,
+        ),
+    ),
+    "batch": (
+        decode_batch,
+        """{"pk":{"S":"log/v1/orders/eu#Zk3v9QpLw2Xa_-01"},"sk":{"S":"0000000000000000"},"e":{"N":"5"},
+        "i":{"S":"app1"},"t":{"N":"1767225600000"},"b":{"B":"aGVsbG8="}}""",
+        Batch(0, Tail(5), "app1", AT, b"hello", lengths=(5,)),
+    ),
+    "batch of two appends, deflated": (
+        decode_batch,
+        """{"pk":{"S":"log/v1/orders/eu#Zk3v9QpLw2Xa_-01"},"sk":{"S":"0000000000000000"},"e":{"N":"3000"},
+        "i":{"S":"app1"},"t":{"N":"1767225600000"},"z":{"B":"S0xKThxFoyEwGgKjITAaAqMhMBoCoyEwGgKjITAaAoM7BAA="},"m":{"B":"6AfQDw=="},
+        "g":{"B":"AQE="}}""",
+        Batch(0, Tail(3000), "app1", AT, b"abc" * 1000, lengths=(1000, 2000), appends=(1, 1)),
+    ),
+    "closing batch in a blob, with producers": (
+        decode_batch,
+        r"""{"pk":{"S":"log/v1/orders/eu#Zk3v9QpLw2Xa_-01"},"sk":{"S":"0000000000000005"},"e":{"N":"70005"},
+        "i":{"S":"app2"},"t":{"N":"1767225600000"},"s":{"S":"log/Zk3v9QpLw2Xa_-01/0"},"c":{"BOOL":true},
+        "q":{"S":"s7"},"p":{"S":"[[\"p\",1,2,70005]]"},"o":{"BOOL":true},"k":{"S":"[\"p\",1,2]"}}""",
+        Batch(
+            5,
+            Tail(70_005, True, "s7", (ProducerState("p", 1, 2, 70_005),), True, Claim("p", 1, 2)),
+            "app2",
+            AT,
+            None,
+            "log/Zk3v9QpLw2Xa_-01/0",
+            lengths=(70_000,),
+        ),
+    ),
+    "tombstone of a closed stream": (
+        decode_batch,
+        """{"pk":{"S":"log/v1/orders/eu#Zk3v9QpLw2Xa_-01"},"sk":{"S":"0000000000000005."},"e":{"N":"5"},
+        "i":{"S":"app3"},"t":{"N":"1767225600000"},"x":{"BOOL":true},"c":{"BOOL":true}}""",
+        Batch(5, Tail(5, True), "app3", AT, tombstone=True, behind_closing=True),
+    ),
+    "producer": (
+        decode_producer,
+        """{"pk":{"S":"producer/Zk3v9QpLw2Xa_-01"},"sk":{"S":"p"},"ep":{"N":"1"},"sq":{"N":"2"},
+        "e":{"N":"70005"}}""",
+        ProducerState("p", 1, 2, 70_005),
+    ),
+    "due, with everything": (
+        decode_due,
+        """{"pk":{"S":"due/7"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/mark"},"kd":{"S":"trim"},
+        "bk":{"S":"v1"},"st":{"S":"orders/eu"},"of":{"N":"5"},"s":{"S":"snap/x"}}""",
+        Due(DueKind.TRIM, ORDERS, FIRST, AT, "mark", 5, "snap/x"),
+    ),
+    "due": (
+        decode_due,
+        """{"pk":{"S":"due/7"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01"},"kd":{"S":"expire"},
+        "bk":{"S":"v1"},"st":{"S":"orders/eu"}}""",
+        Due(DueKind.EXPIRE, ORDERS, FIRST, AT),
+    ),
+    "waiter": (
+        decode_waiter,
+        """{"pk":{"S":"wait/23"},"sk":{"S":"Zk3v9QpLw2Xa_-01/https://sqs.us-east-1.amazonaws.com/1/q"},
+        "u":{"N":"1767225600001"},"ttl":{"N":"1767225601"}}""",
+        Waiter(FIRST, "https://sqs.us-east-1.amazonaws.com/1/q", AT + 1),
+    ),
+}
+
+
+@pytest.mark.parametrize(("decode", "text", "record"), STORED.values(), ids=STORED)
+def test_an_item_of_an_earlier_version_stays_readable(
+    decode: Callable[[dict[str, Any]], object], text: str, record: object
+) -> None:
+    assert decode(orjson.loads(text)) == record
