@@ -17,7 +17,18 @@ TESTS = Path(__file__).parent
 #: The folders of `make test-fast`: everything in one process, over the shared engines or over none. A folder
 #: that is not named here is slow. docs/testing.md says which test belongs where.
 FAST_FOLDERS = frozenset(
-    {"authorization", "blobs", "costs", "http", "infra", "lambdas", "local", "log", "loop", "observability"}
+    {
+        "authorization",
+        "blobs",
+        "costs",
+        "http",
+        "infra",
+        "lambdas",
+        "local",
+        "log",
+        "on_loop",
+        "observability",
+    }
     | {"protocol", "spark", "wake"}
 )
 #: What is slow in these all the same: processes of its own, or many seconds of waiting or of computing.
@@ -26,7 +37,6 @@ SLOW_FILES = frozenset(
         "infra/test_deployment.py",
         "lambdas/test_half_a_character.py",
         "lambdas/test_size.py",
-        "local/test_copy_table.py",
         "local/test_dynoxide.py",
         "local/test_engines.py",
         "local/test_lock.py",

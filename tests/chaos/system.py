@@ -19,7 +19,8 @@ from typing import Final
 from tests.chaos.disk import Disk
 from tests.chaos.proxy import Event, Proxy
 from tests.chaos.schedule import CLIENTS, DYNAMODB, EMULATOR, ENGINE, GROUP, S3, SERVER, SQS, Fault, Kind
-from tests.conformance.servers import ROOT, answers, free_port, own_environment
+from tests.conformance.servers import ROOT, answers, own_environment
+from tests.ports import free_port
 from tidemark.local import guard as guard_module
 from tidemark.local.dynoxide import Dynoxide, find_binary
 from tidemark.local.endpoints import DEFAULT_REGION, DUMMY_CREDENTIALS, VARIABLES

@@ -72,8 +72,8 @@ class Breaker:
                 self._probe_at = now + PROBE_SECONDS
 
 
-#: Those of this process, by service and endpoint: both ways to a service (`aws/signed.py`, `local/on_loop/http.py`)
-#: share what they have learned.
+#: Those of this process, by service and endpoint: both ways to a service (`aws/signed.py` and
+#: `local/on_loop/http.py`) share what they have learned.
 _breakers: Final[dict[tuple[str, str], Breaker]] = {}
 
 
