@@ -361,9 +361,10 @@ def _read(request: Read, state: State, now_ms: int, later_ms: Times) -> Iterator
     start = stream.tail if request.offset is None else request.offset
     if start < stream.retained:
         yield Answer("RetentionGone", stream.retained), state
-    elif start > stream.tail:
+    if start > stream.tail:
         yield Answer("Malformed"), state
     else:
+        # What is no longer retained is there for an hour still: a reader may be on its way through it.
         answer = Answer("read", stream.tail, stream.closed, stream.data[start:])
         for renewed in _renewed(stream, now_ms):
             yield answer, state.put(request.name, renewed)
@@ -394,6 +395,9 @@ def _head(request: Head, state: State, now_ms: int, later_ms: Times) -> Iterator
 def _publish(request: Publish, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
     stream = state.get(request.name)
     gone = _gone(stream, now_ms)
+    if request.upload is not None:
+        # An upload belongs to the stream of that name that was there when it began.
+        yield Answer("UploadNotFound"), state
     if gone is not None or stream is None:
         yield gone or Answer("StreamNotFound"), state
     elif request.offset < stream.retained:

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 
 from tests.histories.workload import WEIGHTS
+from tests.simulation.faults import FAULTS
 from tests.simulation.run import run_seed
 from tests.simulation.world import LATEST_ARRIVAL_MS
 
@@ -19,12 +20,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31), help="the first one")
     parser.add_argument("--kind", choices=list(WEIGHTS), help="by default each seed chooses")
     parser.add_argument("--latest-minutes", type=float, default=LATEST_ARRIVAL_MS / 60_000)
+    parser.add_argument("--without", nargs="*", choices=[*FAULTS, "late"], default=[], help="faults to leave out")
     parser.add_argument("--stop", action="store_true", help="at the first problem")
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
     started, totals, failed = time.monotonic(), Counter[str](), 0
     for seed in range(asked.seed, asked.seed + asked.seeds):
-        run = run_seed(seed, asked.kind, round(asked.latest_minutes * 60_000))
+        run = run_seed(
+            seed,
+            asked.kind,
+            without=asked.without,
+            latest_arrival_ms=round(asked.latest_minutes * 60_000),
+        )
         totals.update(operations=len(run.history), calls=run.calls, **run.faults)
         totals["unknown"] += sum(operation.answer is None for operation in run.history)
         if run.problems:

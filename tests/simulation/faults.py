@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,15 +33,18 @@ class Shares:
     """How likely each fault is at each call."""
 
     of: tuple[tuple[str, float], ...]
+    late: bool = True
 
     @classmethod
-    def choose(cls, chance: random.Random) -> Shares:
+    def choose(cls, chance: random.Random, without: Collection[str] = ()) -> Shares:
+        """`without`: faults that are left out. (The others then fall elsewhere.)"""
         shares = {fault: chance.choice(_SHARES) for fault in FAULTS}
         shares["silence"] /= 3
         shares["crash"] /= 6
         if chance.random() < 0.1:
             shares = dict.fromkeys(FAULTS, 0.0)
-        return cls(tuple(shares.items()))
+        shares |= dict.fromkeys(without, 0.0)
+        return cls(tuple(shares.items()), "late" not in without)
 
 
 class Line:

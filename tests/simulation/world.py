@@ -163,7 +163,7 @@ class SimulatedWorld:
 
     def _copy_later(self, send: Send, request: tuple[Any, ...]) -> None:
         """Reads change nothing, whenever they arrive."""
-        if request[0] in {"GetItem", "Query", "GetObject"}:
+        if self._shares is None or not self._shares.late or request[0] in {"GetItem", "Query", "GetObject"}:
             return
         calls = self.chance.randrange(1, self.chance.choice((8, 50, 400)))
         self._copies.append(_Copy(self.calls + calls, self.now_ms, send, request))
