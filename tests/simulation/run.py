@@ -39,13 +39,12 @@ from tidemark.service.janitor import sweep
 from tidemark.service.stores import Stores
 from tidemark.service.upload_snapshot import begin_upload
 
-SECOND_MS: Final = 1000
-MINUTE_MS: Final = 60 * SECOND_MS
+MINUTE_MS: Final = 60 * 1000
 HOUR_MS: Final = 60 * MINUTE_MS
 #: While requests are under way no more time passes than a request may take.
-_SHORT_MS: Final = (100, SECOND_MS, 5 * SECOND_MS, 20 * SECOND_MS)
+_SHORT_MS: Final = (107, 1_013, 5_029, 20_031)
 #: Between the phases of a history, while no request is under way.
-_LONG_MS: Final = (0, 45 * SECOND_MS, 4 * MINUTE_MS, 6 * MINUTE_MS, 61 * MINUTE_MS, 3 * HOUR_MS, 25 * HOUR_MS)
+_LONG_MS: Final = (0, 45_037, 4 * MINUTE_MS, 6 * MINUTE_MS, 61 * MINUTE_MS, 3 * HOUR_MS, 25 * HOUR_MS)
 SERVERS: Final = 2
 
 _T = TypeVar("_T")
@@ -194,6 +193,8 @@ class _Play:
     def _between_phases(self) -> None:
         self._world.land_some()
         self._world.advance(self._chance.choice(_LONG_MS))
+        if self._chance.random() < 0.5:
+            self._world.table.remove_expired()
         self._world.land_some()
 
     # --- what is left of it ---
@@ -246,6 +247,7 @@ class _Play:
             self._world.advance(25 * HOUR_MS)
             scheduler.spawn(self._sweep, 0)
             scheduler.run()
+        self._world.table.remove_expired()
         left = [f"{item['pk']['S']} {item['sk']['S']}" for item in self._world.table.items()]
         left += [f"s3 {key}" for key in self._world.bucket.objects]
         if left:

@@ -53,6 +53,12 @@ class SimulatedTable:
         for partition in self._items.values():
             yield from partition.values()
 
+    def remove_expired(self) -> None:
+        """What DynamoDB does some time after the `ttl` of an item, in seconds, has passed."""
+        for item in list(self.items()):
+            if "ttl" in item and int(item["ttl"]["N"]) * 1000 < self._now_ms():
+                self._drop(item)
+
     # --- one item ---
 
     def _find(self, key: Item) -> Item | None:
