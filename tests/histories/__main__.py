@@ -1,5 +1,6 @@
-"""`python -m tests.histories --histories 10000 --seed S`: record and check so many. A seed chooses the requests and
-the faults; how the threads interleave is theirs, so a history that is wrong is printed whole."""
+"""`python -m tests.histories --histories 10000 --seed S`: record and check so many. A seed chooses the
+requests and the faults; how the threads interleave is theirs, so a history that is wrong is printed
+whole."""
 
 from __future__ import annotations
 

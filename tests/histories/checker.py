@@ -1,12 +1,11 @@
 """Is there an order of a history's operations that the model agrees with?
 
-The search of Wing and Gong ("Testing and Verifying Concurrent Objects", 1993) with Lowe's memory ("Testing for
-Linearizability", 2017): take an operation that may come first, ask the model, go on with the rest, and go back where
-that leads nowhere. The same set of operations in the same state is never tried twice.
+The search of Wing and Gong ("Testing and Verifying Concurrent Objects", 1993) with Lowe's memory ("Testing
+for Linearizability", 2017): take an operation that may come first, ask the model, go on with the rest, and
+go back where that leads nowhere. The same set of operations in the same state is never tried twice.
 
-An operation whose outcome is unknown may be taken at any time after its call, once, or be left out: a write that was
-asked for and never answered may land late, or never.
-"""
+An operation whose outcome is unknown may be taken at any time after its call, once, or be left out: a write
+that was asked for and never answered may land late, or never."""
 
 from __future__ import annotations
 
@@ -26,7 +25,8 @@ class Undecided(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """No order fits. `longest` is the longest beginning of one that does, `stuck` what no continuation allows."""
+    """No order fits. `longest` is the longest beginning of one that does, `stuck` what no continuation
+    allows."""
 
     operations: tuple[Operation, ...]
     longest: tuple[Operation, ...]
@@ -55,7 +55,8 @@ def check(history: History, max_steps: int = MAX_STEPS) -> Violation | None:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """How far an order has come: which operations are taken (a bit each), in which state that leaves the model."""
+    """How far an order has come: which operations are taken (a bit each), in which state that leaves the
+    model."""
 
     taken: int
     state: State

@@ -11,13 +11,17 @@ from tests.histories.history import Append, Create, Delete, History, Operation, 
 
 
 def check_exactly_once(history: History) -> list[str]:
-    """What is wrong, in words. Bodies end with a semicolon and are alike only where one append is repeated."""
+    """What is wrong, in words. Bodies end with a semicolon and are alike only where one append is
+    repeated."""
     problems = []
     mortal = {
         operation.request.name
         for operation in history
         if isinstance(operation.request, Delete)
-        or (isinstance(operation.request, Create) and (operation.request.ttl_seconds or operation.request.source))
+        or (
+            isinstance(operation.request, Create)
+            and (operation.request.ttl_seconds or operation.request.source)
+        )
     }
     for read in history:
         if isinstance(read.request, Read) and read.answer is not None and read.answer.data is not None:

@@ -102,8 +102,8 @@ Request: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`outcome` is a word for a success and the error's name for a refusal. `offset` is the tail, or the number that
-    a refusal names: the retained offset, the expected sequence, the current epoch."""
+    """`outcome` is a word for a success and the error's name for a refusal. `offset` is the tail, or the
+    number that a refusal names: the retained offset, the expected sequence, the current epoch."""
 
     outcome: str
     offset: int | None = None
@@ -113,8 +113,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`called` and `returned` are places in one order of all events. Without an answer the outcome is unknown: the
-    operation may have taken effect at any time after its call, once, or may yet do so, or never will.
+    """`called` and `returned` are places in one order of all events. Without an answer the outcome is
+    unknown: the operation may have taken effect at any time after its call, once, or may yet do so, or
+    never will.
 
     `clock_ms` holds every time that the clock showed while the operation was under way.
     """
@@ -153,8 +154,9 @@ def bucket_of(name: str) -> str:
 
 
 def partition(history: Iterable[Operation]) -> list[list[Operation]]:
-    """Operations that may have to do with one another: of one stream, of the streams that forks tie together, and of
-    all streams of a bucket that can be deleted. Each part is linearizable on its own, or the whole is not."""
+    """Operations that may have to do with one another: of one stream, of the streams that forks tie
+    together, and of all streams of a bucket that can be deleted. Each part is linearizable on its own, or
+    the whole is not."""
     operations = list(history)
     groups: dict[str, set[str]] = {}
     for operation in operations:

@@ -1,12 +1,11 @@
 """A log service that does one thing after the other.
 
-`outcomes` says, for a request in a state, every answer that is right and the state that follows. There are several
-where the protocol leaves the answer open, and where time is involved: a request under way while the clock moves may
-see either time.
+`outcomes` says, for a request in a state, every answer that is right and the state that follows. There are
+several where the protocol leaves the answer open, and where time is involved: a request under way while the
+clock moves may see either time.
 
-The model knows nothing of Tidemark's tables and caches. It is written from the protocol: create, append, close,
-delete, fork, read, HEAD, and the extensions' buckets and snapshots.
-"""
+The model knows nothing of Tidemark's tables and caches. It is written from the protocol: create, append,
+close, delete, fork, read, HEAD, and the extensions' buckets and snapshots."""
 
 from __future__ import annotations
 
@@ -47,8 +46,9 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """`ends` are the offsets at which messages end. `references` counts the forks that were made of the stream and
-    live; a stream that is deleted while there are some is kept for them, and its name is not free (§4.2)."""
+    """`ends` are the offsets at which messages end. `references` counts the forks that were made of the
+    stream and live; a stream that is deleted while there are some is kept for them, and its name is not
+    free (§4.2)."""
 
     content_type: str
     data: bytes
@@ -88,9 +88,8 @@ class Stream:
 class State:
     """Streams by name, in the names' order, and the buckets that were made.
 
-    `released`: names whose deleted stream lost its last fork. The name is free from then on, but what does the
-    freeing may still be under way.
-    """
+    `released`: names whose deleted stream lost its last fork. The name is free from then on, but what does
+    the freeing may still be under way."""
 
     streams: tuple[tuple[str, Stream], ...] = ()
     buckets: frozenset[str] = frozenset()

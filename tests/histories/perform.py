@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import singledispatch
+from functools import partial, singledispatch
 from typing import Final
 
 from tests.histories.history import (
@@ -25,7 +25,7 @@ from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import Busy, OutOfReach, Refused, Unavailable
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
-from tidemark.protocol.offset import NOW
+from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.snapshot import parse_upload_id
 from tidemark.protocol.stream_key import StreamKey
@@ -74,8 +74,8 @@ def perform_group(stores: Stores, requests: Sequence[Append], naming: Naming = s
     try:
         answers = append(stores, key, [_append_request(request) for request in requests])
     except Refused as refusal:
-        return [_answer(lambda: _raise(refusal)) for _ in requests]
-    return [_append_answer(answer) for answer in answers]
+        answers = [refusal] * len(requests)
+    return [_answer(partial(_append_answer, answer)) for answer in answers]
 
 
 def _answer(call: Callable[[], Answer]) -> Answer | None:
@@ -87,10 +87,6 @@ def _answer(call: Callable[[], Answer]) -> Answer | None:
         raise NotCarriedOut(type(refusal).__name__) from refusal
     except Refused as refusal:
         return _refusal(refusal)
-
-
-def _raise(refusal: Refused) -> Answer:
-    raise refusal
 
 
 def _refusal(refusal: Refused) -> Answer:
@@ -137,7 +133,7 @@ def _append_request(request: Append) -> AppendRequest:
 
 def _append_answer(answer: Outcome | Refused) -> Answer:
     if isinstance(answer, Refused):
-        return _refusal(answer)
+        raise answer
     return Answer(_APPENDED[answer.kind], answer.next_offset, answer.closed)
 
 
@@ -149,7 +145,7 @@ def _delete(request: Delete, stores: Stores, naming: Naming) -> Answer:
 
 @_perform.register
 def _read(request: Read, stores: Stores, naming: Naming) -> Answer:
-    start = NOW if request.offset is None else request.offset
+    start: ReadFrom = NOW if request.offset is None else request.offset
     reading = read(stores, _key(request.name, naming), start)
     page = reading.page
     assert page.up_to_date, "a page holds more than any history writes"

@@ -1,9 +1,8 @@
 """Histories recorded on a real engine: clients on threads, two servers with caches of their own, one table.
 
-Between the servers and their storage calls are refused, replies are lost, and requests arrive once more after some
-later calls. Unlike the simulation no seed can be played again: the threads run as they like. What is kept is the
-recorded history.
-"""
+Between the servers and their storage calls are refused, replies are lost, and requests arrive once more
+after some later calls. Unlike the simulation no seed can be played again: the threads run as they like.
+What is kept is the recorded history."""
 
 from __future__ import annotations
 
@@ -98,7 +97,9 @@ class Servers:
         self._lines = [Line(random.Random(chance.random()), shares) for _ in servers]
         count = chance.randint(3, 4)
         with ThreadPoolExecutor(count + 1) as pool:
-            tasks = [pool.submit(clients.run, client, servers, chance.randint(6, 14)) for client in range(count)]
+            tasks = [
+                pool.submit(clients.run, client, servers, chance.randint(6, 14)) for client in range(count)
+            ]
             if chance.random() < 0.3:
                 tasks.append(pool.submit(_sweep_quietly, _fresh(self._processes[0])))
         for task in tasks:

@@ -1,4 +1,5 @@
-"""The checker accepts what a service may do, and refuses what none may: a checker that cannot fail is none."""
+"""The checker accepts what a service may do, and refuses what none may: a checker that cannot fail is
+none."""
 
 from __future__ import annotations
 
@@ -135,8 +136,12 @@ RIGHT = {
     "of two creations at once one is new": at_once(
         *in_turn((Create(A), CREATED), (Create(A), Answer("exists", 0)))
     ),
-    "an append without an answer that landed": in_turn((Create(A), CREATED), (X, None), (Read(A), data(b"x;"))),
-    "an append without an answer that never landed": in_turn((Create(A), CREATED), (X, None), (Read(A), data(b""))),
+    "an append without an answer that landed": in_turn(
+        (Create(A), CREATED), (X, None), (Read(A), data(b"x;"))
+    ),
+    "an append without an answer that never landed": in_turn(
+        (Create(A), CREATED), (X, None), (Read(A), data(b""))
+    ),
     "an append without an answer that landed late": in_turn(
         (Create(A), CREATED), (X, None), (Read(A), data(b"")), (Y, appended(2)), (Read(A), data(b"y;x;"))
     ),
@@ -182,16 +187,22 @@ WRONG = {
         Operation(2, Y, 3, 21, appended(2)),
         Operation(3, Read(A), 4, 5, data(b"x;")),
     ],
-    "an append after the end": in_turn(LIVE, (Append(A, close=True), Answer("appended", 0, closed=True)), (X, appended(2))),
+    "an append after the end": in_turn(
+        LIVE, (Append(A, close=True), Answer("appended", 0, closed=True)), (X, appended(2))
+    ),
     "a closed stream that opens again": in_turn(
         LIVE, (Append(A, close=True), Answer("appended", 0, closed=True)), (Head(A), Answer("head", 0))
     ),
     "a duplicate that is written": in_turn(
-        LIVE, (Append(A, b"x", claim=("p", 0, 0)), appended(1)), (Append(A, b"x", claim=("p", 0, 0)), appended(2))
+        LIVE,
+        (Append(A, b"x", claim=("p", 0, 0)), appended(1)),
+        (Append(A, b"x", claim=("p", 0, 0)), appended(2)),
     ),
     "a gap that is taken": in_turn(LIVE, (Append(A, b"x", claim=("p", 0, 1)), appended(1))),
     "a stale epoch that is taken": in_turn(
-        LIVE, (Append(A, b"x", claim=("p", 1, 0)), appended(1)), (Append(A, b"y", claim=("p", 0, 1)), appended(2))
+        LIVE,
+        (Append(A, b"x", claim=("p", 1, 0)), appended(1)),
+        (Append(A, b"y", claim=("p", 0, 1)), appended(2)),
     ),
     "a duplicate of nothing": in_turn(LIVE, (Append(A, b"x", claim=("p", 0, 0)), Answer("duplicate", 0))),
     "a sequence that goes back": in_turn(
@@ -200,7 +211,9 @@ WRONG = {
     "data of the stream before": in_turn(
         LIVE, (X, appended(2)), (Delete(A), DELETED), LIVE, (Read(A), data(b"x;"))
     ),
-    "an append to the stream before": in_turn(LIVE, (X, appended(2)), (Delete(A), DELETED), LIVE, (Y, appended(4))),
+    "an append to the stream before": in_turn(
+        LIVE, (X, appended(2)), (Delete(A), DELETED), LIVE, (Y, appended(4))
+    ),
     "a resurrection": in_turn(LIVE, (Delete(A), DELETED), (Head(A), Answer("head", 0))),
     "a resurrection that a PUT meets": in_turn(LIVE, (Delete(A), DELETED), (Create(A), Answer("exists", 0))),
     "two creations that are both new": in_turn(LIVE, LIVE),
@@ -238,7 +251,11 @@ WRONG = {
         LIVE, (Create(B, source=A), CREATED), (Delete(A), DELETED), (Create(A), CREATED)
     ),
     "a name that is not free once the last fork is gone": in_turn(
-        LIVE, (Create(B, source=A), CREATED), (Delete(A), DELETED), (Delete(B), DELETED), (Head(A), Answer("StreamGone"))
+        LIVE,
+        (Create(B, source=A), CREATED),
+        (Delete(A), DELETED),
+        (Delete(B), DELETED),
+        (Head(A), Answer("StreamGone")),
     ),
     "a lost snapshot": in_turn(
         LIVE, (Publish(A, 0, b"s"), Answer("published")), (ReadSnapshot(A, 0), Answer("SnapshotNotFound"))
@@ -250,12 +267,16 @@ WRONG = {
         (ReadSnapshot(A, 0), Answer("snapshot", data=b"s")),
     ),
     "a bucket that comes back": in_turn(
-        (CreateBucket("kk"), Answer("created")), (DeleteBucket("kk"), DELETED), (CountStreams("kk"), Answer("bucket", 0))
+        (CreateBucket("kk"), Answer("created")),
+        (DeleteBucket("kk"), DELETED),
+        (CountStreams("kk"), Answer("bucket", 0)),
     ),
     "a bucket that goes with a stream in it": in_turn(
         (CreateBucket("kk"), Answer("created")), (Create("kk/a"), CREATED), (DeleteBucket("kk"), DELETED)
     ),
-    "a wrong count": in_turn((CreateBucket("kk"), Answer("created")), (CountStreams("kk"), Answer("bucket", 1))),
+    "a wrong count": in_turn(
+        (CreateBucket("kk"), Answer("created")), (CountStreams("kk"), Answer("bucket", 1))
+    ),
     "a stream that expires early": [
         Operation(0, Create(A, ttl_seconds=100), 1, 2, CREATED, (0,)),
         Operation(0, Head(A), 3, 4, NOT_FOUND, (104_999,)),
@@ -304,14 +325,14 @@ def test_streams_are_checked_apart_unless_a_fork_or_a_bucket_ties_them() -> None
 
 
 def history_of_a_right_service(seed: int, kind: str, unknown: float = 0.05) -> list[Operation]:
-    """Three clients on the model itself: each operation takes effect at one moment between its call and its return.
-    At the end every stream is read."""
+    """Three clients on the model itself: each operation takes effect at one moment between its call and its
+    return. At the end every stream is read."""
     chance = random.Random(seed)
     workload = Workload(chance, kind, names=2)
     state, place, history = START, 0, []
     for index in range(40):
         client = index % 3
-        request = workload.next(client) if index > 3 else (workload.first() + [Create(A)])[0]
+        request = workload.next(client) if index > 3 else [*workload.first(), Create(A)][0]
         answer, state = next(iter(outcomes(state, request)))
         place += 3
         # Called up to two operations earlier, returned up to two operations later.
@@ -389,8 +410,8 @@ def test_a_mutated_read_is_caught(mutation: Callable[[list[bytes]], list[bytes]]
 
 
 def test_a_mutated_answer_is_caught() -> None:
-    """One answer of a history without overlaps, turned into another one: an offset moved, new for old, known for
-    unknown. What the model says is then the only right answer."""
+    """One answer of a history without overlaps, turned into another one: an offset moved, new for old,
+    known for unknown. What the model says is then the only right answer."""
     state, history = START, []
     workload = Workload(random.Random(5), "plain", names=2)
     for index in range(60):

@@ -1,4 +1,5 @@
-"""A few recorded histories with every run of the tests; `python -m tests.histories` records as many as it is told to."""
+"""A few recorded histories with every run of the tests; `python -m tests.histories` records as many as it
+is told to."""
 
 from __future__ import annotations
 

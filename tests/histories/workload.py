@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,23 +74,23 @@ class Workload:
         kinds = list(self._weights)
         kind = self._chance.choices(kinds, list(self._weights.values()))[0]
         name = self._chance.choice(self.names)
-        if kind == "append":
-            claims = self._chance.random() < 0.4
-            return self._claimed(client, name) if claims else self.plain_append(client, name)
-        if kind == "create":
-            return self._create(name)
-        if kind == "fork":
-            return self._fork(name)
-        if kind == "publish":
-            return Publish(name, self._offset(name), self._body(client))
-        if kind == "snapshot":
-            return ReadSnapshot(name, self._chance.choice(self._snapshots[name][-2:]))
-        if kind == "bucket":
-            return self._of_bucket(self._chance.choice(self.buckets))
-        if kind == "read":
-            return Read(name, self._chance.choice([0, 0, 0, None, self._offset(name)]))
-        made = {"head": Head(name), "delete": Delete(name), "close": Append(name, close=True)}
-        return made[kind]
+        make: dict[str, Callable[[], Request]] = {
+            "append": lambda: self._append(client, name),
+            "close": lambda: Append(name, close=True),
+            "read": lambda: Read(name, self._chance.choice([0, 0, 0, None, self._offset(name)])),
+            "head": lambda: Head(name),
+            "create": lambda: self._create(name),
+            "fork": lambda: self._fork(name),
+            "delete": lambda: Delete(name),
+            "publish": lambda: Publish(name, self._offset(name), self._body(client)),
+            "snapshot": lambda: ReadSnapshot(name, self._chance.choice(self._snapshots[name][-2:])),
+            "bucket": lambda: self._of_bucket(self._chance.choice(self.buckets)),
+        }
+        return make[kind]()
+
+    def _append(self, client: int, name: str) -> Append:
+        claims = self._chance.random() < 0.4
+        return self._claimed(client, name) if claims else self.plain_append(client, name)
 
     def plain_append(self, client: int, name: str) -> Append:
         lot, close = self._chance.random(), self._chance.random() < 0.04
@@ -122,9 +123,9 @@ class Workload:
         """What an answer says to the client that asked, and, as clients talk, to all."""
         if answer is None:
             return
-        if isinstance(request, Append | Read | Head | Create) and answer.offset is not None:
-            if answer.outcome in {"appended", "read", "head", "created", "exists"}:
-                self._tails[request.name].append(answer.offset)
+        says_tail = answer.outcome in {"appended", "read", "head", "created", "exists"}
+        if says_tail and isinstance(request, Append | Read | Head | Create):
+            self._tails[request.name].append(answer.offset or 0)
         if isinstance(request, Publish) and answer.outcome == "published":
             self._snapshots[request.name].append(request.offset)
         if isinstance(request, Append) and request.claim is not None:
@@ -155,7 +156,8 @@ class Workload:
         return Create(name, body, content_type=None, source=source, offset=self._offset(source))
 
     def _of_bucket(self, bucket: str) -> Request:
-        return self._chance.choice([CreateBucket(bucket), DeleteBucket(bucket), CountStreams(bucket)])
+        requests: list[Request] = [CreateBucket(bucket), DeleteBucket(bucket), CountStreams(bucket)]
+        return self._chance.choice(requests)
 
     def _offset(self, name: str) -> int:
         """Most often one of the latest tails that anybody was told."""

@@ -1,4 +1,5 @@
-"""`python -m tests.simulation --seeds 10000`: that many runs; `--seed S --seeds 1` plays one of them again."""
+"""`python -m tests.simulation --seeds 10000`: that many runs; `--seed S --seeds 1` plays one of them
+again."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31), help="the first one")
     parser.add_argument("--kind", choices=list(WEIGHTS), help="by default each seed chooses")
     parser.add_argument("--latest-minutes", type=float, default=LATEST_ARRIVAL_MS / 60_000)
-    parser.add_argument("--without", nargs="*", choices=[*FAULTS, "late"], default=[], help="faults to leave out")
+    parser.add_argument(
+        "--without", nargs="*", choices=[*FAULTS, "late"], default=[], help="faults to leave out"
+    )
     parser.add_argument("--stop", action="store_true", help="at the first problem")
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)

@@ -7,10 +7,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-#: `lost`: carried out, and the reply is lost. `dropped`: never arrives. `delayed`: no reply, and it arrives later.
-#: `repeated`: carried out and answered, and a copy of it arrives later. `throttled`, `conflicted`: refused, nothing
-#: done. `failed`: answered with an internal error, carried out or not. `partly`: of a batch of writes some are left
-#: over. `silence`: this process hears nothing for a while. `crash`: its process dies, before the call or behind it.
+#: `lost`: carried out, and the reply is lost. `dropped`: never arrives. `delayed`: no reply, and it arrives
+#: later. `repeated`: carried out and answered, and a copy of it arrives later. `throttled`, `conflicted`:
+#: refused, nothing done. `failed`: answered with an internal error, carried out or not. `partly`: of a
+#: batch of writes some are left over. `silence`: this process hears nothing for a while. `crash`: its
+#: process dies, before the call or behind it.
 FAULTS: Final = (
     "lost",
     "dropped",
@@ -62,11 +63,10 @@ class Line:
         lot = self._chance.random()
         for fault, share in self._shares.of:
             if lot < share:
-                break
+                return self._silence() if fault == "silence" else fault
             lot -= share
-        else:
-            return None
-        if fault == "silence":
-            self._silent_left = self._chance.randint(1, _SILENT_CALLS)
-            return self.fault()
-        return fault
+        return None
+
+    def _silence(self) -> str | None:
+        self._silent_left = self._chance.randint(1, _SILENT_CALLS)
+        return self.fault()

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypeVar, cast
 
 from greenlet import getcurrent
@@ -69,8 +70,8 @@ def run_seed(
     without: Collection[str] = (),
     latest_arrival_ms: int = LATEST_ARRIVAL_MS,
 ) -> Run:
-    """Play and check one seed. `kind` is one of WEIGHTS, and by default the seed chooses; `without` names faults to
-    leave out, `late` every arrival of a copy."""
+    """Play and check one seed. `kind` is one of WEIGHTS, and by default the seed chooses; `without` names
+    faults to leave out, `late` every arrival of a copy."""
     with small_limits():
         return _Play(seed, kind, without, latest_arrival_ms).run()
 
@@ -110,7 +111,7 @@ class _Play:
             scheduler.run()
         for client in range(self._clients):
             requests = self._chance.randint(2, 7)
-            scheduler.spawn(lambda client=client, requests=requests: self._client(client, requests), 0)
+            scheduler.spawn(partial(self._client, client, requests), 0)
         if self._chance.random() < 0.5:
             scheduler.spawn(self._sweep, 0)
         if self._chance.random() < 0.5:

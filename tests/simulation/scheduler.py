@@ -1,8 +1,7 @@
 """Who runs next: one seed is one interleaving.
 
-Each task is a greenlet that gives its turn back before every storage call and every pause. The scheduler hands the
-next turn to a task that it chooses by its seed, so a run can be played again, call by call.
-"""
+Each task is a greenlet that gives its turn back before every storage call and every pause. The scheduler
+hands the next turn to a task that it chooses by its seed, so a run can be played again, call by call."""
 
 from __future__ import annotations
 

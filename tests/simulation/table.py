@@ -1,8 +1,8 @@
 """A DynamoDB table in memory, at the seam where requests leave the process: `send(operation, JSON)`.
 
-It knows the operations that `tidemark.log.table` uses, each carried out at once and alone, and answers in DynamoDB's
-own words. A query's page is never cut at a megabyte: keep the items small. `test_table.py` plays random requests on it and on a real engine: the answers are the same.
-"""
+It knows the operations that `tidemark.log.table` uses, each carried out at once and alone, and answers in
+DynamoDB's own words. A query's page is never cut at a megabyte: keep the items small. `test_table.py` plays
+random requests on it and on a real engine: the answers are the same."""
 
 from __future__ import annotations
 
@@ -158,8 +158,7 @@ class SimulatedTable:
             codes = ", ".join(reason["Code"] for reason in reasons)
             raise Refusal(
                 "TransactionCanceledException",
-                "Transaction cancelled, please refer cancellation reasons for specific reasons "
-                f"[{codes}]",
+                f"Transaction cancelled, please refer cancellation reasons for specific reasons [{codes}]",
                 CancellationReasons=reasons,
             )
         for (kind, write), key in zip(writes, keys, strict=True):
@@ -201,7 +200,11 @@ class SimulatedTable:
         first = 0
         if ":low" in values:
             first = bisect_left(keys, values[":low"]["S"].encode(), key=str.encode)
-        order = keys[first:] if arguments.get("ScanIndexForward", True) else keys[: first - 1 if first else None : -1]
+        order = (
+            keys[first:]
+            if arguments.get("ScanIndexForward", True)
+            else keys[: first - 1 if first else None : -1]
+        )
         found: list[Item] = []
         last = None
         for sk in order:

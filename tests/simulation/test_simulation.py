@@ -1,5 +1,5 @@
-"""A few hundred seeds with every run of the tests, and proof that they find what is wrong. `python -m tests.simulation`
-plays as many as it is told to."""
+"""A few hundred seeds with every run of the tests, and proof that they find what is wrong. `python -m
+tests.simulation` plays as many as it is told to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidemark.protocol import append as protocol_append
 from tidemark.service import janitor
 
 FIRST_SEED = 1000
-SEEDS = 30
+SEEDS = 20
 #: How many seeds a fault in the code may take to be found.
 PATIENCE = 400
 
@@ -31,8 +31,8 @@ def test_every_seed_is_linearizable_and_leaves_nothing_behind(kind: str) -> None
     unknown = faults = 0
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         run = run_seed(seed, kind)
-        assert not run.problems, f"python -m tests.simulation --kind {kind} --seeds 1 --seed {seed}\n" + "\n".join(
-            run.problems
+        assert not run.problems, (
+            f"python -m tests.simulation --kind {kind} --seeds 1 --seed {seed}\n" + "\n".join(run.problems)
         )
         unknown += sum(operation.answer is None for operation in run.history)
         faults += run.faults.total()
@@ -90,7 +90,9 @@ def test_without_a_rule_some_seed_goes_wrong(
     """A seed counts only if it is right with the rule."""
     for seed in range(PATIENCE):
         with monkeypatch.context() as patch:
-            patch.setattr(f"{module}.{name}" if isinstance(module, str) else module.__name__ + "." + name, broken)
+            patch.setattr(
+                f"{module}.{name}" if isinstance(module, str) else module.__name__ + "." + name, broken
+            )
             found = problems_of(lambda seed=seed: run_seed(seed, kind).problems)  # type: ignore[misc]
         if found and not run_seed(seed, kind).problems:
             return

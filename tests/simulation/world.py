@@ -45,7 +45,8 @@ def small_limits() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Copy:
-    """A request that is under way: it arrives before the call of that number, unless it is too old by then."""
+    """A request that is under way: it arrives before the call of that number, unless it is too old by
+    then."""
 
     arrives_at: int
     sent_ms: int
@@ -113,7 +114,9 @@ class SimulatedWorld:
 
         return sending
 
-    def _carry(self, number: int, fault: str | None, send: Send, request: tuple[Any, ...]) -> tuple[int, bytes]:
+    def _carry(
+        self, number: int, fault: str | None, send: Send, request: tuple[Any, ...]
+    ) -> tuple[int, bytes]:
         operation = request[0]
         is_s3 = len(request) == 3
         if fault == "throttled" or (fault == "conflicted" and is_s3):
