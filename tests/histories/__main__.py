@@ -33,7 +33,7 @@ def main() -> int:
             if recorded.problems:
                 failed += 1
                 print(f"--- seed {recorded.seed} ({recorded.kind})", *recorded.problems, sep="\n", flush=True)
-            if index % 1000 == 999:
+            if index % 100 == 99:
                 elapsed = time.monotonic() - started
                 print(f"{index + 1} histories in {elapsed:.0f} s, {failed} of them wrong", flush=True)
     elapsed = time.monotonic() - started

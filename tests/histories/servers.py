@@ -135,7 +135,8 @@ class Servers:
             return 500, refusal("InternalServerError")[1]
         if fault == "lost":
             raise NoAnswer(fault)
-        self._send_later(fault, send, operation, body)
+        if answer[0] == 200:
+            self._send_later(fault, send, operation, body)
         return answer
 
     def _send_later(self, fault: str | None, send: _Send, operation: str, body: bytes) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 #: `lost`: carried out, and the reply is lost. `dropped`: never arrives. `delayed`: no reply, and it arrives
-#: later. `repeated`: carried out and answered, and a copy of it arrives later. `throttled`, `conflicted`:
-#: refused, nothing done. `failed`: answered with an internal error, carried out or not. `partly`: of a
-#: batch of writes some are left over. `silence`: this process hears nothing for a while. `crash`: its
-#: process dies, before the call or behind it.
+#: later. `repeated`: carried out and answered, and a copy of it arrives later; nobody repeats what he was
+#: told is refused. `throttled`, `conflicted`: refused, nothing done. `failed`: answered with an internal
+#: error, carried out or not. `partly`: of a batch of writes some are left over. `silence`: this process
+#: hears nothing for a while. `crash`: its process dies, before the call or behind it.
 FAULTS: Final = (
     "lost",
     "dropped",

@@ -134,7 +134,7 @@ class SimulatedWorld:
         if fault in {"dropped", "delayed"}:
             raise NoAnswer(fault)
         answer = send(*request)
-        if fault == "repeated":
+        if fault == "repeated" and answer[0] == 200:
             self._copy_later(send, request)
         if fault == "lost":
             raise NoAnswer(fault)
