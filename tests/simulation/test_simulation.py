@@ -21,7 +21,7 @@ from tidemark.protocol import append as protocol_append
 from tidemark.service import janitor
 
 FIRST_SEED = 1000
-SEEDS = 20
+SEEDS = 40
 #: How many seeds a fault in the code may take to be found.
 PATIENCE = 400
 
