@@ -1,0 +1,466 @@
+"""A log service that does one thing after the other.
+
+`outcomes` says, for a request in a state, every answer that is right and the state that follows. There are
+several where the protocol leaves the answer open, and where time is involved: a request under way while the
+clock moves may see either time.
+
+The model knows nothing of Tidemark's tables and caches. It is written from the protocol: create, append,
+close, delete, fork, read, HEAD, and the extensions' buckets and snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import singledispatch
+from typing import TypeAlias
+
+from tests.histories.history import (
+    Answer,
+    Append,
+    Claim,
+    CountStreams,
+    Create,
+    CreateBucket,
+    Delete,
+    DeleteBucket,
+    Head,
+    Publish,
+    Read,
+    ReadSnapshot,
+    Request,
+    bucket_of,
+)
+
+Outcome: TypeAlias = "tuple[Answer, State]"
+Times: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """The last append accepted from a producer, and the offset after it."""
+
+    epoch: int
+    seq: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """`ends` are the offsets at which messages end. `references` counts the forks that were made of the
+    stream and live; a stream that is deleted while there are some is kept for them, and its name is not
+    free (§4.2)."""
+
+    content_type: str
+    data: bytes
+    ends: tuple[int, ...]
+    touched_ms: int
+    closed: bool = False
+    ttl_seconds: int | None = None
+    stream_seq: str | None = None
+    producers: tuple[tuple[str, Producer], ...] = ()
+    closed_by: Claim | None = None
+    source: str | None = None
+    fork_offset: int = 0
+    references: int = 0
+    deleted: bool = False
+    snapshot: tuple[int, bytes] | None = None
+    retained: int = 0
+
+    @property
+    def tail(self) -> int:
+        return len(self.data)
+
+    def producer(self, producer_id: str) -> Producer | None:
+        return dict(self.producers).get(producer_id)
+
+    def is_expired(self, now_ms: int) -> bool:
+        """A stream lives a twentieth of its window longer: reads renew it in steps of that."""
+        if self.ttl_seconds is None:
+            return False
+        return now_ms >= self.touched_ms + self.ttl_seconds * 1000 + self.renewal_ms
+
+    @property
+    def renewal_ms(self) -> int:
+        return 0 if self.ttl_seconds is None else self.ttl_seconds * 50
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Streams by name, in the names' order, and the buckets that were made.
+
+    `released`: names whose deleted stream lost its last fork. The name is free from then on, but what does
+    the freeing may still be under way."""
+
+    streams: tuple[tuple[str, Stream], ...] = ()
+    buckets: frozenset[str] = frozenset()
+    released: frozenset[str] = frozenset()
+
+    def get(self, name: str) -> Stream | None:
+        for found, stream in self.streams:
+            if found == name:
+                return stream
+        return None
+
+    def put(self, name: str, stream: Stream) -> State:
+        others = [pair for pair in self.streams if pair[0] != name]
+        streams = tuple(sorted([*others, (name, stream)], key=lambda pair: pair[0]))
+        return replace(self, streams=streams)
+
+    def drop(self, name: str) -> State:
+        return replace(self, streams=tuple(pair for pair in self.streams if pair[0] != name))
+
+
+START = State()
+
+
+def outcomes(state: State, request: Request, clock_ms: Times = (0,)) -> Iterator[Outcome]:
+    """Every right answer to the request, with the state after it."""
+    for settled in _with_expired_forks_ended(state, max(clock_ms)):
+        for now_ms in clock_ms:
+            yield from _outcomes(request, settled, now_ms, tuple(t for t in clock_ms if t >= now_ms))
+
+
+def _with_expired_forks_ended(state: State, now_ms: int) -> Iterator[State]:
+    """An expired fork holds its source until somebody ends it, which may be at any time."""
+    yield state
+    for name, stream in state.streams:
+        if stream.source is not None and not stream.deleted and stream.is_expired(now_ms):
+            yield from _with_expired_forks_ended(_end(state, name), now_ms)
+
+
+def _end(state: State, name: str) -> State:
+    """Delete or expire: the last fork takes along a source that was deleted before."""
+    stream = state.get(name)
+    assert stream is not None
+    if stream.references:
+        return state.put(name, replace(stream, deleted=True))
+    state = state.drop(name)
+    if stream.deleted:
+        state = replace(state, released=state.released | {name})
+    if stream.source is None:
+        return state
+    source = state.get(stream.source)
+    assert source is not None, "a source stays as long as a fork of it"
+    source = replace(source, references=source.references - 1)
+    state = state.put(stream.source, source)
+    return _end(state, stream.source) if source.deleted and not source.references else state
+
+
+def _gone(stream: Stream | None, now_ms: int) -> Answer | None:
+    """Why a stream is not there; None where it is."""
+    if stream is not None and not stream.deleted and not stream.is_expired(now_ms):
+        return None
+    return Answer("StreamGone" if stream is not None and stream.references else "StreamNotFound")
+
+
+@singledispatch
+def _outcomes(request: Request, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+    """`later_ms`: the times at which the change may be recorded, `now_ms` and those after it."""
+    raise NotImplementedError(type(request))
+
+
+# --- streams ------------------------------------------------------------------------
+
+
+@_outcomes.register
+def _create(request: Create, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+    if request.source is not None:
+        yield from _fork_refusals(request, state, now_ms)
+    bucket = bucket_of(request.name)
+    if bucket != "v1" and bucket not in state.buckets:
+        yield Answer("BucketNotFound"), state
+        return
+    stream = state.get(request.name)
+    if request.name in state.released:
+        yield Answer("Conflict"), state
+    if stream is None or (stream.is_expired(now_ms) and not stream.references and not stream.deleted):
+        if stream is not None:
+            state = _end(state, request.name)
+        yield from _created(request, state, now_ms, later_ms)
+    elif stream.deleted or stream.is_expired(now_ms) or not _is_same(request, stream):
+        yield Answer("Conflict"), state
+    else:
+        yield Answer("exists", stream.tail, stream.closed), state
+
+
+def _is_same(request: Create, stream: Stream) -> bool:
+    """What a fork leaves to its source matches whatever the source had."""
+    inherits = request.source is not None
+    return (
+        (request.content_type in {None, stream.content_type})
+        and (request.ttl_seconds == stream.ttl_seconds or (inherits and request.ttl_seconds is None))
+        and request.closed == stream.closed
+        and request.source == stream.source
+        and (not inherits or request.offset == stream.fork_offset)
+    )
+
+
+def _fork_refusals(request: Create, state: State, now_ms: int) -> Iterator[Outcome]:
+    """What is wrong with the source may be said before or after a look at the name itself."""
+    assert request.source is not None
+    source = state.get(request.source)
+    gone = _gone(source, now_ms)
+    if gone is not None:
+        yield Answer("Conflict" if gone.outcome == "StreamGone" else "StreamNotFound"), state
+    elif source is not None and request.offset < source.retained:
+        yield Answer("RetentionGone", source.retained), state
+    elif source is not None and request.offset > source.tail:
+        yield Answer("Malformed"), state
+
+
+def _created(request: Create, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+    for touched_ms in later_ms:
+        stream = _new_stream(request, state, now_ms, touched_ms)
+        if stream is None:
+            return
+        after = replace(state, released=state.released - {request.name})
+        if request.source is not None:
+            source = state.get(request.source)
+            assert source is not None
+            after = after.put(request.source, replace(source, references=source.references + 1))
+        after = after.put(request.name, stream)
+        yield Answer("created", stream.tail, stream.closed), after
+
+
+def _new_stream(request: Create, state: State, now_ms: int, touched_ms: int) -> Stream | None:
+    """None where it cannot be made, because its source cannot be forked there."""
+    ends = (len(request.body),) if request.body else ()
+    if request.source is None:
+        assert request.content_type is not None, "only a fork may leave it open"
+        return Stream(
+            request.content_type, request.body, ends, touched_ms, request.closed, request.ttl_seconds
+        )
+    source = state.get(request.source)
+    if source is None or _gone(source, now_ms) is not None:
+        return None
+    if not source.retained <= request.offset <= source.tail:
+        return None
+    inherited = tuple(end for end in source.ends if end < request.offset)
+    if request.offset:
+        inherited = (*inherited, request.offset)
+    ttl_seconds = source.ttl_seconds if request.ttl_seconds is None else request.ttl_seconds
+    data = source.data[: request.offset] + request.body
+    return Stream(
+        source.content_type,
+        data,
+        (*inherited, len(data)) if request.body else inherited,
+        touched_ms,
+        request.closed,
+        ttl_seconds,
+        source=request.source,
+        fork_offset=request.offset,
+        snapshot=source.snapshot,
+        retained=source.retained,
+    )
+
+
+@_outcomes.register
+def _append(request: Append, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+    stream = state.get(request.name)
+    gone = _gone(stream, now_ms)
+    if gone is not None or stream is None:
+        yield gone or Answer("StreamNotFound"), state
+        return
+    if stream.closed:
+        yield _answer_of_closed(stream, request), state
+        return
+    refusal = _append_refusal(stream, request)
+    if refusal is not None:
+        yield refusal, state
+        return
+    for touched_ms in later_ms:
+        after = _appended(stream, request, touched_ms)
+        yield Answer("appended", after.tail, after.closed), state.put(request.name, after)
+
+
+def _answer_of_closed(stream: Stream, request: Append) -> Answer:
+    """§5.2.1: the request that closed the stream may be repeated, no other append is taken."""
+    if request.claim is None:
+        if request.close and not request.body:
+            return Answer("already closed", stream.tail, closed=True)
+        return Answer("StreamClosed", stream.tail)
+    producer = stream.producer(request.claim[0])
+    if request.claim == stream.closed_by:
+        return _duplicate(stream, request.claim)
+    if producer is not None and request.claim[1] < producer.epoch:
+        return Answer("ProducerFenced", producer.epoch)
+    return Answer("StreamClosed", stream.tail)
+
+
+def _append_refusal(stream: Stream, request: Append) -> Answer | None:
+    """Of an open stream, in the order of §5.2 and §5.2.1; None where it is to be written."""
+    if not request.body and not request.close:
+        return Answer("Malformed")
+    if request.body and request.content_type != stream.content_type:
+        return Answer("ContentTypeMismatch")
+    if request.claim is not None:
+        answer = _producer_refusal(stream, request.claim)
+        if answer is not None:
+            return answer
+    if request.seq is not None and stream.stream_seq is not None and request.seq <= stream.stream_seq:
+        return Answer("SequenceRegression")
+    return None
+
+
+def _producer_refusal(stream: Stream, claim: Claim) -> Answer | None:
+    producer_id, epoch, seq = claim
+    producer = stream.producer(producer_id)
+    if producer is None:
+        return Answer("SequenceGap", 0) if seq else None
+    if epoch < producer.epoch:
+        return Answer("ProducerFenced", producer.epoch)
+    if epoch > producer.epoch:
+        return Answer("Malformed") if seq else None
+    if seq > producer.seq + 1:
+        return Answer("SequenceGap", producer.seq + 1)
+    return _duplicate(stream, claim) if seq <= producer.seq else None
+
+
+def _duplicate(stream: Stream, claim: Claim) -> Answer:
+    """With the original's offset where that is the producer's latest append, else with the tail."""
+    producer = stream.producer(claim[0])
+    is_latest = producer is not None and producer.seq == claim[2]
+    return Answer("duplicate", producer.end if producer and is_latest else stream.tail, stream.closed)
+
+
+def _appended(stream: Stream, request: Append, touched_ms: int) -> Stream:
+    data = stream.data + request.body
+    producers = dict(stream.producers)
+    if request.claim is not None:
+        producer_id, epoch, seq = request.claim
+        producers[producer_id] = Producer(epoch, seq, len(data))
+    return replace(
+        stream,
+        data=data,
+        ends=(*stream.ends, len(data)) if request.body else stream.ends,
+        touched_ms=max(touched_ms, stream.touched_ms),
+        closed=request.close,
+        stream_seq=stream.stream_seq if request.seq is None else request.seq,
+        producers=tuple(sorted(producers.items())),
+        closed_by=request.claim if request.close else None,
+    )
+
+
+@_outcomes.register
+def _delete(request: Delete, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+    gone = _gone(state.get(request.name), now_ms)
+    if gone is not None:
+        yield gone, state
+    else:
+        yield Answer("deleted"), _end(state, request.name)
+
+
+@_outcomes.register
+def _read(request: Read, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+    stream = state.get(request.name)
+    gone = _gone(stream, now_ms)
+    if gone is not None or stream is None:
+        yield gone or Answer("StreamNotFound"), state
+        return
+    start = stream.tail if request.offset is None else request.offset
+    if start < stream.retained:
+        yield Answer("RetentionGone", stream.retained), state
+    if start > stream.tail:
+        yield Answer("Malformed"), state
+    else:
+        # What is no longer retained is there for an hour still: a reader may be on its way through it.
+        answer = Answer("read", stream.tail, stream.closed, stream.data[start:])
+        for renewed in _renewed(stream, now_ms):
+            yield answer, state.put(request.name, renewed)
+
+
+def _renewed(stream: Stream, now_ms: int) -> Iterator[Stream]:
+    """A read renews a sliding expiry (§5.1), and need not record it before a twentieth has passed."""
+    if stream.ttl_seconds is None or now_ms - stream.touched_ms < stream.renewal_ms:
+        yield stream
+    if stream.ttl_seconds is not None and now_ms > stream.touched_ms:
+        yield replace(stream, touched_ms=now_ms)
+
+
+@_outcomes.register
+def _head(request: Head, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+    stream = state.get(request.name)
+    gone = _gone(stream, now_ms)
+    if gone is not None or stream is None:
+        yield gone or Answer("StreamNotFound"), state
+    else:
+        yield Answer("head", stream.tail, stream.closed), state
+
+
+# --- snapshots ----------------------------------------------------------------------
+
+
+@_outcomes.register
+def _publish(request: Publish, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+    stream = state.get(request.name)
+    gone = _gone(stream, now_ms)
+    if request.upload is not None:
+        # An upload belongs to the stream of that name that was there when it began.
+        yield Answer("UploadNotFound"), state
+    if gone is not None or stream is None:
+        yield gone or Answer("StreamNotFound"), state
+    elif request.offset < stream.retained:
+        yield Answer("RetentionGone", stream.retained), state
+    elif request.offset > stream.tail:
+        yield Answer("OffsetBeyondTail", stream.tail), state
+    elif request.offset not in {0, *stream.ends}:
+        yield Answer("Malformed"), state
+    else:
+        for touched_ms in later_ms:
+            after = replace(
+                stream,
+                snapshot=(request.offset, request.body),
+                retained=request.offset,
+                touched_ms=max(touched_ms, stream.touched_ms),
+            )
+            yield Answer("published"), state.put(request.name, after)
+
+
+@_outcomes.register
+def _read_snapshot(request: ReadSnapshot, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+    stream = state.get(request.name)
+    gone = _gone(stream, now_ms)
+    if gone is not None or stream is None:
+        yield gone or Answer("StreamNotFound"), state
+    elif stream.snapshot is None or stream.snapshot[0] != request.offset:
+        yield Answer("SnapshotNotFound"), state
+    else:
+        for renewed in _renewed(stream, now_ms):
+            yield Answer("snapshot", data=stream.snapshot[1]), state.put(request.name, renewed)
+
+
+# --- buckets ------------------------------------------------------------------------
+
+
+@_outcomes.register
+def _create_bucket(request: CreateBucket, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+    if request.bucket in state.buckets:
+        yield Answer("BucketExists"), state
+    else:
+        yield Answer("created"), replace(state, buckets=state.buckets | {request.bucket})
+
+
+@_outcomes.register
+def _delete_bucket(request: DeleteBucket, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+    if request.bucket not in state.buckets:
+        yield Answer("BucketNotFound"), state
+    elif _alive(state, request.bucket, now_ms):
+        yield Answer("BucketNotEmpty"), state
+    else:
+        yield Answer("deleted"), replace(state, buckets=state.buckets - {request.bucket})
+
+
+@_outcomes.register
+def _count_streams(request: CountStreams, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+    if request.bucket not in state.buckets:
+        yield Answer("BucketNotFound"), state
+    else:
+        yield Answer("bucket", len(_alive(state, request.bucket, now_ms))), state
+
+
+def _alive(state: State, bucket: str, now_ms: int) -> list[str]:
+    return [
+        name
+        for name, stream in state.streams
+        if bucket_of(name) == bucket and not stream.deleted and not stream.is_expired(now_ms)
+    ]

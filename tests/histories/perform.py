@@ -1,0 +1,189 @@
+"""Carrying requests out by the use cases, and writing down what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, singledispatch
+from typing import Final
+
+from tests.histories.history import (
+    Answer,
+    Append,
+    CountStreams,
+    Create,
+    CreateBucket,
+    Delete,
+    DeleteBucket,
+    Head,
+    Publish,
+    Read,
+    ReadSnapshot,
+    Request,
+)
+from tidemark.protocol.append import Kind, Outcome
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.errors import Busy, OutOfReach, Refused, Unavailable
+from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.offset import NOW, ReadFrom
+from tidemark.protocol.producer import Claim
+from tidemark.protocol.snapshot import parse_upload_id
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.append import AppendRequest, append
+from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
+from tidemark.service.create import CreateRequest, create
+from tidemark.service.delete import delete
+from tidemark.service.load import load_known
+from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
+from tidemark.service.read import read
+from tidemark.service.read_snapshot import read_snapshot
+from tidemark.service.stores import Stores
+
+BINARY: Final = parse_content_type("application/octet-stream")
+
+_APPENDED: Final = {
+    Kind.APPENDED: "appended",
+    Kind.DUPLICATE: "duplicate",
+    Kind.ALREADY_CLOSED: "already closed",
+}
+#: The header that carries the number a refusal names.
+_NUMBERS: Final = {
+    "RetentionGone": "Stream-Next-Offset",
+    "StreamClosed": "Stream-Next-Offset",
+    "OffsetBeyondTail": "Stream-Next-Offset",
+    "SequenceGap": "Producer-Expected-Seq",
+    "ProducerFenced": "Producer-Epoch",
+}
+
+#: Streams are kept apart by a word behind their names, so that one table serves many histories.
+Naming = Callable[[str], str]
+
+
+class NotCarriedOut(Exception):
+    """The answer says that nothing has changed: 429, or 503 of storage that cannot be asked."""
+
+
+def perform(stores: Stores, request: Request, naming: Naming = str) -> Answer | None:
+    """None where the outcome is unknown (503). Raises NotCarriedOut."""
+    return _answer(lambda: _perform(request, stores, naming))
+
+
+def perform_group(stores: Stores, requests: Sequence[Append], naming: Naming = str) -> list[Answer | None]:
+    """Appends to one stream that share a write, as group commit makes them. Raises NotCarriedOut."""
+    key = _key(requests[0].name, naming)
+    try:
+        answers = append(stores, key, [_append_request(request) for request in requests])
+    except Refused as refusal:
+        answers = [refusal] * len(requests)
+    return [_answer(partial(_append_answer, answer)) for answer in answers]
+
+
+def _answer(call: Callable[[], Answer]) -> Answer | None:
+    try:
+        return call()
+    except Unavailable:
+        return None
+    except (Busy, OutOfReach) as refusal:
+        raise NotCarriedOut(type(refusal).__name__) from refusal
+    except Refused as refusal:
+        return _refusal(refusal)
+
+
+def _refusal(refusal: Refused) -> Answer:
+    name = type(refusal).__name__
+    number = refusal.headers.get(_NUMBERS.get(name, ""))
+    return Answer(name, None if number is None else int(number))
+
+
+def _key(name: str, naming: Naming) -> StreamKey:
+    bucket, _, stream_id = name.partition("/")
+    return StreamKey(bucket if bucket == "v1" else naming(bucket), naming(stream_id))
+
+
+@singledispatch
+def _perform(request: Request, stores: Stores, naming: Naming) -> Answer:
+    raise NotImplementedError(type(request))
+
+
+@_perform.register
+def _create(request: Create, stores: Stores, naming: Naming) -> Answer:
+    fork = None
+    if request.source is not None:
+        fork = ForkPoint(_key(request.source, naming), request.offset)
+    content_type = None if request.content_type is None else parse_content_type(request.content_type)
+    asked = CreateRequest(
+        content_type, Expiry(ttl_seconds=request.ttl_seconds), request.closed, request.body, fork
+    )
+    created = create(stores, _key(request.name, naming), asked)
+    tail = created.known.tail
+    return Answer("created" if created.is_new else "exists", tail.offset, tail.closed)
+
+
+@_perform.register
+def _append(request: Append, stores: Stores, naming: Naming) -> Answer:
+    [answer] = append(stores, _key(request.name, naming), [_append_request(request)])
+    return _append_answer(answer)
+
+
+def _append_request(request: Append) -> AppendRequest:
+    claim = Claim(*request.claim) if request.claim else None
+    content_type = parse_content_type(request.content_type)
+    return AppendRequest(content_type, request.body, request.close, request.seq, claim)
+
+
+def _append_answer(answer: Outcome | Refused) -> Answer:
+    if isinstance(answer, Refused):
+        raise answer
+    return Answer(_APPENDED[answer.kind], answer.next_offset, answer.closed)
+
+
+@_perform.register
+def _delete(request: Delete, stores: Stores, naming: Naming) -> Answer:
+    delete(stores, _key(request.name, naming))
+    return Answer("deleted")
+
+
+@_perform.register
+def _read(request: Read, stores: Stores, naming: Naming) -> Answer:
+    start: ReadFrom = NOW if request.offset is None else request.offset
+    reading = read(stores, _key(request.name, naming), start)
+    page = reading.page
+    assert page.up_to_date, "a page holds more than any history writes"
+    return Answer("read", page.end, page.closed, reading.data if page.batches else b"")
+
+
+@_perform.register
+def _head(request: Head, stores: Stores, naming: Naming) -> Answer:
+    tail = load_known(stores, _key(request.name, naming)).tail
+    return Answer("head", tail.offset, tail.closed)
+
+
+@_perform.register
+def _publish(request: Publish, stores: Stores, naming: Naming) -> Answer:
+    key, upload = _key(request.name, naming), parse_upload_id(request.upload)
+    body = b"" if upload else request.body
+    publish_snapshot(stores, key, PublishRequest(request.offset, BINARY, body, upload))
+    return Answer("published")
+
+
+@_perform.register
+def _read_snapshot(request: ReadSnapshot, stores: Stores, naming: Naming) -> Answer:
+    reading = read_snapshot(stores, _key(request.name, naming), request.offset)
+    return Answer("snapshot", data=reading.data)
+
+
+@_perform.register
+def _create_bucket(request: CreateBucket, stores: Stores, naming: Naming) -> Answer:
+    create_bucket(stores, naming(request.bucket))
+    return Answer("created")
+
+
+@_perform.register
+def _delete_bucket(request: DeleteBucket, stores: Stores, naming: Naming) -> Answer:
+    delete_bucket(stores, naming(request.bucket))
+    return Answer("deleted")
+
+
+@_perform.register
+def _count_streams(request: CountStreams, stores: Stores, naming: Naming) -> Answer:
+    return Answer("bucket", describe_bucket(stores, naming(request.bucket)).streams)

@@ -1,0 +1,66 @@
+"""A bucket of S3 in memory, behind the same interface as `tidemark.blobs.store.BlobStore`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidemark.blobs.compose import Composition
+from tidemark.blobs.objects import Objects
+
+_MISSING = b"<Error><Code>NoSuchKey</Code></Error>"
+
+
+class SimulatedBucket:
+    """What one bucket holds; `send` is the seam of `tidemark.blobs.objects.Objects`."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def send(self, operation: str, key: str, body: bytes) -> tuple[int, bytes]:
+        if operation == "PutObject":
+            self.objects[key] = body
+            return 200, b""
+        assert operation == "GetObject", operation
+        return (200, self.objects[key]) if key in self.objects else (404, _MISSING)
+
+
+class SimulatedBlobs:
+    """One process's way to the bucket. `turn` is called before each call of boto3's client; the calls of
+    `objects` take their turns in its `send`."""
+
+    def __init__(self, bucket: SimulatedBucket, objects: Objects, turn: Callable[[], None]) -> None:
+        self._bucket = bucket
+        self._objects = objects
+        self._turn = turn
+
+    def put(self, key: str, data: bytes) -> None:
+        self._objects.put(key, data)
+
+    def get(self, key: str) -> bytes:
+        return self._objects.get(key)
+
+    def size(self, key: str) -> int | None:
+        self._turn()
+        data = self._bucket.objects.get(key)
+        return None if data is None else len(data)
+
+    def compose(self, key: str, wanted: Composition) -> None:
+        self._turn()
+        self._bucket.objects[key] = wanted.before + self._bucket.objects[wanted.source] + wanted.after
+
+    def url_to_get(self, key: str, seconds: int, content_type: str | None = None) -> str:
+        return f"get:{key}"
+
+    def url_to_put(self, key: str, seconds: int) -> str:
+        """Whoever has it puts the object there: see `SimulatedBucket.objects`."""
+        return f"put:{key}"
+
+    def delete(self, *keys: str) -> None:
+        self._turn()
+        for key in keys:
+            self._bucket.objects.pop(key, None)
+
+    def delete_prefix(self, prefix: str) -> None:
+        self._turn()
+        for key in [key for key in self._bucket.objects if key.startswith(prefix)]:
+            del self._bucket.objects[key]

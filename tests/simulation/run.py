@@ -1,0 +1,271 @@
+"""One seed: a history of clients, faults and a moving clock, and what is to be said about it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final, TypeVar, cast
+
+from greenlet import getcurrent
+
+from tests.histories.checker import Undecided, check
+from tests.histories.exactly_once import check_exactly_once
+from tests.histories.history import (
+    Answer,
+    Append,
+    CountStreams,
+    Create,
+    Delete,
+    DeleteBucket,
+    Head,
+    Operation,
+    Publish,
+    Read,
+    ReadSnapshot,
+    Recorder,
+    Request,
+)
+from tests.histories.perform import NotCarriedOut, perform, perform_group
+from tests.histories.workload import WEIGHTS, Workload
+from tests.simulation.faults import Shares
+from tests.simulation.scheduler import Crashed, Task
+from tests.simulation.world import LATEST_ARRIVAL_MS, SimulatedWorld, small_limits
+from tidemark.protocol.errors import Refused
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.janitor import sweep
+from tidemark.service.stores import Stores
+from tidemark.service.upload_snapshot import begin_upload
+
+MINUTE_MS: Final = 60 * 1000
+HOUR_MS: Final = 60 * MINUTE_MS
+#: While requests are under way no more time passes than a request may take.
+_SHORT_MS: Final = (107, 1_013, 5_029, 20_031)
+#: Between the phases of a history, while no request is under way.
+_LONG_MS: Final = (0, 45_037, 4 * MINUTE_MS, 6 * MINUTE_MS, 61 * MINUTE_MS, 3 * HOUR_MS, 25 * HOUR_MS)
+SERVERS: Final = 2
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Run:
+    """What one seed came to. No problems: the history is right and nothing was left behind."""
+
+    seed: int
+    kind: str = ""
+    history: list[Operation] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    calls: int = 0
+
+
+def run_seed(
+    seed: int,
+    kind: str | None = None,
+    *,
+    without: Collection[str] = (),
+    latest_arrival_ms: int = LATEST_ARRIVAL_MS,
+) -> Run:
+    """Play and check one seed. `kind` is one of WEIGHTS, and by default the seed chooses; `without` names
+    faults to leave out, `late` every arrival of a copy."""
+    with small_limits():
+        return _Play(seed, kind, without, latest_arrival_ms).run()
+
+
+class _Play:
+    def __init__(self, seed: int, kind: str | None, without: Collection[str], latest_arrival_ms: int) -> None:
+        self._chance = random.Random(seed)
+        chosen = self._chance.choice(list(WEIGHTS))
+        self._run = Run(seed, kind or chosen)
+        shares = Shares.choose(self._chance, without)
+        self._world = SimulatedWorld(self._chance, shares, latest_arrival_ms)
+        names = self._chance.randint(2 if self._run.kind == "forks" else 1, 3)
+        self._workload = Workload(self._chance, self._run.kind, names)
+        self._clients = self._chance.randint(2, 4)
+        self._recorder = Recorder(self._run.history)
+        self._servers = [self._world.process() for _ in range(SERVERS)]
+        self._healed = False
+
+    def run(self) -> Run:
+        for phase in range(self._chance.randint(1, 3)):
+            if phase:
+                self._between_phases()
+            self._phase(first=not phase)
+        self._world.heal()
+        self._end()
+        self._judge()
+        self._clean_up()
+        self._run.faults, self._run.calls = self._world.faults, self._world.calls
+        return self._run
+
+    # --- the history ---
+
+    def _phase(self, *, first: bool) -> None:
+        scheduler = self._world.scheduler
+        if first:
+            scheduler.spawn(lambda: self._ask(0, self._workload.first()), 0)
+            scheduler.run()
+        for client in range(self._clients):
+            requests = self._chance.randint(2, 7)
+            scheduler.spawn(partial(self._client, client, requests), 0)
+        if self._chance.random() < 0.5:
+            scheduler.spawn(self._sweep, 0)
+        if self._chance.random() < 0.5:
+            scheduler.spawn(self._let_time_pass, 0)
+        scheduler.run()
+
+    def _client(self, client: int, requests: int) -> None:
+        for _ in range(requests):
+            self._one(client, self._workload.next(client))
+
+    def _ask(self, client: int, requests: list[Request]) -> None:
+        for request in requests:
+            self._one(client, request)
+
+    def _one(self, client: int, request: Request) -> None:
+        if isinstance(request, Publish) and self._chance.random() < 0.4:
+            request = self._upload(request)
+        group = [request]
+        if isinstance(request, Append) and self._chance.random() < 0.1:
+            # What a server with group commit makes of requests that arrive together.
+            group += [self._workload.plain_append(8, request.name) for _ in range(2)]
+        called, clock = self._recorder.event(), len(self._world.times_ms) - 1
+        try:
+            answers = self._on_a_server(lambda stores: _perform_all(stores, group))
+        except NotCarriedOut as refusal:
+            self._refused(request, str(refusal))
+            return
+        except Crashed:
+            answers = [None] * len(group)
+        times = tuple(self._world.times_ms[clock:])
+        for asked, answer in zip(group, answers, strict=True):
+            returned = None if answer is None else self._recorder.event()
+            self._run.history.append(Operation(client, asked, called, returned, answer, times))
+            self._workload.learn(client, asked, answer if asked is request else None)
+
+    def _refused(self, request: Request, refusal: str) -> None:
+        """With healthy storage and no other client a request is carried out."""
+        if self._healed:
+            self._run.problems.append(f"{request} is answered with {refusal} for good")
+
+    def _on_a_server(self, call: Callable[[Stores], _T]) -> _T:
+        """Carry the call out on one of the servers; a killed one is started again, knowing nothing.
+
+        Raises what the call raises, and Crashed.
+        """
+        index = self._chance.randrange(len(self._servers))
+        number, stores = self._servers[index]
+        client, running = getcurrent(), self._world.scheduler.spawn(lambda: call(stores), number)
+        assert isinstance(client, Task)
+        client.join([running])
+        if isinstance(running.failure, Crashed) and self._servers[index][0] == number:
+            self._servers[index] = self._world.process()
+        if running.failure is not None:
+            raise running.failure
+        return cast("_T", running.result)
+
+    def _upload(self, request: Publish) -> Publish:
+        """Put the blob into S3 as a client does, to be published by name."""
+        key = _key(request.name)
+        try:
+            upload = self._on_a_server(lambda stores: begin_upload(stores, key, request.offset))
+        except (Refused, Crashed):
+            return request
+        self._world.bucket.objects[upload.url.removeprefix("put:")] = request.body
+        return replace(request, upload=str(upload.id))
+
+    def _sweep(self) -> None:
+        """The janitor, a process of its own."""
+        number, stores = self._world.process()
+        janitor = getcurrent()
+        assert isinstance(janitor, Task)
+        janitor.join([self._world.scheduler.spawn(lambda: _sweep_quietly(stores), number)])
+
+    def _let_time_pass(self) -> None:
+        for _ in range(3):
+            for _ in range(self._chance.randrange(40)):
+                self._world.scheduler.give_turn()
+            self._world.advance(self._chance.choice(_SHORT_MS))
+
+    def _between_phases(self) -> None:
+        self._world.land_some()
+        self._world.advance(self._chance.choice(_LONG_MS))
+        if self._chance.random() < 0.5:
+            self._world.table.remove_expired()
+        self._world.land_some()
+
+    # --- what is left of it ---
+
+    def _end(self) -> None:
+        """Storage is healthy again: new servers say what is there, and every name can be used."""
+        self._healed = True
+        self._servers = [self._world.process()]
+        if self._chance.random() < 0.5:
+            self._world.land_all()
+        scheduler, names = self._world.scheduler, self._workload.names
+        requests: list[Request] = [Head(name) for name in names]
+        requests += [Read(name, 0) for name in names]
+        requests += [CountStreams(bucket) for bucket in self._workload.buckets]
+        scheduler.spawn(lambda: self._ask(0, requests), 0)
+        scheduler.run()
+        retained = {
+            operation.request.name: operation.answer.offset
+            for operation in self._run.history
+            if isinstance(operation.request, Read) and operation.answer is not None
+            if operation.answer.outcome == "RetentionGone" and operation.answer.offset is not None
+        }
+        requests = [Read(name, offset) for name, offset in retained.items()]
+        requests += [ReadSnapshot(name, offset) for name, offset in retained.items()]
+        requests += [Create(name) for name in names]
+        scheduler.spawn(lambda: self._ask(0, requests), 0)
+        scheduler.run()
+
+    def _judge(self) -> None:
+        self._run.problems += check_exactly_once(self._run.history)
+        try:
+            violation = check(self._run.history)
+        except Undecided as undecided:
+            self._run.problems.append(str(undecided))
+        else:
+            if violation is not None:
+                self._run.problems.append(str(violation))
+
+    def _clean_up(self) -> None:
+        """Once all is deleted and what was under way has arrived, the janitor leaves nothing behind."""
+        scheduler, names = self._world.scheduler, self._workload.names
+        requests: list[Request] = [Delete(name) for name in names]
+        requests += [DeleteBucket(bucket) for bucket in self._workload.buckets]
+        history, self._run.history = self._run.history, []
+        scheduler.spawn(lambda: self._ask(0, requests), 0)
+        scheduler.run()
+        self._run.history = history
+        self._world.land_all()
+        for _ in range(3):
+            self._world.advance(25 * HOUR_MS)
+            scheduler.spawn(self._sweep, 0)
+            scheduler.run()
+        self._world.table.remove_expired()
+        left = [f"{item['pk']['S']} {item['sk']['S']}" for item in self._world.table.items()]
+        left += [f"s3 {key}" for key in self._world.bucket.objects]
+        if left:
+            self._run.problems.append(f"Deleted and swept, and there is still: {', '.join(left[:10])}")
+
+
+def _perform_all(stores: Stores, group: Sequence[Request]) -> list[Answer | None]:
+    if len(group) == 1:
+        return [perform(stores, group[0])]
+    return perform_group(stores, [request for request in group if isinstance(request, Append)])
+
+
+def _sweep_quietly(stores: Stores) -> None:
+    """What stops a run of the janitor is still due the next time."""
+    with suppress(Refused):
+        sweep(stores)
+
+
+def _key(name: str) -> StreamKey:
+    return StreamKey(*name.split("/", 1))

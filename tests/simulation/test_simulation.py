@@ -1,0 +1,107 @@
+"""A few hundred seeds with every run of the tests, and proof that they find what is wrong. `python -m
+tests.simulation` plays as many as it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.histories.workload import WEIGHTS
+from tests.simulation.run import run_seed
+from tidemark.log import append as log_append
+from tidemark.log import lifecycle, tails
+from tidemark.log import read as log_read
+from tidemark.log.append import TailMoved
+from tidemark.log.records import Batch
+from tidemark.log.schema import decode_batch
+from tidemark.log.table import Table, Write
+from tidemark.protocol import append as protocol_append
+from tidemark.service import janitor
+
+FIRST_SEED = 1000
+SEEDS = 40
+#: How many seeds a fault in the code may take to be found.
+PATIENCE = 400
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_every_seed_is_linearizable_and_leaves_nothing_behind(kind: str) -> None:
+    unknown = faults = 0
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+        run = run_seed(seed, kind)
+        assert not run.problems, (
+            f"python -m tests.simulation --kind {kind} --seeds 1 --seed {seed}\n" + "\n".join(run.problems)
+        )
+        unknown += sum(operation.answer is None for operation in run.history)
+        faults += run.faults.total()
+    assert unknown > 5, "the histories have lost their unknown outcomes"
+    assert faults > 20 * SEEDS, "storage has become too good"
+
+
+def test_a_seed_plays_the_same_way_every_time() -> None:
+    for seed in range(5):
+        assert run_seed(seed).history == run_seed(seed).history
+
+
+# --- with a rule taken out, some seed goes wrong ---------------------------------------
+
+
+def without_a_condition(table: Table, record: Any, batch: Batch, pushed_out: Any = ()) -> None:
+    table.put(log_append.batch_item(record, batch))
+
+
+def always_somebody_else(_batch: Batch, existing: dict[str, Any]) -> None:
+    raise TailMoved(decode_batch(existing))
+
+
+def no_tombstone(table: Table, _last: Batch, _record: Any, writes: list[Write]) -> None:
+    table.transact(writes)
+
+
+def uncut(batch: Batch, _end: int | None) -> Batch:
+    return batch
+
+
+def nothing_is_a_duplicate(*_: Any) -> bool:
+    return False
+
+
+def nothing_is_reclaimed(*_: Any) -> bool:
+    return True
+
+
+RULES: dict[str, tuple[str, Any, str, Any]] = {
+    "an append takes a free place": ("plain", "tidemark.service.append", "put_batch", without_a_condition),
+    "a write recognises itself": ("plain", log_append, "check_landed", always_somebody_else),
+    "a deletion leaves a tombstone": ("plain", lifecycle, "_end", no_tombstone),
+    "tails are forgotten": ("plain", tails, "MAX_AGE_MS", 10**12),
+    "a fork leaves its source where it was asked to": ("forks", log_read, "cut_batch", uncut),
+    "a repeated append is recognised": ("plain", protocol_append, "is_duplicate", nothing_is_a_duplicate),
+    "what is deleted is reclaimed": ("plain", janitor, "remove_log", nothing_is_reclaimed),
+}
+
+
+@pytest.mark.parametrize(("kind", "module", "name", "broken"), RULES.values(), ids=RULES)
+def test_without_a_rule_some_seed_goes_wrong(
+    monkeypatch: pytest.MonkeyPatch, kind: str, module: Any, name: str, broken: Any
+) -> None:
+    """A seed counts only if it is right with the rule."""
+    for seed in range(PATIENCE):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                f"{module}.{name}" if isinstance(module, str) else module.__name__ + "." + name, broken
+            )
+            found = problems_of(lambda seed=seed: run_seed(seed, kind).problems)  # type: ignore[misc]
+        if found and not run_seed(seed, kind).problems:
+            return
+    pytest.fail(f"{PATIENCE} seeds, and nobody misses the rule")
+
+
+def problems_of(play: Callable[[], list[str]]) -> list[str]:
+    """A broken rule may also end in an error that nobody expects."""
+    try:
+        return play()
+    except Exception as failure:  # noqa: BLE001 - whatever it is
+        return [repr(failure)]

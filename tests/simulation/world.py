@@ -1,0 +1,188 @@
+"""One table, one bucket, one clock, and the processes on them, all moved by a scheduler."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from unittest.mock import patch
+
+import orjson
+
+from tests.simulation.faults import Line, Shares
+from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
+from tests.simulation.scheduler import Crashed, Scheduler, Turns
+from tests.simulation.table import SimulatedTable
+from tests.support import conflict, refusal
+from tidemark.blobs.objects import Objects
+from tidemark.log.dynamodb import DynamoDB
+from tidemark.log.table import Table
+from tidemark.protocol import tail
+from tidemark.service import append, create
+from tidemark.service.stores import Stores
+from tidemark.signed import NoAnswer
+
+Send = Callable[..., tuple[int, bytes]]
+
+#: AWS refuses a request whose signature is older: no copy arrives later than that.
+LATEST_ARRIVAL_MS: Final = 5 * 60 * 1000
+_SLOW_DOWN: Final = (503, b"<Error><Code>SlowDown</Code></Error>")
+
+
+@contextmanager
+def small_limits() -> Iterator[None]:
+    """Few bytes go to S3 already, and few producers overflow a batch: short histories meet both."""
+    with (
+        patch.object(append, "INLINE_BYTES", 32),
+        patch.object(create, "INLINE_BYTES", 32),
+        patch.object(tail, "RECENT_PRODUCERS", 2),
+    ):
+        yield
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A request that is under way: it arrives before the call of that number, unless it is too old by
+    then."""
+
+    arrives_at: int
+    sent_ms: int
+    send: Send
+    request: tuple[Any, ...]
+
+
+class SimulatedWorld:
+    """`latest_arrival_ms`: a copy of a request that is older than that is refused."""
+
+    def __init__(
+        self, chance: random.Random, shares: Shares, latest_arrival_ms: int = LATEST_ARRIVAL_MS
+    ) -> None:
+        self.chance = chance
+        self.times_ms = [1_800_000_000_000]
+        self.table = SimulatedTable(lambda: self.now_ms)
+        self.bucket = SimulatedBucket()
+        self.scheduler = Scheduler(chance, chance.choice((0.0, 0.3, 0.8)))
+        self.faults: Counter[str] = Counter()
+        self.calls = 0
+        self._shares: Shares | None = shares
+        self._latest_arrival_ms = latest_arrival_ms
+        self._copies: list[_Copy] = []
+        self._processes = 0
+
+    @property
+    def now_ms(self) -> int:
+        return self.times_ms[-1]
+
+    def advance(self, ms: int) -> None:
+        self.times_ms.append(self.now_ms + ms)
+
+    def heal(self) -> None:
+        """From now on no call fails. What is still under way arrives all the same."""
+        self._shares = None
+
+    def process(self) -> tuple[int, Stores]:
+        """A process that knows nothing yet, and its number."""
+        self._processes += 1
+        number = self._processes
+        line = Line(self.chance, self._shares) if self._shares else None
+        dynamodb = DynamoDB(self._seam(number, line, self.table.send))
+        objects = Objects(self._seam(number, line, self.bucket.send))
+        turns = Turns(self.scheduler)
+        dynamodb.sleep = objects.sleep = turns.sleep
+        dynamodb.now = objects.now = lambda: self.now_ms / 1000
+        stores = Stores(
+            Table(dynamodb, "simulated"),
+            SimulatedBlobs(self.bucket, objects, self.scheduler.give_turn),
+            clock_ms=lambda: self.now_ms,
+            new_id=lambda: f"{self.chance.getrandbits(48):012x}",
+            concurrency=turns,
+        )
+        return number, stores
+
+    def _seam(self, number: int, line: Line | None, send: Send) -> Any:
+        def sending(*request: Any) -> tuple[int, bytes]:
+            self.scheduler.give_turn()
+            self.calls += 1
+            self.land(lambda copy: copy.arrives_at <= self.calls)
+            fault = line.fault() if line and self._shares else None
+            if fault is not None:
+                self.faults[fault] += 1
+            return self._carry(number, fault, send, request)
+
+        return sending
+
+    def _carry(
+        self, number: int, fault: str | None, send: Send, request: tuple[Any, ...]
+    ) -> tuple[int, bytes]:
+        operation = request[0]
+        is_s3 = len(request) == 3
+        if fault == "throttled" or (fault == "conflicted" and is_s3):
+            return _SLOW_DOWN if is_s3 else refusal("ProvisionedThroughputExceededException")
+        if fault == "conflicted" and operation in {"GetItem", "Query", "BatchWriteItem"}:
+            return refusal("ThrottlingException")
+        if fault == "conflicted":
+            return conflict(operation)
+        if fault == "partly" and operation == "BatchWriteItem":
+            return self._batch_partly(send, request[1])
+        if fault in {"crash", "failed"}:
+            return self._crash_or_fail(number, fault, send, request, is_s3=is_s3)
+        if fault == "delayed":
+            self._copy_later(send, request)
+        if fault in {"dropped", "delayed"}:
+            raise NoAnswer(fault)
+        answer = send(*request)
+        if fault == "repeated" and answer[0] == 200:
+            self._copy_later(send, request)
+        if fault == "lost":
+            raise NoAnswer(fault)
+        return answer
+
+    def _crash_or_fail(
+        self, number: int, fault: str, send: Send, request: tuple[Any, ...], *, is_s3: bool
+    ) -> tuple[int, bytes]:
+        """Before the call, behind it, or while it is still under way."""
+        lot = self.chance.randrange(3)
+        if lot == 1:
+            send(*request)
+        if fault == "failed":
+            return (500, b"") if is_s3 else (500, refusal("InternalServerError")[1])
+        if lot == 2:
+            self._copy_later(send, request)
+        self.scheduler.kill(number)
+        raise Crashed
+
+    def _batch_partly(self, send: Send, body: bytes) -> tuple[int, bytes]:
+        arguments = orjson.loads(body)
+        [(table, requests)] = arguments["RequestItems"].items()
+        done = self.chance.randrange(len(requests))
+        if done:
+            send("BatchWriteItem", orjson.dumps({"RequestItems": {table: requests[:done]}}))
+        return 200, orjson.dumps({"UnprocessedItems": {table: requests[done:]}})
+
+    # --- requests that are under way ---
+
+    def _copy_later(self, send: Send, request: tuple[Any, ...]) -> None:
+        """Reads change nothing, whenever they arrive."""
+        if self._shares is None or not self._shares.late or request[0] in {"GetItem", "Query", "GetObject"}:
+            return
+        calls = self.chance.randrange(1, self.chance.choice((8, 50, 400)))
+        self._copies.append(_Copy(self.calls + calls, self.now_ms, send, request))
+
+    def land(self, arrives: Callable[[_Copy], bool]) -> None:
+        """Those that arrive now are carried out, unless they are too old."""
+        landing = [copy for copy in self._copies if arrives(copy)]
+        if not landing:
+            return
+        self._copies = [copy for copy in self._copies if copy not in landing]
+        for copy in landing:
+            if self.now_ms - copy.sent_ms <= self._latest_arrival_ms:
+                copy.send(*copy.request)
+
+    def land_some(self) -> None:
+        self.land(lambda _: self.chance.random() < 0.5)
+
+    def land_all(self) -> None:
+        self.land(lambda _: True)
