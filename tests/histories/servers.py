@@ -25,11 +25,11 @@ from tests.histories.workload import Workload
 from tests.simulation.faults import Line, Shares
 from tests.simulation.world import small_limits
 from tests.support import Process, World, conflict, make_world, refusal
+from tidemark.aws.signed import NoAnswer
+from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import Refused
-from tidemark.service.janitor import sweep
 from tidemark.service.stores import Stores
-from tidemark.signed import NoAnswer
 
 #: Time stands still here, so nothing expires: that is the simulation's part.
 KINDS: Final = ("plain", "forks", "snapshots", "buckets")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tidemark.aws.s3 import Objects
 from tidemark.blobs.compose import Composition
-from tidemark.blobs.objects import Objects
 
 _MISSING = b"<Error><Code>NoSuchKey</Code></Error>"
 
 
 class SimulatedBucket:
-    """What one bucket holds; `send` is the seam of `tidemark.blobs.objects.Objects`."""
+    """What one bucket holds; `send` is the seam of `tidemark.aws.s3.Objects`."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -36,8 +36,8 @@ class SimulatedBlobs:
     def put(self, key: str, data: bytes) -> None:
         self._objects.put(key, data)
 
-    def get(self, key: str) -> bytes:
-        return self._objects.get(key)
+    def get(self, key: str, size: int | None = None) -> bytes:
+        return self._objects.get(key, size)
 
     def size(self, key: str) -> int | None:
         self._turn()

@@ -34,9 +34,9 @@ from tests.histories.workload import WEIGHTS, Workload
 from tests.simulation.faults import Shares
 from tests.simulation.scheduler import Crashed, Task
 from tests.simulation.world import LATEST_ARRIVAL_MS, SimulatedWorld, small_limits
+from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import Refused
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.janitor import sweep
 from tidemark.service.stores import Stores
 from tidemark.service.upload_snapshot import begin_upload
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.histories.workload import WEIGHTS
 from tests.simulation.run import run_seed
+from tidemark.janitor import sweep as janitor
 from tidemark.log import append as log_append
 from tidemark.log import lifecycle, tails
 from tidemark.log import read as log_read
@@ -18,7 +19,6 @@ from tidemark.log.records import Batch
 from tidemark.log.schema import decode_batch
 from tidemark.log.table import Table, Write
 from tidemark.protocol import append as protocol_append
-from tidemark.service import janitor
 
 FIRST_SEED = 1000
 SEEDS = 40

@@ -19,9 +19,9 @@ from tests.simulation.expressions import UnknownExpression, parse_condition, par
 from tests.simulation.run import run_seed
 from tests.simulation.table import TOKEN_MS, SimulatedTable
 from tests.support import Clock
+from tidemark.aws.dynamodb import connect_dynamodb
+from tidemark.aws.signed import Account
 from tidemark.local.engines import LocalServices
-from tidemark.log.dynamodb import connect_dynamodb
-from tidemark.signed import Account
 
 REQUESTS = 400
 SEEDS = (11, 12, 13, 14)

@@ -10,16 +10,16 @@ import pytest
 
 from tests.buckets import new_bucket
 from tests.support import HOUR_MS, Process, World, a_key, before
+from tidemark.aws.signed import NoAnswer
+from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import BucketNotEmpty, StreamGone, StreamNotFound, Unavailable
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import delete_bucket, describe_bucket
 from tidemark.service.delete import delete
-from tidemark.service.janitor import sweep
 from tidemark.service.load import load_known
 from tidemark.service.read import read
-from tidemark.signed import NoAnswer
 
 
 def before_call(process: Process, operation: str, number: int, action: Callable[[], Any]) -> None:

@@ -17,13 +17,13 @@ from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
 from tests.simulation.scheduler import Crashed, Scheduler, Turns
 from tests.simulation.table import SimulatedTable
 from tests.support import conflict, refusal
-from tidemark.blobs.objects import Objects
-from tidemark.log.dynamodb import DynamoDB
+from tidemark.aws.dynamodb import DynamoDB
+from tidemark.aws.s3 import Objects
+from tidemark.aws.signed import NoAnswer
 from tidemark.log.table import Table
 from tidemark.protocol import tail
 from tidemark.service import append, create
 from tidemark.service.stores import Stores
-from tidemark.signed import NoAnswer
 
 Send = Callable[..., tuple[int, bytes]]
 

@@ -82,19 +82,19 @@ def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
     BucketNotFound, BucketChangedLater, Unavailable. A deletion whose reply was lost meets its mark."""
     values = {":none": {"N": "0"}, ":ended": {"N": str(mark.ended_ms)}}
     try:
-        table.put(encode_end_mark(bucket_key(bucket), mark), Condition("n = :none AND cr <= :ended", values))
+        table.put(encode_end_mark(bucket_key(bucket), mark), Condition("n = :none AND cr < :ended", values))
     except ConditionFailed as refused:
         existing = refused.existing
         if existing is None:
-            raise BucketNotFound from refused
+            raise (Unavailable if refused.maybe_landed else BucketNotFound) from refused
         if is_end_mark(existing):
             if decode_end_mark(existing).ended_id == mark.ended_id:
                 return
             raise (Unavailable if refused.maybe_landed else BucketNotFound) from refused
         found = decode_bucket(existing)
-        if found.created_ms > mark.ended_ms:
+        if found.created_ms >= mark.ended_ms:
             raise (Unavailable if refused.maybe_landed else BucketChangedLater(found.created_ms)) from refused
-        raise BucketNotEmpty from refused
+        raise (Unavailable if refused.maybe_landed else BucketNotEmpty) from refused
 
 
 def count_streams(bucket: str, change: int) -> list[Write]:

@@ -91,7 +91,7 @@ def create_stream(table: Table, creation: Creation) -> None:
         if refused.failed[0]:
             _check_created(record, refused.existing[0], maybe_landed=refused.maybe_landed)
         elif counted and refused.failed[1]:
-            raise BucketNotFound from refused
+            raise (Unavailable if refused.maybe_landed else BucketNotFound) from refused
         else:
             raise StreamChanged from refused
 

@@ -72,5 +72,5 @@ def _delete(stores: Stores, bucket: str) -> None:
         try:
             return buckets.delete_bucket(stores.table, bucket, EndMark(ended_ms, deletion_id))
         except BucketChangedLater as changed:
-            ended_ms = changed.changed_ms
+            ended_ms = changed.changed_ms + 1
     raise Busy

@@ -41,6 +41,11 @@ def load_known(stores: Stores, key: StreamKey) -> Known:
     found, last = _load(stores, key, now_ms)
     if found is None or found.deleted or (last is not None and last.tombstone):
         stores.tails.forget(key)
+        if found is not None and not found.deleted:
+            # The item was read before the log ended: what has become of it since?
+            earlier, found = found, load_stream(stores.table, key)
+            if found is not None and found.incarnation != earlier.incarnation and not found.deleted:
+                return load_known(stores, key)
         raise ended(found)
     known = known_from(found, last, now_ms)
     if known.is_expired(now_ms):
@@ -76,6 +81,9 @@ def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int, now_ms: int
     used_ms = max(record.used_ms, seen_ms)
     if is_expired(record.expiry, used_ms, now_ms):
         last = load_last(stores.table, log_pk(record.key, record.incarnation))
+        if last is not None and last.tombstone:
+            # It is being ended this moment: a tombstone's time is no use of the stream.
+            raise ended(load_stream(stores.table, record.key))
         used_ms = max(used_ms, last.time_ms if last else 0)
         if is_expired(record.expiry, used_ms, now_ms):
             raise ended(record)

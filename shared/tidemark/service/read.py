@@ -118,7 +118,12 @@ def _load_page(
     if known is None:
         record = existing(load_stream(stores.table, key))
         _check_retained(stores, record, start, now_ms)
-        return record, _query_page(stores, record, start, None, small=small)
+        try:
+            return record, _query_page(stores, record, start, None, small=small)
+        except Malformed:
+            # That the stream has expired comes before what is wrong with the offset.
+            last_used_ms(stores, record, 0, now_ms)
+            raise
     guess = known
     found, page = stores.concurrency.pair(
         lambda: load_stream(stores.table, key), lambda: _try_page(stores, guess, start, small=small)
@@ -129,6 +134,7 @@ def _load_page(
         stores.tails.forget(key)
         page = _query_page(stores, record, start, None, small=small)
     if isinstance(page, Malformed):
+        last_used_ms(stores, record, 0, now_ms)
         raise page
     return record, page
 

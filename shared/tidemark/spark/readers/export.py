@@ -14,6 +14,7 @@ import orjson
 import pyarrow as pa
 
 from tidemark.log.schema import decode_log_pk, decode_stream, is_end_mark, is_log_pk
+from tidemark.protocol.stream_key import StreamKey
 from tidemark.spark.clients.storage import connect_blobs
 from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.readers.columns import SCHEMA
@@ -48,11 +49,10 @@ def read_export(spark: Any, path: str, connection: ConnectionOptions) -> Any:
         blobs = connect_blobs(connection)
         for batch in batches:
             for line in batch.column(0).to_pylist():
-                pk = _keys.decode(line).Item.pk.S
-                if not is_log_pk(pk):
+                decoded = decode_batch_line(line)
+                if decoded is None:
                     continue
-                key, incarnation = decode_log_pk(pk)
-                item = _batches.decode(line).Item
+                key, incarnation, item = decoded
                 if incarnation not in known.value or item.end == item.start:
                     continue
                 data = item.data
@@ -74,3 +74,15 @@ def decode_stream_line(line: str) -> tuple[str, str] | None:
         return None
     record = decode_stream(item)
     return record.incarnation, record.content_type.value
+
+
+def decode_batch_line(line: str) -> tuple[StreamKey, str, BatchItem] | None:
+    """A batch, and the stream and incarnation whose it is; None for an item that is no batch.
+
+    The decoders stay in this module: a function inside another one is sent to the tasks with all
+    that it names, and they cannot be pickled.
+    """
+    pk = _keys.decode(line).Item.pk.S
+    if not is_log_pk(pk):
+        return None
+    return *decode_log_pk(pk), _batches.decode(line).Item

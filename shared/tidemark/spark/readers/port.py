@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from tidemark.log.chain import Span
+# Every query and every batch of a streaming one starts processes that import this module.
+if TYPE_CHECKING:
+    from tidemark.log.chain import Span
 
 #: Of any stream on any server (§8).
 BEGINNING: Final = "-1"
