@@ -16,7 +16,7 @@ import uvloop
 
 from tests.chaos.campaign import Campaign, Wish
 from tests.chaos.disk import open_disk
-from tests.chaos.report import final_table, keep, verdict_line, violation_lines
+from tests.chaos.report import answers_line, final_table, keep, verdict_line, violation_lines
 from tests.conformance.servers import ROOT
 from tidemark.local.dynoxide import NotToBeHad, find_binary
 
@@ -53,6 +53,7 @@ def _run(campaign: Campaign) -> bool:
         violations = runner.run(campaign.run())
     recordings = campaign.scene.recordings
     _say(final_table(campaign.totals, campaign.faults, recordings, violations))
+    _say(answers_line(campaign.scene.counts))
     for line in violation_lines(violations):
         _say(line)
     if violations:

@@ -66,6 +66,11 @@ def final_table(
     return "\n".join(f"{name:{width}}  {count:>9,}" for name, count in rows)
 
 
+def answers_line(counts: Counter[str]) -> str:
+    """How often each request of those who do one thing after another got which answer."""
+    return "answers: " + ", ".join(f"{name} × {count}" for name, count in sorted(counts.items()))
+
+
 def violation_lines(violations: Sequence[Violation]) -> list[str]:
     """The first few of each kind."""
     lines = []

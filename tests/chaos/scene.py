@@ -61,6 +61,7 @@ class Scene:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     acknowledged: int = 0
     messages: int = 0
+    #: Requests by what they were and what they were answered.
     counts: Counter[str] = field(default_factory=Counter)
     #: Read once more at the end: path and history.
     kept: list[tuple[str, StreamHistory]] = field(default_factory=list)

@@ -48,7 +48,6 @@ class System:
         self.folder = folder
         self.events: list[Event] = []
         self.deaths: list[str] = []
-        self.is_up = asyncio.Event()
         self._via = via
         self._disk = disk
         self._proxies = {
@@ -92,7 +91,6 @@ class System:
         self._proxies[CLIENTS].upstream_port = self._server_port
         for part in PARTS:
             await self._start(part)
-        self.is_up.set()
 
     async def supervise(self) -> None:
         """Brings back what has ended: killed by a fault, or by itself, which is noted."""
@@ -163,7 +161,6 @@ class System:
 
     async def _end_for(self, parts: tuple[str, ...], number: signal.Signals, seconds: float) -> None:
         self._held.update(parts)
-        self.is_up.clear()
         try:
             for part in parts:
                 self._signal(part, number)
@@ -175,7 +172,6 @@ class System:
                 await self._start(part)
         finally:
             self._held.difference_update(parts)
-            self.is_up.set()
 
     async def _wait_for_end(self, part: str) -> None:
         deadline = time.monotonic() + 10
