@@ -22,7 +22,7 @@ from tests.histories.history import (
 )
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.content_type import parse_content_type
-from tidemark.protocol.errors import Busy, OutOfReach, Refused, Unavailable
+from tidemark.protocol.errors import Busy, OutOfReach, Refused, StorageSilent, Unavailable
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.offset import NOW, ReadFrom
@@ -83,7 +83,7 @@ def _answer(call: Callable[[], Answer]) -> Answer | None:
         return call()
     except Unavailable:
         return None
-    except (Busy, OutOfReach) as refusal:
+    except (Busy, OutOfReach, StorageSilent) as refusal:
         raise NotCarriedOut(type(refusal).__name__) from refusal
     except Refused as refusal:
         return _refusal(refusal)
