@@ -11,7 +11,7 @@ from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import Snapshot, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.snapshot import UploadId
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket
@@ -51,11 +51,11 @@ def accepted(process: Process, key: StreamKey, beyond: int = 3) -> list[int]:
     return [offset for offset in range(tail + beyond) if verdict(process, key, offset) is None]
 
 
-def verdict(process: Process, key: StreamKey, offset: int) -> type[Refused] | None:
+def verdict(process: Process, key: StreamKey, offset: int) -> type[ProtocolError] | None:
     """What refuses a snapshot at this offset now, or None."""
     try:
         check_snapshot_offset(process.stores, key, offset)
-    except Refused as refusal:
+    except ProtocolError as refusal:
         return type(refusal)
     return None
 

@@ -24,7 +24,7 @@ from tidemark.log.schema import Item, is_end_mark
 from tidemark.log.table import Table
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.content_type import parse_content_type
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.producer import Claim
@@ -134,7 +134,7 @@ class Process:
     def append(self, key: StreamKey, body: bytes = b"", **asked: Any) -> Outcome:
         """One append; raises what refuses it."""
         answer = append(self.stores, key, [append_request(body, **asked)])[0]
-        if isinstance(answer, Refused):
+        if isinstance(answer, ProtocolError):
             raise answer
         return answer
 

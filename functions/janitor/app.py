@@ -21,11 +21,11 @@ _SPARE_MS = 10_000
 
 
 def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
-    def may_go_on() -> bool:
+    def has_time_left() -> bool:
         return bool(context.get_remaining_time_in_millis() > _SPARE_MS)
 
-    swept = asdict(sweep(_stores, may_go_on))
-    return swept | asdict(sweep_wake(_stores.table, _queues, _stores.clock_ms(), may_go_on))
+    swept = asdict(sweep(_stores, has_time_left))
+    return swept | asdict(sweep_wake(_stores.table, _queues, _stores.clock_ms(), has_time_left))
 
 
 handler = traced("janitor", _settings, _run)

@@ -30,8 +30,8 @@ from tidemark.http.security.refreshing_cache import (
     MISSING_SECONDS,
     STALE_SECONDS,
     CannotFetch,
-    Kept,
     KeysUnavailable,
+    RefreshingCache,
 )
 from tidemark.http.security.tokens import Tokens
 from tidemark.protocol.authorization import Access, Demand, Right, Target, Unauthorized
@@ -81,7 +81,7 @@ class Publisher:
         return parse_public_keys(document(*self.entries), "test")
 
     def keys(self) -> PublishedKeys:
-        return PublishedKeys(Kept(self, lambda: self.now))
+        return PublishedKeys(RefreshingCache(self, lambda: self.now))
 
 
 @pytest.mark.parametrize("kid", ["k1", None])
@@ -106,7 +106,7 @@ def test_a_key_is_for_its_own_algorithm(published: str, signs: str) -> None:
 
 def test_secrets_and_published_keys_stand_side_by_side() -> None:
     publisher = Publisher(public_jwk("RS256", "k1"))
-    tokens = Tokens([SharedKeys(Kept(lambda: (SECRET.encode(),))), publisher.keys()])
+    tokens = Tokens([SharedKeys(RefreshingCache(lambda: (SECRET.encode(),))), publisher.keys()])
     tokens.check(as_issued("RS256", "k1"))
     tokens.check(token("read:v1"))
     with pytest.raises(Unauthorized):
@@ -261,7 +261,9 @@ def test_a_document_that_is_not_to_be_had(served: tuple[str, list[Respond]], ans
 def test_a_secret_comes_from_the_parameter_store_and_can_be_rotated() -> None:
     other = "another-secret-of-more-than-thirty-two-bytes"
     assert fetch_secrets("/name", lambda _: f"{SECRET}\n{other}\n") == (SECRET.encode(), other.encode())
-    tokens = Tokens([SharedKeys(Kept(lambda: fetch_secrets("/name", lambda _: f"{other}\n{SECRET}")))])
+    tokens = Tokens(
+        [SharedKeys(RefreshingCache(lambda: fetch_secrets("/name", lambda _: f"{other}\n{SECRET}")))]
+    )
     tokens.check(token("read:v1"))
     tokens.check(token("read:v1", key=other))
 
@@ -278,7 +280,7 @@ def test_a_secret_that_cannot_be_read() -> None:
     def load(_: str) -> str:
         raise ParameterUnavailable("The parameter /name cannot be read")
 
-    tokens = Tokens([SharedKeys(Kept(lambda: fetch_secrets("/name", load)))])
+    tokens = Tokens([SharedKeys(RefreshingCache(lambda: fetch_secrets("/name", load)))])
     with pytest.raises(KeysUnavailable):
         tokens.check(token("read:v1"))
 
@@ -296,7 +298,9 @@ def test_a_secret_that_cannot_be_read() -> None:
 )
 def test_issuer_and_audience_are_held_to_what_is_set(claims: dict[str, Any], reason: str) -> None:
     tokens = Tokens(
-        [SharedKeys(Kept(lambda: (SECRET.encode(),)))], issuer="https://id.example", audience="tidemark"
+        [SharedKeys(RefreshingCache(lambda: (SECRET.encode(),)))],
+        issuer="https://id.example",
+        audience="tidemark",
     )
     tokens.check(token("", iss="https://id.example", aud=["more", "tidemark"]))
     with pytest.raises(Unauthorized, match=reason):
@@ -307,7 +311,7 @@ def test_a_token_is_remembered_for_a_minute_and_never_beyond_its_end() -> None:
     """So that an append costs no signature check; so that no key outlives itself by long."""
     now = 1_900_000_000.0
     clock = [now]
-    tokens = Tokens([SharedKeys(Kept(lambda: (SECRET.encode(),)))], clock=lambda: clock[0])
+    tokens = Tokens([SharedKeys(RefreshingCache(lambda: (SECRET.encode(),)))], clock=lambda: clock[0])
     long, short = token("read:v1", exp=int(now) + 3600), token("read:v1", exp=int(now) + 10)
     assert tokens.recall(long) is None
     for each in (long, short):
@@ -320,7 +324,7 @@ def test_a_token_is_remembered_for_a_minute_and_never_beyond_its_end() -> None:
 
 
 def test_memory_for_tokens_is_bounded() -> None:
-    tokens = Tokens([SharedKeys(Kept(lambda: (SECRET.encode(),)))])
+    tokens = Tokens([SharedKeys(RefreshingCache(lambda: (SECRET.encode(),)))])
     issued = [token("", number=number) for number in range(1030)]
     for each in issued:
         tokens.check(each)

@@ -14,7 +14,7 @@ from tidemark.aws.clients import s3_client
 from tidemark.aws.s3 import Objects, Refusal, connect_objects
 from tidemark.aws.signed import Account, NoAnswer, Request
 from tidemark.local.engines import LocalServices
-from tidemark.protocol.errors import Busy, OutOfReach
+from tidemark.protocol.errors import Busy, StorageUnavailable
 
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 SLOW_DOWN = (503, b"<Error><Code>SlowDown</Code></Error>")
@@ -77,7 +77,8 @@ def test_what_may_pass_is_tried_again(passing: Answer, times: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"), [(SLOW_DOWN, Busy), (BROKEN, OutOfReach), (NoAnswer("lost"), OutOfReach)]
+    ("answer", "error"),
+    [(SLOW_DOWN, Busy), (BROKEN, StorageUnavailable), (NoAnswer("lost"), StorageUnavailable)],
 )
 def test_what_does_not_pass_is_told(answer: Answer, error: type[Exception]) -> None:
     """A client is told to come again, and nothing of what S3 said."""
@@ -88,7 +89,8 @@ def test_what_does_not_pass_is_told(answer: Answer, error: type[Exception]) -> N
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"), [(MISSING, OutOfReach), (REFUSED, OutOfReach), ((400, b"odd"), Refusal)]
+    ("answer", "error"),
+    [(MISSING, StorageUnavailable), (REFUSED, StorageUnavailable), ((400, b"odd"), Refusal)],
 )
 def test_what_will_not_pass_is_not_tried_again(answer: Answer, error: type[Exception]) -> None:
     objects, left, _ = answering(answer, OK)
@@ -108,7 +110,7 @@ def test_the_answer_comes_before_the_gateway_gives_up(seconds: float) -> None:
 
     objects = Objects(silent)
     objects.now, objects.sleep = lambda: now[0], lambda _: None
-    with pytest.raises(OutOfReach):
+    with pytest.raises(StorageUnavailable):
         objects.get("a")
     assert now[0] < 15
 

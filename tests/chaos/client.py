@@ -17,7 +17,7 @@ class NoAnswer(Exception):
     """Nobody knows whether the request was carried out."""
 
 
-class Refused(NoAnswer):
+class ProtocolError(NoAnswer):
     """The connection was not even made: it was not."""
 
 
@@ -108,7 +108,7 @@ class Client:
                 _Connection, "127.0.0.1", self._port
             )
         except OSError as failure:
-            raise Refused from failure
+            raise ProtocolError from failure
         return self._connection
 
 

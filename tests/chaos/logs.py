@@ -23,8 +23,8 @@ OUT_OF_REACH: Final = (
     "botocore.exceptions.EndpointConnectionError",
     "botocore.exceptions.ReadTimeoutError",
     "tidemark.protocol.errors.Busy",
-    "tidemark.protocol.errors.OutOfReach",
-    "tidemark.protocol.errors.Unavailable",
+    "tidemark.protocol.errors.StorageUnavailable",
+    "tidemark.protocol.errors.OutcomeUnknown",
     "tidemark.aws.signed.NoAnswer",
     "tidemark.aws.sqs.QueueUnavailable",
 )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.chaos.client import JSON, Answer, Client, NoAnswer, Refused, TimedOut
+from tests.chaos.client import JSON, Answer, Client, NoAnswer, ProtocolError, TimedOut
 from tests.chaos.recording import (
     Append,
     Outcome,
@@ -147,7 +147,7 @@ class Insisting:
                 self.scene.counts[f"{what} given up"] += 1
                 return None
             except NoAnswer as none:
-                if not isinstance(none, Refused):
+                if not isinstance(none, ProtocolError):
                     allowed |= later
                 busy_since = available_at = time.monotonic()
                 await asyncio.sleep(0.1)

@@ -12,7 +12,7 @@ from tests.support import refusal
 from tidemark.aws.breaker import PROBE_SECONDS, SILENT_SECONDS, SILENT_TRIES, Breaker, breaker_of
 from tidemark.aws.dynamodb import DynamoDB, Fault
 from tidemark.aws.signed import NoAnswer
-from tidemark.protocol.errors import Refused, StorageSilent, Unavailable
+from tidemark.protocol.errors import OutcomeUnknown, ProtocolError, StorageSilent
 
 #: Each step is (time, what happens): `s4` is the silence of a try that was sent at 4, `a` an answer.
 CASES: dict[str, tuple[list[tuple[float, str]], bool]] = {
@@ -119,7 +119,7 @@ class Service:
 def silenced() -> Service:
     service = Service()
     for _ in range(2):
-        with pytest.raises(Unavailable):
+        with pytest.raises(OutcomeUnknown):
             service.call()
     return service
 
@@ -138,7 +138,7 @@ def test_what_was_not_sent_is_told_from_what_may_have_landed() -> None:
 def test_a_probe_is_a_call_whose_outcome_is_unknown() -> None:
     service = silenced()
     service.wait(PROBE_SECONDS)
-    with pytest.raises(Unavailable):
+    with pytest.raises(OutcomeUnknown):
         service.call()
 
 
@@ -160,13 +160,13 @@ def test_answers_of_any_kind_are_no_silence(answer: tuple[int, bytes]) -> None:
     service.answer = lambda: answer
     for _ in range(20):
         service.wait(1)
-        with pytest.raises((Fault, Refused)):
+        with pytest.raises((Fault, ProtocolError)):
             service.call()
     assert not service.dynamodb.breaker.is_open
     service = silenced()
     service.answer = lambda: answer
     service.wait(PROBE_SECONDS)
-    with pytest.raises((Fault, Refused)):
+    with pytest.raises((Fault, ProtocolError)):
         service.call()
     assert not service.dynamodb.breaker.is_open
 

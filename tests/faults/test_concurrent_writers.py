@@ -16,7 +16,7 @@ import pytest
 
 from tests.support import JSON, Faults, Process, World, a_key, append_request, before
 from tidemark.http.backend import many_at_once
-from tidemark.protocol.errors import Busy, Unavailable
+from tidemark.protocol.errors import Busy, OutcomeUnknown
 from tidemark.protocol.messages import render_body
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.settings import Settings
@@ -75,7 +75,7 @@ def test_writers_in_several_processes(world: World, streams: int, faults: dict[s
         for index in range(APPENDS):
             try:
                 process.append(keys[stream], body_of(writer, index), content_type=JSON)
-            except (Busy, Unavailable):
+            except (Busy, OutcomeUnknown):
                 continue  # Not acknowledged: it may be there or not, but not twice.
             acknowledged[stream].add((writer, index))
 
@@ -103,7 +103,7 @@ def test_producers_that_retry_until_acknowledged(world: World, faults: dict[str,
                     claim = (f"producer-{writer}", 0, index)
                     process.append(key, body_of(writer, index), content_type=JSON, claim=claim)
                     break
-                except (Busy, Unavailable):
+                except (Busy, OutcomeUnknown):
                     continue
             else:
                 raise AssertionError("never acknowledged")
@@ -131,7 +131,7 @@ def test_group_commit(world: World, faults: dict[str, float], way: str) -> None:
             request = append_request(body_of(writer, index), content_type=JSON)
             try:
                 outcome = await backend.append(key, request)
-            except (Busy, Unavailable):
+            except (Busy, OutcomeUnknown):
                 continue
             acknowledged.add((writer, index))
             offsets.append(outcome.next_offset)

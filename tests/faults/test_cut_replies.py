@@ -26,7 +26,7 @@ from tidemark.aws.signed import Account, BlockingHttp, Http, NoAnswer, Request, 
 from tidemark.local.engines import LocalServices
 from tidemark.local.on_loop.greenlets import run_in_steps
 from tidemark.local.on_loop.http import LoopHttp
-from tidemark.protocol.errors import Damaged, OutOfReach, Unavailable
+from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 
 KEY = {"pk": {"S": "a"}, "sk": {"S": "b"}}
 OTHER = {"pk": {"S": "a"}, "sk": {"S": "c"}}
@@ -248,7 +248,7 @@ def test_another_body_of_the_right_length_is_no_answer_of_dynamodb(
     with tables.spoiling(spoiled_once(checksum(CHANGES[change]))) as seen:
         assert result_of(client, operation, arguments) == expected
     assert len(seen) == 2
-    with tables.spoiling(always(checksum(CHANGES[change]))) as seen, pytest.raises(Unavailable):
+    with tables.spoiling(always(checksum(CHANGES[change]))) as seen, pytest.raises(OutcomeUnknown):
         client.call(operation, arguments)
     assert len(seen) == 6
 
@@ -346,7 +346,7 @@ def test_another_object_is_no_answer_of_s3(client: Client, bucket: Proxy, change
     with bucket.spoiling(spoiled_once(OBJECT_CHANGES[change])) as seen:
         assert client.run(lambda: client.objects.get("there")) == OBJECT
     assert len(seen) == 2
-    with bucket.spoiling(always(OBJECT_CHANGES[change])), pytest.raises(OutOfReach):
+    with bucket.spoiling(always(OBJECT_CHANGES[change])), pytest.raises(StorageUnavailable):
         client.run(lambda: client.objects.get("there"))
 
 
@@ -381,7 +381,7 @@ def test_an_object_is_stored_once_s3_names_its_tag(
     with bucket.spoiling(spoiled_once(change)) as seen:
         client.run(lambda: client.objects.put("stored", OBJECT))
     assert len(seen) == 2
-    with bucket.spoiling(always(change)), pytest.raises(OutOfReach):
+    with bucket.spoiling(always(change)), pytest.raises(StorageUnavailable):
         client.run(lambda: client.objects.put("stored", OBJECT))
 
 

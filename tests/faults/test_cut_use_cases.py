@@ -35,11 +35,11 @@ from tidemark.protocol.errors import (
     BucketNotFound,
     Busy,
     Conflict,
-    OutOfReach,
-    Refused,
+    OutcomeUnknown,
+    ProtocolError,
+    StorageUnavailable,
     StreamGone,
     StreamNotFound,
-    Unavailable,
 )
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
@@ -60,7 +60,7 @@ from tidemark.service.upload_snapshot import begin_upload
 
 LARGE: Final = b"large " * (INLINE_BYTES // 6 + 1)
 #: What a client may be told: try again.
-UNKNOWN: Final = (Unavailable, OutOfReach, Busy)
+UNKNOWN: Final = (OutcomeUnknown, StorageUnavailable, Busy)
 GONE: Final = (StreamNotFound, StreamGone)
 
 
@@ -191,9 +191,9 @@ class Case:
     arrange: Callable[[Stores, StreamKey], Any]
     act: Callable[[Stores, StreamKey, Any], Any]
     expect: Callable[[Stores, StreamKey, Any, Any], None]
-    settled: tuple[type[Refused], ...] = ()
+    settled: tuple[type[ProtocolError], ...] = ()
     #: The same, to whoever has asked once: the call was repeated underneath, and met itself.
-    settled_at_once: tuple[type[Refused], ...] = ()
+    settled_at_once: tuple[type[ProtocolError], ...] = ()
     warm: bool = False
     samples: Samples = positions
 
@@ -237,7 +237,7 @@ def creates(**asked: Any) -> Callable[..., Any]:
 def appends(body: bytes, **asked: Any) -> Callable[..., Any]:
     def act(stores: Stores, key: StreamKey, _: Any) -> Any:
         (answer,) = append(stores, key, [append_request(body, **asked)])
-        if isinstance(answer, Refused):
+        if isinstance(answer, ProtocolError):
             raise answer
         return answer
 
@@ -262,7 +262,7 @@ CASES["append and close"] = Case(
 
 def eight_others(stores: Stores, key: StreamKey) -> None:
     requests = [append_request(b"o", claim=(f"other-{number}", 0, 0)) for number in range(8)]
-    assert not [answer for answer in append(stores, key, requests) if isinstance(answer, Refused)]
+    assert not [answer for answer in append(stores, key, requests) if isinstance(answer, ProtocolError)]
 
 
 def a_full_batch(stores: Stores, key: StreamKey) -> None:
@@ -619,16 +619,16 @@ def play(scene: Scene, case: Case, cutter: Cutter) -> list[Reply]:
     if case.warm:
         scene.run(lambda: load_known(stores, key))
     with scene.spoiled(cutter):
-        is_known, result = attempt(scene, lambda: case.act(stores, key, context), case.settled_at_once)
-    if not is_known:
-        is_known, result = attempt(scene, lambda: case.act(stores, key, context), case.settled)
-        assert is_known, "nothing is in its way any more"
+        outcome_known, result = attempt(scene, lambda: case.act(stores, key, context), case.settled_at_once)
+    if not outcome_known:
+        outcome_known, result = attempt(scene, lambda: case.act(stores, key, context), case.settled)
+        assert outcome_known, "nothing is in its way any more"
     case.expect(scene.direct(), key, context, result)
     return cutter.seen
 
 
 def attempt(
-    scene: Scene, act: Callable[[], Any], settled: tuple[type[Refused], ...] = ()
+    scene: Scene, act: Callable[[], Any], settled: tuple[type[ProtocolError], ...] = ()
 ) -> tuple[bool, Any]:
     try:
         return True, scene.run(act)

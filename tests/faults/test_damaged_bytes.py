@@ -23,7 +23,7 @@ from tidemark.log.read import load_last
 from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch
 from tidemark.log.schema import log_pk
-from tidemark.protocol.errors import Damaged, OutOfReach
+from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
@@ -196,7 +196,7 @@ def test_a_size_is_never_half_a_number(bucket: tuple[Process, Proxy]) -> None:
     positions = list(cuts(proxy, lambda: process.stores.blobs.size("a"), 7))
     assert len(positions) > 50
     for _ in cuts(proxy, lambda: process.stores.blobs.size("a"), 7):
-        with pytest.raises(OutOfReach):
+        with pytest.raises(StorageUnavailable):
             process.stores.blobs.size("a")
     assert process.stores.blobs.size("a") == 1234
     process.stores.blobs.put("empty", b"")
@@ -208,10 +208,10 @@ def test_a_deletion_counts_once_s3_has_said_so(bucket: tuple[Process, Proxy]) ->
     """The janitor forgets what it believes to be deleted."""
     process, proxy = bucket
     for _ in cuts(proxy, lambda: process.stores.blobs.delete("a"), 9):
-        with pytest.raises(OutOfReach):
+        with pytest.raises(StorageUnavailable):
             process.stores.blobs.delete("a")
     for _ in cuts(proxy, lambda: process.stores.blobs.delete_prefix("log/"), 9):
-        with pytest.raises(OutOfReach):
+        with pytest.raises(StorageUnavailable):
             process.stores.blobs.delete_prefix("log/")
 
 
@@ -222,7 +222,7 @@ def test_a_deletion_that_failed_in_part_has_failed(bucket: tuple[Process, Proxy]
     def failed(reply: Reply) -> Sent:
         return Sent(reply.with_body(b"<DeleteResult>" + error + b"</DeleteResult>").raw)
 
-    with proxy.spoiling(failed), pytest.raises(OutOfReach) as raised:
+    with proxy.spoiling(failed), pytest.raises(StorageUnavailable) as raised:
         process.stores.blobs.delete("a")
     assert isinstance(raised.value.__cause__, ClientError)
 
@@ -244,7 +244,7 @@ def test_a_composition_is_whole_or_not_there(
     for number, reply in enumerate(list(seen)):
         for position in range(0, len(reply.raw), max(60, len(reply.raw) // 10)):
             process.stores.blobs.delete("composed")
-            with proxy.spoiling(cut_one(number, position)), suppress(OutOfReach):
+            with proxy.spoiling(cut_one(number, position)), suppress(StorageUnavailable):
                 process.stores.blobs.compose("composed", wanted)
             assert process.stores.blobs.size("composed") in {None, len(data) + 2}
             process.stores.blobs.compose("composed", wanted)
@@ -295,7 +295,7 @@ def test_nothing_is_composed_of_another_object(
         changed = reply.with_body(body)
         return Sent((changed if checksum else changed.with_header("x-amz-checksum-crc32", None)).raw)
 
-    with proxy.spoiling(spoil), pytest.raises(OutOfReach):
+    with proxy.spoiling(spoil), pytest.raises(StorageUnavailable):
         process.stores.blobs.compose("composed", Composition("text/plain", b"<", "source", 5000, b">"))
 
 
@@ -303,7 +303,7 @@ def test_an_error_that_breaks_off_is_out_of_reach(bucket: tuple[Process, Proxy])
     """botocore reads the body of an error elsewhere than all others."""
     process, proxy = bucket
     for _ in cuts(proxy, lambda: process.stores.blobs.size("nothing"), 23):
-        with pytest.raises(OutOfReach):
+        with pytest.raises(StorageUnavailable):
             process.stores.blobs.size("nothing")
 
 

@@ -29,9 +29,9 @@ from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import (
     BucketNotFound,
     Busy,
-    Refused,
+    OutcomeUnknown,
+    ProtocolError,
     StreamNotFound,
-    Unavailable,
     UploadNotFound,
 )
 from tidemark.protocol.expiry import Expiry
@@ -91,7 +91,7 @@ class Life:
                     reading = read(reader.stores, key, start)
                     data, start = data + reading.data, reading.page.end
                 seen.append((known.record.incarnation, known.tail, data, folded))
-            except Refused as refusal:
+            except ProtocolError as refusal:
                 seen.append(refusal.status)
         if "bucket" in self.notes:
             try:
@@ -350,7 +350,7 @@ def test_a_creation_does_not_say_200_where_its_own_stream_may_have_been_replaced
         rival.create(life.key)
 
     lose_the_reply(life, "PutItem", replace_it)
-    with pytest.raises(Unavailable):
+    with pytest.raises(OutcomeUnknown):
         life.process.create(life.key)
 
 

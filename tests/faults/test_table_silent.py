@@ -15,7 +15,7 @@ from tests.support import refusal
 from tidemark.aws.dynamodb import DynamoDB, Fault
 from tidemark.aws.signed import BlockingHttp, NoAnswer, Request
 from tidemark.local.engines import LocalServices
-from tidemark.protocol.errors import OutOfReach, Unavailable
+from tidemark.protocol.errors import OutcomeUnknown, StorageUnavailable
 from tidemark.settings import Settings
 
 _serial = itertools.count()
@@ -167,7 +167,7 @@ class Silence:
 def test_the_answer_comes_before_the_gateway_gives_up(seconds: float) -> None:
     """Connecting and reading have two and five seconds: a gateway that waits for thirty hears from us."""
     silence = Silence(seconds)
-    with pytest.raises(Unavailable):
+    with pytest.raises(OutcomeUnknown):
         silence.dynamodb.call("GetItem", {})
     assert silence.now < 15
     assert silence.calls > 1 or seconds > 6
@@ -177,13 +177,13 @@ def test_the_answer_comes_before_the_gateway_gives_up(seconds: float) -> None:
     ("answers", "expected"),
     [
         ([THROTTLED] * 6, "ThrottlingException"),
-        ([(500, b"{}"), *[THROTTLED] * 5], Unavailable),
-        ([THROTTLED, (500, b"{}"), *[THROTTLED] * 4], Unavailable),
+        ([(500, b"{}"), *[THROTTLED] * 5], OutcomeUnknown),
+        ([THROTTLED, (500, b"{}"), *[THROTTLED] * 4], OutcomeUnknown),
         ([THROTTLED, refusal("ConditionalCheckFailedException")], "ConditionalCheckFailedException"),
         ([(500, b"{}"), refusal("ConditionalCheckFailedException")], "ConditionalCheckFailedException"),
-        ([refusal("AccessDeniedException")], OutOfReach),
-        ([THROTTLED, refusal("AccessDeniedException")], OutOfReach),
-        ([(500, b"{}"), refusal("AccessDeniedException")], Unavailable),
+        ([refusal("AccessDeniedException")], StorageUnavailable),
+        ([THROTTLED, refusal("AccessDeniedException")], StorageUnavailable),
+        ([(500, b"{}"), refusal("AccessDeniedException")], OutcomeUnknown),
         ([refusal("ValidationException")], "ValidationException"),
     ],
 )
@@ -193,7 +193,7 @@ def test_what_a_row_of_answers_comes_to(
     left = list(answers)
     dynamodb = DynamoDB(lambda *_: left.pop(0))
     dynamodb.sleep = lambda _: None
-    with pytest.raises((Fault, OutOfReach, Unavailable)) as raised:
+    with pytest.raises((Fault, StorageUnavailable, OutcomeUnknown)) as raised:
         dynamodb.call("PutItem", {})
     assert left == []
     assert expected == (raised.value.code if isinstance(raised.value, Fault) else type(raised.value))

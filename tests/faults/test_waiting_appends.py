@@ -17,12 +17,12 @@ from tidemark.local.on_loop.stores import Concurrently, sleep
 from tidemark.log.table import Table
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import (
-    OutOfReach,
-    Refused,
+    OutcomeUnknown,
+    ProtocolError,
     SequenceGap,
     StorageSilent,
+    StorageUnavailable,
     StreamClosed,
-    Unavailable,
 )
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.group_commit import TURN_SECONDS, ClientLeft, GroupCommit
@@ -30,7 +30,7 @@ from tidemark.service.group_commit import TURN_SECONDS, ClientLeft, GroupCommit
 #: A gateway gives up at thirty.
 BOUND_SECONDS = 25.0
 LARGE = 70_000
-NOT_WRITTEN = (OutOfReach, StorageSilent)
+NOT_WRITTEN = (StorageUnavailable, StorageSilent)
 
 
 @dataclass
@@ -71,11 +71,13 @@ class Scene:
 
         return self.runner.run(running())
 
-    async def append(self, key: StreamKey, body: bytes, left: Any = None, **asked: Any) -> Outcome | Refused:
+    async def append(
+        self, key: StreamKey, body: bytes, left: Any = None, **asked: Any
+    ) -> Outcome | ProtocolError:
         request = append_request(body, content_type=TEXT, **asked)
         try:
             return await self.group_commit.append(key, request, left)
-        except Refused as refusal:
+        except ProtocolError as refusal:
             return refusal
 
     def read(self, key: StreamKey) -> bytes:
@@ -111,7 +113,7 @@ def test_half_a_minute_of_silence(scene: Scene, streams: int, lands: bool) -> No
     """Every append is answered in time. What is acknowledged is in the log once, what "was not
     written" is not there, and a second after storage is back appends are accepted again."""
     keys = [scene.create() for _ in range(streams)]
-    answers: dict[tuple[StreamKey, bytes], Outcome | Refused] = {}
+    answers: dict[tuple[StreamKey, bytes], Outcome | ProtocolError] = {}
     took: list[float] = []
     first_success = 0.0
     silence, back = 2.0, 32.0
@@ -150,11 +152,11 @@ def test_half_a_minute_of_silence(scene: Scene, streams: int, lands: bool) -> No
         elif isinstance(answer, NOT_WRITTEN):
             assert count == 0, (body, answer)
         else:
-            assert isinstance(answer, Unavailable)
+            assert isinstance(answer, OutcomeUnknown)
             assert count <= 1
     kinds = {type(answer) for answer in answers.values()}
-    assert kinds == {Outcome, Unavailable, OutOfReach, StorageSilent} or streams > 1
-    assert kinds >= {Outcome, Unavailable, StorageSilent}
+    assert kinds == {Outcome, OutcomeUnknown, StorageUnavailable, StorageSilent} or streams > 1
+    assert kinds >= {Outcome, OutcomeUnknown, StorageSilent}
     assert len(scene.storage.sent) < 1500, "the silence is not asked by every append"
 
 
@@ -168,9 +170,9 @@ def test_those_behind_a_silent_write_fail_with_it(scene: Scene) -> None:
         sent = asyncio.create_task(scene.append(key, b"sent"))
         await asyncio.sleep(3)
         waiting = [asyncio.create_task(scene.append(key, b"waiting")) for _ in range(200)]
-        assert isinstance(await sent, Unavailable)
+        assert isinstance(await sent, OutcomeUnknown)
         silent_at = now()
-        assert {type(answer) for answer in await asyncio.gather(*waiting)} == {OutOfReach}
+        assert {type(answer) for answer in await asyncio.gather(*waiting)} == {StorageUnavailable}
         assert now() == silent_at
 
     scene.run(play())
@@ -186,7 +188,7 @@ def test_an_append_does_not_wait_for_its_turn_for_ever(scene: Scene) -> None:
         sent = asyncio.create_task(scene.append(key, b"sent"))
         await asyncio.sleep(1)
         began = now()
-        assert isinstance(await scene.append(key, b"late"), OutOfReach)
+        assert isinstance(await scene.append(key, b"late"), StorageUnavailable)
         assert now() - began == pytest.approx(TURN_SECONDS)
         assert isinstance(await sent, Outcome)
 
@@ -293,8 +295,8 @@ def test_a_bucket_that_is_silent_holds_up_nobody_else(scene: Scene) -> None:
         began = now()
         assert isinstance(await scene.append(key, b"small"), Outcome)
         assert now() - began < 1
-        assert isinstance(await large, OutOfReach)
-        assert isinstance(await behind, SequenceGap | OutOfReach)
+        assert isinstance(await large, StorageUnavailable)
+        assert isinstance(await behind, SequenceGap | StorageUnavailable)
         assert now() - began <= BOUND_SECONDS
 
     scene.run(play())

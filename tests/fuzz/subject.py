@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.authorization.ways import Answer
 from tidemark.protocol.bucket import Resource, parse_bucket_path
-from tidemark.protocol.errors import Refused, RetentionGone
+from tidemark.protocol.errors import ProtocolError, RetentionGone
 from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.stream_key import StreamKey, parse_plain_path
 from tidemark.service.load import load_known
@@ -66,7 +66,7 @@ class Subject:
             known = load_known(self.stores, key)
             base = known.record.base
             data = self._read(key, base) if known.tail.offset > base else b""
-        except Refused:
+        except ProtocolError:
             return None
         record = known.record
         return State(
@@ -93,7 +93,7 @@ def key_of(path: str, *, encoded: bool) -> StreamKey | None:
         if path.startswith(ROOT):
             return parse_plain_path(path.removeprefix(ROOT), encoded=encoded)
         place = parse_bucket_path(path.removeprefix("/"), encoded=encoded)
-    except Refused:
+    except ProtocolError:
         return None
     return place.key if place.stream_id else None
 

@@ -22,7 +22,7 @@ from tests.histories.history import (
 )
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.content_type import parse_content_type
-from tidemark.protocol.errors import Busy, OutOfReach, Refused, StorageSilent, Unavailable
+from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StorageSilent, StorageUnavailable
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.offset import NOW, ReadFrom
@@ -73,7 +73,7 @@ def perform_group(stores: Stores, requests: Sequence[Append], naming: Naming = s
     key = _key(requests[0].name, naming)
     try:
         answers = append(stores, key, [_append_request(request) for request in requests])
-    except Refused as refusal:
+    except ProtocolError as refusal:
         answers = [refusal] * len(requests)
     return [_answer(partial(_append_answer, answer)) for answer in answers]
 
@@ -81,15 +81,15 @@ def perform_group(stores: Stores, requests: Sequence[Append], naming: Naming = s
 def _answer(call: Callable[[], Answer]) -> Answer | None:
     try:
         return call()
-    except Unavailable:
+    except OutcomeUnknown:
         return None
-    except (Busy, OutOfReach, StorageSilent) as refusal:
+    except (Busy, StorageUnavailable, StorageSilent) as refusal:
         raise NotCarriedOut(type(refusal).__name__) from refusal
-    except Refused as refusal:
+    except ProtocolError as refusal:
         return _refusal(refusal)
 
 
-def _refusal(refusal: Refused) -> Answer:
+def _refusal(refusal: ProtocolError) -> Answer:
     name = type(refusal).__name__
     number = refusal.headers.get(_NUMBERS.get(name, ""))
     return Answer(name, None if number is None else int(number))
@@ -131,8 +131,8 @@ def _append_request(request: Append) -> AppendRequest:
     return AppendRequest(content_type, request.body, request.close, request.seq, claim)
 
 
-def _append_answer(answer: Outcome | Refused) -> Answer:
-    if isinstance(answer, Refused):
+def _append_answer(answer: Outcome | ProtocolError) -> Answer:
+    if isinstance(answer, ProtocolError):
         raise answer
     return Answer(_APPENDED[answer.kind], answer.next_offset, answer.closed)
 

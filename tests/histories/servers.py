@@ -28,7 +28,7 @@ from tests.support import Process, World, conflict, make_world, refusal
 from tidemark.aws.signed import NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 from tidemark.service.stores import Stores
 
 #: Time stands still here, so nothing expires: that is the simulation's part.
@@ -199,5 +199,5 @@ def _fresh(process: Process) -> Stores:
 def _sweep_quietly(stores: Stores) -> None:
     try:
         sweep(stores)
-    except Refused:
+    except ProtocolError:
         return

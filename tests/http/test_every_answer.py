@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.http.asgi import Answer, Door
-from tidemark.protocol.errors import Busy, Refused, Unavailable
+from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError
 
 REQUEST_HEADERS = {
     "authorization",
@@ -102,8 +102,8 @@ def test_an_unexpected_fault(door: Door, path: str, caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize("asked", REQUESTS)
-@pytest.mark.parametrize("refusal", [Busy(), Unavailable()], ids=["429", "503"])
-def test_storage_that_says_no(door: Door, path: str, refusal: Refused, asked: str) -> None:
+@pytest.mark.parametrize("refusal", [Busy(), OutcomeUnknown()], ids=["429", "503"])
+def test_storage_that_says_no(door: Door, path: str, refusal: ProtocolError, asked: str) -> None:
     """A client is told that it may come again, and when."""
     broken = Broken(refusal)
     answer = ask(door.with_backend(run=broken, append=broken), path, asked)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.infra.test_template import TEMPLATE
 from tidemark.http.security.keys import SharedKeys
-from tidemark.http.security.refreshing_cache import Kept
+from tidemark.http.security.refreshing_cache import RefreshingCache
 from tidemark.http.security.tokens import Tokens
 from tidemark.protocol.authorization import Demand, Right, Target
 
@@ -91,7 +91,7 @@ def test_the_token_of_the_guide_opens_the_door() -> None:
         check=True,
         timeout=60,
     )
-    access = Tokens([SharedKeys(Kept(lambda: (SECRET.encode(),)))]).check(ran.stdout.strip())
+    access = Tokens([SharedKeys(RefreshingCache(lambda: (SECRET.encode(),)))]).check(ran.stdout.strip())
     for right in Right:
         access.check(Demand(Target("v1", "hello"), frozenset({right})))
 

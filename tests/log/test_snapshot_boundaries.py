@@ -11,7 +11,7 @@ import pytest
 from tests.buckets import accepted, key_in_new_bucket, publish, snapshot_objects, verdict
 from tests.support import HOUR_MS, JSON, World, append_request
 from tidemark.janitor.sweep import sweep
-from tidemark.protocol.errors import Malformed, OffsetBeyondTail, Refused, RetentionGone, StreamNotFound
+from tidemark.protocol.errors import Malformed, OffsetBeyondTail, ProtocolError, RetentionGone, StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.bootstrap import bootstrap
@@ -75,7 +75,7 @@ def test_an_empty_stream_has_one_boundary(world: World) -> None:
 @pytest.mark.parametrize(
     ("offset", "expected"), [(4, RetentionGone), (5, RetentionGone), (99, OffsetBeyondTail), (7, Malformed)]
 )
-def test_the_order_of_refusals(world: World, offset: int, expected: type[Refused]) -> None:
+def test_the_order_of_refusals(world: World, offset: int, expected: type[ProtocolError]) -> None:
     """5 is a message's end too, but lies below what is retained."""
     process = world.process()
     key = key_in_new_bucket(process)
@@ -91,7 +91,7 @@ def test_nothing_is_stored_for_a_publish_that_is_refused(world: World) -> None:
     key = key_in_new_bucket(process)
     process.create(key, body=b"12345")
     for offset in (3, 99):
-        with pytest.raises(Refused):
+        with pytest.raises(ProtocolError):
             publish(process, key, offset)
     assert snapshot_objects(process, world, key) == []
 

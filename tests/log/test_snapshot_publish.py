@@ -14,7 +14,13 @@ from tidemark.log import snapshots
 from tidemark.log.records import StreamRecord
 from tidemark.log.table import Write
 from tidemark.protocol.content_type import parse_content_type
-from tidemark.protocol.errors import Refused, RetentionGone, SnapshotNeeded, SnapshotNotFound, StreamNotFound
+from tidemark.protocol.errors import (
+    ProtocolError,
+    RetentionGone,
+    SnapshotNeeded,
+    SnapshotNotFound,
+    StreamNotFound,
+)
 from tidemark.protocol.expiry import Expiry
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.delete import delete
@@ -91,7 +97,7 @@ def test_racing_publishers_leave_the_highest(world: World) -> None:
     processes[0].create(key)
     for _ in range(4):
         processes[0].append(key, b"x")
-    refused: list[Refused] = []
+    refused: list[ProtocolError] = []
 
     def run(process: Process, offset: int) -> None:
         try:

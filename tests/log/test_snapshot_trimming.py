@@ -8,7 +8,7 @@ from tests.buckets import batch_starts, key_in_new_bucket, objects, publish, rec
 from tests.support import HOUR_MS, MINUTE_MS, Process, World, append_request, before
 from tidemark.blobs.store import snapshot_prefix
 from tidemark.janitor.sweep import sweep
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service import publish_snapshot as publishing
 from tidemark.service.append import INLINE_BYTES, append
@@ -53,7 +53,7 @@ def test_trimming_keeps_what_is_retained_and_the_last_batch(world: World) -> Non
     fresh = world.process()
     assert load_known(fresh.stores, key).tail.offset == tail
     assert fresh.append(key, b"ef", claim=("p", 1, 0)).next_offset == tail, "still a duplicate"
-    with pytest.raises(Refused):
+    with pytest.raises(ProtocolError):
         fresh.append(key, b"gh", seq="a")
     assert fresh.append(key, b"gh", seq="t").next_offset == tail + 2
 

@@ -23,7 +23,7 @@ from tests.properties.play import play
 from tests.support import BYTES, HOUR_MS, JSON, Process, World, append_request
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
-from tidemark.protocol.errors import Refused, RetentionGone
+from tidemark.protocol.errors import ProtocolError, RetentionGone
 from tidemark.protocol.multipart import Part, part_bytes
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service import bootstrap as bootstrapping
@@ -64,7 +64,7 @@ class Histories(RuleBasedStateMachine):
         written = [b'"' + each + b'"' for each in written] if self.content_type is JSON else written
         requests = [append_request(each, content_type=self.content_type) for each in written]
         for group in [requests] if grouped else [[each] for each in requests]:
-            assert not any(isinstance(answer, Refused) for answer in append(stores, self.key, group))
+            assert not any(isinstance(answer, ProtocolError) for answer in append(stores, self.key, group))
         self.messages += written
 
     @rule(process=who, place=st.integers(0, 200), beside=st.integers(-1, 2))
@@ -76,7 +76,7 @@ class Histories(RuleBasedStateMachine):
         folded = self.messages[: self.ends.index(offset)] if offset in self.ends else []
         try:
             publish(self.processes[process], self.key, offset, orjson.dumps([m.decode() for m in folded]))
-        except Refused as refusal:
+        except ProtocolError as refusal:
             assert refusal.status == self.expected_status(offset)
         else:
             assert self.expected_status(offset) == 204

@@ -15,7 +15,7 @@ from tests.properties.play import bodies, play
 from tests.support import HOUR_MS, Faults, World, a_key, items_left
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.load import load_known
@@ -62,7 +62,7 @@ class Forks(RuleBasedStateMachine):
         model = self.models.get(name)
         try:
             made = self.processes[process].create(self.keys[name], body=body)
-        except Refused as refusal:
+        except ProtocolError as refusal:
             assert refusal.status == 409
             assert model is not None
             assert model.deleted or model.source is not None
@@ -77,7 +77,7 @@ class Forks(RuleBasedStateMachine):
         offset = int(len(origin.data) * share) if origin else 0
         try:
             made = self.processes[process].fork(self.keys[name], self.keys[source], offset)
-        except Refused as refusal:
+        except ProtocolError as refusal:
             assert refusal.status in {400, 404, 409}
             assert name == source or target is not None or origin is None or origin.deleted
             return
@@ -93,7 +93,7 @@ class Forks(RuleBasedStateMachine):
     def append(self, name: str, process: int, body: bytes) -> None:
         try:
             self.processes[process].append(self.keys[name], body)
-        except Refused as refusal:
+        except ProtocolError as refusal:
             assert refusal.status == self.status(name)
             return
         assert self.status(name) == 200
@@ -104,7 +104,7 @@ class Forks(RuleBasedStateMachine):
         expected = self.status(name)
         try:
             delete(self.processes[process].stores, self.keys[name])
-        except Refused as refusal:
+        except ProtocolError as refusal:
             assert refusal.status == expected
             return
         assert expected == 200
@@ -131,7 +131,7 @@ class Forks(RuleBasedStateMachine):
             model = self.models.get(name)
             try:
                 record = load_known(reader.stores, key).record
-            except Refused as refusal:
+            except ProtocolError as refusal:
                 assert refusal.status == self.status(name)
                 continue
             assert model is not None
@@ -146,7 +146,7 @@ class Forks(RuleBasedStateMachine):
         for key in self.keys.values():
             try:
                 delete(process.stores, key)
-            except Refused:
+            except ProtocolError:
                 continue
         for _ in range(2):
             self.world.clock.advance(2 * HOUR_MS)

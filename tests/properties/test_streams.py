@@ -22,7 +22,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import Expiry
 from tidemark.service.delete import delete
 from tidemark.service.load import load_known
@@ -162,7 +162,7 @@ class Streams(RuleBasedStateMachine):
             made = self.processes[process].create(
                 self.keys[name], content_type=content_type, expiry=expiry, closed=closed, body=body
             )
-        except Refused as refusal:
+        except ProtocolError as refusal:
             assert refusal.status == 409
             assert existing is not None
             same = (existing.content_type.essence, existing.ttl, existing.closed)
@@ -202,7 +202,7 @@ class Streams(RuleBasedStateMachine):
         answer = self._append(
             name, process, body, content_type=content_type, close=close, seq=seq, claim=claim
         )
-        if isinstance(answer, Refused):
+        if isinstance(answer, ProtocolError):
             assert answer.status == expected
             return
         assert model is not None
@@ -215,10 +215,10 @@ class Streams(RuleBasedStateMachine):
             assert answer.producer is not None
             assert (answer.producer.epoch, answer.producer.seq) == model.producers[claim[0]]
 
-    def _append(self, name: str, process: int, body: bytes, **asked: Any) -> Outcome | Refused:
+    def _append(self, name: str, process: int, body: bytes, **asked: Any) -> Outcome | ProtocolError:
         try:
             return self.processes[process].append(self.keys[name], body, **asked)
-        except Refused as refusal:
+        except ProtocolError as refusal:
             return refusal
 
     @rule(name=names, process=who, place=st.integers(0, 60), beyond=st.integers(-1, 2))
@@ -230,7 +230,7 @@ class Streams(RuleBasedStateMachine):
             start = max(0, model.ends[place % len(model.ends)] + beyond)
         try:
             reading = read(self.processes[process].stores, self.keys[name], start)
-        except Refused as refusal:
+        except ProtocolError as refusal:
             if model is None:
                 assert refusal.status == 404
             else:
@@ -249,7 +249,7 @@ class Streams(RuleBasedStateMachine):
         model = self.alive(name)
         try:
             known = load_known(self.processes[process].stores, self.keys[name])
-        except Refused as refusal:
+        except ProtocolError as refusal:
             assert (refusal.status, model) == (404, None)
             return
         assert model is not None
@@ -260,7 +260,7 @@ class Streams(RuleBasedStateMachine):
         model = self.alive(name)
         try:
             delete(self.processes[process].stores, self.keys[name])
-        except Refused as refusal:
+        except ProtocolError as refusal:
             assert (refusal.status, model) == (404, None)
             return
         assert model is not None

@@ -13,7 +13,7 @@ from tidemark.protocol.errors import (
     ContentTypeMismatch,
     Malformed,
     ProducerFenced,
-    Refused,
+    ProtocolError,
     SequenceGap,
     SequenceRegression,
     StreamClosed,
@@ -137,7 +137,7 @@ def check_plan(plan: Plan, group: list[Append]) -> None:
     assert plan.after.overflowed or not plan.pushed_out
 
 
-def answer_of(answer: Outcome | Refused) -> Answer:
+def answer_of(answer: Outcome | ProtocolError) -> Answer:
     if isinstance(answer, Outcome):
         producer = (answer.producer.epoch, answer.producer.seq) if answer.producer else ()
         return (answer.kind, answer.next_offset, answer.closed, *producer)

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tidemark.protocol.bucket import MAX_KEY_BYTES, Place, Resource, parse_bucket_path
-from tidemark.protocol.errors import Malformed, NothingHere, Refused, StreamNotFound
+from tidemark.protocol.errors import Malformed, ProtocolError, RouteNotFound, StreamNotFound
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_malformed(path: str) -> None:
     ],
 )
 def test_nothing_is_there(path: str) -> None:
-    with pytest.raises(NothingHere):
+    with pytest.raises(RouteNotFound):
         parse_bucket_path(path, encoded=True)
 
 
@@ -128,7 +128,7 @@ def test_both_doors_agree(stream_id: str) -> None:
     assume("/" not in stream_id)
     try:
         through_gateway = parse_bucket_path(f"tides/{stream_id}", encoded=False)
-    except Refused as refusal:
+    except ProtocolError as refusal:
         with pytest.raises(type(refusal)):
             parse_bucket_path(f"tides/{quote(stream_id, safe='')}", encoded=True)
     else:
@@ -137,5 +137,5 @@ def test_both_doors_agree(stream_id: str) -> None:
 
 @given(st.text(alphabet="%/.\0aF2etidsnaphou_ é", max_size=30), st.booleans())
 def test_nothing_but_the_protocols_own_errors(path: str, encoded: bool) -> None:
-    with contextlib.suppress(Malformed, StreamNotFound, NothingHere):
+    with contextlib.suppress(Malformed, StreamNotFound, RouteNotFound):
         parse_bucket_path(path, encoded=encoded)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tidemark.protocol import errors
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 
-CASES: list[tuple[Refused, int, dict[str, str]]] = [
+CASES: list[tuple[ProtocolError, int, dict[str, str]]] = [
     (errors.Malformed("x"), 400, {}),
     (errors.ProducerFenced(7), 403, {"Producer-Epoch": "7"}),
     (errors.StreamNotFound(), 404, {}),
     (errors.StreamGone(), 410, {}),
     (errors.BucketNotFound(), 404, {}),
     (errors.SnapshotNotFound(), 404, {}),
-    (errors.NothingHere(), 404, {}),
+    (errors.RouteNotFound(), 404, {}),
     (errors.Conflict("x"), 409, {}),
     (errors.BucketExists(), 409, {}),
     (errors.BucketNotEmpty(), 409, {}),
@@ -29,14 +29,15 @@ CASES: list[tuple[Refused, int, dict[str, str]]] = [
     (errors.PayloadTooLarge(10), 413, {}),
     (errors.TooManyMessages(10), 413, {}),
     (errors.Busy(), 429, {"Retry-After": "1"}),
-    (errors.Unavailable(), 503, {"Retry-After": "1"}),
-    (errors.OutOfReach(), 503, {"Retry-After": "5"}),
+    (errors.OutcomeUnknown(), 503, {"Retry-After": "1"}),
+    (errors.StorageUnavailable(), 503, {"Retry-After": "5"}),
     (errors.Damaged(), 503, {"Retry-After": "5"}),
+    (errors.StorageSilent(), 503, {"Retry-After": "1"}),
 ]
 
 
 @pytest.mark.parametrize(("error", "status", "headers"), CASES, ids=lambda case: type(case).__name__)
-def test_status_and_headers(error: Refused, status: int, headers: dict[str, str]) -> None:
+def test_status_and_headers(error: ProtocolError, status: int, headers: dict[str, str]) -> None:
     assert (error.status, error.headers) == (status, headers)
     assert error.message
     assert str(error) == error.message
@@ -47,6 +48,6 @@ def test_every_refusal_is_in_the_table() -> None:
     declared = {
         value
         for value in vars(errors).values()
-        if isinstance(value, type) and issubclass(value, Refused) and value is not Refused
+        if isinstance(value, type) and issubclass(value, ProtocolError) and value is not ProtocolError
     }
     assert declared == {type(error) for error, _, _ in CASES}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.protocol.errors import Malformed, ProducerFenced, Refused, SequenceGap
-from tidemark.protocol.producer import Claim, ProducerState, is_duplicate, parse_claim
+from tidemark.protocol.errors import Malformed, ProducerFenced, ProtocolError, SequenceGap
+from tidemark.protocol.producer import Claim, ProducerState, check_producer, parse_claim
 
 MAX = str(2**53 - 1)
 
@@ -79,7 +79,7 @@ STATE = ProducerState("p", epoch=5, seq=10, end=100)
     ],
 )
 def test_accepted(state: ProducerState | None, epoch: int, seq: int, duplicate: bool) -> None:
-    assert is_duplicate(state, Claim("p", epoch, seq)) is duplicate
+    assert check_producer(state, Claim("p", epoch, seq)) is duplicate
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_accepted(state: ProducerState | None, epoch: int, seq: int, duplicate: 
     ],
 )
 def test_refused(
-    state: ProducerState | None, epoch: int, seq: int, refusal: type[Refused], headers: dict[str, str]
+    state: ProducerState | None, epoch: int, seq: int, refusal: type[ProtocolError], headers: dict[str, str]
 ) -> None:
     """The epoch is looked at before the sequence."""
     with pytest.raises(refusal) as refused:
-        is_duplicate(state, Claim("p", epoch, seq))
+        check_producer(state, Claim("p", epoch, seq))
     assert type(refused.value) is refusal
     assert refused.value.headers == headers

@@ -35,7 +35,7 @@ from tests.simulation.faults import Shares
 from tests.simulation.scheduler import Crashed, Task
 from tests.simulation.world import LATEST_ARRIVAL_MS, SimulatedWorld, small_limits
 from tidemark.janitor.sweep import sweep
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stores import Stores
 from tidemark.service.upload_snapshot import begin_upload
@@ -173,7 +173,7 @@ class _Play:
         key = _key(request.name)
         try:
             upload = self._on_a_server(lambda stores: begin_upload(stores, key, request.offset))
-        except (Refused, Crashed):
+        except (ProtocolError, Crashed):
             return request
         self._world.bucket.objects[upload.url.removeprefix("put:")] = request.body
         return replace(request, upload=str(upload.id))
@@ -263,7 +263,7 @@ def _perform_all(stores: Stores, group: Sequence[Request]) -> list[Answer | None
 
 def _sweep_quietly(stores: Stores) -> None:
     """What stops a run of the janitor is still due the next time."""
-    with suppress(Refused):
+    with suppress(ProtocolError):
         sweep(stores)
 
 

@@ -12,7 +12,7 @@ from tests.buckets import new_bucket
 from tests.support import HOUR_MS, Process, World, a_key, before
 from tidemark.aws.signed import NoAnswer
 from tidemark.janitor.sweep import sweep
-from tidemark.protocol.errors import BucketNotEmpty, StreamGone, StreamNotFound, Unavailable
+from tidemark.protocol.errors import BucketNotEmpty, OutcomeUnknown, StreamGone, StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
@@ -116,7 +116,7 @@ def test_a_bucket_whose_deletion_was_refused_is_not_deleted_later(world: World) 
     held, refused = HeldBack(process), True
     try:
         delete_bucket(process.stores, bucket)
-    except Unavailable:
+    except OutcomeUnknown:
         refused = False
     except BucketNotEmpty:
         pass
@@ -141,7 +141,7 @@ def test_the_deletion_of_a_bucket_whose_reply_was_lost_has_happened(world: World
         return answer
 
     process.dynamodb.send, process.dynamodb.sleep = losing, lambda _: None
-    with suppress(Unavailable):
+    with suppress(OutcomeUnknown):
         delete_bucket(process.stores, bucket)
     assert lost
 
@@ -156,7 +156,7 @@ def test_a_creation_that_lost_a_race_is_not_carried_out_after_the_winner_is_dele
     held = HeldBack(process)
     for operation in ("PutItem", "TransactWriteItems"):
         before_call(process, operation, 2, lambda: rival.create(key, body=b"winner"))
-    with suppress(Unavailable):
+    with suppress(OutcomeUnknown):
         assert not process.create(key, body=body).is_new
     world.clock.advance(1)
     delete(rival.stores, key)

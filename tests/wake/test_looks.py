@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.wake.single_flight import SharedLooks
+from tidemark.wake.single_flight import SingleFlight
 
 
 class Calls:
@@ -26,8 +26,8 @@ class Calls:
         return call()
 
 
-def looks(run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> SharedLooks:
-    return SharedLooks(run)
+def looks(run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> SingleFlight:
+    return SingleFlight(run)
 
 
 def test_those_who_ask_at_once_share_one_call() -> None:

@@ -25,10 +25,10 @@ from tidemark.aws.signed import (
     Service,
     Silent,
     guarded,
-    persist,
+    retry,
     timed,
 )
-from tidemark.protocol.errors import OutOfReach, StorageSilent, Unavailable
+from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
 
 Send = Callable[[str, bytes], tuple[int, bytes]]
 """Carries one operation and its JSON to DynamoDB, and brings back status and JSON.
@@ -76,7 +76,7 @@ class Fault(Failure):
     def __init__(self, status: int, answer: dict[str, Any]) -> None:
         self.status = status
         self.answer = answer
-        self.is_known = status < 500
+        self.outcome_known = status < 500
         self.code: str = str(answer.get("__type", "")).rpartition("#")[2]
         super().__init__(f"{self.code} ({status}): {answer.get('message', answer.get('Message', ''))}")
 
@@ -87,7 +87,7 @@ class Fault(Failure):
         return reasons
 
     @property
-    def is_passing(self) -> bool:  # type: ignore[override] # told from the answer
+    def retryable(self) -> bool:  # type: ignore[override] # told from the answer
         """A transaction that another one was in the way of may pass; one whose own condition
         failed may not."""
         if self.code == "TransactionCanceledException":
@@ -106,8 +106,8 @@ class DynamoDB:
         self.now: Callable[[], float] = time.monotonic
 
     def call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Raises Fault where DynamoDB refuses, OutOfReach where it cannot be asked at all,
-        StorageSilent where it was not asked because it is known not to answer, and Unavailable where
+        """Raises Fault where DynamoDB refuses, StorageUnavailable where it cannot be asked at all,
+        StorageSilent where it was not asked because it is known not to answer, and OutcomeUnknown where
         it did not answer, once at least: the call may have been carried out.
 
         What may pass is tried again: every write here is recognised if it meets itself, so
@@ -117,7 +117,7 @@ class DynamoDB:
             arguments = arguments | {"ClientRequestToken": secrets.token_hex(18)}
         body = orjson.dumps(arguments)
         try:
-            return persist(lambda: self._once(operation, body), self.sleep, self.now)
+            return retry(lambda: self._once(operation, body), self.sleep, self.now)
         except Failure as failure:
             raise _final(failure) from failure
 
@@ -153,13 +153,13 @@ def _parse(operation: str, status: int, answer: bytes) -> dict[str, Any]:
 def _final(failure: Failure) -> Exception:
     """Throttled to the end is an answer; one silence or internal error before is none. A
     condition that fails behind a silence is: whoever set it recognises his own write."""
-    if isinstance(failure, Fault) and not failure.is_passing and failure.code not in _OUT_OF_REACH:
+    if isinstance(failure, Fault) and not failure.retryable and failure.code not in _OUT_OF_REACH:
         return failure
-    if not failure.is_known:
-        return Unavailable()
+    if not failure.outcome_known:
+        return OutcomeUnknown()
     if isinstance(failure, Silent):
         return StorageSilent()
-    return OutOfReach() if isinstance(failure, Fault) and failure.code in _OUT_OF_REACH else failure
+    return StorageUnavailable() if isinstance(failure, Fault) and failure.code in _OUT_OF_REACH else failure
 
 
 def _send(http: Http, operation: str, body: bytes) -> tuple[int, bytes]:

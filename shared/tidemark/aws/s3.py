@@ -22,10 +22,10 @@ from tidemark.aws.signed import (
     Service,
     Silent,
     guarded,
-    persist,
+    retry,
     timed,
 )
-from tidemark.protocol.errors import Busy, Damaged, OutOfReach, StorageSilent
+from tidemark.protocol.errors import Busy, Damaged, StorageSilent, StorageUnavailable
 
 Send = Callable[[str, str, bytes], tuple[int, bytes]]
 """Carries one operation (`GetObject`, `PutObject`), a key and a body, and brings back status and
@@ -51,13 +51,13 @@ class Refusal(Failure):
 
     def __init__(self, operation: str, status: int, answer: bytes) -> None:
         self.status = status
-        self.is_known = status < 500
+        self.outcome_known = status < 500
         found = _CODE.search(answer)
         self.code = found[1].decode() if found else ""
         super().__init__(f"{operation}: {self.code or 'no code'} ({status})")
 
     @property
-    def is_passing(self) -> bool:  # type: ignore[override] # told from the answer
+    def retryable(self) -> bool:  # type: ignore[override] # told from the answer
         return self.status >= 500 or self.status == 429
 
 
@@ -75,7 +75,7 @@ class Objects:
         self.now: Callable[[], float] = time.monotonic
 
     def get(self, key: str, size: int | None = None) -> bytes:
-        """Raises Busy where S3 is throttled, OutOfReach where it does not answer or the object is not
+        """Raises Busy where S3 is throttled, StorageUnavailable where it does not answer or the object is not
         to be had, StorageSilent where it was not asked because it is known not to answer, and Damaged
         where the object does not have `size` bytes."""
 
@@ -92,7 +92,7 @@ class Objects:
 
     def _call(self, once: Callable[[], bytes]) -> bytes:
         try:
-            return persist(once, self.sleep, self.now)
+            return retry(once, self.sleep, self.now)
         except Failure as failure:
             raise _final(failure) from failure
 
@@ -110,12 +110,12 @@ def _final(failure: Failure) -> Exception:
     if isinstance(failure, Refusal):
         if failure.code in THROTTLED:
             return Busy()
-        if not failure.is_passing and failure.status not in CLOSED:
+        if not failure.retryable and failure.status not in CLOSED:
             return failure
     if isinstance(failure, WrongSize):
         _log.error("a stored object is damaged: %s", failure)
         return Damaged()
-    return StorageSilent() if isinstance(failure, Silent) and failure.is_known else OutOfReach()
+    return StorageSilent() if isinstance(failure, Silent) and failure.outcome_known else StorageUnavailable()
 
 
 def _send(http: Http, bucket: str, operation: str, key: str, body: bytes) -> tuple[int, bytes]:

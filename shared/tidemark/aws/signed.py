@@ -52,16 +52,16 @@ class Failure(Exception):
     """A call that has not succeeded."""
 
     #: Whether the same call may succeed a moment later.
-    is_passing = False
+    retryable = False
     #: Whether nothing was done, by this try or one before it.
-    is_known = True
+    outcome_known = True
 
 
 class NoAnswer(Failure):
     """The request may or may not have arrived: there is no reply, or none that is whole."""
 
-    is_passing = True
-    is_known = False
+    retryable = True
+    outcome_known = False
 
 
 class Silent(Failure):
@@ -149,16 +149,16 @@ def whole(request: Request, status: int, headers: Mapping[str, str], body: bytes
     return status, body
 
 
-def persist(call: Callable[[], _T], sleep: Callable[[float], None], now: Callable[[], float]) -> _T:
+def retry(call: Callable[[], _T], sleep: Callable[[float], None], now: Callable[[], float]) -> _T:
     """What `call` returns in the end. A failure that may pass is tried again, each time after a
     longer pause; raises the last one."""
-    give_up_at, is_known = now() + _PATIENCE_SECONDS, True
+    give_up_at, outcome_known = now() + _PATIENCE_SECONDS, True
     for tried in range(1, _TRIES + 1):
         try:
             return call()
         except Failure as failure:
-            is_known = failure.is_known = is_known and failure.is_known
-            if not failure.is_passing or tried == _TRIES or now() >= give_up_at:
+            outcome_known = failure.outcome_known = outcome_known and failure.outcome_known
+            if not failure.retryable or tried == _TRIES or now() >= give_up_at:
                 raise
         PROCESS.add(RETRIES)
         sleep(random.uniform(0, _FIRST_DELAY_SECONDS * 2**tried))

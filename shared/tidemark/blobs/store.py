@@ -14,7 +14,7 @@ from botocore.parsers import ResponseParserError
 
 from tidemark.aws.s3 import CLOSED, THROTTLED, Objects
 from tidemark.blobs.compose import Composition, compose
-from tidemark.protocol.errors import Busy, OutOfReach
+from tidemark.protocol.errors import Busy, StorageUnavailable
 from tidemark.protocol.offset import render_offset
 
 
@@ -138,7 +138,7 @@ class BlobStore:
         objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         answer = self._client.delete_objects(Bucket=self._bucket, Delete=objects)
         if failed := answer.get("Errors"):
-            raise OutOfReach from ClientError({"Error": failed[0]}, "DeleteObjects")
+            raise StorageUnavailable from ClientError({"Error": failed[0]}, "DeleteObjects")
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def _translated() -> Iterator[None]:
         if fault.response.get("Error", {}).get("Code") in THROTTLED:
             raise Busy from fault
         if _status(fault) >= 500 or _status(fault) in CLOSED:
-            raise OutOfReach from fault
+            raise StorageUnavailable from fault
         raise
     except (
         exceptions.ConnectionError,
@@ -160,7 +160,7 @@ def _translated() -> Iterator[None]:
         ResponseParserError,
         urllib3.exceptions.HTTPError,  # of an error's body that breaks off, which botocore leaves as it is
     ) as fault:
-        raise OutOfReach from fault
+        raise StorageUnavailable from fault
 
 
 def _status(fault: ClientError) -> int:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from tidemark.aws.sqs import Queues, receiving_client, sqs_client
 from tidemark.http.timing import timed
 from tidemark.protocol.append import Outcome
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import AppendRequest, append
 from tidemark.service.concurrency import Run
@@ -21,7 +21,7 @@ from tidemark.service.group_commit import GroupCommit, Left
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.wake.hub import Hub
-from tidemark.wake.single_flight import Look, SharedLooks
+from tidemark.wake.single_flight import Look, SingleFlight
 from tidemark.wake.wake import Wake
 
 _T = TypeVar("_T")
@@ -100,7 +100,7 @@ def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) 
 
     async def append_alone(key: StreamKey, request: AppendRequest, _left: Left | None = None) -> Outcome:
         answer = append(stores, key, [request])[0]
-        if isinstance(answer, Refused):
+        if isinstance(answer, ProtocolError):
             raise answer
         return answer
 
@@ -127,5 +127,5 @@ def many_at_once(
     made = on_loop(pool) if on_loop else None
     run_stores, run = (made.stores, made.run) if made else (stores, on_a_thread)
     group_commit = GroupCommit(run_stores, run, committed=wake.hub.ring)
-    look = SharedLooks(on_a_thread).look
+    look = SingleFlight(on_a_thread).look
     return Backend(run_stores, settings, timed(run), stores, look, timed(group_commit.append), wake, made)

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from tidemark.http.responses import absolute_url
 from tidemark.log.records import BucketRecord, Snapshot
-from tidemark.log.tails import Known
+from tidemark.log.tails import StreamHead
 from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.multipart import choose_boundary, render_multipart
@@ -54,7 +54,7 @@ def listing(bucket_id: str, asked: ListingRequest, found: Listing) -> Response:
     return JSONResponse(body, headers=_NOT_CACHED)
 
 
-def _stream(known: Known) -> dict[str, Any]:
+def _stream(known: StreamHead) -> dict[str, Any]:
     return {
         "stream_id": known.record.key.stream_id,
         "status": "Closed" if known.tail.closed else "Open",

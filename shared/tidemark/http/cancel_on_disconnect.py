@@ -15,7 +15,7 @@ class ClientGone(Exception):
     """The client has hung up before its answer was there."""
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
     """The work's result. Raises ClientGone, and then the work has been stopped."""
     working, watching = asyncio.ensure_future(work), asyncio.ensure_future(hang_up(receive))
     try:

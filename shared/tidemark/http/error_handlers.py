@@ -13,13 +13,13 @@ from starlette.responses import JSONResponse, Response
 from tidemark.http.bucket_routes import allowed_methods
 from tidemark.http.headers import METHODS, PREFLIGHT
 from tidemark.http.requests import STREAM_ROOT
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 
 _log = logging.getLogger("tidemark")
 
 
 def install(app: FastAPI) -> None:
-    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(ProtocolError, _refused)
     app.add_exception_handler(HTTPException, _not_routed)
     app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _unexpected)
@@ -34,14 +34,14 @@ def _answer(request: Request, status: int, message: str, headers: dict[str, str]
 
 
 async def _refused(request: Request, refusal: Exception) -> Response:
-    assert isinstance(refusal, Refused)
+    assert isinstance(refusal, ProtocolError)
     if refusal.status >= 500 and refusal.__cause__ is not None:
         cause = refusal.__cause__
         _log.warning("%s is answered %d: %s: %s", request.method, refusal.status, type(cause).__name__, cause)
     return refusal_answer(request, refusal)
 
 
-def refusal_answer(request: Request, refusal: Refused) -> Response:
+def refusal_answer(request: Request, refusal: ProtocolError) -> Response:
     return _answer(request, refusal.status, refusal.message, refusal.headers)
 
 
@@ -60,7 +60,7 @@ async def _not_routed(request: Request, fault: Exception) -> Response:
 def _not_allowed(request: Request) -> Response:
     try:
         allow = ", ".join(_allowed_methods(request))
-    except Refused as refusal:
+    except ProtocolError as refusal:
         return refusal_answer(request, refusal)
     message = f"{request.method} is not allowed here; allowed: {allow}"
     return _answer(request, 405, message, {"Allow": allow})

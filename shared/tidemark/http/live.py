@@ -18,7 +18,7 @@ from tidemark.log.records import StreamRecord
 from tidemark.observability.metrics import PROCESS, WAKE_SECONDS
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.cursor import decide_cursor
-from tidemark.protocol.errors import Refused, StreamNotFound
+from tidemark.protocol.errors import ProtocolError, StreamNotFound
 from tidemark.protocol.expiry import deadline_ms, is_expired
 from tidemark.protocol.sse import (
     HEARTBEAT,
@@ -314,7 +314,7 @@ async def event_stream(
                 return
             try:
                 later = await follower.next(min(deadline, time.monotonic() + HEARTBEAT_SECONDS))
-            except Refused:
+            except ProtocolError:
                 return
             if later is None:
                 if time.monotonic() >= deadline:
@@ -349,7 +349,7 @@ async def _gathered_since(backend: Backend, events: EventStream, reading: Readin
         return b""
     try:
         later = await backend.run(lambda: read_on(backend.stores, _behind(reading)))
-    except Refused:
+    except ProtocolError:
         return b""
     rendered = events.render(later, backend.stores.clock_ms()) if _is_news(later) else b""
     return rendered if len(rendered) <= room_bytes else b""

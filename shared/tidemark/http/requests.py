@@ -65,7 +65,7 @@ def parse_stream(request: Request) -> StreamKey:
 
 
 def parse_place(request: Request) -> Place:
-    """What is asked for on the bucket surface. Raises Malformed, StreamNotFound, NothingHere."""
+    """What is asked for on the bucket surface. Raises Malformed, StreamNotFound, RouteNotFound."""
     path, encoded = request_path(request.scope)
     return parse_bucket_path(path.removeprefix("/"), encoded=encoded)
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from tidemark.http.requests import ReadRequest, header, url_path
 from tidemark.log.records import StreamRecord
-from tidemark.log.tails import Known
+from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.caching import EVENT_STREAM, NO_STORE, decide_cache_control
 from tidemark.protocol.cursor import decide_cursor
@@ -58,7 +58,7 @@ def appended(asked: AppendRequest, outcome: Outcome) -> Response:
     return Response(status_code=200 if is_new_data else 204, headers=headers)
 
 
-def metadata(known: Known) -> Response:
+def metadata(known: StreamHead) -> Response:
     """§5.5. `Stream-TTL` is the window, not what is left of it."""
     expiry = known.record.expiry
     headers = {

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from tidemark.http import responses
 from tidemark.http.backend import Backend, backend_of
-from tidemark.http.cancel_on_disconnect import ClientGone, hang_up, unless_gone
+from tidemark.http.cancel_on_disconnect import ClientGone, cancel_on_disconnect, hang_up
 from tidemark.http.live import count_wake, event_stream, gathered_events, read_or_wait
 from tidemark.http.requests import (
     STREAM_ROOT,
@@ -89,7 +89,7 @@ async def _long_poll(request: Request, backend: Backend, key: StreamKey, asked: 
     began_ms = backend.stores.clock_ms()
     try:
         with PROCESS.waiting("long-poll"):
-            reading = await unless_gone(request.receive, waiting)
+            reading = await cancel_on_disconnect(request.receive, waiting)
     except ClientGone:
         return Response(status_code=204)  # For nobody.
     now_ms = backend.stores.clock_ms()

@@ -27,21 +27,21 @@ class WakeSwept:
 
 
 def sweep_wake(
-    table: Table, queues: Queues, now_ms: int, may_go_on: Callable[[], bool] = lambda: True
+    table: Table, queues: Queues, now_ms: int, has_time_left: Callable[[], bool] = lambda: True
 ) -> WakeSwept:
     """A queue that no living registration names is an orphan, once it is old enough to have
     had one. Its process, should it only have slept, makes another. Safe to repeat, and to
-    stop anywhere. Raises Busy, Unavailable, QueueUnavailable."""
+    stop anywhere. Raises Busy, OutcomeUnknown, QueueUnavailable."""
     swept = WakeSwept()
     in_use: set[str] = set()
     for waiter in all_waiters(table):
         if waiter.until_ms > now_ms:
             in_use.add(_name(waiter.queue_url))
-        elif now_ms - waiter.until_ms >= LAPSED_MS and may_go_on():
+        elif now_ms - waiter.until_ms >= LAPSED_MS and has_time_left():
             remove_lapsed(table, waiter)
             swept.waiters += 1
     for url in queues.all():
-        if not may_go_on():
+        if not has_time_left():
             break
         if _is_orphan(queues, url, in_use, now_ms):
             with suppress(QueueGone):

@@ -20,7 +20,7 @@ from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import log_pk
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.service.delete import end
-from tidemark.service.load import known_from
+from tidemark.service.load import head_from
 from tidemark.service.release import release
 from tidemark.service.stores import Stores
 
@@ -40,16 +40,16 @@ class Swept:
     orphans: int = 0
 
 
-def sweep(stores: Stores, may_go_on: Callable[[], bool] = lambda: True) -> Swept:
-    """One run over all that is due, until `may_go_on` says that time is short."""
+def sweep(stores: Stores, has_time_left: Callable[[], bool] = lambda: True) -> Swept:
+    """One run over all that is due, until `has_time_left` says that time is short."""
     swept = Swept()
     for due in due_entries(stores.table, stores.clock_ms()):
-        if not may_go_on():
+        if not has_time_left():
             break
         if due.kind is DueKind.RECLAIM:
             swept.reclaimed += _reclaim(stores, due)
         elif due.kind is DueKind.TRIM:
-            swept.trimmed += trim(stores, due, may_go_on)
+            swept.trimmed += trim(stores, due, has_time_left)
         elif due.kind in {DueKind.UPLOAD, DueKind.ORPHAN, DueKind.REMOVE}:
             removed = remove_unused(stores, due)
             swept.orphans += removed and due.blob is None
@@ -81,7 +81,7 @@ def _expire(stores: Stores, due: Due, swept: Swept) -> None:
     record = load_stream(stores.table, due.key)
     if record is not None and record.incarnation == due.incarnation and not record.deleted:
         last = load_last(stores.table, log_pk(record.key, record.incarnation))
-        known = known_from(record, last, now_ms)
+        known = head_from(record, last, now_ms)
         if not known.is_expired(now_ms):
             _postpone(stores, due, deadline_ms(record.expiry, known.touched_ms))
             swept.postponed += 1

@@ -18,7 +18,7 @@ from tidemark.service.stores import Stores
 _log = logging.getLogger("tidemark")
 
 
-def trim(stores: Stores, due: Due, may_go_on: Callable[[], bool]) -> bool:
+def trim(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
     """Remove batches below the entry's offset and the blob it names. Whether it came to the end;
     if not, the rest is still due.
 
@@ -38,7 +38,7 @@ def trim(stores: Stores, due: Due, may_go_on: Callable[[], bool]) -> bool:
                 "%s is not trimmed below %d: it is retained from %d on", due.key, due.offset, record.retained
             )
             return False
-        if due.offset and not _trim_log(stores, record, due.offset, may_go_on):
+        if due.offset and not _trim_log(stores, record, due.offset, has_time_left):
             return False
         if due.blob is not None and not _is_visible(record, due.blob):
             stores.blobs.delete(due.blob, bootstrap_blob_key(due.blob))
@@ -46,10 +46,10 @@ def trim(stores: Stores, due: Due, may_go_on: Callable[[], bool]) -> bool:
     return True
 
 
-def _trim_log(stores: Stores, record: StreamRecord, offset: int, may_go_on: Callable[[], bool]) -> bool:
+def _trim_log(stores: Stores, record: StreamRecord, offset: int, has_time_left: Callable[[], bool]) -> bool:
     """A batch goes after its blob, so that a run that stops in between finds both again."""
     for items in batches_below(stores.table, log_pk(record.key, record.incarnation), offset):
-        if not may_go_on():
+        if not has_time_left():
             return False
         blobs = [item["s"]["S"] for item in items if "s" in item]
         if blobs:

@@ -29,7 +29,7 @@ from tidemark.log.table import (
     if_never_or_ended_before,
 )
 from tidemark.protocol.bucket import LAST_CHARACTER, MAX_KEY_BYTES
-from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, Unavailable
+from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, OutcomeUnknown
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 
 #: An end mark counts nothing.
@@ -50,7 +50,7 @@ class BucketChangedLater(Exception):
 
 
 def create_bucket(table: Table, record: BucketRecord) -> None:
-    """Raises BucketExists, BucketChangedLater, Unavailable. A creation whose reply was lost meets
+    """Raises BucketExists, BucketChangedLater, OutcomeUnknown. A creation whose reply was lost meets
     itself, and has landed."""
     try:
         table.put(encode_bucket(record), if_never_or_ended_before(record.created_ms))
@@ -59,13 +59,13 @@ def create_bucket(table: Table, record: BucketRecord) -> None:
         assert existing is not None, "a refused creation names what is there"
         if is_end_mark(existing):
             if refused.maybe_landed:
-                raise Unavailable from refused
+                raise OutcomeUnknown from refused
             raise BucketChangedLater(decode_end_mark(existing).ended_ms) from refused
         found = decode_bucket(existing)
         if found.creation_id == record.creation_id:
             return
         if refused.maybe_landed and found.created_ms >= record.created_ms:
-            raise Unavailable from refused
+            raise OutcomeUnknown from refused
         raise BucketExists from refused
 
 
@@ -79,22 +79,24 @@ def load_bucket(table: Table, bucket: str) -> BucketRecord:
 
 def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
     """Put `mark` in the place of an empty bucket that was created before. Raises BucketNotEmpty,
-    BucketNotFound, BucketChangedLater, Unavailable. A deletion whose reply was lost meets its mark."""
+    BucketNotFound, BucketChangedLater, OutcomeUnknown. A deletion whose reply was lost meets its mark."""
     values = {":none": {"N": "0"}, ":ended": {"N": str(mark.ended_ms)}}
     try:
         table.put(encode_end_mark(bucket_key(bucket), mark), Condition("n = :none AND cr < :ended", values))
     except ConditionFailed as refused:
         existing = refused.existing
         if existing is None:
-            raise (Unavailable if refused.maybe_landed else BucketNotFound) from refused
+            raise (OutcomeUnknown if refused.maybe_landed else BucketNotFound) from refused
         if is_end_mark(existing):
             if decode_end_mark(existing).ended_id == mark.ended_id:
                 return
-            raise (Unavailable if refused.maybe_landed else BucketNotFound) from refused
+            raise (OutcomeUnknown if refused.maybe_landed else BucketNotFound) from refused
         found = decode_bucket(existing)
         if found.created_ms >= mark.ended_ms:
-            raise (Unavailable if refused.maybe_landed else BucketChangedLater(found.created_ms)) from refused
-        raise (Unavailable if refused.maybe_landed else BucketNotEmpty) from refused
+            raise (
+                OutcomeUnknown if refused.maybe_landed else BucketChangedLater(found.created_ms)
+            ) from refused
+        raise (OutcomeUnknown if refused.maybe_landed else BucketNotEmpty) from refused
 
 
 def count_streams(bucket: str, change: int) -> list[Write]:

@@ -27,7 +27,7 @@ from tidemark.log.table import (
     if_never_or_ended_before,
 )
 from tidemark.log.tails import RECLAIM_AFTER_MS
-from tidemark.protocol.errors import BucketNotFound, Unavailable
+from tidemark.protocol.errors import BucketNotFound, OutcomeUnknown
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
@@ -91,7 +91,7 @@ def create_stream(table: Table, creation: Creation) -> None:
         if refused.failed[0]:
             _check_created(record, refused.existing[0], maybe_landed=refused.maybe_landed)
         elif counted and refused.failed[1]:
-            raise (Unavailable if refused.maybe_landed else BucketNotFound) from refused
+            raise (OutcomeUnknown if refused.maybe_landed else BucketNotFound) from refused
         else:
             raise StreamChanged from refused
 
@@ -120,13 +120,13 @@ def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, 
         if mark.ended_id == record.incarnation:
             return
         if maybe_landed:
-            raise Unavailable
+            raise OutcomeUnknown
         raise StreamEndedLater(mark.ended_ms)
     found = decode_stream(existing)
     if found.incarnation == record.incarnation:
         return
     if maybe_landed and found.created_ms >= record.created_ms:
-        raise Unavailable
+        raise OutcomeUnknown
     raise StreamExists(found)
 
 

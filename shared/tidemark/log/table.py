@@ -196,9 +196,9 @@ def _translated() -> Iterator[None]:
 
 def _translate(fault: Fault) -> Exception:
     if fault.code == "ConditionalCheckFailedException":
-        return ConditionFailed(fault.answer.get("Item"), maybe_landed=not fault.is_known)
-    if fault.is_passing:
+        return ConditionFailed(fault.answer.get("Item"), maybe_landed=not fault.outcome_known)
+    if fault.retryable:
         return Busy()
     if fault.code == "TransactionCanceledException":
-        return TransactionRefused(fault.reasons, maybe_landed=not fault.is_known)
+        return TransactionRefused(fault.reasons, maybe_landed=not fault.outcome_known)
     return fault

@@ -22,7 +22,7 @@ RECLAIM_AFTER_MS: Final = 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class StreamHead:
     """A stream and its tail, as they were at `learned_ms`.
 
     `written_ms` is the time of the last batch; a sliding expiry counts from there too.
@@ -46,10 +46,10 @@ class TailCache:
 
     def __init__(self, capacity: int = 10_000) -> None:
         self._capacity = capacity
-        self._known: OrderedDict[StreamKey, Known] = OrderedDict()
+        self._known: OrderedDict[StreamKey, StreamHead] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, key: StreamKey, now_ms: int) -> Known | None:
+    def get(self, key: StreamKey, now_ms: int) -> StreamHead | None:
         """What is known of the stream, unless it was learned too long ago."""
         with self._lock:
             known = self._known.get(key)
@@ -61,7 +61,7 @@ class TailCache:
             self._known.move_to_end(key)
             return known
 
-    def learn(self, known: Known) -> None:
+    def learn(self, known: StreamHead) -> None:
         """Keep what was learned, unless a later tail of the same log is known already."""
         key = known.record.key
         with self._lock:
@@ -77,6 +77,6 @@ class TailCache:
             self._known.pop(key, None)
 
 
-def _is_ahead(one: Known, other: Known) -> bool:
+def _is_ahead(one: StreamHead, other: StreamHead) -> bool:
     same_log = one.record.incarnation == other.record.incarnation
     return same_log and (one.tail.offset, one.tail.closed) > (other.tail.offset, other.tail.closed)

@@ -27,7 +27,7 @@ import orjson
 from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
 from tidemark.aws.signed import Account
 from tidemark.log.schema import Item
-from tidemark.protocol.errors import OutOfReach, Unavailable
+from tidemark.protocol.errors import OutcomeUnknown, StorageUnavailable
 
 #: What one call writes at most.
 _BATCH: Final = 25
@@ -132,8 +132,10 @@ class Copy:
         while True:
             try:
                 return self._dynamodb.call(operation, arguments)
-            except (Fault, OutOfReach, Unavailable) as failure:
-                may_pass = failure.is_passing if isinstance(failure, Fault) else type(failure) is Unavailable
+            except (Fault, StorageUnavailable, OutcomeUnknown) as failure:
+                may_pass = (
+                    failure.retryable if isinstance(failure, Fault) else type(failure) is OutcomeUnknown
+                )
                 if not may_pass or self.now() >= give_up_at:
                     raise CannotCopy(f"{operation}: {failure.__cause__ or failure}") from failure
             self.sleep(_PAUSE_SECONDS)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from tidemark.protocol.errors import ProducerFenced, Refused, StreamClosed
+from tidemark.protocol.errors import ProducerFenced, ProtocolError, StreamClosed
 from tidemark.protocol.messages import NOTHING, Messages
-from tidemark.protocol.producer import Claim, ProducerState, is_duplicate
+from tidemark.protocol.producer import Claim, ProducerState, check_producer
 from tidemark.protocol.sequence import check_stream_seq
 from tidemark.protocol.tail import Tail, remember
 
@@ -25,7 +25,7 @@ class Append:
     close: bool = False
     stream_seq: str | None = None
     claim: Claim | None = None
-    fault: Refused | None = None
+    fault: ProtocolError | None = None
 
 
 class Kind(Enum):
@@ -54,7 +54,7 @@ class Plan:
 
     before: Tail
     after: Tail
-    answers: list[Outcome | Refused] = field(default_factory=list)
+    answers: list[Outcome | ProtocolError] = field(default_factory=list)
     accepted: list[Messages] = field(default_factory=list)
     pushed_out: dict[str, ProducerState] = field(default_factory=dict)
     writes: bool = False
@@ -92,7 +92,7 @@ def plan_appends(
     for append in appends:
         try:
             outcome = _decide_append(plan, append, looked_up)
-        except Refused as refusal:
+        except ProtocolError as refusal:
             plan.answers.append(refusal)
         else:
             plan.answers.append(outcome)
@@ -106,7 +106,7 @@ def _decide_append(plan: Plan, append: Append, looked_up: Mapping[str, ProducerS
         return _decide_on_closed(tail, append, state)
     if append.fault is not None:
         raise append.fault
-    if append.claim is not None and is_duplicate(state, append.claim):
+    if append.claim is not None and check_producer(state, append.claim):
         return _duplicate(tail, append.claim, state)
     check_stream_seq(tail.stream_seq, append.stream_seq)
     return _accept(plan, append)

@@ -12,7 +12,7 @@ that are not of this form belong to other services and grant nothing here. What 
 out of a scope (spaces, quotes, non-ASCII) is percent-encoded, and so is a `*` that is part
 of a name.
 
-    Refused
+    ProtocolError
     ├── Unauthorized  401  no token, or one that does not hold
     └── Forbidden     403  the stream may be read, but not this
 """
@@ -25,7 +25,7 @@ from enum import Enum
 from typing import Final
 from urllib.parse import unquote
 
-from tidemark.protocol.errors import Refused, StreamNotFound
+from tidemark.protocol.errors import ProtocolError, StreamNotFound
 
 #: Nobody gets by with more grants than this: each is looked at for every request.
 MAX_GRANTS: Final = 256
@@ -38,7 +38,7 @@ class Right(Enum):
     MANAGE = "manage"
 
 
-class Unauthorized(Refused):
+class Unauthorized(ProtocolError):
     """`message` tells the client what to mend; it never quotes the token."""
 
     status = 401
@@ -50,7 +50,7 @@ class Unauthorized(Refused):
         super().__init__(message, {"WWW-Authenticate": challenge})
 
 
-class Forbidden(Refused):
+class Forbidden(ProtocolError):
     status = 403
 
     def __init__(self, wanted: Collection[Right]) -> None:

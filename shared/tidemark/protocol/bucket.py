@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from tidemark.protocol.errors import Malformed, NothingHere, StreamNotFound
+from tidemark.protocol.errors import Malformed, RouteNotFound, StreamNotFound
 from tidemark.protocol.stream_key import RESERVED_SEGMENT, StreamKey, decode_segment
 
 #: Of a stream id, and of `{bucket}/{stream id}` together, in UTF-8.
@@ -52,7 +52,7 @@ def parse_bucket_path(path: str, *, encoded: bool) -> Place:
     """The place at `path`, the part after the root's slash.
 
     `encoded` says whether percent-encoding is still in it. Raises Malformed for an id that
-    may not be, StreamNotFound and NothingHere for a path where nothing can be.
+    may not be, StreamNotFound and RouteNotFound for a path where nothing can be.
     """
     segments = [decode_segment(segment) if encoded else segment for segment in path.split("/")]
     bucket = parse_bucket_id(segments[0])
@@ -61,7 +61,7 @@ def parse_bucket_path(path: str, *, encoded: bool) -> Place:
     stream_id = segments[1]
     if stream_id == _LISTING:
         if len(segments) > 2:
-            raise NothingHere
+            raise RouteNotFound
         return Place(Resource.LISTING, bucket)
     check_stream_id(bucket, stream_id)
     return _place_of_stream(bucket, stream_id, segments[2:])
@@ -107,4 +107,4 @@ def _place_of_stream(bucket: str, stream_id: str, rest: Sequence[str]) -> Place:
         case ["snapshot", token, "upload"]:
             return Place(Resource.UPLOAD, bucket, stream_id, token)
         case _:
-            raise NothingHere
+            raise RouteNotFound

@@ -4,13 +4,13 @@ Each error states a fact about the request or the stream. It carries the status 
 protocol names for that fact and the headers that go with it; the HTTP layer decides how
 to write it down.
 
-    Refused
+    ProtocolError
     ├── Malformed             400  the request itself is wrong
     ├── ProducerFenced        403  a newer epoch of this producer exists (§5.2.1)
     ├── StreamNotFound        404
     ├── BucketNotFound        404
     ├── SnapshotNotFound      404
-    ├── NothingHere           404  no resource has this path
+    ├── RouteNotFound         404  no resource has this path
     ├── Conflict              409
     │   ├── StreamClosed           no append after closing (§4.1)
     │   ├── ContentTypeMismatch    (§5.2)
@@ -26,8 +26,9 @@ to write it down.
     ├── PayloadTooLarge       413
     ├── TooManyMessages       413
     ├── Busy                  429  storage asks us to slow down
-    ├── Unavailable           503  storage does not answer
-    ├── OutOfReach            503  storage cannot be asked
+    ├── OutcomeUnknown        503  storage did not answer: a write may have landed
+    ├── StorageUnavailable    503  storage cannot be asked
+    ├── Damaged               503  stored bytes are not as many as the log says
     └── StorageSilent         503  storage is known not to answer, and was not asked
 """
 
@@ -38,7 +39,7 @@ from collections.abc import Mapping
 from tidemark.protocol.offset import render_offset
 
 
-class Refused(Exception):
+class ProtocolError(Exception):
     """A request that cannot be carried out; nothing has changed."""
 
     status = 400
@@ -49,11 +50,11 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
 
-class Malformed(Refused):
+class Malformed(ProtocolError):
     """The request breaks a format rule, whatever the state of the stream."""
 
 
-class StreamNotFound(Refused):
+class StreamNotFound(ProtocolError):
     """There is no such stream: never created, deleted, or expired."""
 
     status = 404
@@ -62,14 +63,14 @@ class StreamNotFound(Refused):
         super().__init__(message)
 
 
-class BucketNotFound(Refused):
+class BucketNotFound(ProtocolError):
     status = 404
 
     def __init__(self) -> None:
         super().__init__("Bucket does not exist; create it with PUT")
 
 
-class SnapshotNotFound(Refused):
+class SnapshotNotFound(ProtocolError):
     """Never published, or superseded by a later one."""
 
     status = 404
@@ -78,7 +79,7 @@ class SnapshotNotFound(Refused):
         super().__init__("The stream has no such snapshot")
 
 
-class NothingHere(Refused):
+class RouteNotFound(ProtocolError):
     """No resource has this path, whatever the method."""
 
     status = 404
@@ -87,7 +88,7 @@ class NothingHere(Refused):
         super().__init__("Nothing is here; a stream has snapshot, snapshot/{offset}[/upload] and bootstrap")
 
 
-class StreamGone(Refused):
+class StreamGone(ProtocolError):
     """Soft-deleted: the name is not free again before its last fork is gone (§4.2)."""
 
     status = 410
@@ -96,7 +97,7 @@ class StreamGone(Refused):
         super().__init__("Stream was deleted; its data is kept for the forks made of it")
 
 
-class Conflict(Refused):
+class Conflict(ProtocolError):
     """The request is well formed but contradicts the state of the stream."""
 
     status = 409
@@ -162,7 +163,7 @@ class UploadNotFound(Conflict):
         )
 
 
-class RetentionGone(Refused):
+class RetentionGone(ProtocolError):
     """Where to go on travels along; what lies before is in the snapshot."""
 
     status = 410
@@ -174,7 +175,7 @@ class RetentionGone(Refused):
         )
 
 
-class ProducerFenced(Refused):
+class ProducerFenced(ProtocolError):
     """Zombie fencing; the current epoch lets the client claim the next one (§5.2.1)."""
 
     status = 403
@@ -186,21 +187,21 @@ class ProducerFenced(Refused):
         )
 
 
-class PayloadTooLarge(Refused):
+class PayloadTooLarge(ProtocolError):
     status = 413
 
     def __init__(self, limit_bytes: int, way_out: str = "") -> None:
         super().__init__(f"Body is too large: at most {limit_bytes} bytes in one request{way_out}")
 
 
-class TooManyMessages(Refused):
+class TooManyMessages(ProtocolError):
     status = 413
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"Too many messages: at most {limit} in one request, so send them in several")
 
 
-class Busy(Refused):
+class Busy(ProtocolError):
     """Storage throttles, or too many writers race for one stream: try again later."""
 
     status = 429
@@ -212,7 +213,7 @@ class Busy(Refused):
         )
 
 
-class Unavailable(Refused):
+class OutcomeUnknown(ProtocolError):
     """Storage did not answer, even when asked again: a write may or may not have landed.
 
     Repeated with the same producer headers it lands once (§5.2.1).
@@ -228,7 +229,7 @@ class Unavailable(Refused):
         )
 
 
-class OutOfReach(Refused):
+class StorageUnavailable(ProtocolError):
     """What the request needs of storage is not there, closed to us, or silent, and nothing
     was written without it: an append needs its large body first."""
 
@@ -238,7 +239,7 @@ class OutOfReach(Refused):
         super().__init__("Storage is out of reach, and nothing has changed; try again", {"Retry-After": "5"})
 
 
-class Damaged(Refused):
+class Damaged(ProtocolError):
     """What is stored is not as long as the log says. Which batch or object it is stands in the log
     of the process; a reader gets nothing rather than a gap."""
 
@@ -251,7 +252,7 @@ class Damaged(Refused):
         )
 
 
-class StorageSilent(Refused):
+class StorageSilent(ProtocolError):
     """Storage is known not to answer, so this request was not sent to it (`aws/breaker.py`)."""
 
     status = 503

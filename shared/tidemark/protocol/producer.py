@@ -44,7 +44,7 @@ def parse_claim(producer_id: str | None, epoch: str | None, seq: str | None) -> 
     return Claim(producer_id, parse_integer("Producer-Epoch", epoch), parse_integer("Producer-Seq", seq))
 
 
-def is_duplicate(state: ProducerState | None, claim: Claim) -> bool:
+def check_producer(state: ProducerState | None, claim: Claim) -> bool:
     """Whether this append was already accepted: True answers 204, False means write it.
 
     Raises ProducerFenced (403), SequenceGap (409) or Malformed (400), in the order of the

@@ -10,14 +10,14 @@ from tidemark.blobs.store import batch_blob_key
 from tidemark.log.append import TailMoved, put_batch
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import decode_producer, producer_key
-from tidemark.log.tails import Known
+from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Append, Outcome, Plan, plan_appends, unknown_producers
 from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, Refused, SequenceGap
+from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
 from tidemark.protocol.messages import NOTHING, parse_messages
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import known_from, load_known, reload_tail
+from tidemark.service.load import head_from, load_known, reload_tail
 from tidemark.service.stores import Stores
 
 #: Bytes up to this size travel in the table's item, larger ones go to S3 first.
@@ -51,10 +51,10 @@ class Spilled:
 
 def append(
     stores: Stores, key: StreamKey, requests: Sequence[AppendRequest], spilled: Spilled | None = None
-) -> list[Outcome | Refused]:
+) -> list[Outcome | ProtocolError]:
     """Decide the requests in order and commit those accepted with one conditional write.
 
-    Answers each on its own. Raises StreamNotFound, Busy or Unavailable for all of them.
+    Answers each on its own. Raises StreamNotFound, Busy or OutcomeUnknown for all of them.
 
     Warm, nothing is read first. A refusal decided on remembered state counts only once a
     write or a fresh read has shown that the state was the latest.
@@ -70,7 +70,7 @@ def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | N
     put and then refused is an orphan under the incarnation's prefix: nothing points to it, and it
     goes when the log is reclaimed (`batch_blob_key`).
 
-    Raises StreamNotFound, and OutOfReach, StorageSilent or Busy for S3. Nothing has changed then.
+    Raises StreamNotFound, and StorageUnavailable, StorageSilent or Busy for S3. Nothing has changed then.
     """
     now_ms = stores.clock_ms()
     known = stores.tails.get(key, now_ms)
@@ -106,7 +106,7 @@ class _Attempt:
         self._spilled = spilled
         self._losses = 0
 
-    def run(self) -> list[Outcome | Refused]:
+    def run(self) -> list[Outcome | ProtocolError]:
         known, fresh = self._start()
         appends = self._interpret(known.record)
         while True:
@@ -126,7 +126,7 @@ class _Attempt:
                 appends = self._interpret(latest.record)
             known = latest
 
-    def _start(self) -> tuple[Known, bool]:
+    def _start(self) -> tuple[StreamHead, bool]:
         """What is known, and whether it was read just now."""
         now_ms = self._stores.clock_ms()
         known = self._stores.tails.get(self._key, now_ms)
@@ -140,7 +140,7 @@ class _Attempt:
             return [spilled.asked]
         return [_interpret_one(record.content_type, request) for request in self._requests]
 
-    def _plan(self, known: Known, appends: Sequence[Append]) -> Plan:
+    def _plan(self, known: StreamHead, appends: Sequence[Append]) -> Plan:
         """Producers' own items are read after the tail is known, never before: a producer
         could have appended and been pushed out again in between."""
         looked_up: dict[str, ProducerState | None] = {}
@@ -149,7 +149,7 @@ class _Attempt:
             looked_up[producer_id] = decode_producer(item) if item else None
         return plan_appends(known.tail, appends, looked_up)
 
-    def _commit(self, known: Known, plan: Plan) -> None:
+    def _commit(self, known: StreamHead, plan: Plan) -> None:
         now_ms = self._stores.clock_ms()
         batch = self._spill(
             known.record,
@@ -165,7 +165,7 @@ class _Attempt:
         )
         put_batch(self._stores.table, known.record, batch, plan.pushed_out.values())
         self._stores.recent.keep(known.record.incarnation, replace(batch, data=plan.data))
-        self._stores.tails.learn(known_from(known.record, batch, now_ms))
+        self._stores.tails.learn(head_from(known.record, batch, now_ms))
 
     def _spill(self, record: StreamRecord, batch: Batch) -> Batch:
         """Put large bytes into S3, once, however often the tail moves; again only for another
@@ -177,7 +177,7 @@ class _Attempt:
             spilled = self._spilled = _put_blob(self._stores, record, data)
         return replace(batch, data=None, blob=spilled.blob)
 
-    def _adopt(self, known: Known, winner: Batch) -> tuple[Known, bool]:
+    def _adopt(self, known: StreamHead, winner: Batch) -> tuple[StreamHead, bool]:
         """Go on from the batch that took our place, or, once others followed it, from the
         tail. A tombstone says that the stream is gone; it may be back under the same name."""
         self._losses += 1
@@ -185,7 +185,7 @@ class _Attempt:
             self._stores.tails.forget(self._key)
             return load_known(self._stores, self._key), True
         if self._losses == 1:
-            adopted = known_from(known.record, winner, known.learned_ms)
+            adopted = head_from(known.record, winner, known.learned_ms)
             self._stores.tails.learn(adopted)
             return adopted, False
         if self._losses > _MAX_LOSSES:
@@ -203,7 +203,7 @@ def _interpret_one(content_type: ContentType, request: AppendRequest) -> Append:
             messages = parse_messages(content_type, _check_body(content_type, request))
             if not messages.data:
                 raise Malformed("Empty JSON array: there is nothing to append")
-    except Refused as refusal:
+    except ProtocolError as refusal:
         fault = refusal
     return Append(messages, request.close, request.stream_seq, request.claim, fault)
 

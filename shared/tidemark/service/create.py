@@ -21,7 +21,7 @@ from tidemark.log.read import load_last
 from tidemark.log.reclaim import schedule_once
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.schema import log_pk
-from tidemark.log.tails import RECLAIM_AFTER_MS, Known
+from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.create import Configuration, check_same_configuration
 from tidemark.protocol.errors import Busy, Conflict
@@ -33,7 +33,7 @@ from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import end
 from tidemark.service.fork import Origin, fork_origin
-from tidemark.service.load import known_from
+from tidemark.service.load import head_from
 from tidemark.service.release import release, release_writes
 from tidemark.service.stores import Stores
 
@@ -55,7 +55,7 @@ class CreateRequest:
 class Created:
     """`is_new` tells 201 from 200."""
 
-    known: Known
+    known: StreamHead
     is_new: bool
 
 
@@ -142,7 +142,7 @@ class _Creation:
 
     def _made(self, creation: Creation) -> Created:
         record = creation.record
-        known = known_from(record, creation.first, record.created_ms)
+        known = head_from(record, creation.first, record.created_ms)
         self._stores.tails.forget(record.key)
         self._stores.tails.learn(known)
         return Created(known, is_new=True)
@@ -154,7 +154,7 @@ class _Creation:
         """
         now_ms = self._stores.clock_ms()
         last = load_last(self._stores.table, log_pk(existing.key, existing.incarnation))
-        known = known_from(existing, last, now_ms)
+        known = head_from(existing, last, now_ms)
         if existing.deleted or (known.is_expired(now_ms) and existing.references):
             raise Conflict("Stream was deleted, and its name is not free before its last fork is gone")
         if last is not None and last.tombstone:
@@ -166,7 +166,7 @@ class _Creation:
         self._stores.tails.learn(known)
         return Created(known, is_new=False)
 
-    def _check_same(self, existing: StreamRecord, known: Known) -> None:
+    def _check_same(self, existing: StreamRecord, known: StreamHead) -> None:
         """What a fork leaves to its source matches whatever the source had."""
         request = self._request
         expiry = existing.expiry if request.fork and request.expiry == NEVER else request.expiry
@@ -176,7 +176,7 @@ class _Creation:
         )
         check_same_fork(existing.fork.point if existing.fork else None, request.fork)
 
-    def _replace(self, expired: Known) -> Created:
+    def _replace(self, expired: StreamHead) -> Created:
         stores = self._stores
         if self._request.fork is not None:
             # The old stream may let go of the very source that the new one takes hold of,

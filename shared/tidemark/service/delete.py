@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from tidemark.log.append import TailMoved
 from tidemark.log.lifecycle import StreamChanged, end_stream, tombstone
-from tidemark.log.tails import Known
-from tidemark.protocol.errors import Busy, Refused
+from tidemark.log.tails import StreamHead
+from tidemark.protocol.errors import Busy, ProtocolError
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_known
 from tidemark.service.release import release, release_writes
@@ -30,7 +30,7 @@ def delete(stores: Stores, key: StreamKey) -> None:
     raise Busy
 
 
-def end(stores: Stores, known: Known, append_id: str) -> None:
+def end(stores: Stores, known: StreamHead, append_id: str) -> None:
     """Tombstone the stream at the tail that is known, and take along the stream it was
     forked from if that was only waiting for it. Raises TailMoved or StreamChanged."""
     now_ms = stores.clock_ms()
@@ -39,5 +39,5 @@ def end(stores: Stores, known: Known, append_id: str) -> None:
     end_stream(stores.table, known.record, last, writes)
     stores.tails.forget(known.record.key)
     # The stream has ended, whatever becomes of this: the janitor does what is left.
-    with suppress(Refused):
+    with suppress(ProtocolError):
         release(stores, due)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tidemark.log.read import read_page
 from tidemark.log.records import Fork, Segment, Snapshot
-from tidemark.log.tails import Known
+from tidemark.log.tails import StreamHead
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import Conflict, Malformed, StreamGone, StreamNotFound
 from tidemark.protocol.expiry import Expiry
@@ -69,7 +69,7 @@ def fork_origin(
     )
 
 
-def _load_source(stores: Stores, key: StreamKey) -> Known:
+def _load_source(stores: Stores, key: StreamKey) -> StreamHead:
     try:
         return load_known(stores, key)
     except StreamGone:
@@ -78,7 +78,7 @@ def _load_source(stores: Stores, key: StreamKey) -> Known:
         raise StreamNotFound("The source stream does not exist; Stream-Forked-From must name one") from None
 
 
-def _resolve(stores: Stores, source: Known, anchor: int, sub_offset: int) -> int:
+def _resolve(stores: Stores, source: StreamHead, anchor: int, sub_offset: int) -> int:
     """The offset at which the fork leaves its source."""
     tail = source.tail
     if anchor > tail.offset:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidemark.protocol.append import Outcome
-from tidemark.protocol.errors import OutOfReach, Refused, StorageSilent, Unavailable
+from tidemark.protocol.errors import OutcomeUnknown, ProtocolError, StorageSilent, StorageUnavailable
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, AppendRequest, Spilled, append, spill
 from tidemark.service.concurrency import Run
@@ -34,7 +34,7 @@ TURN_SECONDS: Final = 10.0
 UNWATCHED_SECONDS: Final = 1.0
 
 
-class ClientLeft(Refused):
+class ClientLeft(ProtocolError):
     """For nobody: the client has gone. Its append stands if it was sent by then."""
 
     status = 499
@@ -73,7 +73,7 @@ class GroupCommit:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def append(self, key: StreamKey, request: AppendRequest, left: Left | None = None) -> Outcome:
-        """Raises whatever refuses this one append, or stops its whole group; OutOfReach where it was
+        """Raises whatever refuses this one append, or stops its whole group; StorageUnavailable where it was
         not sent in time. Raises ClientLeft soon after `left` returns, if the append had to wait."""
         waiting = _Waiting(request, asyncio.get_running_loop().create_future())
         queue = self._streams.get(key)
@@ -113,7 +113,7 @@ class GroupCommit:
                 await queue.change()
                 continue
             failure = await self._commit(key, group)
-            if isinstance(failure, Unavailable | StorageSilent):
+            if isinstance(failure, OutcomeUnknown | StorageSilent):
                 queue.give_up()
         del self._streams[key]
 
@@ -150,7 +150,7 @@ class _Queue:
 
     def give_up(self) -> None:
         for waiting in self.waiting:
-            _answer(waiting.answer, OutOfReach())
+            _answer(waiting.answer, StorageUnavailable())
 
     def take_group(self) -> list[_Waiting]:
         """The longest run that fits an item and is ready to be sent; empty if nothing is.
@@ -212,7 +212,7 @@ async def _watched(waiting: _Waiting, left: Left | None) -> None:
         )
         if not waiting.is_sent:
             gone = leaving is not None and leaving.done()
-            _answer(answer, ClientLeft() if gone else OutOfReach())
+            _answer(answer, ClientLeft() if gone else StorageUnavailable())
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         _answer(answer, ClientLeft())
     finally:

@@ -9,10 +9,10 @@ from tidemark.log.buckets import list_records, load_bucket
 from tidemark.log.read import load_last
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import log_pk
-from tidemark.log.tails import Known
+from tidemark.log.tails import StreamHead
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.listing import ListingRequest
-from tidemark.service.load import known_from
+from tidemark.service.load import head_from
 from tidemark.service.stores import Stores
 
 
@@ -20,7 +20,7 @@ from tidemark.service.stores import Stores
 class Listing:
     """A page of streams in the order of their ids' bytes in UTF-8."""
 
-    streams: list[Known]
+    streams: list[StreamHead]
     has_more: bool
 
     @property
@@ -34,7 +34,7 @@ def list_streams(stores: Stores, bucket: str, asked: ListingRequest) -> Listing:
     A stream's place is its id alone, so what is made or ended meanwhile moves no other one.
     """
     load_bucket(stores.table, bucket)
-    found: list[Known] = []
+    found: list[StreamHead] = []
     after, more = asked.after, True
     while more:
         left = asked.limit - len(found)
@@ -50,7 +50,7 @@ def list_streams(stores: Stores, bucket: str, asked: ListingRequest) -> Listing:
     return Listing(found, has_more=False)
 
 
-def _alive(stores: Stores, records: list[StreamRecord]) -> list[Known]:
+def _alive(stores: Stores, records: list[StreamRecord]) -> list[StreamHead]:
     """Those that exist, with their tails as they are now."""
     now_ms = stores.clock_ms()
     tails = stores.concurrency.each(partial(_load_alive, stores, now_ms), records)
@@ -66,8 +66,8 @@ def _exists(stores: Stores, record: StreamRecord) -> bool:
     return record.expiry.ttl_seconds is not None and bool(_alive(stores, [record]))
 
 
-def _load_alive(stores: Stores, now_ms: int, record: StreamRecord) -> Known | None:
+def _load_alive(stores: Stores, now_ms: int, record: StreamRecord) -> StreamHead | None:
     last = load_last(stores.table, log_pk(record.key, record.incarnation))
-    known = known_from(record, last, now_ms)
+    known = head_from(record, last, now_ms)
     ended = record.deleted or (last is not None and last.tombstone)
     return None if ended or known.is_expired(now_ms) else known

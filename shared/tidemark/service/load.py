@@ -6,21 +6,21 @@ from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import log_pk
-from tidemark.log.tails import Known
-from tidemark.protocol.errors import Refused, StreamGone, StreamNotFound
+from tidemark.log.tails import StreamHead
+from tidemark.protocol.errors import ProtocolError, StreamGone, StreamNotFound
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.stores import Stores
 
 
-def known_from(record: StreamRecord, last: Batch | None, learned_ms: int) -> Known:
+def head_from(record: StreamRecord, last: Batch | None, learned_ms: int) -> StreamHead:
     if last is None:
-        return Known(record, Tail(record.base), record.created_ms, learned_ms)
-    return Known(record, last.after, last.time_ms, learned_ms)
+        return StreamHead(record, Tail(record.base), record.created_ms, learned_ms)
+    return StreamHead(record, last.after, last.time_ms, learned_ms)
 
 
-def ended(record: StreamRecord | None) -> Refused:
+def ended(record: StreamRecord | None) -> ProtocolError:
     """Why a stream that is not there is not: gone without a trace, or kept for its forks."""
     return StreamGone() if record is not None and record.references else StreamNotFound()
 
@@ -32,7 +32,7 @@ def existing(record: StreamRecord | None) -> StreamRecord:
     return record
 
 
-def load_known(stores: Stores, key: StreamKey) -> Known:
+def load_known(stores: Stores, key: StreamKey) -> StreamHead:
     """The stream and its tail as they are now: two small reads, at once where possible.
 
     Raises StreamNotFound or StreamGone; an expired stream is not there any more (§5.1).
@@ -47,7 +47,7 @@ def load_known(stores: Stores, key: StreamKey) -> Known:
             if found is not None and found.incarnation != earlier.incarnation and not found.deleted:
                 return load_known(stores, key)
         raise ended(found)
-    known = known_from(found, last, now_ms)
+    known = head_from(found, last, now_ms)
     if known.is_expired(now_ms):
         raise ended(found)
     stores.tails.learn(known)
@@ -90,12 +90,12 @@ def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int, now_ms: int
     return used_ms
 
 
-def reload_tail(stores: Stores, record: StreamRecord) -> Known:
+def reload_tail(stores: Stores, record: StreamRecord) -> StreamHead:
     """The tail alone, of a stream whose item needs no second look. Raises StreamNotFound."""
     now_ms = stores.clock_ms()
     last = load_last(stores.table, log_pk(record.key, record.incarnation))
     if last is not None and last.tombstone:
         return load_known(stores, record.key)
-    known = known_from(record, last, now_ms)
+    known = head_from(record, last, now_ms)
     stores.tails.learn(known)
     return known

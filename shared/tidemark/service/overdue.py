@@ -14,12 +14,12 @@ from tidemark.log.read import load_last
 from tidemark.log.reclaim import overdue
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import DUE_SHARDS, log_pk
-from tidemark.log.tails import Known
-from tidemark.service.load import known_from
+from tidemark.log.tails import StreamHead
+from tidemark.service.load import head_from
 from tidemark.service.stores import Stores
 
 
-def overdue_streams(stores: Stores, bucket: str) -> list[Known]:
+def overdue_streams(stores: Stores, bucket: str) -> list[StreamHead]:
     now_ms = stores.clock_ms()
     shards = stores.concurrency.each(partial(overdue, stores.table, now_ms), range(DUE_SHARDS))
     entries = [due for shard in shards for due in shard if _is_of(due, bucket)]
@@ -31,10 +31,10 @@ def _is_of(due: Due, bucket: str) -> bool:
     return due.kind is DueKind.EXPIRE and due.key.bucket == bucket
 
 
-def _load_expired(stores: Stores, now_ms: int, due: Due) -> Known | None:
+def _load_expired(stores: Stores, now_ms: int, due: Due) -> StreamHead | None:
     record = load_stream(stores.table, due.key)
     if record is None or record.incarnation != due.incarnation or record.deleted:
         return None
     last = load_last(stores.table, log_pk(record.key, record.incarnation))
-    known = known_from(record, last, now_ms)
+    known = head_from(record, last, now_ms)
     return known if known.is_expired(now_ms) else None

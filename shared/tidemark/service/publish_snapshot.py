@@ -17,7 +17,7 @@ from tidemark.log.records import Due, DueKind, Snapshot, StreamRecord
 from tidemark.log.snapshots import SnapshotMoved, commit_snapshot, load_batch_at
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.errors import Busy, PayloadTooLarge, Refused, StreamNotFound, UploadNotFound
+from tidemark.protocol.errors import Busy, PayloadTooLarge, ProtocolError, StreamNotFound, UploadNotFound
 from tidemark.protocol.multipart import Part, choose_boundary, close_parts, open_part
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES, UploadId, check_boundary, check_retained
@@ -56,7 +56,7 @@ def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) ->
     snapshot = Snapshot(request.offset, blob, request.content_type, size, stores.clock_ms())
     try:
         _commit(stores, record, snapshot, _upload_due(record, blob, request.upload))
-    except Refused:
+    except ProtocolError:
         if request.upload is None:
             _discard(stores, record, snapshot)
         raise
@@ -147,7 +147,7 @@ def _discard(stores: Stores, record: StreamRecord, snapshot: Snapshot) -> None:
     due_ms = stores.clock_ms() + RECLAIM_AFTER_MS
     mark = f"{snapshot.blob.rpartition('/')[2]}-discarded"
     due = Due(DueKind.TRIM, record.key, record.incarnation, due_ms, mark, blob=snapshot.blob)
-    with suppress(Refused):  # What refused the publish is what the client must hear.
+    with suppress(ProtocolError):  # What refused the publish is what the client must hear.
         schedule(stores.table, due)
 
 

@@ -11,13 +11,13 @@ from tidemark.log.read import PAGE_BYTES, Page, read_page
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import stream_key
 from tidemark.log.table import ConditionFailed
-from tidemark.log.tails import Known
+from tidemark.log.tails import StreamHead
 from tidemark.protocol.errors import Damaged, Malformed, RetentionGone, StreamNotFound
 from tidemark.protocol.expiry import needs_renewal
 from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
-from tidemark.service.load import ended, existing, known_from, last_used_ms, load_known
+from tidemark.service.load import ended, existing, head_from, last_used_ms, load_known
 from tidemark.service.stores import Stores
 
 #: A page for a reader that is sent it piece by piece, and may stop reading at any time,
@@ -84,7 +84,7 @@ def _reading(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> R
     same = tuple(stores.recent.same(record.incarnation, batch) for batch in own)
     page = replace(page, batches=(*page.batches[: len(page.batches) - len(own)], *same))
     if page.up_to_date and own:
-        stores.tails.learn(known_from(record, own[-1], now_ms))
+        stores.tails.learn(head_from(record, own[-1], now_ms))
     return Reading(record, page)
 
 
@@ -139,7 +139,7 @@ def _load_page(
     return record, page
 
 
-def _try_page(stores: Stores, guess: Known, start: int, *, small: bool) -> Page | Malformed:
+def _try_page(stores: Stores, guess: StreamHead, start: int, *, small: bool) -> Page | Malformed:
     """What is wrong with an offset counts only once the stream's item agrees: the stream may
     be another by now, or what was before the offset trimmed."""
     try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemark.log.records import Snapshot
-from tidemark.log.tails import Known
+from tidemark.log.tails import StreamHead
 from tidemark.protocol.errors import SnapshotNeeded, SnapshotNotFound
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_known
@@ -22,7 +22,7 @@ URL_SECONDS: Final = 15 * 60
 class SnapshotReading:
     """`url` in place of `data` where the blob is too large for one answer."""
 
-    known: Known
+    known: StreamHead
     snapshot: Snapshot
     data: bytes | None = None
     url: str | None = None
@@ -51,13 +51,13 @@ def delete_snapshot(stores: Stores, key: StreamKey, offset: int) -> None:
     raise SnapshotNeeded
 
 
-def _visible(known: Known) -> Snapshot:
+def _visible(known: StreamHead) -> Snapshot:
     if known.record.snapshot is None:
         raise SnapshotNotFound
     return known.record.snapshot
 
 
-def _visible_at(known: Known, offset: int) -> Snapshot:
+def _visible_at(known: StreamHead, offset: int) -> Snapshot:
     snapshot = _visible(known)
     if snapshot.offset != offset:
         raise SnapshotNotFound

@@ -15,7 +15,7 @@ class Look(Protocol):
     def __call__(self, name: Hashable, call: Callable[[], _T], /) -> Awaitable[_T]: ...
 
 
-class SharedLooks:
+class SingleFlight:
     """An append wakes every reader of a stream, and all of them want to read the same: one
     does it for all. Used from one event loop.
 

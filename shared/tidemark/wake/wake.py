@@ -8,7 +8,7 @@ from typing import Final
 
 from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, Queues, QueueUnavailable
 from tidemark.log.table import Table
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 from tidemark.wake.hub import Hub
 from tidemark.wake.receiver import Receiver
 from tidemark.wake.registry import Registry
@@ -41,7 +41,7 @@ class Wake:
         """On return, what is appended to the stream rings its bells, this process's or any
         other's. Read after this, then wait: for no longer than the seconds returned.
 
-        Raises Busy or Unavailable; a queue that is not to be had is no reason to fail.
+        Raises Busy or OutcomeUnknown; a queue that is not to be had is no reason to fail.
         """
         self._receiver.attend()
         try:
@@ -54,5 +54,5 @@ class Wake:
     def close(self) -> None:
         """The process ends: leave neither queue nor registrations behind."""
         self._receiver.close()
-        with suppress(Refused):
+        with suppress(ProtocolError):
             self._registry.withdraw()

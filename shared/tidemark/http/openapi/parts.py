@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 
 Part = dict[str, Any]
 
@@ -211,6 +211,6 @@ AS_STORED: Final[Part] = {"*/*": {}}
 ANY_BYTES: Final = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
 
 
-def statuses_refused(kind: type[Refused] = Refused) -> set[int]:
+def statuses_refused(kind: type[ProtocolError] = ProtocolError) -> set[int]:
     """Of every way to say no that there is."""
     return {kind.status}.union(*(statuses_refused(below) for below in kind.__subclasses__()))

@@ -19,11 +19,11 @@ from tidemark.authorization_settings import AuthorizationSettings
 from tidemark.http.error_handlers import refusal_answer
 from tidemark.http.requests import header
 from tidemark.http.security.keys import keys_of
-from tidemark.http.security.required_scopes import demands_of, is_open
+from tidemark.http.security.required_scopes import is_open, required_scopes
 from tidemark.http.security.tokens import MAX_TOKEN_BYTES, Tokens
 from tidemark.protocol.authorization import Access, Demand, Unauthorized, grants_of_public
 from tidemark.protocol.caching import decide_private
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 
 #: Where a signed request comes in, `Authorization` is the signature's place; the edge moves the token here.
 FORWARDED: Final = "X-Tidemark-Authorization"
@@ -58,7 +58,7 @@ class Authorization:
             credential = read_credential(request)
             in_query = credential.in_query
             is_public = await self._admit(request, credential)
-        except Refused as refusal:
+        except ProtocolError as refusal:
             await refusal_answer(request, refusal)(scope, receive, _private(send, in_query=False))
         else:
             await self._app(scope, receive, send if is_public else _private(send, in_query=in_query))
@@ -69,16 +69,16 @@ class Authorization:
             return self._admit_anonymous(request)
         granted = await self._check(credential.token)
         access = Access((*granted.grants, *self._public.grants))
-        demands = list(demands_of(request))
+        demands = list(required_scopes(request))
         for demand in demands:
             access.check(demand)
         return not credential.in_query and self._is_public(demands)
 
     def _admit_anonymous(self, request: Request) -> bool:
         try:
-            for demand in demands_of(request):
+            for demand in required_scopes(request):
                 self._public.check(demand)
-        except Refused:
+        except ProtocolError:
             raise Unauthorized("A bearer token is needed", token_given=False) from None
         return True
 

@@ -15,7 +15,7 @@ import urllib3
 
 from tidemark.authorization_settings import AuthorizationSettings, InvalidSetting, split_secret
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
-from tidemark.http.security.refreshing_cache import CannotFetch, Kept, KeysUnavailable
+from tidemark.http.security.refreshing_cache import CannotFetch, KeysUnavailable, RefreshingCache
 
 SHARED_ALGORITHM: Final = "HS256"
 PUBLIC_ALGORITHMS: Final = frozenset({"RS256", "ES256", "EdDSA"})
@@ -33,7 +33,7 @@ class Keys(Protocol):
 class SharedKeys:
     """Secrets of HS256. All of them hold: that is how they are rotated."""
 
-    def __init__(self, secrets: Kept[tuple[bytes, ...]]) -> None:
+    def __init__(self, secrets: RefreshingCache[tuple[bytes, ...]]) -> None:
         self._secrets = secrets
 
     def find(self, algorithm: str, _key_id: str | None) -> tuple[Any, ...]:
@@ -48,7 +48,7 @@ class SharedKeys:
 class PublishedKeys:
     """Keys of a JWKS document (RFC 7517). An unknown id is a reason to look for new ones."""
 
-    def __init__(self, keys: Kept[PublicKeys]) -> None:
+    def __init__(self, keys: RefreshingCache[PublicKeys]) -> None:
         self._keys = keys
 
     def find(self, algorithm: str, key_id: str | None) -> tuple[Any, ...]:
@@ -68,11 +68,11 @@ def keys_of(settings: AuthorizationSettings) -> tuple[Keys, ...]:
     keys: list[Keys] = []
     if settings.secret:
         secrets = split_secret(settings.secret, "AUTH_SECRET")
-        keys.append(SharedKeys(Kept(lambda: secrets)))
+        keys.append(SharedKeys(RefreshingCache(lambda: secrets)))
     if settings.secret_name:
-        keys.append(SharedKeys(Kept(lambda: fetch_secrets(settings.secret_name))))
+        keys.append(SharedKeys(RefreshingCache(lambda: fetch_secrets(settings.secret_name))))
     if settings.jwks_url:
-        keys.append(PublishedKeys(Kept(lambda: fetch_public_keys(settings.jwks_url))))
+        keys.append(PublishedKeys(RefreshingCache(lambda: fetch_public_keys(settings.jwks_url))))
     return tuple(keys)
 
 

@@ -14,16 +14,16 @@ from tidemark.authorization_settings import AuthorizationSettings
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.http.error_handlers import refusal_answer
 from tidemark.http.requests import header
-from tidemark.http.security.refreshing_cache import CannotFetch, Kept, KeysUnavailable
+from tidemark.http.security.refreshing_cache import CannotFetch, KeysUnavailable, RefreshingCache
 from tidemark.http.security.required_scopes import is_open
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 
 HEADER: Final = "X-Tidemark-Edge"
 Load = Callable[[], Awaitable[str | None]]
 Run = Callable[[Callable[[], str | None]], Awaitable[str | None]]
 
 
-class NotThroughTheEdge(Refused):
+class NotThroughTheEdge(ProtocolError):
     status = 403
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class EdgeOnly:
         answer = self._app if refusal is None else refusal_answer(Request(scope), refusal)
         await answer(scope, receive, send)
 
-    async def _refusal(self, request: Request) -> Refused | None:
+    async def _refusal(self, request: Request) -> ProtocolError | None:
         expected = await self._load()
         if expected is None:
             return KeysUnavailable()
@@ -71,5 +71,5 @@ def _fetched(name: str, run: Run) -> Load:
         except ParameterUnavailable as failure:
             raise CannotFetch(str(failure)) from None
 
-    word = Kept(fetch)
+    word = RefreshingCache(fetch)
     return lambda: run(word.get)

@@ -15,10 +15,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.http.error_handlers import refusal_answer
 from tidemark.http.security.required_scopes import is_open
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 
 
-class TooFast(Refused):
+class TooFast(ProtocolError):
     status = 429
 
     def __init__(self, wait_seconds: float) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from tidemark.protocol.errors import Refused
+from tidemark.protocol.errors import ProtocolError
 
 _log = logging.getLogger("tidemark")
 _T = TypeVar("_T")
@@ -28,7 +28,7 @@ class CannotFetch(Exception):
     """It was not there, or is not what it should be. The message quotes nothing of it."""
 
 
-class KeysUnavailable(Refused):
+class KeysUnavailable(ProtocolError):
     """Nobody can be let in, nor turned away, without them."""
 
     status = 503
@@ -43,7 +43,7 @@ def _is_enough(_: object) -> bool:
     return True
 
 
-class Kept(Generic[_T]):
+class RefreshingCache(Generic[_T]):
     """Safe to share between threads; one fetches, the others wait for it."""
 
     def __init__(self, fetch: Callable[[], _T], clock: Callable[[], float] = time.monotonic) -> None:

@@ -15,7 +15,7 @@ from tidemark.http.metrics import METRICS_PATH
 from tidemark.http.requests import STREAM_ROOT, parse_fork, parse_place, request_path
 from tidemark.protocol.authorization import Demand, Right, Target
 from tidemark.protocol.bucket import Place, Resource
-from tidemark.protocol.errors import BucketNotFound, Malformed, NothingHere, Refused
+from tidemark.protocol.errors import BucketNotFound, Malformed, ProtocolError, RouteNotFound
 from tidemark.protocol.stream_key import parse_plain_path
 
 #: Says nothing about any stream.
@@ -42,7 +42,7 @@ def is_open(scope: Mapping[str, Any]) -> bool:
         return False
 
 
-def demands_of(request: Request) -> Iterator[Demand]:
+def required_scopes(request: Request) -> Iterator[Demand]:
     """All of them have to be met, in this order. Raises StreamNotFound where nothing can
     be, Malformed for a name that cannot be."""
     path, encoded = request_path(request.scope)
@@ -52,7 +52,7 @@ def demands_of(request: Request) -> Iterator[Demand]:
         key = parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=encoded)
         yield Demand(Target(key.bucket, key.stream_id), _STREAM.get(request.method, _MANAGE))
     elif path in {"/", "/v1"} or path.startswith("/v1/"):
-        raise NothingHere
+        raise RouteNotFound
     else:
         yield _at(request, parse_place(request))
     yield from _source(request)
@@ -78,7 +78,7 @@ def _source(request: Request) -> Iterator[Demand]:
         return
     try:
         fork = parse_fork(request)
-    except Refused:
+    except ProtocolError:
         return
     if fork is not None:
         yield Demand(Target(fork.source.bucket, fork.source.stream_id), _READ, absent=_NO_SOURCE)

@@ -11,7 +11,7 @@ import orjson
 from tidemark.blobs.store import snapshot_blob_key
 from tidemark.log.lifecycle import load_stream
 from tidemark.protocol.content_type import parse_content_type
-from tidemark.protocol.errors import Busy, Refused, SnapshotNotFound, Unavailable
+from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, SnapshotNotFound
 from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import existing
@@ -137,6 +137,6 @@ class LogSnapshots:
             publish_snapshot(self._stores, key, request)
 
         try:
-            retry(once, self._retry_seconds, Busy, Unavailable)
-        except Refused as refusal:
+            retry(once, self._retry_seconds, Busy, OutcomeUnknown)
+        except ProtocolError as refusal:
             raise SnapshotRefused(refusal.status, f"{stream}: {refusal.message}") from refusal

@@ -10,7 +10,14 @@ from typing import Final, Protocol
 
 from tidemark.log.table import Table
 from tidemark.protocol.content_type import ContentType, parse_content_type
-from tidemark.protocol.errors import Busy, Conflict, ProducerFenced, Refused, StreamNotFound, Unavailable
+from tidemark.protocol.errors import (
+    Busy,
+    Conflict,
+    OutcomeUnknown,
+    ProducerFenced,
+    ProtocolError,
+    StreamNotFound,
+)
 from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
@@ -108,7 +115,10 @@ class LogPublisher:
     def create(self, stream: str, content_type: ContentType) -> None:
         request = CreateRequest(content_type, NEVER, closed=False)
         retry(
-            lambda: create(self._stores, self._key(stream), request), self._retry_seconds, Busy, Unavailable
+            lambda: create(self._stores, self._key(stream), request),
+            self._retry_seconds,
+            Busy,
+            OutcomeUnknown,
         )
 
     def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
@@ -116,12 +126,12 @@ class LogPublisher:
 
         def once() -> None:
             answer = append(self._stores, self._key(stream), [request])[0]
-            if isinstance(answer, Refused):
+            if isinstance(answer, ProtocolError):
                 raise answer
 
         try:
-            retry(once, self._retry_seconds, Busy, Unavailable)
-        except Refused as refusal:
+            retry(once, self._retry_seconds, Busy, OutcomeUnknown)
+        except ProtocolError as refusal:
             text = _explain(stream, claim, refusal.status, refusal.message)
             raise NotPublished(text) from refusal
 
