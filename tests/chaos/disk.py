@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,9 +22,13 @@ class Disk:
     lacking: str | None = None
 
     def fill(self) -> None:
-        """Not a block more can be written."""
-        used = shutil.disk_usage(self.path).used
-        self._resize(f"{max(used // 1024, 4)}k")
+        """Not a block more can be written. What is in use may grow between the look and the remount,
+        which then fails: it is looked at again."""
+        for _ in range(50):
+            used = shutil.disk_usage(self.path).used
+            with suppress(subprocess.CalledProcessError):
+                return self._resize(f"{max(used // 1024, 4)}k")
+        raise RuntimeError(f"{self.path} grows faster than it can be filled")
 
     def empty(self) -> None:
         self._resize(ROOMY)
