@@ -38,7 +38,7 @@ def test_each_traceback_is_named_by_its_last_exception() -> None:
 def test_storage_out_of_reach_is_no_fault_of_the_server() -> None:
     assert says_out_of_reach("tidemark.aws.sqs.QueueUnavailable: Connection was closed")
     failed = "tidemark.local.environments.InvocationFailed: JanitorFunction failed: "
-    assert says_out_of_reach(f"{failed}Unavailable('Storage did not answer')")
+    assert says_out_of_reach(f"{failed}OutcomeUnknown('Storage did not answer')")
 
 
 def test_anything_else_is() -> None:
