@@ -377,6 +377,7 @@ def test_a_bucket_by_a_slow_clock_is_created_and_deleted(world: World) -> None:
 def test_a_bucket_deletion_whose_reply_was_lost_has_deleted_it(world: World) -> None:
     life = Life(world.process(), world)
     make_a_bucket(life)
+    a_moment(life)
     lose_the_reply(life, "PutItem", lambda: None)
     remove_the_bucket(life)
     with pytest.raises(BucketNotFound):

@@ -109,8 +109,10 @@ def test_the_wrong_order_is_noticed(world: World, monkeypatch: pytest.MonkeyPatc
     it, when its receive returns empty."""
     look = live._look
 
-    def read_then_register(stores: Stores, wake: Wake | None, seen: Reading) -> tuple[Reading, float]:
-        reading, patience_seconds = look(stores, None, seen)
+    def read_then_register(
+        stores: Stores, wake: Wake | None, seen: Reading, *, small: bool = False
+    ) -> tuple[Reading, float]:
+        reading, patience_seconds = look(stores, None, seen, small=small)
         return reading, max(patience_seconds, wake.expect(seen.record.incarnation) if wake else 0.0)
 
     monkeypatch.setattr(live, "_look", read_then_register)
