@@ -13,7 +13,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from tests.authorization.tokens import SECRET, token
-from tidemark.authorization_settings import AuthorizationSettings
 from tidemark.aws.clients import ParameterUnavailable
 from tidemark.http.security.keys import (
     PublicKeys,
@@ -35,6 +34,7 @@ from tidemark.http.security.refreshing_cache import (
 )
 from tidemark.http.security.tokens import Tokens
 from tidemark.protocol.authorization import Access, Demand, Right, Target, Unauthorized
+from tidemark.settings import AuthorizationSettings
 
 PRIVATE: dict[str, Any] = {
     "RS256": rsa.generate_private_key(public_exponent=65537, key_size=2048),

@@ -21,9 +21,8 @@ from tests.lambdas.functions import http_event, load_event
 from tests.support import World, make_world
 from tests.wake.live_process import running
 from tests.wake.support import until
-from tidemark.authorization_settings import InvalidSetting
 from tidemark.local.engines import LocalServices
-from tidemark.settings import Settings
+from tidemark.settings import InvalidSetting, Settings
 
 ROOT = Path(__file__).parents[2]
 ROOT_ID = "1-6a0c8f05-0f1e2d3c4b5a697887a6b5c4"

@@ -15,7 +15,6 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.authorization_settings import AuthorizationSettings
 from tidemark.http.error_handlers import refusal_answer
 from tidemark.http.requests import header
 from tidemark.http.security.keys import keys_of
@@ -24,6 +23,7 @@ from tidemark.http.security.tokens import MAX_TOKEN_BYTES, Tokens
 from tidemark.protocol.authorization import Access, Demand, Unauthorized, grants_of_public
 from tidemark.protocol.caching import decide_private
 from tidemark.protocol.errors import ProtocolError
+from tidemark.settings import AuthorizationSettings
 
 #: Where a signed request comes in, `Authorization` is the signature's place; the edge moves the token here.
 FORWARDED: Final = "X-Tidemark-Authorization"

@@ -10,13 +10,13 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidemark.authorization_settings import AuthorizationSettings
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.http.error_handlers import refusal_answer
 from tidemark.http.requests import header
 from tidemark.http.security.refreshing_cache import CannotFetch, KeysUnavailable, RefreshingCache
 from tidemark.http.security.required_scopes import is_open
 from tidemark.protocol.errors import ProtocolError
+from tidemark.settings import AuthorizationSettings
 
 HEADER: Final = "X-Tidemark-Edge"
 Load = Callable[[], Awaitable[str | None]]
