@@ -29,11 +29,11 @@ from tidemark.http.security.refreshing_cache import (
     MISSING_SECONDS,
     STALE_SECONDS,
     CannotFetch,
-    KeysUnavailable,
     RefreshingCache,
 )
 from tidemark.http.security.tokens import Tokens
-from tidemark.protocol.authorization import Access, Demand, Right, Target, Unauthorized
+from tidemark.protocol.authorization import Access, Demand, Right, Target
+from tidemark.protocol.errors import KeysUnavailable, Unauthorized
 from tidemark.settings import AuthorizationSettings
 
 PRIVATE: dict[str, Any] = {

@@ -11,10 +11,6 @@ Rights do not imply each other: one that only writes is a letter box. Words in t
 that are not of this form belong to other services and grant nothing here. What OAuth keeps
 out of a scope (spaces, quotes, non-ASCII) is percent-encoded, and so is a `*` that is part
 of a name.
-
-    ProtocolError
-    ├── Unauthorized  401  no token, or one that does not hold
-    └── Forbidden     403  the stream may be read, but not this
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from enum import Enum
 from typing import Final
 from urllib.parse import unquote
 
-from tidemark.protocol.errors import ProtocolError, StreamNotFound
+from tidemark.protocol.errors import Forbidden, StreamNotFound
 
 #: Nobody gets by with more grants than this: each is looked at for every request.
 MAX_GRANTS: Final = 256
@@ -36,26 +32,6 @@ class Right(Enum):
     READ = "read"
     WRITE = "write"
     MANAGE = "manage"
-
-
-class Unauthorized(ProtocolError):
-    """`message` tells the client what to mend; it never quotes the token."""
-
-    status = 401
-
-    def __init__(self, message: str, *, token_given: bool) -> None:
-        challenge = 'Bearer realm="tidemark"'
-        if token_given:
-            challenge += f', error="invalid_token", error_description="{message}"'
-        super().__init__(message, {"WWW-Authenticate": challenge})
-
-
-class Forbidden(ProtocolError):
-    status = 403
-
-    def __init__(self, wanted: Collection[Right]) -> None:
-        names = " or ".join(sorted(right.value for right in wanted))
-        super().__init__(f"The token does not grant this: it takes {names} here")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +90,7 @@ class Access:
         if rights & demand.rights:
             return
         if Right.READ in rights:
-            raise Forbidden(demand.rights)
+            raise Forbidden([right.value for right in demand.rights])
         raise StreamNotFound(demand.absent) if demand.absent else StreamNotFound()
 
 

@@ -1,11 +1,13 @@
-"""Every way the protocol says no.
+"""Every error that a client can get.
 
-Each error states a fact about the request or the stream. It carries the status the
-protocol names for that fact and the headers that go with it; the HTTP layer decides how
-to write it down.
+Each error states a fact about the request or the stream. It carries the status that the
+protocol names for that fact and the headers that go with it; the HTTP layer writes the response.
 
     ProtocolError
     ├── Malformed             400  the request itself is wrong
+    ├── Unauthorized          401  no token, or a token that is not valid
+    ├── Forbidden             403  the token lets the client read the stream, but not do this
+    ├── OriginAccessDenied    403  the request did not come through the distribution in front
     ├── ProducerFenced        403  a newer epoch of this producer exists (§5.2.1)
     ├── StreamNotFound        404
     ├── BucketNotFound        404
@@ -26,15 +28,18 @@ to write it down.
     ├── PayloadTooLarge       413
     ├── TooManyMessages       413
     ├── Busy                  429  storage asks us to slow down
+    ├── RateLimitExceeded     429  more requests than the server accepts in a second
     ├── OutcomeUnknown        503  storage did not answer: a write may have landed
     ├── StorageUnavailable    503  storage cannot be asked
     ├── Damaged               503  stored bytes are not as many as the log says
-    └── StorageSilent         503  storage is known not to answer, and was not asked
+    ├── StorageSilent         503  storage is known not to answer, and was not asked
+    └── KeysUnavailable       503  the keys for tokens, or the origin secret, cannot be fetched
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 
 from tidemark.protocol.offset import render_offset
 
@@ -52,6 +57,36 @@ class ProtocolError(Exception):
 
 class Malformed(ProtocolError):
     """The request breaks a format rule, whatever the state of the stream."""
+
+
+class Unauthorized(ProtocolError):
+    """`message` tells the client what to correct; it never quotes the token."""
+
+    status = 401
+
+    def __init__(self, message: str, *, token_given: bool) -> None:
+        challenge = 'Bearer realm="tidemark"'
+        if token_given:
+            challenge += f', error="invalid_token", error_description="{message}"'
+        super().__init__(message, {"WWW-Authenticate": challenge})
+
+
+class Forbidden(ProtocolError):
+    """The token has none of these rights to the stream or bucket."""
+
+    status = 403
+
+    def __init__(self, rights: Collection[str]) -> None:
+        super().__init__(f"The token does not grant this: it takes {' or '.join(sorted(rights))} here")
+
+
+class OriginAccessDenied(ProtocolError):
+    """The request does not carry the origin secret."""
+
+    status = 403
+
+    def __init__(self) -> None:
+        super().__init__("This address is not for clients: use the distribution's")
 
 
 class StreamNotFound(ProtocolError):
@@ -213,6 +248,18 @@ class Busy(ProtocolError):
         )
 
 
+class RateLimitExceeded(ProtocolError):
+    """The server's own limit (`REQUESTS_PER_SECOND`); nothing was done for the request."""
+
+    status = 429
+
+    def __init__(self, wait_seconds: float) -> None:
+        retry_after = max(1, math.ceil(wait_seconds))
+        super().__init__(
+            f"Too many requests; try again in {retry_after} s", {"Retry-After": str(retry_after)}
+        )
+
+
 class OutcomeUnknown(ProtocolError):
     """Storage did not answer, even when asked again: a write may or may not have landed.
 
@@ -262,3 +309,12 @@ class StorageSilent(ProtocolError):
             f"Storage does not answer; nothing was written; try again in {retry_after_seconds} s",
             {"Retry-After": str(retry_after_seconds)},
         )
+
+
+class KeysUnavailable(ProtocolError):
+    """Without the keys (or the origin secret) nobody can be let in or turned away."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("The keys for tokens cannot be fetched right now; try again", {"Retry-After": "5"})

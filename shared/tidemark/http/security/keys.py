@@ -14,7 +14,8 @@ import jwt
 import urllib3
 
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
-from tidemark.http.security.refreshing_cache import CannotFetch, KeysUnavailable, RefreshingCache
+from tidemark.http.security.refreshing_cache import CannotFetch, RefreshingCache
+from tidemark.protocol.errors import KeysUnavailable
 from tidemark.settings import AuthorizationSettings, InvalidSetting, split_secret
 
 SHARED_ALGORITHM: Final = "HS256"
