@@ -19,13 +19,14 @@ from tidemark.observability.metrics import (
     Labels,
     Reading,
 )
+from tidemark.protocol.caching import NO_STORE
 
 METRICS_PATH: Final = "/v1/metrics"
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def metrics(_: Request) -> Response:
-    return Response(render(PROCESS.read()), media_type=_TYPE, headers={"Cache-Control": "no-store"})
+    return Response(render(PROCESS.read()), media_type=_TYPE, headers={"Cache-Control": NO_STORE})
 
 
 def render(reading: Reading) -> str:
