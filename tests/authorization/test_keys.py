@@ -32,7 +32,7 @@ from tidemark.http.security.refreshing_cache import (
     RefreshingCache,
 )
 from tidemark.http.security.tokens import Tokens
-from tidemark.protocol.authorization import Access, Demand, Right, Target
+from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
 from tidemark.protocol.errors import KeysUnavailable, Unauthorized
 from tidemark.settings import AuthorizationSettings
 
@@ -41,7 +41,7 @@ PRIVATE: dict[str, Any] = {
     "ES256": ec.generate_private_key(ec.SECP256R1()),
     "EdDSA": ed25519.Ed25519PrivateKey.generate(),
 }
-SOMETHING = Demand(Target("v1", "x"), frozenset({Right.READ}))
+SOMETHING = RequiredScope(Target("v1", "x"), frozenset({Right.READ}))
 ELSEWHERE = {"iss": "https://id.example", "aud": "tidemark"}
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemark.protocol.append import Append, Kind, Outcome, Plan, plan_appends, unknown_producers
+from tidemark.protocol.append import Append, AppendPlan, Kind, Outcome, plan_appends, unknown_producers
 from tidemark.protocol.errors import (
     ContentTypeMismatch,
     Malformed,
@@ -122,13 +122,13 @@ class Stream:
             self.items.update(plan.pushed_out)
             self.stored += plan.data
             self.lengths += plan.lengths
-        return [answer_of(answer) for answer in plan.answers]
+        return [answer_of(answer) for answer in plan.results]
 
 
-def check_plan(plan: Plan, group: list[Append]) -> None:
+def check_plan(plan: AppendPlan, group: list[Append]) -> None:
     """What storage relies on."""
-    assert len(plan.answers) == len(group)
-    accepted = [a for a in plan.answers if isinstance(a, Outcome) and a.kind is Kind.APPENDED]
+    assert len(plan.results) == len(group)
+    accepted = [a for a in plan.results if isinstance(a, Outcome) and a.kind is Kind.APPENDED]
     assert plan.writes == bool(accepted)
     assert plan.writes or plan.after == plan.before, "what is not written changes nothing"
     assert plan.after.offset - plan.before.offset == len(plan.data) == sum(plan.lengths)
@@ -245,7 +245,7 @@ BODY = data(3)
 
 
 def decide(tail: Tail, append: Append, **looked_up: ProducerState) -> Answer:
-    return answer_of(plan_appends(tail, [append], looked_up).answers[0])
+    return answer_of(plan_appends(tail, [append], looked_up).results[0])
 
 
 @pytest.mark.parametrize(

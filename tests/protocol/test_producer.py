@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.protocol.errors import Malformed, ProducerFenced, ProtocolError, SequenceGap
-from tidemark.protocol.producer import Claim, ProducerState, check_producer, parse_claim
+from tidemark.protocol.producer import Claim, ProducerState, check_producer, is_duplicate, parse_claim
 
 MAX = str(2**53 - 1)
 
@@ -79,7 +79,9 @@ STATE = ProducerState("p", epoch=5, seq=10, end=100)
     ],
 )
 def test_accepted(state: ProducerState | None, epoch: int, seq: int, duplicate: bool) -> None:
-    assert check_producer(state, Claim("p", epoch, seq)) is duplicate
+    claim = Claim("p", epoch, seq)
+    check_producer(state, claim)
+    assert is_duplicate(state, claim) is duplicate
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,12 @@ def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
     """
     segments = [decode_segment(segment) if encoded else segment for segment in path.split("/")]
     for segment in segments:
-        _check_segment(segment)
+        if segment in {"", ".", ".."}:
+            raise Malformed("Stream name must not have empty, '.' or '..' segments")
+        if "/" in segment or "\0" in segment:
+            raise Malformed("Stream name must not contain an encoded '/' or NUL")
+        if any(character < " " or character == "\x7f" for character in segment):
+            raise Malformed("Stream name must not contain control characters")
     stream_id = "/".join(segments)
     if len(stream_id.encode()) > MAX_STREAM_ID_BYTES:
         raise Malformed(f"Stream name is too long: at most {MAX_STREAM_ID_BYTES} bytes in UTF-8")
@@ -47,12 +52,3 @@ def decode_segment(segment: str) -> str:
         return unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:
         raise Malformed("Stream name must be percent-encoded UTF-8") from None
-
-
-def _check_segment(segment: str) -> None:
-    if segment in {"", ".", ".."}:
-        raise Malformed("Stream name must not have empty, '.' or '..' segments")
-    if "/" in segment or "\0" in segment:
-        raise Malformed("Stream name must not contain an encoded '/' or NUL")
-    if any(character < " " or character == "\x7f" for character in segment):
-        raise Malformed("Stream name must not contain control characters")

@@ -20,7 +20,7 @@ from tidemark.http.requests import header
 from tidemark.http.security.keys import keys_of
 from tidemark.http.security.required_scopes import is_open, required_scopes
 from tidemark.http.security.tokens import MAX_TOKEN_BYTES, Tokens
-from tidemark.protocol.authorization import Access, Demand, grants_of_public
+from tidemark.protocol.authorization import Access, RequiredScope, grants_of_public
 from tidemark.protocol.caching import decide_private
 from tidemark.protocol.errors import ProtocolError, Unauthorized
 from tidemark.settings import AuthorizationSettings
@@ -82,7 +82,7 @@ class Authorization:
             raise Unauthorized("A bearer token is needed", token_given=False) from None
         return True
 
-    def _is_public(self, demands: list[Demand]) -> bool:
+    def _is_public(self, demands: list[RequiredScope]) -> bool:
         return all(demand.target.bucket in self._public_buckets for demand in demands)
 
 
