@@ -19,7 +19,7 @@ from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.http.metrics import render
 from tidemark.local.engines import LocalServices
-from tidemark.observability.metrics import APPENDS, BOUNDS, STORAGE_CALLS, WAKE_SECONDS, Histogram, Meter
+from tidemark.observability.metrics import APPENDS, BOUNDS, STORAGE_CALLS, WAKE_SECONDS, Distribution, Meter
 from tidemark.observability.report import INTERVAL_SECONDS, Reporter, reporting, spread
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
@@ -160,7 +160,7 @@ def test_the_format_is_prometheus() -> None:
     meter.add(STORAGE_CALLS, 2, ('a"b\\c',))
     for seconds in (0.0005, 0.001, 0.3, 99):
         meter.observe(WAKE_SECONDS, seconds)
-    text = render(meter.read())
+    text = render(meter.snapshot())
     assert 'tidemark_storage_calls_total{operation="a\\"b\\\\c"} 2\n' in text
     assert "tidemark_append_bytes_total 12345678901\n" in text, "to the last byte"
     assert "tidemark_conflicts_total 0\n" in text
@@ -242,7 +242,7 @@ def test_the_level_can_ask_for_all(
 
 def test_a_few_values_stand_for_many() -> None:
     """Few enough for one metric, in the right proportions, and none is left out."""
-    now, since = Histogram(), Histogram()
+    now, since = Distribution(), Distribution()
     for seconds, times in ((0.001, 10_000), (0.2, 1000), (40, 1)):
         for _ in range(times):
             now.observe(seconds)
@@ -259,4 +259,4 @@ def test_counting_is_safe_between_threads() -> None:
     meter = Meter()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: meter.add(APPENDS), range(8000)))
-    assert meter.read().counts[APPENDS, ()] == 8000
+    assert meter.snapshot().counts[APPENDS, ()] == 8000
