@@ -33,7 +33,9 @@ def configuration(
         (configuration(closed=True), configuration(closed=True)),
     ],
 )
-def test_same(existing: StreamConfiguration, requested: StreamConfiguration) -> None:
+def test_a_put_with_the_same_configuration_is_accepted(
+    existing: StreamConfiguration, requested: StreamConfiguration
+) -> None:
     check_same_configuration(existing, requested)
 
 
@@ -55,7 +57,9 @@ def test_same(existing: StreamConfiguration, requested: StreamConfiguration) -> 
         (configuration(), configuration(closed=True), "open"),
     ],
 )
-def test_different(existing: StreamConfiguration, requested: StreamConfiguration, difference: str) -> None:
+def test_a_put_with_another_configuration_is_a_conflict_that_names_the_difference(
+    existing: StreamConfiguration, requested: StreamConfiguration, difference: str
+) -> None:
     """The message says what differs, or the client is left to guess."""
     with pytest.raises(Conflict, match=difference):
         check_same_configuration(existing, requested)

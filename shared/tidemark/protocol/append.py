@@ -134,7 +134,7 @@ def _decide_on_closed(tail: Tail, append: Append, state: ProducerState | None) -
 
 
 def _duplicate(tail: Tail, claim: Claim, state: ProducerState | None) -> Outcome:
-    """The original's offset where it is still known: the producer's latest append."""
+    """With the offset after the original, if that was the producer's latest append; else with the tail."""
     known = state is not None and state.seq == claim.seq
     next_offset = state.end if state is not None and known else tail.offset
     return Outcome(Kind.DUPLICATE, next_offset, tail.closed, state)

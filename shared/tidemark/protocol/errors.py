@@ -22,7 +22,7 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     │   ├── BucketNotEmpty         (extensions §1.5)
     │   ├── OffsetBeyondTail       a snapshot of what is not written yet (extensions §2.2)
     │   ├── SnapshotNeeded         the latest one is what bootstrap begins with (extensions §2.6)
-    │   └── UploadNotFound         named by a publish, and not there
+    │   └── UploadNotFound         a publish names an upload that does not exist
     ├── StreamGone            410  deleted, but forks still live on its data (§4.2)
     ├── RetentionGone         410  the offset lies below what is retained (extensions §2.2)
     ├── PayloadTooLarge       413
@@ -139,7 +139,7 @@ class Conflict(ProtocolError):
 
 
 class StreamClosed(Conflict):
-    """The final offset travels along, so that a client knows where the end is (§5.2)."""
+    """The header with the final offset tells a client where the end is (§5.2)."""
 
     def __init__(self, tail: int) -> None:
         super().__init__(
@@ -177,7 +177,7 @@ class BucketNotEmpty(Conflict):
 
 
 class OffsetBeyondTail(Conflict):
-    """The tail travels along, so that a client knows what it may fold."""
+    """The header with the tail tells a client up to where it may take a snapshot."""
 
     def __init__(self, tail: int) -> None:
         super().__init__(
@@ -194,12 +194,12 @@ class SnapshotNeeded(Conflict):
 class UploadNotFound(Conflict):
     def __init__(self) -> None:
         super().__init__(
-            "No such upload is there for this offset: it is not finished, published already, or lapsed"
+            "There is no such upload for this offset: it is not finished, already published, or expired"
         )
 
 
 class RetentionGone(ProtocolError):
-    """Where to go on travels along; what lies before is in the snapshot."""
+    """The header says where to continue; the data before it is in the snapshot."""
 
     status = 410
 
@@ -211,7 +211,7 @@ class RetentionGone(ProtocolError):
 
 
 class ProducerFenced(ProtocolError):
-    """Zombie fencing; the current epoch lets the client claim the next one (§5.2.1)."""
+    """Zombie fencing: the header with the current epoch lets the client claim the next one (§5.2.1)."""
 
     status = 403
 
@@ -277,24 +277,26 @@ class OutcomeUnknown(ProtocolError):
 
 
 class StorageUnavailable(ProtocolError):
-    """What the request needs of storage is not there, closed to us, or silent, and nothing
-    was written without it: an append needs its large body first."""
-
-    status = 503
-
-    def __init__(self) -> None:
-        super().__init__("Storage is out of reach, and nothing has changed; try again", {"Retry-After": "5"})
-
-
-class Damaged(ProtocolError):
-    """What is stored is not as long as the log says. Which batch or object it is stands in the log
-    of the process; a reader gets nothing rather than a gap."""
+    """Storage is missing, refuses access, or does not answer, and nothing was written. An append
+    with a large body gets this error when the body cannot be stored first."""
 
     status = 503
 
     def __init__(self) -> None:
         super().__init__(
-            "Stored data is damaged, so nothing of it is handed out; the operator's log says where",
+            "Storage cannot be reached, and nothing has changed; try again", {"Retry-After": "5"}
+        )
+
+
+class Damaged(ProtocolError):
+    """Stored bytes are not as many as the log says. The process logs which batch or object it is; a
+    reader gets this error rather than a gap."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Stored data is damaged and is not returned; the server's log says where",
             {"Retry-After": "5"},
         )
 

@@ -27,9 +27,9 @@ class StreamKey:
 def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
     """The stream at `path`, the part after `/v1/stream/`.
 
-    `encoded` says whether percent-encoding is still in it; some front doors have decoded
-    it before we see it. Raises Malformed for a name that could be taken for another one,
-    StreamNotFound for the reserved control paths.
+    `encoded` says whether it is still percent-encoded: some gateways decode it before we see it.
+    Raises Malformed for a name that could be taken for another one, StreamNotFound for the
+    reserved control paths.
     """
     segments = [decode_segment(segment) if encoded else segment for segment in path.split("/")]
     for segment in segments:
