@@ -1,6 +1,7 @@
 """Settings: every environment variable the application reads, in one place.
 
-A plain dataclass rather than a settings library: it is imported by every cold start.
+A plain dataclass rather than a settings library: every cold start imports it. A variable that is
+empty counts as not set. What the local stack alone reads is in `local/configuration.py`.
 """
 
 from __future__ import annotations
@@ -8,10 +9,101 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
 
-from tidemark.authorization_settings import AuthorizationSettings, InvalidSetting
+#: RFC 7518 §3.2: a key of HS256 has at least as many bits as its hash.
+MIN_SECRET_BYTES: Final = 32
+MAX_WAIT_SECONDS: Final = 900.0
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
-__all__ = ["InvalidSetting", "Settings"]
+_TRUE: Final = frozenset({"true", "1", "yes", "on"})
+_FALSE: Final = frozenset({"false", "0", "no", "off"})
+
+
+class InvalidSetting(ValueError):
+    """An environment variable has a value that cannot be used. The message names the variable and
+    never shows what might be a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizationSettings:
+    """The variables behind `docs/authorization.md`. `repr` leaves secrets out, and so do logs."""
+
+    #: HS256 keys, one per line: several during a rotation.
+    secret: str = field(default="", repr=False)
+    #: The name of the SSM parameter that holds the same.
+    secret_name: str = ""
+    #: Where the public keys of RS256, ES256 and EdDSA are published.
+    jwks_url: str = ""
+    issuer: str = ""
+    audience: str = ""
+    #: Buckets whose streams anybody may read without a token.
+    public_read_buckets: frozenset[str] = frozenset()
+    allow_anonymous: bool = False
+    #: The name of the SSM parameter that holds the origin secret,
+    edge_secret_name: str = ""
+    #: or the origin secret itself, as the stack made it.
+    edge_secret: str = field(default="", repr=False)
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.secret or self.secret_name or self.jwks_url)
+
+    @property
+    def is_edge_only(self) -> bool:
+        """Whether requests must come through the distribution in front."""
+        return bool(self.edge_secret or self.edge_secret_name)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> AuthorizationSettings:
+        """Raises InvalidSetting."""
+        settings = cls(
+            secret=environment.get("AUTH_SECRET") or "",
+            secret_name=environment.get("AUTH_SECRET_NAME") or "",
+            jwks_url=environment.get("AUTH_JWKS_URL") or "",
+            issuer=environment.get("AUTH_ISSUER") or "",
+            audience=environment.get("AUTH_AUDIENCE") or "",
+            public_read_buckets=frozenset(
+                (environment.get("PUBLIC_READ_BUCKETS") or "").replace(",", " ").split()
+            ),
+            allow_anonymous=parse_boolean(environment, "ALLOW_ANONYMOUS", default=False),
+            edge_secret_name=environment.get("EDGE_SECRET_NAME") or "",
+            edge_secret=environment.get("EDGE_SECRET") or "",
+        )
+        settings.check()
+        return settings
+
+    def check(self) -> None:
+        """Raises InvalidSetting for settings that contradict each other or cannot be safe."""
+        if self.secret:
+            split_secret(self.secret, "AUTH_SECRET")
+        if self.allow_anonymous and self.is_on:
+            raise InvalidSetting("ALLOW_ANONYMOUS=true contradicts the keys that are set: remove one of them")
+        if self.edge_secret and self.edge_secret_name:
+            raise InvalidSetting("EDGE_SECRET contradicts EDGE_SECRET_NAME: remove one of them")
+        if not self.jwks_url:
+            return
+        # Over plain HTTP, anybody on the way could put in keys of his own and sign with them.
+        url = urlsplit(self.jwks_url)
+        if url.scheme != "https" and not (url.scheme == "http" and url.hostname in LOOPBACK):
+            raise InvalidSetting("AUTH_JWKS_URL must begin with https://")
+        # The same keys sign tokens for other services too; only the audience tells them apart.
+        if not self.audience:
+            raise InvalidSetting("AUTH_JWKS_URL needs AUTH_AUDIENCE: the aud claim of tokens for this server")
+
+    def check_not_open(self, host: str | None = None) -> None:
+        """Raises InvalidSetting for a server that would let everybody in although nobody asked for that.
+
+        `host` is the address where it would listen; None is the internet."""
+        if self.is_on or self.allow_anonymous or host in LOOPBACK:
+            return
+        where = f"Listening on {host}" if host else "This function"
+        raise InvalidSetting(
+            f"{where} would be open to everybody: set AUTH_SECRET_NAME, AUTH_SECRET or AUTH_JWKS_URL, "
+            "or ask for it by name with ALLOW_ANONYMOUS=true"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +116,15 @@ class Settings:
     #: two systems of one account must not share it.
     queue_prefix: str = "tidemark-wake-"
     long_poll_seconds: float = 25.0
-    #: How long a streamed SSE answer lasts (§5.8: about 60 s).
+    #: How long a streamed SSE response lasts (§5.8: about 60 s).
     sse_seconds: float = 55.0
-    #: How long an SSE answer waits for data where the platform sends it only once complete.
+    #: How long an SSE response waits for data where the platform sends it only once complete.
     sse_buffered_seconds: float = 1.0
-    #: How many requests a second a server lets in; 0 is all. An HTTP API has a limit of its own.
+    #: How many requests a second a server accepts; 0 is no limit. An HTTP API has a limit of its own.
     requests_per_second: float = 0.0
-    #: From which severity on a deployed function logs; INFO writes a line for every request.
+    #: The lowest severity that a deployed function logs; INFO writes a line for every request.
     log_level: str = "WARNING"
-    #: Under which a deployed function's metrics are found.
+    #: The CloudWatch namespace of a deployed function's metrics.
     metrics_namespace: str = "Tidemark"
     #: Whether a deployed function sends traces to X-Ray.
     tracing: bool = False
@@ -42,50 +134,74 @@ class Settings:
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
         """Raises InvalidSetting."""
         default = cls()
+        # The two words are Lambda's own for the mode of its tracing.
+        tracing = _parse_choice(environment, "TRACING", ("Active", "Disabled"), "Disabled")
         return cls(
             table_name=environment.get("TABLE_NAME") or default.table_name,
             bucket_name=environment.get("BUCKET_NAME") or default.bucket_name,
             queue_prefix=environment.get("QUEUE_PREFIX") or default.queue_prefix,
-            long_poll_seconds=_seconds(environment, "LONG_POLL_SECONDS", default.long_poll_seconds),
-            sse_seconds=_seconds(environment, "SSE_SECONDS", default.sse_seconds),
-            sse_buffered_seconds=_seconds(environment, "SSE_BUFFERED_SECONDS", default.sse_buffered_seconds),
-            requests_per_second=_rate(environment.get("REQUESTS_PER_SECOND") or "0"),
-            log_level=_level(environment.get("LOG_LEVEL") or default.log_level),
+            long_poll_seconds=_parse_seconds(environment, "LONG_POLL_SECONDS", default.long_poll_seconds),
+            sse_seconds=_parse_seconds(environment, "SSE_SECONDS", default.sse_seconds),
+            sse_buffered_seconds=_parse_seconds(
+                environment, "SSE_BUFFERED_SECONDS", default.sse_buffered_seconds
+            ),
+            requests_per_second=_parse_rate(environment, "REQUESTS_PER_SECOND"),
+            log_level=_parse_choice(environment, "LOG_LEVEL", LOG_LEVELS, default.log_level),
             metrics_namespace=environment.get("METRICS_NAMESPACE") or default.metrics_namespace,
-            tracing=_tracing(environment.get("TRACING") or "Disabled"),
+            tracing=tracing == "Active",
             authorization=AuthorizationSettings.from_environment(environment),
         )
 
 
-def _rate(value: str) -> float:
-    try:
-        rate = float(value)
-    except ValueError:
-        rate = math.nan
+def parse_boolean(environment: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """The one rule for every variable that is true or false. Raises InvalidSetting."""
+    given = environment.get(name) or ""
+    value = given.strip().lower()
+    if value in _TRUE:
+        return True
+    if value in _FALSE:
+        return False
+    if value:
+        raise InvalidSetting(f"{name} must be true or false (or 1, yes, on; 0, no, off), got {given!r}")
+    return default
+
+
+def split_secret(text: str, name: str) -> tuple[bytes, ...]:
+    """The keys in a secret, one per line. Raises InvalidSetting, which quotes none of them."""
+    keys = tuple(line.encode() for line in text.split())
+    if not keys or min(map(len, keys)) < MIN_SECRET_BYTES:
+        raise InvalidSetting(f"{name} must hold keys of at least {MIN_SECRET_BYTES} bytes, one per line")
+    return keys
+
+
+def _parse_choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
+    value = environment.get(name) or default
+    if value not in choices:
+        raise InvalidSetting(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}")
+    return value
+
+
+def _parse_seconds(environment: Mapping[str, str], name: str, default: float) -> float:
+    value = environment.get(name) or str(default)
+    seconds = _number(value)
+    if not 0 <= seconds <= MAX_WAIT_SECONDS:
+        raise InvalidSetting(
+            f"{name} must be a number of seconds between 0 and {MAX_WAIT_SECONDS:g}, got {value!r}"
+        )
+    return seconds
+
+
+def _parse_rate(environment: Mapping[str, str], name: str) -> float:
+    value = environment.get(name) or "0"
+    rate = _number(value)
     if not 0 <= rate < math.inf:
-        raise InvalidSetting(f"REQUESTS_PER_SECOND must be a number, 0 for no limit, got {value!r}")
+        raise InvalidSetting(f"{name} must be a number, 0 for no limit, got {value!r}")
     return rate
 
 
-def _level(name: str) -> str:
-    if name not in {"DEBUG", "INFO", "WARNING", "ERROR"}:
-        raise InvalidSetting(f"LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR, got {name!r}")
-    return name
-
-
-def _tracing(mode: str) -> bool:
-    """The words are Lambda's own."""
-    if mode not in {"Active", "Disabled"}:
-        raise InvalidSetting(f"TRACING must be Active or Disabled, got {mode!r}")
-    return mode == "Active"
-
-
-def _seconds(environment: Mapping[str, str], name: str, default: float) -> float:
-    value = environment.get(name) or str(default)
+def _number(text: str) -> float:
+    """Not a number for what is none: every comparison with that is false."""
     try:
-        seconds = float(value)
+        return float(text)
     except ValueError:
-        raise InvalidSetting(f"{name} must be a number of seconds, got {value!r}") from None
-    if not 0 <= seconds <= 900:
-        raise InvalidSetting(f"{name} must be between 0 and 900 seconds, got {value!r}")
-    return seconds
+        return math.nan

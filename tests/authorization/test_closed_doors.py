@@ -11,11 +11,10 @@ from starlette.responses import PlainTextResponse
 
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import Asgi
-from tidemark.authorization_settings import AuthorizationSettings, InvalidSetting
 from tidemark.http.function import create_function_app
 from tidemark.http.security.origin_secret import EdgeOnly
 from tidemark.local.__main__ import main
-from tidemark.settings import Settings
+from tidemark.settings import AuthorizationSettings, InvalidSetting, Settings
 
 JWKS = {"AUTH_JWKS_URL": "https://id.example/jwks.json", "AUTH_AUDIENCE": "tidemark"}
 CLOSED = [{"AUTH_SECRET": SECRET}, {"AUTH_SECRET_NAME": "/tidemark/secret"}, JWKS]

@@ -10,9 +10,8 @@ import pytest
 
 from tests.authorization.tokens import bearer
 from tests.authorization.ways import WAYS, Way
-from tidemark.authorization_settings import InvalidSetting
 from tidemark.http.security.origin_secret import HEADER
-from tidemark.settings import Settings
+from tidemark.settings import InvalidSetting, Settings
 
 WORD = "bb04cf3fc93f5becf7ae78e4f103f107f4b978b26c2c1fa78905fc0d0cd536cb"
 #: As CloudFormation makes one, in its older form.

@@ -13,7 +13,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from tests.authorization.tokens import SECRET, token
-from tidemark.authorization_settings import AuthorizationSettings
 from tidemark.aws.clients import ParameterUnavailable
 from tidemark.http.security.keys import (
     PublicKeys,
@@ -30,18 +29,19 @@ from tidemark.http.security.refreshing_cache import (
     MISSING_SECONDS,
     STALE_SECONDS,
     CannotFetch,
-    KeysUnavailable,
     RefreshingCache,
 )
 from tidemark.http.security.tokens import Tokens
-from tidemark.protocol.authorization import Access, Demand, Right, Target, Unauthorized
+from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
+from tidemark.protocol.errors import KeysUnavailable, Unauthorized
+from tidemark.settings import AuthorizationSettings
 
 PRIVATE: dict[str, Any] = {
     "RS256": rsa.generate_private_key(public_exponent=65537, key_size=2048),
     "ES256": ec.generate_private_key(ec.SECP256R1()),
     "EdDSA": ed25519.Ed25519PrivateKey.generate(),
 }
-SOMETHING = Demand(Target("v1", "x"), frozenset({Right.READ}))
+SOMETHING = RequiredScope(Target("v1", "x"), frozenset({Right.READ}))
 ELSEWHERE = {"iss": "https://id.example", "aud": "tidemark"}
 
 

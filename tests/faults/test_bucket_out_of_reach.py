@@ -90,7 +90,7 @@ def get(path: str, query: str = "offset=-1") -> dict[str, object]:
 def check_out_of_reach(answer: Answer) -> None:
     """503, when to come again, and that nothing has changed: no stack trace, and not "unknown"."""
     assert (answer.status, answer["retry-after"]) == (503, "5"), answer
-    assert answer.json == {"error": "Storage is out of reach, and nothing has changed; try again"}
+    assert answer.json == {"error": "Storage cannot be reached, and nothing has changed; try again"}
 
 
 def test_small_appends_and_reads_go_on(functions: Functions, s3: Breakable, path: str, fault: Fault) -> None:
@@ -235,7 +235,7 @@ def test_the_janitor_does_by_and_by_what_it_could_not(
     stores = janitor.__globals__["_stores"]
     clock = stores.clock_ms
     stores.clock_ms = lambda: clock() + 2 * 3_600_000
-    with s3.failing(OUT_OF_REACH["no connection"]), pytest.raises(Exception, match="out of reach"):
+    with s3.failing(OUT_OF_REACH["no connection"]), pytest.raises(Exception, match="cannot be reached"):
         functions.invoke("janitor", {})
     assert functions.invoke("janitor", {})["reclaimed"] >= 1
 

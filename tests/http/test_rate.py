@@ -13,10 +13,9 @@ from starlette.responses import PlainTextResponse
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import WAYS, Asgi, Way
 from tests.support import make_world
-from tidemark.authorization_settings import InvalidSetting
 from tidemark.http.security.rate_limit import Bucket, RateLimited
 from tidemark.local.engines import LocalServices
-from tidemark.settings import Settings
+from tidemark.settings import InvalidSetting, Settings
 
 TEXT = {"Content-Type": "text/plain"}
 

@@ -16,7 +16,7 @@ from tests.protocol.event_source import Event
 from tests.support import TEXT as PLAIN
 from tests.support import Clock
 from tidemark.http import live
-from tidemark.observability.metrics import PROCESS, WAKE_SECONDS, Histogram
+from tidemark.observability.metrics import PROCESS, WAKE_SECONDS, Distribution
 from tidemark.protocol.cursor import EPOCH_SECONDS, INTERVAL_SECONDS
 from tidemark.protocol.sse import HEARTBEAT
 from tidemark.protocol.stream_key import StreamKey
@@ -359,8 +359,8 @@ def test_cursors_follow_the_clock_not_the_events(server: Door, path: str, clock:
 # --- how long it took -----------------------------------------------------------------
 
 
-def wakes() -> Histogram:
-    return PROCESS.read().durations[WAKE_SECONDS]
+def wakes() -> Distribution:
+    return PROCESS.snapshot().distributions[WAKE_SECONDS]
 
 
 def test_what_comes_while_it_waits_counts_as_a_wake(server: Door, path: str, clock: Clock) -> None:

@@ -14,7 +14,7 @@ from tests.infra.test_template import TEMPLATE
 from tidemark.http.security.keys import SharedKeys
 from tidemark.http.security.refreshing_cache import RefreshingCache
 from tidemark.http.security.tokens import Tokens
-from tidemark.protocol.authorization import Demand, Right, Target
+from tidemark.protocol.authorization import RequiredScope, Right, Target
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "operations.md").read_text()
@@ -93,7 +93,7 @@ def test_the_token_of_the_guide_opens_the_door() -> None:
     )
     access = Tokens([SharedKeys(RefreshingCache(lambda: (SECRET.encode(),)))]).check(ran.stdout.strip())
     for right in Right:
-        access.check(Demand(Target("v1", "hello"), frozenset({right})))
+        access.check(RequiredScope(Target("v1", "hello"), frozenset({right})))
 
 
 def test_the_commands_named_are_there() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE
-from tidemark.observability.metrics import COUNTS, DURATIONS
+from tidemark.observability.metrics import COUNTERS, HISTOGRAMS
 from tidemark.protocol import errors
 
 ROOT = Path(__file__).parents[2]
@@ -68,11 +68,11 @@ def test_the_template_parameters_on_the_page_exist() -> None:
 def test_every_metric_is_on_its_page() -> None:
     """By its name in Prometheus and its name in CloudWatch."""
     page = (REFERENCE / "metrics.md").read_text()
-    counters = {f"tidemark_{each.title}_total" for each in COUNTS}
-    histograms = {f"tidemark_{each.title}" for each in DURATIONS}
+    counters = {f"tidemark_{each.title}_total" for each in COUNTERS}
+    histograms = {f"tidemark_{each.title}" for each in HISTOGRAMS}
     assert set(re.findall(r"`(tidemark_\w+)`", page)) == counters | histograms | {"tidemark_waiting"}
-    deployed = {each.title.title().replace("_", "") for each in COUNTS}
-    deployed |= {each.title.removesuffix("_seconds").title().replace("_", "") + "Time" for each in DURATIONS}
+    deployed = {each.title.title().replace("_", "") for each in COUNTERS}
+    deployed |= {each.title.removesuffix("_seconds").title().replace("_", "") + "Time" for each in HISTOGRAMS}
     assert set(re.findall(r"^\| `tidemark_\w+` \| `(\w+)` \|", page, re.MULTILINE)) == deployed
 
 

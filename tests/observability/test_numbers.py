@@ -19,7 +19,7 @@ from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.http.metrics import render
 from tidemark.local.engines import LocalServices
-from tidemark.observability.metrics import APPENDS, BOUNDS, STORAGE_CALLS, WAKE_SECONDS, Histogram, Meter
+from tidemark.observability.metrics import APPENDS, BOUNDS, STORAGE_CALLS, WAKE_SECONDS, Distribution, Meter
 from tidemark.observability.report import INTERVAL_SECONDS, Reporter, reporting, spread
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
@@ -63,7 +63,7 @@ def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
     }
 
 
-def test_every_answer_says_where_its_time_went(way: Way) -> None:
+def test_server_timing_says_how_long_a_request_and_its_storage_calls_took(way: Way) -> None:
     for method, path in (("PUT", "/v1/stream/timed"), ("GET", "/v1/stream/timed"), ("GET", "/v1/nothing")):
         found = re.fullmatch(r"storage;dur=([\d.]+), total;dur=([\d.]+)", way(method, path, TEXT).timing)
         assert found is not None
@@ -72,7 +72,7 @@ def test_every_answer_says_where_its_time_went(way: Way) -> None:
         assert (storage > 0) == (path != "/v1/nothing")
 
 
-def test_an_append_is_counted(server: Asgi) -> None:
+def test_an_append_is_counted_with_its_bytes_and_its_storage_call(server: Asgi) -> None:
     server("PUT", "/v1/stream/counted", TEXT)
     before = numbers(server)
     server("POST", "/v1/stream/counted", TEXT, b"12345")
@@ -129,19 +129,19 @@ def test_a_wait_and_its_wake_are_counted(server: Asgi) -> None:
     assert "tidemark_waiting" not in counted, "nobody waits any more"
 
 
-def test_what_was_there_already_woke_nobody(server: Asgi) -> None:
+def test_a_long_poll_that_finds_data_at_once_counts_no_wake(server: Asgi) -> None:
     server("PUT", "/v1/stream/there", TEXT, b"x")
     before = numbers(server)
     assert server("GET", f"/v1/stream/there?offset={'0' * 16}&live=long-poll").body == b"x"
     assert "tidemark_wake_seconds_count" not in grown(before, numbers(server))
 
 
-def test_numbers_are_the_local_servers_alone(way: Way) -> None:
+def test_a_deployed_function_has_no_metrics_endpoint(way: Way) -> None:
     """An environment of a function is one of many, and its numbers mean nothing by themselves."""
     assert way("GET", "/v1/metrics").status == 404
 
 
-def test_numbers_take_a_token_where_streams_do(environment: None) -> None:
+def test_metrics_require_a_token_with_read_everywhere(environment: None) -> None:
     variables = os.environ | {"ALLOW_ANONYMOUS": "", "AUTH_SECRET": SECRET}
     settings = Settings.from_environment(variables)
     with asyncio.Runner() as runner:
@@ -153,14 +153,14 @@ def test_numbers_take_a_token_where_streams_do(environment: None) -> None:
         runner.run(backend.close())
 
 
-def test_the_format_is_prometheus() -> None:
+def test_metrics_are_in_the_prometheus_text_format() -> None:
     """Each family has its help and type, buckets grow and end at infinity."""
     meter = Meter()
     meter.appended(12_345_678_901)
     meter.add(STORAGE_CALLS, 2, ('a"b\\c',))
     for seconds in (0.0005, 0.001, 0.3, 99):
         meter.observe(WAKE_SECONDS, seconds)
-    text = render(meter.read())
+    text = render(meter.snapshot())
     assert 'tidemark_storage_calls_total{operation="a\\"b\\\\c"} 2\n' in text
     assert "tidemark_append_bytes_total 12345678901\n" in text, "to the last byte"
     assert "tidemark_conflicts_total 0\n" in text
@@ -192,7 +192,7 @@ def event(**more: Any) -> dict[str, Any]:
     } | more
 
 
-def test_a_function_reports_its_metrics_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_function_reports_its_metrics_at_most_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     meter, now = Meter(), [100.0]
     reporter = Reporter("write", Settings(metrics_namespace="Tidemark/a-stack"), meter, lambda: now[0])
     for _ in range(3):
@@ -212,7 +212,7 @@ def test_a_function_reports_its_metrics_now_and_then(capsys: pytest.CaptureFixtu
     assert (described["Namespace"], described["Dimensions"]) == ("Tidemark/a-stack", [["service"]])
 
 
-def test_a_request_that_fails_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_request_with_429_or_5xx_has_a_log_line(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Reporter("failing", Settings(), Meter())
     for status in (200, 404, 429, 500, 503):
         reporter.answered(event(), Context(), status)
@@ -228,7 +228,7 @@ def test_a_request_that_fails_has_a_line(capsys: pytest.CaptureFixture[str]) -> 
         assert "secret" not in json.dumps(line)
 
 
-def test_the_level_can_ask_for_all(
+def test_log_level_info_logs_every_request_without_its_secrets(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a request's words only method, path and ids: tokens and bodies stay out of it."""
@@ -240,9 +240,9 @@ def test_the_level_can_ask_for_all(
     assert not any(secret in json.dumps(line) for secret in ("access_token", "a body", token("read:*")))
 
 
-def test_a_few_values_stand_for_many() -> None:
+def test_a_histogram_is_reported_as_at_most_a_hundred_values_in_proportion() -> None:
     """Few enough for one metric, in the right proportions, and none is left out."""
-    now, since = Histogram(), Histogram()
+    now, since = Distribution(), Distribution()
     for seconds, times in ((0.001, 10_000), (0.2, 1000), (40, 1)):
         for _ in range(times):
             now.observe(seconds)
@@ -253,10 +253,10 @@ def test_a_few_values_stand_for_many() -> None:
     assert spread(now, now) == []
 
 
-def test_counting_is_safe_between_threads() -> None:
+def test_threads_that_count_at_once_lose_no_count() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     meter = Meter()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: meter.add(APPENDS), range(8000)))
-    assert meter.read().counts[APPENDS, ()] == 8000
+    assert meter.snapshot().counts[APPENDS, ()] == 8000

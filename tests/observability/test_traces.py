@@ -21,9 +21,8 @@ from tests.lambdas.functions import http_event, load_event
 from tests.support import World, make_world
 from tests.wake.live_process import running
 from tests.wake.support import until
-from tidemark.authorization_settings import InvalidSetting
 from tidemark.local.engines import LocalServices
-from tidemark.settings import Settings
+from tidemark.settings import InvalidSetting, Settings
 
 ROOT = Path(__file__).parents[2]
 ROOT_ID = "1-6a0c8f05-0f1e2d3c4b5a697887a6b5c4"
@@ -116,7 +115,7 @@ def calls(heard: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(each["name"], each["aws"]["operation"]) for each in heard if each.get("namespace") == "aws"]
 
 
-def test_a_write_and_its_calls(world: World, daemon: Daemon) -> None:
+def test_a_trace_of_a_write_holds_its_storage_calls(world: World, daemon: Daemon) -> None:
     """Each under the invocation it belongs to, with what it did and to which stream."""
     large = "x" * 70_000
     events = [
@@ -147,7 +146,7 @@ def test_a_write_and_its_calls(world: World, daemon: Daemon) -> None:
         assert each["start_time"] <= each["end_time"]
 
 
-def test_a_read_says_how_it_waits(world: World, daemon: Daemon) -> None:
+def test_a_trace_of_a_read_says_how_it_waits(world: World, daemon: Daemon) -> None:
     """And whatever else is in the query stays there."""
     query = f"offset=-1&live=sse&access_token={TOKEN}"
     events = [
@@ -160,7 +159,7 @@ def test_a_read_says_how_it_waits(world: World, daemon: Daemon) -> None:
     assert told == ["GET long-poll", "GET sse", "GET"]
 
 
-def test_no_secret_is_traced(world: World, daemon: Daemon) -> None:
+def test_a_trace_holds_no_token_body_or_key(world: World, daemon: Daemon) -> None:
     """Neither a token, wherever it was sent, nor what a stream holds, nor the keys."""
     path = "/v1/stream/traced/secret"
     written = [http_event("PUT", path, headers=TEXT | BEARER, body=BODY.encode())]
@@ -178,7 +177,7 @@ def test_no_secret_is_traced(world: World, daemon: Daemon) -> None:
         assert secret not in text
 
 
-def test_a_call_that_fails_is_seen_to(world: World, daemon: Daemon) -> None:
+def test_a_storage_call_that_fails_is_traced_as_a_fault(world: World, daemon: Daemon) -> None:
     """Each try for itself, as a fault."""
     variables = variables_of(world, daemon, AWS_ENDPOINT_URL_DYNAMODB="http://127.0.0.1:1")
     report = invoke("read", [http_event("GET", "/v1/stream/a", "offset=-1", BEARER)], variables)
@@ -189,7 +188,7 @@ def test_a_call_that_fails_is_seen_to(world: World, daemon: Daemon) -> None:
     assert {each["http"]["response"]["status"] for each in failed} == {0}
 
 
-def test_the_other_functions_are_traced(world: World, daemon: Daemon) -> None:
+def test_the_notifier_and_the_janitor_are_traced(world: World, daemon: Daemon) -> None:
     variables = variables_of(world, daemon)
     report = invoke("notifier", [load_event("stream-records")], variables)
     assert report["answers"] == [{"batchItemFailures": []}]
@@ -199,14 +198,16 @@ def test_the_other_functions_are_traced(world: World, daemon: Daemon) -> None:
     assert ("DynamoDB", "Query") in calls(daemon.heard)
 
 
-def test_what_lambda_does_not_sample_is_not_sent(world: World, daemon: Daemon) -> None:
+def test_an_invocation_that_lambda_does_not_sample_sends_no_trace(world: World, daemon: Daemon) -> None:
     variables = variables_of(world, daemon, _X_AMZN_TRACE_ID=SAMPLED.replace("Sampled=1", "Sampled=0"))
     assert statuses(invoke("read", [http_event("GET", "/v1/stream/a", headers=BEARER)], variables)) == [404]
     assert daemon.listen() == []
 
 
 @pytest.mark.parametrize("function", ["write", "read", "notifier", "janitor"])
-def test_without_traces_nothing_of_them_is_imported(world: World, daemon: Daemon, function: str) -> None:
+def test_the_tracing_library_is_not_imported_unless_tracing_is_active(
+    world: World, daemon: Daemon, function: str
+) -> None:
     """A cold start pays for what was asked for, and for nothing else."""
     events = {"notifier": ["stream-records"], "janitor": ["janitor-schedule"]}.get(function, [])
     variables = variables_of(world, daemon, TRACING="Disabled")
@@ -217,7 +218,7 @@ def test_without_traces_nothing_of_them_is_imported(world: World, daemon: Daemon
     assert "aws_xray_sdk" in with_traces["imported"], "the test has lost its teeth"
 
 
-def test_the_live_function_learns_of_its_trace_from_the_adapter(world: World, daemon: Daemon) -> None:
+def test_the_live_function_takes_its_trace_id_from_the_adapters_header(world: World, daemon: Daemon) -> None:
     """Its process is not Lambda's own: what belongs to which invocation comes with the request."""
     created = [http_event("PUT", "/v1/stream/traced/live", headers=TEXT | BEARER, body=BODY.encode())]
     invoke("write", created, variables_of(world, daemon, TRACING="Disabled"))
@@ -245,7 +246,7 @@ def test_the_live_function_learns_of_its_trace_from_the_adapter(world: World, da
     assert TOKEN not in json.dumps(heard)
 
 
-def test_the_words_are_lambdas_own() -> None:
+def test_tracing_is_active_or_disabled_and_any_other_word_is_refused() -> None:
     assert Settings.from_environment({"TRACING": "Active"}).tracing
     assert not Settings.from_environment({"TRACING": "Disabled"}).tracing
     assert not Settings.from_environment({}).tracing

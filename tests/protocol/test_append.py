@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemark.protocol.append import Append, Kind, Outcome, Plan, plan_appends, unknown_producers
+from tidemark.protocol.append import Append, AppendPlan, Kind, Outcome, plan_appends, unknown_producers
 from tidemark.protocol.errors import (
     ContentTypeMismatch,
     Malformed,
@@ -122,13 +122,13 @@ class Stream:
             self.items.update(plan.pushed_out)
             self.stored += plan.data
             self.lengths += plan.lengths
-        return [answer_of(answer) for answer in plan.answers]
+        return [answer_of(answer) for answer in plan.results]
 
 
-def check_plan(plan: Plan, group: list[Append]) -> None:
+def check_plan(plan: AppendPlan, group: list[Append]) -> None:
     """What storage relies on."""
-    assert len(plan.answers) == len(group)
-    accepted = [a for a in plan.answers if isinstance(a, Outcome) and a.kind is Kind.APPENDED]
+    assert len(plan.results) == len(group)
+    accepted = [a for a in plan.results if isinstance(a, Outcome) and a.kind is Kind.APPENDED]
     assert plan.writes == bool(accepted)
     assert plan.writes or plan.after == plan.before, "what is not written changes nothing"
     assert plan.after.offset - plan.before.offset == len(plan.data) == sum(plan.lengths)
@@ -206,8 +206,8 @@ def histories(draw: st.DrawFn) -> list[Append]:
 
 @settings(max_examples=300)
 @given(histories())
-def test_one_at_a_time(history: list[Append]) -> None:
-    """The bounded memory of a batch, with items for those pushed out, answers as if it were endless."""
+def test_appends_one_by_one_behave_as_with_an_unbounded_memory_of_producers(history: list[Append]) -> None:
+    """A batch carries few producers, but the results are as if it carried all."""
     model, stream = Model(), Stream()
     for append in history:
         assert stream.apply([append]) == [model.apply(append)]
@@ -217,8 +217,10 @@ def test_one_at_a_time(history: list[Append]) -> None:
 
 @settings(max_examples=300)
 @given(histories(), st.data())
-def test_a_group_is_as_many_groups_of_one(history: list[Append], cuts: st.DataObject) -> None:
-    """However concurrent appends are gathered, each is answered as if it had come alone."""
+def test_a_group_of_appends_has_the_same_results_as_the_appends_one_by_one(
+    history: list[Append], cuts: st.DataObject
+) -> None:
+    """However concurrent appends are gathered, each has the result that it has alone."""
     alone, together = Stream(), Stream()
     rest = history
     while rest:
@@ -231,7 +233,7 @@ def test_a_group_is_as_many_groups_of_one(history: list[Append], cuts: st.DataOb
 
 
 @given(histories())
-def test_nothing_follows_the_closing(history: list[Append]) -> None:
+def test_a_closed_stream_never_changes(history: list[Append]) -> None:
     stream = Stream()
     for append in history:
         before = stream.tail
@@ -245,7 +247,7 @@ BODY = data(3)
 
 
 def decide(tail: Tail, append: Append, **looked_up: ProducerState) -> Answer:
-    return answer_of(plan_appends(tail, [append], looked_up).answers[0])
+    return answer_of(plan_appends(tail, [append], looked_up).results[0])
 
 
 @pytest.mark.parametrize(
@@ -261,12 +263,12 @@ def decide(tail: Tail, append: Append, **looked_up: ProducerState) -> Answer:
         Append(NOTHING, close=True, claim=Claim("new", 0, 0)),
     ],
 )
-def test_closed_comes_before_everything_else(append: Append) -> None:
+def test_a_closed_stream_refuses_an_append_before_any_other_error(append: Append) -> None:
     """§5.2, error precedence: content type, sequence, and a body that cannot be read come after."""
     assert decide(Tail(5, closed=True, stream_seq="9"), append) == (StreamClosed, 5)
 
 
-def test_the_content_type_comes_before_the_sequence() -> None:
+def test_a_wrong_content_type_is_refused_before_a_wrong_sequence() -> None:
     fault = ContentTypeMismatch("a/b", "c/d")
     append = Append(NOTHING, stream_seq="0", claim=Claim("p", 0, 9), fault=fault)
     assert decide(Tail(5, stream_seq="9"), append) == (ContentTypeMismatch,)
@@ -286,7 +288,7 @@ def test_a_refused_stream_seq_does_not_advance_the_producer() -> None:
     assert not plan.writes
 
 
-def test_an_old_duplicate_tells_the_latest_sequence() -> None:
+def test_a_duplicate_gets_the_highest_accepted_sequence() -> None:
     """§5.2.1: Producer-Seq is the highest accepted, so that a client can recover its place."""
     tail = Tail(50, producers=(ProducerState("p", 2, 8, 40),))
     assert decide(tail, Append(BODY, claim=Claim("p", 2, 3))) == (Kind.DUPLICATE, 50, False, 2, 8)
@@ -301,7 +303,7 @@ def test_a_producer_that_was_pushed_out_is_looked_up() -> None:
     assert decide(tail, Append(BODY, claim=claim), gone=state) == (Kind.DUPLICATE, 6, False, 1, 4)
 
 
-def test_nothing_is_looked_up_without_need() -> None:
+def test_a_producer_in_the_batch_or_new_to_the_stream_is_not_looked_up() -> None:
     """The usual stream, with few producers, costs one write and no read."""
     carried = Tail(9, overflowed=True, producers=(ProducerState("p", 0, 0, 9),))
     assert unknown_producers(carried, [Append(BODY, claim=Claim("p", 0, 1))]) == set()
@@ -309,7 +311,7 @@ def test_nothing_is_looked_up_without_need() -> None:
     assert unknown_producers(carried, [Append(BODY)]) == set()
 
 
-def test_closing_twice_by_the_same_request() -> None:
+def test_a_repeated_close_by_the_same_producer_is_a_duplicate() -> None:
     claim = Claim("p", 0, 3)
     tail = Tail(9, closed=True, producers=(ProducerState("p", 0, 3, 9),), closed_by=claim)
     for messages in (NOTHING, BODY):
@@ -328,7 +330,7 @@ def test_closing_without_a_body_by_a_producer_advances_it() -> None:
     assert plan.writes
 
 
-def test_pushed_out_and_back_within_a_group() -> None:
+def test_a_producer_pushed_out_and_back_within_a_group_keeps_its_state() -> None:
     """Nobody has written the pushed-out state yet, so nobody can look it up: the plan itself knows."""
     crowd = [Append(BODY, claim=Claim(f"p{n}", 0, 0)) for n in range(RECENT_PRODUCERS + 2)]
     back = [Append(BODY, claim=Claim("p0", 0, seq)) for seq in (0, 1, 1)]
@@ -338,7 +340,7 @@ def test_pushed_out_and_back_within_a_group() -> None:
     assert stream.items.keys() == {"p1", "p2"}, "p0 is carried again, and needs no item"
 
 
-def test_once_overflowed_always_overflowed() -> None:
+def test_a_producer_that_was_pushed_out_long_ago_is_still_looked_up() -> None:
     """Whoever was pushed out long ago is still to be looked up."""
     stream = Stream()
     for seq in range(3):

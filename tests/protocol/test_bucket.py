@@ -40,7 +40,7 @@ from tidemark.protocol.errors import Malformed, ProtocolError, RouteNotFound, St
         ("tides/bootstrap/bootstrap", Place(Resource.BOOTSTRAP, "tides", "bootstrap")),
     ],
 )
-def test_places(path: str, expected: Place) -> None:
+def test_a_path_names_a_bucket_a_listing_a_stream_or_a_resource_of_it(path: str, expected: Place) -> None:
     assert parse_bucket_path(path, encoded=True) == expected
 
 
@@ -73,7 +73,7 @@ def test_places(path: str, expected: Place) -> None:
         "tides/x%2e%2e",
     ],
 )
-def test_malformed(path: str) -> None:
+def test_a_path_with_an_invalid_bucket_or_stream_id_is_malformed(path: str) -> None:
     with pytest.raises(Malformed):
         parse_bucket_path(path, encoded=True)
 
@@ -92,19 +92,19 @@ def test_malformed(path: str) -> None:
         "tides/streams/x",
     ],
 )
-def test_nothing_is_there(path: str) -> None:
+def test_a_path_below_a_stream_that_no_resource_has_is_not_found(path: str) -> None:
     with pytest.raises(RouteNotFound):
         parse_bucket_path(path, encoded=True)
 
 
 @pytest.mark.parametrize("path", ["tides/__ds", "tides/__d%73/snapshot"])
-def test_reserved(path: str) -> None:
+def test_the_reserved_segment_is_no_stream(path: str) -> None:
     with pytest.raises(StreamNotFound, match="__ds"):
         parse_bucket_path(path, encoded=True)
 
 
 @pytest.mark.parametrize("bucket", ["tides", "x" * 64])
-def test_the_longest_id(bucket: str) -> None:
+def test_a_key_of_122_bytes_is_taken_and_one_more_is_refused(bucket: str) -> None:
     """Bucket, slash and stream id count, in bytes of UTF-8."""
     room = MAX_KEY_BYTES - len(bucket) - 1
     longest = "é" * (room // 2) + "x" * (room % 2)
@@ -113,7 +113,7 @@ def test_the_longest_id(bucket: str) -> None:
         parse_bucket_path(f"{bucket}/{quote(longest)}x", encoded=True)
 
 
-def test_decoded_by_the_front_door() -> None:
+def test_a_path_that_the_gateway_decoded_is_not_decoded_again() -> None:
     """Once decoded, a percent sign is a character like any other, and a slash divides."""
     assert parse_bucket_path("tides/100%", encoded=False).stream_id == "100%"
     assert parse_bucket_path("tides/%2F", encoded=False).stream_id == "%2F"
@@ -124,7 +124,7 @@ ids = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
 @given(ids)
-def test_both_doors_agree(stream_id: str) -> None:
+def test_an_encoded_and_a_decoded_path_name_the_same_place(stream_id: str) -> None:
     assume("/" not in stream_id)
     try:
         through_gateway = parse_bucket_path(f"tides/{stream_id}", encoded=False)
@@ -136,6 +136,6 @@ def test_both_doors_agree(stream_id: str) -> None:
 
 
 @given(st.text(alphabet="%/.\0aF2etidsnaphou_ é", max_size=30), st.booleans())
-def test_nothing_but_the_protocols_own_errors(path: str, encoded: bool) -> None:
+def test_any_path_is_parsed_or_refused_with_an_error_of_the_protocol(path: str, encoded: bool) -> None:
     with contextlib.suppress(Malformed, StreamNotFound, RouteNotFound):
         parse_bucket_path(path, encoded=encoded)

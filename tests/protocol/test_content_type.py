@@ -25,11 +25,11 @@ from tidemark.protocol.errors import Malformed
         ("!#$%&'*+.^_`|~-/x", "!#$%&'*+.^_`|~-/x"),
     ],
 )
-def test_essence(header: str, essence: str) -> None:
+def test_the_essence_is_type_and_subtype_in_lower_case(header: str, essence: str) -> None:
     assert parse_content_type(header).essence == essence
 
 
-def test_kept_as_it_was_sent() -> None:
+def test_the_value_is_kept_as_it_was_sent() -> None:
     assert parse_content_type(" Text/Plain; Charset=UTF-8 ").value == "Text/Plain; Charset=UTF-8"
 
 
@@ -60,7 +60,7 @@ def test_kept_as_it_was_sent() -> None:
         "x" * MAX_LENGTH + "/y",
     ],
 )
-def test_malformed(header: str) -> None:
+def test_a_header_that_is_no_media_type_is_malformed(header: str) -> None:
     """Among them what would break the header that a read answers with."""
     if header.endswith("\n"):
         header += "x"  # white space at the end is stripped, as a server does with a header
@@ -68,7 +68,7 @@ def test_malformed(header: str) -> None:
         parse_content_type(header)
 
 
-def test_longest() -> None:
+def test_a_content_type_of_255_characters_is_taken_and_one_more_is_refused() -> None:
     assert parse_content_type("a/" + "b" * (MAX_LENGTH - 2)).essence.endswith("b")
     with pytest.raises(Malformed):
         parse_content_type("a/" + "b" * (MAX_LENGTH - 1))
@@ -91,7 +91,9 @@ def test_longest() -> None:
         ("image/svg+xml", False, False),
     ],
 )
-def test_modes(header: str, is_json: bool, is_text: bool) -> None:
+def test_only_application_json_is_json_and_only_text_types_are_text(
+    header: str, is_json: bool, is_text: bool
+) -> None:
     parsed = parse_content_type(header)
     assert (parsed.is_json, parsed.is_text) == (is_json, is_text)
 

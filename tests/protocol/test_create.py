@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.protocol.content_type import parse_content_type
-from tidemark.protocol.create import Configuration, check_same_configuration
+from tidemark.protocol.create import StreamConfiguration, check_same_configuration
 from tidemark.protocol.errors import Conflict
 from tidemark.protocol.expiry import parse_expiry
 
@@ -16,8 +16,8 @@ def configuration(
     expires_at: str | None = None,
     *,
     closed: bool = False,
-) -> Configuration:
-    return Configuration(parse_content_type(content_type), parse_expiry(ttl, expires_at), closed)
+) -> StreamConfiguration:
+    return StreamConfiguration(parse_content_type(content_type), parse_expiry(ttl, expires_at), closed)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,9 @@ def configuration(
         (configuration(closed=True), configuration(closed=True)),
     ],
 )
-def test_same(existing: Configuration, requested: Configuration) -> None:
+def test_a_put_with_the_same_configuration_is_accepted(
+    existing: StreamConfiguration, requested: StreamConfiguration
+) -> None:
     check_same_configuration(existing, requested)
 
 
@@ -55,7 +57,9 @@ def test_same(existing: Configuration, requested: Configuration) -> None:
         (configuration(), configuration(closed=True), "open"),
     ],
 )
-def test_different(existing: Configuration, requested: Configuration, difference: str) -> None:
+def test_a_put_with_another_configuration_is_a_conflict_that_names_the_difference(
+    existing: StreamConfiguration, requested: StreamConfiguration, difference: str
+) -> None:
     """The message says what differs, or the client is left to guess."""
     with pytest.raises(Conflict, match=difference):
         check_same_configuration(existing, requested)

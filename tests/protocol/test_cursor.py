@@ -21,19 +21,19 @@ def at_interval(interval: int, *, plus_ms: int = 0) -> int:
 @pytest.mark.parametrize(
     ("value", "expected"), [(None, None), ("0", 0), ("1000", 1000), (str(MAX_SAFE - 1), MAX_SAFE - 1)]
 )
-def test_parse(value: str | None, expected: int | None) -> None:
+def test_a_cursor_is_a_plain_integer_or_absent(value: str | None, expected: int | None) -> None:
     assert parse_cursor(value) == expected
 
 
 @pytest.mark.parametrize(
     "value", ["", "abc", "-1", "1.5", "01", " 1", "1e9", str(MAX_SAFE), str(2**53), "9" * 5000]
 )
-def test_parse_refuses(value: str) -> None:
+def test_any_other_cursor_is_malformed(value: str) -> None:
     with pytest.raises(Malformed, match="cursor"):
         parse_cursor(value)
 
 
-def test_the_protocols_epoch() -> None:
+def test_intervals_of_twenty_seconds_count_from_the_protocols_epoch() -> None:
     """October 9, 2024 00:00:00 UTC is interval 0, and twenty seconds later is interval 1 (§10.1)."""
     assert decide_cursor(None, 1_728_432_000_000) == 0
     assert decide_cursor(None, 1_728_432_019_999) == 0
@@ -44,29 +44,33 @@ def test_the_protocols_epoch() -> None:
     ("client", "expected"),
     [(None, 1000), (0, 1000), (999, 1000), (1000, 1001), (1001, 1002), (5000, 5001)],
 )
-def test_table(client: int | None, expected: int) -> None:
+def test_the_cursor_is_the_interval_now_or_one_more_than_the_clients(
+    client: int | None, expected: int
+) -> None:
     """A client at or ahead of the clock moves on by one, any other is brought up to it."""
     assert decide_cursor(client, at_interval(1000, plus_ms=12_345)) == expected
 
 
-def test_a_clock_before_the_epoch() -> None:
+def test_a_clock_before_the_epoch_gives_cursor_zero() -> None:
     assert decide_cursor(None, 0) == 0
 
 
 @given(cursors, times)
-def test_never_the_clients_own_cursor_nor_an_earlier_one(client: int | None, now_ms: int) -> None:
+def test_the_cursor_is_always_greater_than_the_clients(client: int | None, now_ms: int) -> None:
     """The MUST of §10.1: or the client is handed the cached answer to its own request."""
     assert client is None or decide_cursor(client, now_ms) > client
 
 
 @given(cursors, times, times)
-def test_never_backwards_in_time(client: int | None, one: int, other: int) -> None:
+def test_the_cursor_never_falls_as_time_goes_on(client: int | None, one: int, other: int) -> None:
     earlier, later = sorted((one, other))
     assert decide_cursor(client, earlier) <= decide_cursor(client, later)
 
 
 @given(cursors, times, st.integers(min_value=0, max_value=INTERVAL_SECONDS * 1000 - 1))
-def test_the_same_for_all_who_ask_alike(client: int | None, now_ms: int, later_ms: int) -> None:
+def test_equal_requests_within_an_interval_get_equal_cursors(
+    client: int | None, now_ms: int, later_ms: int
+) -> None:
     """Within an interval, equal requests get equal cursors, so a cache collapses their next ones too."""
     start = now_ms - now_ms % (INTERVAL_SECONDS * 1000)
     assert decide_cursor(client, start) == decide_cursor(client, start + later_ms)

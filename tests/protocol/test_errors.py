@@ -1,6 +1,9 @@
-"""Every refusal: its status, and the headers the protocol wants with it."""
+"""Every error: its status, and the headers that the protocol asks for with it."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +12,14 @@ from tidemark.protocol.errors import ProtocolError
 
 CASES: list[tuple[ProtocolError, int, dict[str, str]]] = [
     (errors.Malformed("x"), 400, {}),
+    (errors.Unauthorized("x", token_given=False), 401, {"WWW-Authenticate": 'Bearer realm="tidemark"'}),
+    (
+        errors.Unauthorized("too old", token_given=True),
+        401,
+        {"WWW-Authenticate": 'Bearer realm="tidemark", error="invalid_token", error_description="too old"'},
+    ),
+    (errors.Forbidden(["write", "manage"]), 403, {}),
+    (errors.OriginAccessDenied(), 403, {}),
     (errors.ProducerFenced(7), 403, {"Producer-Epoch": "7"}),
     (errors.StreamNotFound(), 404, {}),
     (errors.StreamGone(), 410, {}),
@@ -29,25 +40,47 @@ CASES: list[tuple[ProtocolError, int, dict[str, str]]] = [
     (errors.PayloadTooLarge(10), 413, {}),
     (errors.TooManyMessages(10), 413, {}),
     (errors.Busy(), 429, {"Retry-After": "1"}),
+    (errors.RateLimitExceeded(0.2), 429, {"Retry-After": "1"}),
+    (errors.RateLimitExceeded(4.2), 429, {"Retry-After": "5"}),
     (errors.OutcomeUnknown(), 503, {"Retry-After": "1"}),
     (errors.StorageUnavailable(), 503, {"Retry-After": "5"}),
     (errors.Damaged(), 503, {"Retry-After": "5"}),
     (errors.StorageSilent(), 503, {"Retry-After": "1"}),
+    (errors.KeysUnavailable(), 503, {"Retry-After": "5"}),
 ]
 
 
 @pytest.mark.parametrize(("error", "status", "headers"), CASES, ids=lambda case: type(case).__name__)
-def test_status_and_headers(error: ProtocolError, status: int, headers: dict[str, str]) -> None:
+def test_an_error_has_its_status_its_headers_and_a_message(
+    error: ProtocolError, status: int, headers: dict[str, str]
+) -> None:
     assert (error.status, error.headers) == (status, headers)
     assert error.message
     assert str(error) == error.message
 
 
-def test_every_refusal_is_in_the_table() -> None:
-    """A new way to say no needs its line above."""
+def test_every_error_is_in_the_table() -> None:
+    """A new error needs its line above."""
     declared = {
         value
         for value in vars(errors).values()
         if isinstance(value, type) and issubclass(value, ProtocolError) and value is not ProtocolError
     }
     assert declared == {type(error) for error, _, _ in CASES}
+
+
+def test_every_error_that_a_client_gets_is_declared_in_one_file() -> None:
+    """`ClientLeft` alone lives elsewhere: its client has gone, so nobody gets it."""
+    shared = Path(__file__).parents[2] / "shared" / "tidemark"
+    bases = "|".join(
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, Exception)
+    )
+    declared = {
+        (path.name, name)
+        for path in shared.rglob("*.py")
+        for name in re.findall(rf"^class (\w+)\((?:{bases})\)", path.read_text(), re.MULTILINE)
+        if path != shared / "protocol" / "errors.py"
+    }
+    assert declared == {("group_commit.py", "ClientLeft")}

@@ -30,24 +30,24 @@ def instant_ms(value: str) -> int | None:
 # --- parsing ------------------------------------------------------------------------
 
 
-def test_neither() -> None:
+def test_without_a_header_a_stream_never_expires() -> None:
     assert parse_expiry(None, None) == NEVER
 
 
 @pytest.mark.parametrize(("ttl", "seconds"), [("0", 0), ("3600", 3600), (str(2**53 - 1), 2**53 - 1)])
-def test_ttl(ttl: str, seconds: int) -> None:
+def test_a_ttl_is_a_number_of_seconds(ttl: str, seconds: int) -> None:
     assert parse_expiry(ttl, None) == Expiry(ttl_seconds=seconds)
 
 
 @pytest.mark.parametrize("ttl", ["", "+3600", "03600", "3600.0", "3.6e3", "-1", " 60", "60s", str(2**53)])
-def test_ttl_in_another_form(ttl: str) -> None:
-    """Seed and §5.1 name the first four."""
+def test_a_ttl_in_any_other_form_is_malformed(ttl: str) -> None:
+    """§5.1 names the first four."""
     with pytest.raises(Malformed, match="Stream-TTL"):
         parse_expiry(ttl, None)
 
 
 @pytest.mark.parametrize(("ttl", "at"), [("60", "2030-01-15T12:00:00Z"), ("", ""), ("x", "y")])
-def test_both_at_once(ttl: str, at: str) -> None:
+def test_ttl_and_instant_together_are_malformed(ttl: str, at: str) -> None:
     with pytest.raises(Malformed, match="not both"):
         parse_expiry(ttl, at)
 
@@ -66,7 +66,7 @@ def test_both_at_once(ttl: str, at: str) -> None:
         "2030-01-16T11:59:00+23:59",
     ],
 )
-def test_one_instant_however_it_is_written(value: str) -> None:
+def test_every_way_to_write_an_instant_names_the_same_millisecond(value: str) -> None:
     expiry = parse_expiry(None, value)
     assert expiry.expires_at_ms == NOON_2030_MS
     assert expiry.expires_at == value, "HEAD answers with the client's own words"
@@ -82,12 +82,12 @@ def test_one_instant_however_it_is_written(value: str) -> None:
         ("9999-12-31T23:59:59Z", 253_402_300_799_000),
     ],
 )
-def test_instants(value: str, expected: int) -> None:
+def test_an_instant_is_parsed_to_its_millisecond(value: str, expected: int) -> None:
     assert instant_ms(value) == expected
 
 
 @given(st.integers(min_value=0, max_value=253_402_300_799_999))
-def test_every_millisecond_is_exact(ms: int) -> None:
+def test_no_millisecond_is_lost_in_parsing(ms: int) -> None:
     """A float in between would lose one here and there, and a stream would end early."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
     assert instant_ms(moment.isoformat(timespec="milliseconds")) == ms
@@ -140,13 +140,13 @@ NOT_AN_INSTANT = [
 
 
 @pytest.mark.parametrize("value", NOT_AN_INSTANT, ids=lambda value: value[:40])
-def test_not_an_instant(value: str) -> None:
+def test_a_value_that_is_no_rfc3339_timestamp_is_malformed(value: str) -> None:
     with pytest.raises(Malformed, match="Stream-Expires-At"):
         parse_expiry(None, value)
 
 
 @given(st.text(max_size=40))
-def test_garbage_is_refused_and_nothing_worse(value: str) -> None:
+def test_any_text_is_parsed_or_malformed(value: str) -> None:
     with pytest.raises(Malformed):
         parse_expiry(None, value)
 
@@ -156,7 +156,7 @@ def test_garbage_is_refused_and_nothing_worse(value: str) -> None:
         r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([+-][0-9]{2}:[0-9]{2}|Z)", fullmatch=True
     )
 )
-def test_the_right_shape_with_any_digits(value: str) -> None:
+def test_a_timestamp_with_impossible_digits_is_malformed(value: str) -> None:
     """Either a number or Malformed: the calendar's own errors are translated."""
     with contextlib.suppress(Malformed):
         assert isinstance(instant_ms(value), int)
@@ -177,7 +177,9 @@ def test_the_right_shape_with_any_digits(value: str) -> None:
         (parse_expiry(None, "1970-01-01T00:00:00Z"), NEVER, False),
     ],
 )
-def test_matches(one: Expiry, other: Expiry, same: bool) -> None:
+def test_two_expiries_match_when_they_name_the_same_window_or_instant(
+    one: Expiry, other: Expiry, same: bool
+) -> None:
     assert one.matches(other) is same
     assert other.matches(one) is same
 
@@ -199,7 +201,7 @@ def test_a_fixed_instant_is_exact_and_is_not_renewed() -> None:
     assert not needs_renewal(expiry, 0, NOON_2030_MS - 1)
 
 
-def test_ttl_zero_is_over_at_once() -> None:
+def test_a_stream_with_ttl_zero_has_expired_at_once() -> None:
     assert is_expired(Expiry(ttl_seconds=0), 1000, 1000)
 
 
@@ -217,7 +219,9 @@ shares = st.one_of(
     st.one_of(st.just(1000), st.integers(min_value=0, max_value=10**7)),
     st.lists(st.tuples(st.booleans(), shares), max_size=20),
 )
-def test_never_early_and_at_most_five_percent_late(ttl: int, gaps: list[tuple[bool, float]]) -> None:
+def test_a_window_ends_never_early_and_at_most_five_percent_late(
+    ttl: int, gaps: list[tuple[bool, float]]
+) -> None:
     """However reads and looks (HEAD) follow each other: the window counts from the last
     read, although most reads are not recorded."""
     expiry, window_ms = Expiry(ttl_seconds=ttl), ttl * 1000
@@ -234,7 +238,7 @@ def test_never_early_and_at_most_five_percent_late(ttl: int, gaps: list[tuple[bo
             recorded = now if needs_renewal(expiry, recorded, now) else recorded
 
 
-def test_every_millisecond_of_a_window() -> None:
+def test_a_read_at_any_millisecond_renews_the_whole_window() -> None:
     """One read, whenever: a whole window from there on, and a twentieth more at most."""
     second = Expiry(ttl_seconds=1)
     for read_at in range(1000):
@@ -247,7 +251,7 @@ def test_every_millisecond_of_a_window() -> None:
     st.integers(min_value=1, max_value=10**7),
     st.lists(st.floats(min_value=0, max_value=0.5), min_size=1, max_size=200),
 )
-def test_few_renewals(ttl: int, gaps: list[float]) -> None:
+def test_a_busy_reader_records_at_most_twenty_renewals_per_window(ttl: int, gaps: list[float]) -> None:
     """A reader that never stops costs at most one write per twentieth of the window."""
     expiry, window_ms = Expiry(ttl_seconds=ttl), ttl * 1000
     start = now = recorded = 0

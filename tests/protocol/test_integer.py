@@ -36,30 +36,30 @@ NOT_CANONICAL = [
 
 
 @pytest.mark.parametrize("value", [0, 1, 9, 10, 3600, 2**31, 2**53 - 2, 2**53 - 1])
-def test_plain_decimal(value: int) -> None:
+def test_plain_decimal_digits_are_accepted(value: int) -> None:
     assert parse_integer("Stream-TTL", str(value)) == value
 
 
 @pytest.mark.parametrize("value", NOT_CANONICAL)
-def test_any_other_form(value: str) -> None:
+def test_an_integer_in_any_other_form_is_malformed(value: str) -> None:
     with pytest.raises(Malformed, match="Stream-TTL"):
         parse_integer("Stream-TTL", value)
 
 
 @pytest.mark.parametrize("value", [2**53, 2**53 + 1, 2**63, 2**64, 10**16, 10**400])
-def test_more_than_javascript_can_hold(value: int) -> None:
+def test_an_integer_that_javascript_cannot_hold_exactly_is_malformed(value: int) -> None:
     with pytest.raises(Malformed, match=str(MAX_SAFE_INTEGER)):
         parse_integer("Producer-Seq", str(value))
 
 
-def test_a_huge_number_is_not_computed() -> None:
+def test_a_huge_number_is_refused_without_computing_it() -> None:
     """Python itself refuses to convert so many digits, with an error of its own kind."""
     with pytest.raises(Malformed):
         parse_integer("Producer-Seq", "9" * 100_000)
 
 
 @given(st.text(max_size=20))
-def test_accepts_exactly_what_it_would_write(value: str) -> None:
+def test_text_is_accepted_only_as_an_integer_is_written(value: str) -> None:
     """One integer, one spelling: whatever is accepted is written back the same."""
     try:
         parsed = parse_integer("x", value)

@@ -65,7 +65,7 @@ def split(messages: Messages) -> list[bytes]:
         ("[ 1 ,\n{ } ]", ["1", "{ }"]),
     ],
 )
-def test_stored_as_sent(body: str, expected: list[str] | None) -> None:
+def test_json_messages_are_stored_as_they_were_sent(body: str, expected: list[str] | None) -> None:
     texts = [text.decode() for text in split(parse_messages(JSON, body.encode()))]
     assert texts == (expected if expected is not None else body.strip("[]").split(", "))
 
@@ -90,7 +90,7 @@ def test_an_array_is_flattened_by_one_level(array: tuple[str, list[str]]) -> Non
 
 
 @given(arrays())
-def test_a_read_gives_the_values_back(array: tuple[str, list[str]]) -> None:
+def test_a_read_returns_the_values_that_were_appended(array: tuple[str, list[str]]) -> None:
     body, elements = array
     rendered = render_body(JSON, parse_messages(JSON, body.encode()).data)
     assert rendered == b"[" + ",".join(elements).encode() + b"]"
@@ -98,7 +98,9 @@ def test_a_read_gives_the_values_back(array: tuple[str, list[str]]) -> None:
 
 
 @given(arrays(), st.data())
-def test_a_read_from_any_message_on(array: tuple[str, list[str]], data: st.DataObject) -> None:
+def test_a_read_between_any_two_message_ends_is_valid_json(
+    array: tuple[str, list[str]], data: st.DataObject
+) -> None:
     """Stored bytes cut at message ends render as the values that lie between."""
     body, elements = array
     messages = parse_messages(JSON, body.encode())
@@ -109,7 +111,7 @@ def test_a_read_from_any_message_on(array: tuple[str, list[str]], data: st.DataO
 
 
 @given(arrays(), arrays())
-def test_appends_join(one: tuple[str, list[str]], other: tuple[str, list[str]]) -> None:
+def test_two_appends_are_read_as_one_array(one: tuple[str, list[str]], other: tuple[str, list[str]]) -> None:
     stored = b"".join(parse_messages(JSON, body.encode()).data for body, _ in (one, other))
     assert json.loads(render_body(JSON, stored)) == json.loads(one[0]) + json.loads(other[0])
 
@@ -175,21 +177,23 @@ INVALID = {
 
 
 @pytest.mark.parametrize("body", INVALID.values(), ids=INVALID.keys())
-def test_invalid_json(body: bytes) -> None:
+def test_a_body_that_is_not_json_is_malformed(body: bytes) -> None:
     """400 and nothing else: no error of a parser's own, no recursion that ends the process."""
     with pytest.raises(Malformed, match="Invalid JSON"):
         parse_messages(JSON, body)
 
 
 @pytest.mark.parametrize("depth", [1, 100, 300])
-def test_nesting_that_people_use(depth: int) -> None:
+def test_json_nested_up_to_300_levels_is_kept(depth: int) -> None:
     body = b"[" * depth + b"]" * depth
     assert render_body(JSON, parse_messages(JSON, body).data) == body
 
 
 @pytest.mark.parametrize("depth", [900, 980, 990, 995, 1000, 1010, 1020, 1023, 1024, 1025, 1100, 5000])
 @pytest.mark.parametrize("pair", [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")], ids=["[", "{", "[{"])
-def test_nesting_at_the_parsers_limits(pair: tuple[bytes, bytes], depth: int) -> None:
+def test_json_nested_near_the_parsers_limits_is_kept_whole_or_malformed(
+    pair: tuple[bytes, bytes], depth: int
+) -> None:
     """Where it is too deep for one parser or the other: kept whole or refused, and nothing else."""
     body = pair[0] * depth + b"1" + pair[1] * depth
     with suppress(Malformed):
@@ -197,13 +201,13 @@ def test_nesting_at_the_parsers_limits(pair: tuple[bytes, bytes], depth: int) ->
 
 
 @pytest.mark.parametrize("digits", [17, 300])
-def test_numbers_keep_their_text(digits: int) -> None:
+def test_long_numbers_keep_their_text(digits: int) -> None:
     """Longer than a double is exact for, and never computed."""
     body = f"[{'7' * digits},0.{'3' * 5000},{'9' * 20}e-5]"
     assert split(parse_messages(JSON, body.encode())) == body.strip("[]").encode().split(b",")
 
 
-def test_as_many_messages_as_their_ends_can_be_kept() -> None:
+def test_an_append_takes_250000_messages_and_refuses_one_more() -> None:
     """However small they are: with one more, the request is refused, not the storing of it."""
     body = b"[" + b"1," * (MAX_MESSAGES - 1) + b"1"
     assert len(parse_messages(JSON, body + b"]").lengths) == MAX_MESSAGES
@@ -221,7 +225,7 @@ def test_any_bytes_are_json_or_malformed(body: bytes) -> None:
     st.integers(min_value=0),
     st.sampled_from(["", *'[]{}:,"\\0eE.-+ \n\x01', "\\ud800", "NaN", "\ufeff"]),
 )
-def test_nearly_json(text: str, position: int, put: str) -> None:
+def test_json_with_one_character_changed_is_parsed_or_malformed(text: str, position: int, put: str) -> None:
     """One place broken, or not: accepted exactly when another parser, told to be strict, does."""
     at = position % (len(text) + 1)
     check_against_reference((text[:at] + put + text[at + 1 :]).encode())
@@ -267,7 +271,7 @@ def refuse_constant(name: str) -> None:
 
 
 @given(st.binary(min_size=1), st.sampled_from(OTHERS))
-def test_other_types_are_left_alone(body: bytes, content_type: Any) -> None:
+def test_a_body_of_any_other_type_is_one_message_unchanged(body: bytes, content_type: Any) -> None:
     """One append, one message, and a read gives back the very bytes: NDJSON too."""
     messages = parse_messages(content_type, body)
     assert messages == Messages(body, (len(body),))
@@ -275,6 +279,6 @@ def test_other_types_are_left_alone(body: bytes, content_type: Any) -> None:
 
 
 @pytest.mark.parametrize("content_type", [JSON, *OTHERS], ids=lambda content_type: content_type.essence)
-def test_nothing(content_type: Any) -> None:
+def test_an_empty_body_has_no_messages(content_type: Any) -> None:
     assert parse_messages(content_type, b"") == NOTHING
     assert render_body(content_type, b"") == (b"[]" if content_type is JSON else b"")

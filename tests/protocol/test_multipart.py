@@ -53,7 +53,7 @@ def split(boundary: str, body: bytes) -> list[tuple[bytes, bytes]]:
 
 
 @given(st.lists(parts, min_size=1, max_size=5))
-def test_every_byte_comes_back(given_parts: list[Part]) -> None:
+def test_every_byte_of_the_parts_comes_back(given_parts: list[Part]) -> None:
     boundary = choose_boundary(given_parts)
     body = render_multipart(given_parts, boundary)
     found = split(boundary, body)
@@ -64,7 +64,7 @@ def test_every_byte_comes_back(given_parts: list[Part]) -> None:
 
 
 @given(st.lists(parts, min_size=1, max_size=5))
-def test_a_real_parser_finds_the_same(given_parts: list[Part]) -> None:
+def test_an_independent_parser_finds_the_same_parts(given_parts: list[Part]) -> None:
     boundary = choose_boundary(given_parts)
     found = parse_parts(f"multipart/mixed; boundary={boundary}", render_multipart(given_parts, boundary))
     assert found == [(part.content_type, part.body) for part in given_parts]
@@ -78,7 +78,7 @@ def test_the_boundary_is_nowhere_in_the_parts(given_parts: list[Part]) -> None:
     assert boundary == choose_boundary(given_parts), "the same answer has the same boundary"
 
 
-def test_a_boundary_that_occurs_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_boundary_that_occurs_in_a_part_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a digest that can be foreseen, so that a part can contain it."""
 
     def foreseen(_parts: Iterable[Part], attempt: int) -> str:
@@ -94,7 +94,7 @@ def test_a_boundary_that_occurs_is_not_taken(monkeypatch: pytest.MonkeyPatch) ->
     assert choose_boundary(hostile) == f"tidemark-{3:032d}"
 
 
-def test_what_stands_around_a_body_can_be_had_alone() -> None:
+def test_the_bytes_around_a_body_are_rendered_without_the_body() -> None:
     """For a body that nobody here ever holds."""
     around = open_part("b", "a/b", {"X": "1"}) + b"body" + close_parts("b")
     assert around == b"--b\r\nContent-Type: a/b\r\nX: 1\r\n\r\nbody\r\n--b--\r\n"

@@ -40,13 +40,15 @@ NOT_A_TOKEN = [
 
 
 @pytest.mark.parametrize("value", NOT_A_TOKEN)
-def test_not_an_offset(value: str) -> None:
+def test_text_in_any_other_form_is_no_offset(value: str) -> None:
     assert parse_read_from(value) is None
     assert parse_token(value) is None
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, 0), ("-1", 0), ("now", NOW)])
-def test_sentinels(value: str | None, expected: int | str) -> None:
+def test_absent_and_minus_one_are_the_beginning_and_now_is_the_tail(
+    value: str | None, expected: int | str
+) -> None:
     assert parse_read_from(value) == expected
 
 
@@ -57,7 +59,7 @@ def test_a_sentinel_is_no_token(sentinel: str) -> None:
 
 
 @given(positions)
-def test_round_trip(position: int) -> None:
+def test_a_rendered_offset_is_parsed_to_the_same_position(position: int) -> None:
     assert parse_token(render_offset(position)) == position
     assert parse_read_from(render_offset(position)) == position
 
@@ -69,7 +71,7 @@ def test_strings_sort_as_positions_do(one: int, other: int) -> None:
 
 
 @given(positions)
-def test_safe_in_a_url(position: int) -> None:
+def test_an_offset_is_safe_in_a_url(position: int) -> None:
     """§8: none of `, & = ? /`, reasonably short, and never a sentinel."""
     token = render_offset(position)
     assert not set(token) & set(",&=?/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.protocol.errors import Malformed, ProducerFenced, ProtocolError, SequenceGap
-from tidemark.protocol.producer import Claim, ProducerState, check_producer, parse_claim
+from tidemark.protocol.producer import Claim, ProducerState, check_producer, is_duplicate, parse_claim
 
 MAX = str(2**53 - 1)
 
@@ -13,7 +13,7 @@ MAX = str(2**53 - 1)
 # --- headers ------------------------------------------------------------------------
 
 
-def test_none_of_them() -> None:
+def test_without_producer_headers_there_is_no_claim() -> None:
     assert parse_claim(None, None, None) is None
 
 
@@ -30,12 +30,12 @@ def test_none_of_them() -> None:
         ("a,b", "0", "0"),
     ],
 )
-def test_all_three(producer_id: str, epoch: str, seq: str) -> None:
+def test_three_valid_producer_headers_are_a_claim(producer_id: str, epoch: str, seq: str) -> None:
     assert parse_claim(producer_id, epoch, seq) == Claim(producer_id, int(epoch), int(seq))
 
 
 @pytest.mark.parametrize("given_headers", range(1, 7))
-def test_only_some(given_headers: int) -> None:
+def test_some_but_not_all_producer_headers_are_malformed(given_headers: int) -> None:
     producer_id = "p" if given_headers & 1 else None
     epoch = "0" if given_headers & 2 else None
     seq = "0" if given_headers & 4 else None
@@ -46,13 +46,13 @@ def test_only_some(given_headers: int) -> None:
 @pytest.mark.parametrize(
     "producer_id", ["", " ", " p", "p ", "p\t", "p\0", "p\x7f", "pé", "ｐ", "p" * 257, "a\nb"]
 )
-def test_ids(producer_id: str) -> None:
+def test_an_invalid_producer_id_is_malformed(producer_id: str) -> None:
     with pytest.raises(Malformed, match="Producer-Id"):
         parse_claim(producer_id, "0", "0")
 
 
 @pytest.mark.parametrize("number", ["", "-1", "+1", "01", "1.0", "1e3", "x", " 1", "0, 0", str(2**53)])
-def test_numbers(number: str) -> None:
+def test_an_epoch_or_sequence_that_is_no_plain_integer_is_malformed(number: str) -> None:
     with pytest.raises(Malformed, match="Producer-Epoch"):
         parse_claim("p", number, "0")
     with pytest.raises(Malformed, match="Producer-Seq"):
@@ -78,8 +78,12 @@ STATE = ProducerState("p", epoch=5, seq=10, end=100)
         (ProducerState("p", 2**53 - 1, 2**53 - 2, 0), 2**53 - 1, 2**53 - 1, False),
     ],
 )
-def test_accepted(state: ProducerState | None, epoch: int, seq: int, duplicate: bool) -> None:
-    assert check_producer(state, Claim("p", epoch, seq)) is duplicate
+def test_the_next_sequence_is_new_and_an_earlier_one_is_a_duplicate(
+    state: ProducerState | None, epoch: int, seq: int, duplicate: bool
+) -> None:
+    claim = Claim("p", epoch, seq)
+    check_producer(state, claim)
+    assert is_duplicate(state, claim) is duplicate
 
 
 @pytest.mark.parametrize(
@@ -95,7 +99,7 @@ def test_accepted(state: ProducerState | None, epoch: int, seq: int, duplicate: 
         (STATE, 6, 11, Malformed, {}),
     ],
 )
-def test_refused(
+def test_a_stale_epoch_a_gap_and_a_new_epoch_not_at_zero_are_refused(
     state: ProducerState | None, epoch: int, seq: int, refusal: type[ProtocolError], headers: dict[str, str]
 ) -> None:
     """The epoch is looked at before the sequence."""

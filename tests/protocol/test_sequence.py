@@ -13,12 +13,12 @@ ascii_text = st.text(alphabet=st.characters(min_codepoint=0x20, max_codepoint=0x
 
 
 @pytest.mark.parametrize("value", [None, "0", "001", "a b", "~", "x" * MAX_LENGTH])
-def test_accepted(value: str | None) -> None:
+def test_up_to_256_ascii_characters_are_a_stream_seq(value: str | None) -> None:
     assert parse_stream_seq(value) == value
 
 
 @pytest.mark.parametrize("value", ["", "x" * (MAX_LENGTH + 1), "é", "\u2028", "１"])
-def test_refused(value: str) -> None:
+def test_any_other_stream_seq_is_malformed(value: str) -> None:
     with pytest.raises(Malformed, match="Stream-Seq"):
         parse_stream_seq(value)
 
@@ -27,12 +27,12 @@ def test_refused(value: str) -> None:
     ("last", "received"),
     [(None, None), (None, "0"), ("0", None), ("1", "2"), ("09", "1"), ("A", "a"), ("a", "aa"), ("9", "A")],
 )
-def test_increases(last: str | None, received: str | None) -> None:
+def test_a_greater_stream_seq_or_none_is_accepted(last: str | None, received: str | None) -> None:
     check_stream_seq(last, received)
 
 
 @pytest.mark.parametrize(("last", "received"), [("1", "1"), ("2", "1"), ("2", "10"), ("a", "A"), ("aa", "a")])
-def test_does_not_increase(last: str, received: str) -> None:
+def test_an_equal_or_smaller_stream_seq_is_refused(last: str, received: str) -> None:
     """Byte by byte, not as numbers: `10` comes before `2`."""
     with pytest.raises(SequenceRegression) as refused:
         check_stream_seq(last, received)
@@ -40,7 +40,7 @@ def test_does_not_increase(last: str, received: str) -> None:
 
 
 @given(ascii_text, ascii_text)
-def test_order_is_that_of_the_bytes(last: str, received: str) -> None:
+def test_stream_seqs_are_compared_byte_by_byte(last: str, received: str) -> None:
     try:
         check_stream_seq(last, received)
     except SequenceRegression:

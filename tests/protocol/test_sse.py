@@ -35,7 +35,7 @@ def normalised(text: str) -> str:
     return re.sub(r"\r\n|\r", "\n", text)
 
 
-def test_the_reader_itself() -> None:
+def test_the_tests_own_event_parser_follows_the_html_specification() -> None:
     """The example of the HTML standard, so that the reader below is not merely our mirror image."""
     stream = b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event"
     assert parse_events(stream) == [Event("message", "first event"), Event("message", "second event")]
@@ -68,19 +68,19 @@ def test_the_reader_itself() -> None:
         "€",
     ],
 )
-def test_text(text: str) -> None:
+def test_text_cannot_end_its_event_or_begin_another(text: str) -> None:
     """Whatever it holds, it is one data event: it neither ends the event nor begins another."""
     assert parse_events(render_data_event(TEXT, text.encode())) == [Event("data", normalised(text))]
 
 
 @given(st.lists(texts, min_size=1, max_size=3))
-def test_any_text(written: list[str]) -> None:
+def test_each_text_is_one_data_event(written: list[str]) -> None:
     stream = b"".join(render_data_event(TEXT, text.encode()) for text in written)
     assert parse_events(stream) == [Event("data", normalised(text)) for text in written]
 
 
 @given(st.binary(max_size=40))
-def test_bytes_that_are_no_text_cannot_break_the_frame(data: bytes) -> None:
+def test_bytes_that_are_not_utf8_cannot_end_the_event(data: bytes) -> None:
     """In a stream of text nothing keeps a writer from sending what is not UTF-8."""
     events = parse_events(
         render_data_event(TEXT, data) + render_control_event(1, 1, up_to_date=True, closed=False)
@@ -89,7 +89,7 @@ def test_bytes_that_are_no_text_cannot_break_the_frame(data: bytes) -> None:
 
 
 @given(arrays())
-def test_json(array: tuple[str, list[str]]) -> None:
+def test_json_is_one_data_event_with_the_same_values(array: tuple[str, list[str]]) -> None:
     """Messages with line ends inside span several lines of the event, and parse to the same."""
     body, elements = array
     stored = parse_messages(JSON, body.encode()).data
@@ -102,7 +102,7 @@ def test_json(array: tuple[str, list[str]]) -> None:
 @given(
     st.binary(max_size=100), st.sampled_from(["application/octet-stream", "image/png", "application/ndjson"])
 )
-def test_binary(data: bytes, content_type: str) -> None:
+def test_any_other_type_is_sent_as_base64(data: bytes, content_type: str) -> None:
     (event,) = parse_events(render_data_event(parse_content_type(content_type), data))
     assert event.type == "data"
     assert len(event.data) % 4 == 0
@@ -110,7 +110,9 @@ def test_binary(data: bytes, content_type: str) -> None:
 
 
 @given(st.integers(min_value=0, max_value=10**15), st.integers(min_value=0), st.booleans(), st.booleans())
-def test_control(next_offset: int, cursor: int, up_to_date: bool, closed: bool) -> None:
+def test_a_control_event_says_offset_cursor_up_to_date_and_closed(
+    next_offset: int, cursor: int, up_to_date: bool, closed: bool
+) -> None:
     stream = render_control_event(next_offset, cursor, up_to_date=up_to_date, closed=closed)
     (event,) = parse_events(stream)
     expected: dict[str, Any] = {"streamNextOffset": f"{next_offset:016d}"}
@@ -124,7 +126,7 @@ def test_control(next_offset: int, cursor: int, up_to_date: bool, closed: bool) 
     assert json.loads(event.data) == expected
 
 
-def test_a_heartbeat_is_no_event() -> None:
+def test_a_heartbeat_is_a_comment_and_no_event() -> None:
     stream = HEARTBEAT + render_data_event(TEXT, b"x") + HEARTBEAT
     assert parse_events(stream) == [Event("data", "x")]
     assert len(parse_comments(stream)) == 2
@@ -134,7 +136,7 @@ def test_a_heartbeat_is_no_event() -> None:
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8))
-def test_text_end_at_every_cut(text: str) -> None:
+def test_text_end_is_before_a_character_that_is_cut(text: str) -> None:
     """Up to it the text is whole; what is held back is one character's beginning."""
     data = text.encode()
     for cut in range(len(data) + 1):
@@ -158,6 +160,6 @@ def test_appends_cut_anywhere_read_as_one_text(text: str, data: st.DataObject) -
 
 
 @given(st.binary(max_size=12))
-def test_text_end_of_anything(data: bytes) -> None:
+def test_text_end_holds_back_at_most_three_bytes_of_anything(data: bytes) -> None:
     """In bytes that are no UTF-8 nothing is held back for long either."""
     assert 0 <= len(data) - text_end(data) <= 3

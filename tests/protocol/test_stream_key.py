@@ -42,7 +42,7 @@ def stream_id(path: str, *, encoded: bool = True) -> str:
         ("café", "café"),
     ],
 )
-def test_names(path: str, expected: str) -> None:
+def test_a_path_names_a_stream_with_percent_encoding_decoded_once(path: str, expected: str) -> None:
     assert stream_id(path) == expected
 
 
@@ -81,14 +81,14 @@ def test_names(path: str, expected: str) -> None:
         "%F4%90%80%80",  # beyond Unicode
     ],
 )
-def test_refused(path: str) -> None:
+def test_an_ambiguous_or_undecodable_path_is_malformed(path: str) -> None:
     with pytest.raises(Malformed):
         stream_id(path)
 
 
 @pytest.mark.parametrize("path", ["__ds", "__ds/subscriptions/x", "%5F%5Fds", "__d%73/jwks"])
 @pytest.mark.parametrize("encoded", [True, False])
-def test_reserved(path: str, encoded: bool) -> None:
+def test_the_control_paths_are_no_streams(path: str, encoded: bool) -> None:
     """§6: control paths are no streams, however they are spelled."""
     if not encoded and "%" in path:
         assert stream_id(path, encoded=False) == path
@@ -105,7 +105,7 @@ def test_reserved(path: str, encoded: bool) -> None:
         "/".join(["x"] * (MAX_STREAM_ID_BYTES // 2)),
     ],
 )
-def test_longest(name: str) -> None:
+def test_a_name_of_1000_bytes_is_taken_and_more_is_refused(name: str) -> None:
     """Bytes in UTF-8 count, not characters, nor percent signs."""
     assert stream_id(quote(name)) == name
     with pytest.raises(Malformed, match="too long"):
@@ -113,13 +113,13 @@ def test_longest(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["a%2Fb", "100%", "%zz", "a%00b", "%E2%82%AC", "a b", "€"])
-def test_decoded_by_the_front_door(path: str) -> None:
+def test_a_path_that_the_gateway_decoded_is_not_decoded_again(path: str) -> None:
     """Once decoded, a percent sign is a character like any other."""
     assert stream_id(path, encoded=False) == path
 
 
 @pytest.mark.parametrize("path", ["", "a/", "a//b", "a/../b", "a\0b", "a\nb", "a\x7f"])
-def test_refused_decoded(path: str) -> None:
+def test_an_ambiguous_path_that_the_gateway_decoded_is_malformed(path: str) -> None:
     with pytest.raises(Malformed):
         stream_id(path, encoded=False)
 
@@ -128,7 +128,7 @@ names = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
 @given(names)
-def test_both_doors_agree(name: str) -> None:
+def test_an_encoded_and_a_decoded_path_name_the_same_stream(name: str) -> None:
     """A name that comes encoded and the same name decoded by the gateway are one stream, or
     are refused alike."""
     assume("/" not in name)
@@ -152,6 +152,6 @@ def test_different_segments_are_different_streams(one: list[str], other: list[st
 
 
 @given(st.text(alphabet="%/.\0aF2eE_ds é", max_size=12), st.booleans())
-def test_nothing_but_the_protocols_own_errors(path: str, encoded: bool) -> None:
+def test_any_path_is_parsed_or_refused_with_an_error_of_the_protocol(path: str, encoded: bool) -> None:
     with contextlib.suppress(Malformed, StreamNotFound):
         stream_id(path, encoded=encoded)

@@ -21,7 +21,7 @@ def id_bytes(states: tuple[ProducerState, ...]) -> int:
 
 
 @given(writers)
-def test_no_producer_is_forgotten(written: list[str]) -> None:
+def test_every_producer_is_kept_or_pushed_out(written: list[str]) -> None:
     """Those in the batch together with those pushed out are the latest state of each, once."""
     carried: tuple[ProducerState, ...] = ()
     own_items: dict[str, ProducerState] = {}
@@ -37,7 +37,7 @@ def test_no_producer_is_forgotten(written: list[str]) -> None:
 
 
 @given(writers)
-def test_bounds(written: list[str]) -> None:
+def test_a_batch_carries_at_most_eight_producers_and_512_bytes_of_ids(written: list[str]) -> None:
     """A batch stays within its first kilobyte; the latest is carried whatever it takes."""
     carried: tuple[ProducerState, ...] = ()
     for seq, producer_id in enumerate(written):
@@ -49,7 +49,7 @@ def test_bounds(written: list[str]) -> None:
 
 
 @given(writers)
-def test_the_longest_silent_goes_first(written: list[str]) -> None:
+def test_the_producer_that_was_silent_for_longest_is_pushed_out_first(written: list[str]) -> None:
     carried: tuple[ProducerState, ...] = ()
     for seq, producer_id in enumerate(written):
         carried, pushed_out = remember(carried, ProducerState(producer_id, 0, seq, seq))
@@ -57,7 +57,7 @@ def test_the_longest_silent_goes_first(written: list[str]) -> None:
         assert order == sorted(order)
 
 
-def test_nobody_is_pushed_out_without_need() -> None:
+def test_a_producer_is_pushed_out_only_when_there_are_too_many() -> None:
     carried: tuple[ProducerState, ...] = ()
     for n in range(RECENT_PRODUCERS):
         carried, pushed_out = remember(carried, ProducerState(f"p{n}", 0, 0, 0))
@@ -68,7 +68,7 @@ def test_nobody_is_pushed_out_without_need() -> None:
     assert [state.producer_id for state in pushed_out] == ["p1"]
 
 
-def test_looking_up_a_producer() -> None:
+def test_a_tail_finds_the_latest_state_of_a_producer() -> None:
     one, two = ProducerState("a", 1, 2, 3), ProducerState("b", 4, 5, 6)
     tail = Tail(producers=(one, two))
     assert (tail.producer("a"), tail.producer("b"), tail.producer("c")) == (one, two, None)

@@ -78,7 +78,7 @@ RULES: dict[str, tuple[str, Any, str, Any]] = {
     "a deletion leaves a tombstone": ("plain", lifecycle, "_end", no_tombstone),
     "tails are forgotten": ("plain", tails, "MAX_AGE_MS", 10**12),
     "a fork leaves its source where it was asked to": ("forks", log_read, "cut_batch", uncut),
-    "a repeated append is recognised": ("plain", protocol_append, "check_producer", nothing_is_a_duplicate),
+    "a repeated append is recognised": ("plain", protocol_append, "is_duplicate", nothing_is_a_duplicate),
     "what is deleted is reclaimed": ("plain", janitor, "remove_log", nothing_is_reclaimed),
 }
 

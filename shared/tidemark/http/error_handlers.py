@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from tidemark.http.bucket_routes import allowed_methods
 from tidemark.http.headers import METHODS, PREFLIGHT
 from tidemark.http.requests import STREAM_ROOT
+from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol.errors import ProtocolError
 
 _log = logging.getLogger("tidemark")
@@ -27,7 +28,7 @@ def install(app: FastAPI) -> None:
 
 def _answer(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
     """A fault says something about this moment: it is never cached."""
-    headers = {"Cache-Control": "no-store"} | (headers or {})
+    headers = {"Cache-Control": NO_STORE} | (headers or {})
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers, media_type="application/json")
     return JSONResponse({"error": message}, status, headers)

@@ -11,38 +11,39 @@ from starlette.responses import Response
 
 from tidemark.observability.metrics import (
     BOUNDS,
-    COUNTS,
-    DURATIONS,
+    COUNTERS,
+    HISTOGRAMS,
     PROCESS,
-    Duration,
+    Distribution,
     Histogram,
     Labels,
-    Reading,
+    MetricsSnapshot,
 )
+from tidemark.protocol.caching import NO_STORE
 
 METRICS_PATH: Final = "/v1/metrics"
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 async def metrics(_: Request) -> Response:
-    return Response(render(PROCESS.read()), media_type=_TYPE, headers={"Cache-Control": "no-store"})
+    return Response(render(PROCESS.snapshot()), media_type=_TYPE, headers={"Cache-Control": NO_STORE})
 
 
-def render(reading: Reading) -> str:
-    return "".join(f"{line}\n" for line in _lines(reading))
+def render(snapshot: MetricsSnapshot) -> str:
+    return "".join(f"{line}\n" for line in _lines(snapshot))
 
 
-def _lines(reading: Reading) -> Iterator[str]:
-    for count in COUNTS:
-        name = f"tidemark_{count.title}_total"
-        yield from _head(name, count.meaning, "counter")
-        found = [(labels, value) for (each, labels), value in reading.counts.items() if each is count]
-        for labels, value in sorted(found, key=str) or ([] if count.labels else [((), 0.0)]):
-            yield f"{name}{_labels(count.labels, labels)} {_number(value)}"
+def _lines(snapshot: MetricsSnapshot) -> Iterator[str]:
+    for counter in COUNTERS:
+        name = f"tidemark_{counter.title}_total"
+        yield from _head(name, counter.meaning, "counter")
+        found = [(labels, value) for (each, labels), value in snapshot.counts.items() if each is counter]
+        for labels, value in sorted(found, key=str) or ([] if counter.labels else [((), 0.0)]):
+            yield f"{name}{_labels(counter.labels, labels)} {_number(value)}"
     yield from _head("tidemark_waiting", "Live reads that wait at this moment", "gauge")
-    yield f"tidemark_waiting {reading.waiting}"
-    for duration in DURATIONS:
-        yield from _histogram(duration, reading.durations[duration])
+    yield f"tidemark_waiting {snapshot.waiting}"
+    for histogram in HISTOGRAMS:
+        yield from _histogram(histogram, snapshot.distributions[histogram])
 
 
 def _head(name: str, meaning: str, kind: str) -> Iterator[str]:
@@ -63,13 +64,13 @@ def _escape(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def _histogram(duration: Duration, histogram: Histogram) -> Iterator[str]:
-    name = f"tidemark_{duration.title}"
-    yield from _head(name, duration.meaning, "histogram")
+def _histogram(histogram: Histogram, observed: Distribution) -> Iterator[str]:
+    name = f"tidemark_{histogram.title}"
+    yield from _head(name, histogram.meaning, "histogram")
     below = 0
-    for bound, inside in zip(map("{:g}".format, BOUNDS), histogram.buckets, strict=False):
+    for bound, inside in zip(map("{:g}".format, BOUNDS), observed.buckets, strict=False):
         below += inside
         yield f'{name}_bucket{{le="{bound}"}} {below}'
-    yield f'{name}_bucket{{le="+Inf"}} {histogram.count}'
-    yield f"{name}_sum {histogram.total_seconds:.6f}"
-    yield f"{name}_count {histogram.count}"
+    yield f'{name}_bucket{{le="+Inf"}} {observed.count}'
+    yield f"{name}_sum {observed.total_seconds:.6f}"
+    yield f"{name}_count {observed.count}"

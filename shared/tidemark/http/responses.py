@@ -9,7 +9,7 @@ from tidemark.http.requests import ReadRequest, header, url_path
 from tidemark.log.records import StreamRecord
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Kind, Outcome
-from tidemark.protocol.caching import EVENT_STREAM, NO_STORE, decide_cache_control
+from tidemark.protocol.caching import EVENT_STREAM, NO_STORE, decide_cache_control, decide_long_poll
 from tidemark.protocol.cursor import decide_cursor
 from tidemark.protocol.etag import etag_matches, render_etag
 from tidemark.protocol.messages import render_body
@@ -97,9 +97,9 @@ def polled(asked: ReadRequest, reading: Reading, now_ms: int) -> Response:
     headers = _reading_headers(reading)
     if not page.closed:
         headers["Stream-Cursor"] = str(decide_cursor(asked.cursor, now_ms))
+    headers["Cache-Control"] = decide_long_poll(has_data=page.has_data, from_now=from_now)
     if not page.has_data:
-        return Response(status_code=204, headers=headers | {"Cache-Control": NO_STORE})
-    headers["Cache-Control"] = decide_cache_control(has_data=True, closed=page.closed, from_now=from_now)
+        return Response(status_code=204, headers=headers)
     if not from_now:
         headers["ETag"] = _etag(reading)
     return Response(_body(reading), headers=headers)

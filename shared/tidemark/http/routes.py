@@ -24,6 +24,7 @@ from tidemark.http.requests import (
     parse_stream,
 )
 from tidemark.observability.metrics import PROCESS
+from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.create import create
 from tidemark.service.delete import delete
@@ -32,13 +33,13 @@ from tidemark.service.read import read
 
 
 async def health(_: Request) -> Response:
-    return JSONResponse({"status": "ok"}, headers={"Cache-Control": "no-store"})
+    return JSONResponse({"status": "ok"}, headers={"Cache-Control": NO_STORE})
 
 
 async def openapi_document(_: Request) -> Response:
     from tidemark.http.openapi.document import rendered
 
-    headers = {"Cache-Control": "public, max-age=300"}
+    headers = {"Cache-Control": DOCUMENT}
     return Response(rendered(), media_type="application/json", headers=headers)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemark.local.connections import InvalidLimit, Limits
+from tidemark.settings import InvalidSetting, parse_boolean
 
 
 class InvalidConfiguration(ValueError):
@@ -46,7 +47,7 @@ class Configuration:
             janitor_seconds=_seconds(
                 "JANITOR_SECONDS", environment.get("JANITOR_SECONDS"), cls.janitor_seconds
             ),
-            edge=_truth("EDGE", environment.get("EDGE"), default=cls.edge),
+            edge=_edge(environment),
             limits=_limits(environment),
         )
 
@@ -72,10 +73,11 @@ def _via(text: str) -> Via:
         raise InvalidConfiguration(f"VIA must be {choices}, got {text!r}") from None
 
 
-def _truth(name: str, text: str | None, *, default: bool) -> bool:
-    if text not in {None, "", "true", "false"}:
-        raise InvalidConfiguration(f"{name} must be true or false, got {text!r}")
-    return text == "true" if text else default
+def _edge(environment: Mapping[str, str]) -> bool:
+    try:
+        return parse_boolean(environment, "EDGE", default=Configuration.edge)
+    except InvalidSetting as error:
+        raise InvalidConfiguration(str(error)) from None
 
 
 def _seconds(name: str, text: str | None, default: float) -> float:

@@ -19,6 +19,8 @@ from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from tidemark.protocol.caching import NO_STORE
+
 #: What a transport may hold of an answer before whoever writes it has to wait.
 WRITE_BUFFER_BYTES: Final = 16 * 1024
 #: What the kernel may hold of it beyond that. By itself it would take 4 MB for a client that does not read.
@@ -223,7 +225,7 @@ class Connection(HttpToolsProtocol):
         phrase = {408: "Request Timeout", 503: "Service Unavailable"}[status]
         body = json.dumps({"error": error})
         head = (
-            f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncache-control: no-store\r\n"
+            f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncache-control: {NO_STORE}\r\n"
             f"{headers}content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write((head + body).encode())

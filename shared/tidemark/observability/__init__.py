@@ -1,1 +1,1 @@
-"""What a process tells about itself: metrics, the report of an invocation, traces."""
+"""Metrics, structured logs and traces."""

@@ -1,4 +1,4 @@
-"""How Lambda calls a function, and what it tells of each invocation."""
+"""How Lambda calls a function, and what the Web Adapter says about an invocation."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
 Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
-"""A handler of events: the event and Lambda's context object in, the answer out."""
+"""A handler of events: it takes the event and Lambda's context object, and returns the response."""
 
 
 def lambda_context(scope: Scope) -> dict[str, Any]:
-    """What the Web Adapter tells of the invocation. Empty where the request is not one, such as
-    the adapter's own question whether the application is up."""
-    told = dict(scope.get("headers") or ()).get(b"x-amzn-lambda-context", b"{}")
+    """Lambda's context, as the Web Adapter sends it in a header. Empty where the request is no
+    invocation, such as the adapter's own health check."""
+    header = dict(scope.get("headers") or ()).get(b"x-amzn-lambda-context", b"{}")
     try:
-        context = json.loads(told)
+        context = json.loads(header)
     except ValueError:
         return {}
     return context if isinstance(context, dict) else {}

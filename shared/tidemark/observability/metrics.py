@@ -1,8 +1,8 @@
-"""What is counted while requests are served: a few numbers of the process, in memory.
+"""Metrics of one process, in memory: counters, and histograms of durations.
 
 Nothing here knows where they go: the local server shows them to Prometheus
-(`http/metrics.py`), a deployed function reports them through Powertools (`observability/`).
-An append pays a few additions under a lock for it.
+(`http/metrics.py`), a deployed function reports them through Powertools (`report.py`).
+They cost an append a few additions under a lock.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Count:
-    """Compared by identity: an enumeration's hash would cost more than the addition."""
+class Counter:
+    """A number that only grows. Compared by identity: an enumeration's hash would cost more than
+    the addition."""
 
     title: str
     meaning: str
@@ -29,21 +30,23 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Duration:
+class Histogram:
+    """Durations in seconds, counted in the buckets of `BOUNDS`."""
+
     title: str
     meaning: str
 
 
-REQUESTS: Final = Count("requests", "Answers, by method and status", ("method", "status"))
-APPENDS: Final = Count("appends", "Appends accepted, a producer's repetitions included")
-APPEND_BYTES: Final = Count("append_bytes", "Bytes in them")
-CONFLICTS: Final = Count("conflicts", "Requests that contradicted the state of their stream (409)")
-THROTTLED: Final = Count("throttled", "Requests turned away because storage was too busy (429)")
-FAULTS: Final = Count("faults", "Answers of 500 and above")
-STORAGE_CALLS: Final = Count("storage_calls", "Calls to DynamoDB and S3, by operation", ("operation",))
-RETRIES: Final = Count("retries", "Of them, those that were sent again")
-WAITS: Final = Count("waits", "Live reads that began: long-polls and event streams", ("kind",))
-COUNTS: Final = (
+REQUESTS: Final = Counter("requests", "Responses, by method and status", ("method", "status"))
+APPENDS: Final = Counter("appends", "Accepted appends, including repetitions by a producer")
+APPEND_BYTES: Final = Counter("append_bytes", "Bytes in accepted appends")
+CONFLICTS: Final = Counter("conflicts", "Requests that contradicted the state of their stream (409)")
+THROTTLED: Final = Counter("throttled", "Requests refused with 429: storage or the server was too busy")
+FAULTS: Final = Counter("faults", "Responses of 500 and above")
+STORAGE_CALLS: Final = Counter("storage_calls", "Calls to DynamoDB and S3, by operation", ("operation",))
+RETRIES: Final = Counter("retries", "Storage calls that were sent again")
+WAITS: Final = Counter("waits", "Live reads that began: long-polls and event streams", ("kind",))
+COUNTERS: Final = (
     REQUESTS,
     APPENDS,
     APPEND_BYTES,
@@ -55,16 +58,18 @@ COUNTS: Final = (
     WAITS,
 )
 
-REQUEST_SECONDS: Final = Duration("request_seconds", "Until the answer began, long-polls included")
-STORAGE_SECONDS: Final = Duration("storage_seconds", "Of one call to DynamoDB or, for a body, to S3")
-WAKE_SECONDS: Final = Duration(
-    "wake_seconds", "From an append's own time to the answer or event that it woke"
+REQUEST_SECONDS: Final = Histogram(
+    "request_seconds", "Time until the response began, including the wait of a long-poll"
 )
-DURATIONS: Final = (REQUEST_SECONDS, STORAGE_SECONDS, WAKE_SECONDS)
+STORAGE_SECONDS: Final = Histogram("storage_seconds", "Time of one call to DynamoDB or, for a body, to S3")
+WAKE_SECONDS: Final = Histogram("wake_seconds", "Time from an append to the response or event that it woke")
+HISTOGRAMS: Final = (REQUEST_SECONDS, STORAGE_SECONDS, WAKE_SECONDS)
 
 
 @dataclass(slots=True)
-class Histogram:
+class Distribution:
+    """What one histogram has observed."""
+
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     total_seconds: float = 0.0
 
@@ -81,66 +86,66 @@ Labels = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """The numbers at one moment."""
+class MetricsSnapshot:
+    """All metrics of a process at one moment."""
 
-    counts: Mapping[tuple[Count, Labels], float]
-    durations: Mapping[Duration, Histogram]
+    counts: Mapping[tuple[Counter, Labels], float]
+    distributions: Mapping[Histogram, Distribution]
+    #: Live reads that wait at this moment.
     waiting: int
 
 
 Watch = Callable[[str, str, float, int], None]
-"""Told of a call to storage that has ended: service, operation, seconds, and the answer's
-status, 0 where there was none."""
+"""Called when a storage call has ended, with its service, operation, seconds, and the status of the
+reply; 0 is no reply."""
 
 
 class Meter:
     """Safe to share between threads."""
 
     def __init__(self) -> None:
-        #: Whoever traces calls (`observability/traces.py`); mostly nobody.
+        #: Set where calls are traced (`traces.py`).
         self.watch: Watch | None = None
         self._lock = threading.Lock()
-        self._counts: defaultdict[tuple[Count, Labels], float] = defaultdict(float)
-        self._durations = {duration: Histogram() for duration in DURATIONS}
+        self._counts: defaultdict[tuple[Counter, Labels], float] = defaultdict(float)
+        self._distributions = {histogram: Distribution() for histogram in HISTOGRAMS}
         self._waiting = 0
 
-    def add(self, count: Count, amount: float = 1.0, labels: Labels = ()) -> None:
+    def add(self, counter: Counter, amount: float = 1.0, labels: Labels = ()) -> None:
         with self._lock:
-            self._counts[count, labels] += amount
+            self._counts[counter, labels] += amount
 
-    def observe(self, duration: Duration, seconds: float) -> None:
+    def observe(self, histogram: Histogram, seconds: float) -> None:
         with self._lock:
-            self._durations[duration].observe(seconds)
+            self._distributions[histogram].observe(seconds)
 
     def answered(self, method: str, status: int, seconds: float) -> None:
-        """One request. This and the next two are what every append pays for."""
+        """Count one response. Every append pays for this method and the next two."""
         with self._lock:
             self._counts[REQUESTS, (method, status)] += 1
-            self._durations[REQUEST_SECONDS].observe(seconds)
-        if status >= 409:
-            self._answered_badly(status)
-
-    def _answered_badly(self, status: int) -> None:
-        special = FAULTS if status >= 500 else _SPECIAL.get(status)
-        if special is not None:
-            self.add(special)
+            self._distributions[REQUEST_SECONDS].observe(seconds)
+        if status >= 500:
+            self.add(FAULTS)
+        elif status in _COUNTED_STATUSES:
+            self.add(_COUNTED_STATUSES[status])
 
     def called(self, service: str, operation: str, seconds: float, status: int) -> None:
-        """One call to storage."""
+        """Count one storage call that has ended."""
         with self._lock:
             self._counts[STORAGE_CALLS, (operation,)] += 1
-            self._durations[STORAGE_SECONDS].observe(seconds)
+            self._distributions[STORAGE_SECONDS].observe(seconds)
         if self.watch is not None:
             self.watch(service, operation, seconds, status)
 
     def appended(self, size_bytes: int) -> None:
+        """Count one accepted append."""
         with self._lock:
             self._counts[_APPENDS] += 1
             self._counts[_APPEND_BYTES] += size_bytes
 
     @contextmanager
     def waiting(self, kind: str) -> Iterator[None]:
+        """Count one live read (`kind` is `long-poll` or `sse`) as waiting while the block runs."""
         self.add(WAITS, 1, (kind,))
         with self._lock:
             self._waiting += 1
@@ -150,18 +155,18 @@ class Meter:
             with self._lock:
                 self._waiting -= 1
 
-    def read(self) -> Reading:
+    def snapshot(self) -> MetricsSnapshot:
         with self._lock:
-            durations = {
-                name: Histogram(list(each.buckets), each.total_seconds)
-                for name, each in self._durations.items()
+            distributions = {
+                histogram: Distribution(list(observed.buckets), observed.total_seconds)
+                for histogram, observed in self._distributions.items()
             }
-            return Reading(dict(self._counts), durations, self._waiting)
+            return MetricsSnapshot(dict(self._counts), distributions, self._waiting)
 
 
 _APPENDS: Final = (APPENDS, ())
 _APPEND_BYTES: Final = (APPEND_BYTES, ())
-_SPECIAL: Final = {409: CONFLICTS, 429: THROTTLED}
+_COUNTED_STATUSES: Final = {409: CONFLICTS, 429: THROTTLED}
 
-#: The process's own.
+#: The one meter of this process.
 PROCESS: Final = Meter()

@@ -1,4 +1,4 @@
-"""The same for a function that is an ASGI application behind an adapter."""
+"""Log lines and metrics of a function that is an ASGI application behind an adapter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.observability.report import Reporter
 
 
 class Reporting:
-    """ASGI middleware. An environment is frozen between requests, so it speaks at their end."""
+    """ASGI middleware. Lambda freezes an environment between requests, so it reports at a request's end."""
 
     def __init__(self, app: ASGIApp, reporter: Reporter) -> None:
         self._app = app
@@ -21,6 +21,10 @@ class Reporting:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # As an HTTP API would hand it over; the path has no query.
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        request = {"requestId": headers.get(b"x-amzn-trace-id"), "http": {"method": scope["method"]}}
+        event = {"requestContext": request, "rawPath": scope["path"]}
         status = 500
 
         async def watched(message: Message) -> None:
@@ -31,20 +35,12 @@ class Reporting:
         try:
             await self._app(scope, receive, watched)
         finally:
-            self._reporter.answered(_event(scope), _Invocation(lambda_context(scope)), status)
+            self._reporter.answered(event, _Invocation(lambda_context(scope)), status)
             self._reporter.report()
 
 
 class _Invocation:
-    """As Lambda's own runtime hands it to a handler."""
+    """Lambda's context object, as its own runtime hands it to a handler."""
 
     def __init__(self, context: dict[str, Any]) -> None:
         self.aws_request_id = context.get("request_id")
-
-
-def _event(scope: Scope) -> dict[str, object]:
-    """What the adapter hands on of the event; the path without its query."""
-    headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-    http = {"method": scope["method"]}
-    request = {"requestId": headers.get(b"x-amzn-trace-id"), "http": http}
-    return {"requestContext": request, "rawPath": scope["path"]}

@@ -1,8 +1,8 @@
-"""Traces: what a request did, and each call to storage in it, by Powertools' Tracer to X-Ray.
+"""Traces in X-Ray: what a request did, with each storage call in it. Made by Powertools' Tracer.
 
-Imported only where traces are asked for (TRACING=Active): the library costs a cold start a
-twentieth of a second, and every call a datagram. An annotation names the operation or the
-stream; no query, header, body or answer is in a trace.
+Imported only with TRACING=Active: the library adds a twentieth of a second to a cold start and a
+datagram to every call. An annotation names the operation or the stream; a trace holds no query,
+header or body.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WAITS: Final = frozenset({"long-poll", "sse"})
 
 
 class Traces:
-    """Of one function. Nothing is patched: the meter tells of every call."""
+    """Traces of one function. Nothing is patched: the meter calls `_called` for every storage call."""
 
     def __init__(self, service: str, meter: Meter = PROCESS) -> None:
         self._service = service
@@ -37,9 +37,9 @@ class Traces:
     def of_handler(self, handler: Handler) -> Handler:
         def annotated(event: dict[str, Any], context: Any) -> dict[str, Any]:
             self._annotate(_facts_of_event(event))
-            answer = handler(event, context)
-            self._annotate({"status": answer["statusCode"]} if "statusCode" in answer else {})
-            return answer
+            response = handler(event, context)
+            self._annotate({"status": response["statusCode"]} if "statusCode" in response else {})
+            return response
 
         annotated.__name__ = self._service
         traced: Handler = self._tracer.capture_lambda_handler(
@@ -57,27 +57,24 @@ class Traces:
                 return
             os.environ[TRACE_ID] = str(trace_id)
             with self._tracer.provider.in_subsegment(name=f"## {self._service}"):
-                self._annotate(
-                    _facts(scope["method"], scope["path"], scope["query_string"].decode("latin-1"))
-                )
-                await app(scope, receive, self._watched(send))
+                query = scope["query_string"].decode("latin-1")
+                self._annotate(_facts(scope["method"], scope["path"], query))
+
+                async def watched(message: Message) -> None:
+                    if message["type"] == "http.response.start":
+                        self._annotate({"status": message["status"]})
+                    await send(message)
+
+                await app(scope, receive, watched)
 
         return traced
-
-    def _watched(self, send: Send) -> Send:
-        async def watched(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self._annotate({"status": message["status"]})
-            await send(message)
-
-        return watched
 
     def _annotate(self, facts: Mapping[str, Any]) -> None:
         for name, value in facts.items():
             self._tracer.put_annotation(name, value)
 
     def _called(self, service: str, operation: str, seconds: float, status: int) -> None:
-        """A call that has just ended. `status` 0 is no answer at all."""
+        """Trace a storage call that has just ended. `status` 0 means that there was no reply."""
         recorder: Any = self._tracer.provider
         subsegment = recorder.begin_subsegment(service, namespace="aws")
         if subsegment is None:
@@ -90,7 +87,7 @@ class Traces:
 
 
 def _facts_of_event(event: Mapping[str, Any]) -> dict[str, str | int]:
-    """Of a schedule or of a table's records there is nothing to tell."""
+    """Nothing for a schedule's event or a table's records: they are no requests."""
     http = (event.get("requestContext") or {}).get("http")
     if http is None:
         return {}
@@ -98,7 +95,7 @@ def _facts_of_event(event: Mapping[str, Any]) -> dict[str, str | int]:
 
 
 def _facts(method: str, path: str, query: str) -> dict[str, str | int]:
-    """Of the query nothing but the kind of wait: tokens may be in it."""
+    """Only the kind of wait is taken from the query: tokens may be in it."""
     kind = parse_qs(query).get("live", [""])[0]
     operation = f"{method} {kind}" if kind in _WAITS else method
     return {"operation": operation, "stream": path.partition("?")[0][:_MAX_CHARACTERS]}

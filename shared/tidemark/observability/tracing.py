@@ -1,4 +1,4 @@
-"""Whether there are traces: what makes them (`traces.py`) is imported only where they are asked for."""
+"""Switches traces on: the module that makes them (`traces.py`) is imported only with TRACING=Active."""
 
 from __future__ import annotations
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 from tidemark.protocol.errors import ProducerFenced, ProtocolError, StreamClosed
 from tidemark.protocol.messages import NOTHING, Messages
-from tidemark.protocol.producer import Claim, ProducerState, check_producer
+from tidemark.protocol.producer import Claim, ProducerState, check_producer, is_duplicate
 from tidemark.protocol.sequence import check_stream_seq
 from tidemark.protocol.tail import Tail, remember
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """One append as a writer asked for it.
+    """One append as a writer requested it.
 
-    `fault` is what is wrong with the body, found before the stream's state was known: the
-    closed state takes precedence over it (§5.2, error precedence).
+    `fault` is what is wrong with the body. It is found before the stream's state is known, and
+    the closed state takes precedence over it (§5.2, error precedence).
     """
 
     messages: Messages = NOTHING
@@ -45,16 +45,16 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Plan:
-    """A group decided in order: an answer for each, and the one batch that commits it.
+class AppendPlan:
+    """A group decided in order: a result for each append, and the one batch that commits them.
 
-    The answers hold only if nothing came between: that is, once the batch is written
-    right after `before`, or, where there is nothing to write, if `before` was read afresh.
+    The results hold only if no other write came between: once the batch is written right after
+    `before`, or, where there is nothing to write, if `before` was read afresh.
     """
 
     before: Tail
     after: Tail
-    answers: list[Outcome | ProtocolError] = field(default_factory=list)
+    results: list[Outcome | ProtocolError] = field(default_factory=list)
     accepted: list[Messages] = field(default_factory=list)
     pushed_out: dict[str, ProducerState] = field(default_factory=dict)
     writes: bool = False
@@ -83,46 +83,44 @@ def unknown_producers(tail: Tail, appends: Sequence[Append]) -> set[str]:
 
 def plan_appends(
     tail: Tail, appends: Sequence[Append], looked_up: Mapping[str, ProducerState | None]
-) -> Plan:
+) -> AppendPlan:
     """Decide each append in order, as if each were alone.
 
     `looked_up` holds the states of `unknown_producers`.
     """
-    plan = Plan(before=tail, after=tail)
+    plan = AppendPlan(before=tail, after=tail)
     for append in appends:
         try:
             outcome = _decide_append(plan, append, looked_up)
         except ProtocolError as refusal:
-            plan.answers.append(refusal)
+            plan.results.append(refusal)
         else:
-            plan.answers.append(outcome)
+            plan.results.append(outcome)
     return plan
 
 
-def _decide_append(plan: Plan, append: Append, looked_up: Mapping[str, ProducerState | None]) -> Outcome:
-    tail = plan.after
-    state = _state_of(plan, append.claim, looked_up)
+def _decide_append(
+    plan: AppendPlan, append: Append, looked_up: Mapping[str, ProducerState | None]
+) -> Outcome:
+    tail, claim = plan.after, append.claim
+    state = None
+    if claim is not None:
+        recent = tail.producer(claim.producer_id) or plan.pushed_out.get(claim.producer_id)
+        state = recent or looked_up.get(claim.producer_id)
     if tail.closed:
         return _decide_on_closed(tail, append, state)
     if append.fault is not None:
         raise append.fault
-    if append.claim is not None and check_producer(state, append.claim):
-        return _duplicate(tail, append.claim, state)
+    if claim is not None:
+        check_producer(state, claim)
+        if is_duplicate(state, claim):
+            return _duplicate(tail, claim, state)
     check_stream_seq(tail.stream_seq, append.stream_seq)
     return _accept(plan, append)
 
 
-def _state_of(
-    plan: Plan, claim: Claim | None, looked_up: Mapping[str, ProducerState | None]
-) -> ProducerState | None:
-    if claim is None:
-        return None
-    recent = plan.after.producer(claim.producer_id)
-    return recent or plan.pushed_out.get(claim.producer_id) or looked_up.get(claim.producer_id)
-
-
 def _decide_on_closed(tail: Tail, append: Append, state: ProducerState | None) -> Outcome:
-    """§5.2.1: the request that closed the stream may be repeated, no other append is taken."""
+    """§5.2.1: the request that closed the stream may be repeated; every other append is refused."""
     claim = append.claim
     if claim is None:
         if append.close and not append.messages.data and append.fault is None:
@@ -136,33 +134,29 @@ def _decide_on_closed(tail: Tail, append: Append, state: ProducerState | None) -
 
 
 def _duplicate(tail: Tail, claim: Claim, state: ProducerState | None) -> Outcome:
-    """The original's offset where it is still known: the producer's latest append."""
+    """With the offset after the original, if that was the producer's latest append; else with the tail."""
     known = state is not None and state.seq == claim.seq
     next_offset = state.end if state is not None and known else tail.offset
     return Outcome(Kind.DUPLICATE, next_offset, tail.closed, state)
 
 
-def _accept(plan: Plan, append: Append) -> Outcome:
+def _accept(plan: AppendPlan, append: Append) -> Outcome:
     tail, claim = plan.after, append.claim
     end = tail.offset + len(append.messages.data)
     producer = ProducerState(claim.producer_id, claim.epoch, claim.seq, end) if claim else None
+    producers, pushed_out = tail.producers, tuple[ProducerState, ...]()
     if producer is not None:
-        tail = _with_producer(plan, tail, producer)
-    plan.after = replace(
-        tail,
+        producers, pushed_out = remember(tail.producers, producer)
+        plan.pushed_out.pop(producer.producer_id, None)
+        plan.pushed_out.update((state.producer_id, state) for state in pushed_out)
+    plan.after = Tail(
         offset=end,
         closed=append.close,
         stream_seq=append.stream_seq if append.stream_seq is not None else tail.stream_seq,
+        producers=producers,
+        overflowed=tail.overflowed or bool(pushed_out),
         closed_by=claim if append.close else None,
     )
     plan.accepted.append(append.messages)
     plan.writes = True
     return Outcome(Kind.APPENDED, end, append.close, producer)
-
-
-def _with_producer(plan: Plan, tail: Tail, producer: ProducerState) -> Tail:
-    producers, pushed_out = remember(tail.producers, producer)
-    plan.pushed_out.pop(producer.producer_id, None)
-    plan.pushed_out.update((state.producer_id, state) for state in pushed_out)
-    overflowed = tail.overflowed or bool(pushed_out)
-    return replace(tail, producers=producers, overflowed=overflowed)

@@ -1,4 +1,4 @@
-"""Who may do what: scopes in a token, what a request asks for, and the decision.
+"""Who may do what: the scopes in a token, the scope that a request requires, and the decision.
 
 A token's `scope` claim (RFC 8693 §4.2) lists what it grants, each as `<right>:<where>`:
 
@@ -7,14 +7,10 @@ A token's `scope` claim (RFC 8693 §4.2) lists what it grants, each as `<right>:
     manage:v1/chat/42       one stream of the plain surface, whose bucket is `v1`
     read:*                  everything
 
-Rights do not imply each other: one that only writes is a letter box. Words in the claim
-that are not of this form belong to other services and grant nothing here. What OAuth keeps
-out of a scope (spaces, quotes, non-ASCII) is percent-encoded, and so is a `*` that is part
-of a name.
-
-    ProtocolError
-    ├── Unauthorized  401  no token, or one that does not hold
-    └── Forbidden     403  the stream may be read, but not this
+No right includes another one: a writer may not read unless its token says so. Words in the claim
+that do not have this form belong to other services and grant nothing here. Characters that OAuth
+does not allow in a scope (spaces, quotes, non-ASCII) are percent-encoded, and so is a `*` that is
+part of a name.
 """
 
 from __future__ import annotations
@@ -25,9 +21,9 @@ from enum import Enum
 from typing import Final
 from urllib.parse import unquote
 
-from tidemark.protocol.errors import ProtocolError, StreamNotFound
+from tidemark.protocol.errors import Forbidden, StreamNotFound
 
-#: Nobody gets by with more grants than this: each is looked at for every request.
+#: Further grants of a token are ignored: each request looks at all of them.
 MAX_GRANTS: Final = 256
 _EVERYWHERE: Final = "*"
 
@@ -36,26 +32,6 @@ class Right(Enum):
     READ = "read"
     WRITE = "write"
     MANAGE = "manage"
-
-
-class Unauthorized(ProtocolError):
-    """`message` tells the client what to mend; it never quotes the token."""
-
-    status = 401
-
-    def __init__(self, message: str, *, token_given: bool) -> None:
-        challenge = 'Bearer realm="tidemark"'
-        if token_given:
-            challenge += f', error="invalid_token", error_description="{message}"'
-        super().__init__(message, {"WWW-Authenticate": challenge})
-
-
-class Forbidden(ProtocolError):
-    status = 403
-
-    def __init__(self, wanted: Collection[Right]) -> None:
-        names = " or ".join(sorted(right.value for right in wanted))
-        super().__init__(f"The token does not grant this: it takes {names} here")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +68,9 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """What a request needs: one of the rights to the target. `absent` is how it is said
-    that there is no such thing."""
+class RequiredScope:
+    """What a request requires: one of the rights to the target. `absent` is the message of the 404
+    that a client gets who may not even read it."""
 
     target: Target
     rights: frozenset[Right]
@@ -107,19 +83,20 @@ class Access:
 
     grants: tuple[Grant, ...] = ()
 
-    def check(self, demand: Demand) -> None:
-        """Raises Forbidden where the target may at least be read, and else StreamNotFound:
-        decided without a look at storage, so that it tells nothing of what is there."""
-        rights = {grant.right for grant in self.grants if grant.covers(demand.target)}
-        if rights & demand.rights:
+    def check(self, required: RequiredScope) -> None:
+        """Raises Forbidden where the client may at least read the target, and StreamNotFound elsewhere.
+
+        The decision does not look at storage, so it does not tell whether the target exists."""
+        rights = {grant.right for grant in self.grants if grant.covers(required.target)}
+        if rights & required.rights:
             return
         if Right.READ in rights:
-            raise Forbidden(demand.rights)
-        raise StreamNotFound(demand.absent) if demand.absent else StreamNotFound()
+            raise Forbidden([right.value for right in required.rights])
+        raise StreamNotFound(required.absent) if required.absent else StreamNotFound()
 
 
 def grants_of_public(buckets: Collection[str]) -> tuple[Grant, ...]:
-    """What everybody may do, with a token or without."""
+    """What everybody may do, with or without a token."""
     return tuple(Grant(Right.READ, bucket) for bucket in sorted(buckets))
 
 

@@ -17,7 +17,7 @@ from tidemark.protocol.stream_key import RESERVED_SEGMENT, StreamKey, decode_seg
 
 #: Of a stream id, and of `{bucket}/{stream id}` together, in UTF-8.
 MAX_KEY_BYTES: Final = 122
-#: Sorts behind every character there is.
+#: Sorts after every other character.
 LAST_CHARACTER: Final = "\U0010ffff"
 
 _BUCKET_ID: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
@@ -51,8 +51,8 @@ class Place:
 def parse_bucket_path(path: str, *, encoded: bool) -> Place:
     """The place at `path`, the part after the root's slash.
 
-    `encoded` says whether percent-encoding is still in it. Raises Malformed for an id that
-    may not be, StreamNotFound and RouteNotFound for a path where nothing can be.
+    `encoded` says whether it is still percent-encoded. Raises Malformed for an invalid id,
+    StreamNotFound for the reserved name, RouteNotFound for a path that no resource has.
     """
     segments = [decode_segment(segment) if encoded else segment for segment in path.split("/")]
     bucket = parse_bucket_id(segments[0])
@@ -76,7 +76,7 @@ def parse_bucket_id(text: str) -> str:
 
 
 def check_stream_id(bucket: str, stream_id: str) -> None:
-    """Extensions §1.1: any UTF-8 but for a few things. Raises Malformed or StreamNotFound."""
+    """Extensions §1.1: any UTF-8 with a few exceptions. Raises Malformed or StreamNotFound."""
     if not stream_id:
         raise Malformed("Stream id must not be empty")
     check_id_text("Stream id", stream_id)
@@ -87,7 +87,7 @@ def check_stream_id(bucket: str, stream_id: str) -> None:
 
 
 def check_id_text(name: str, text: str) -> None:
-    """What holds for a stream id, and so for a prefix of one and for a cursor over them."""
+    """The rules for a stream id, for a prefix of one, and for a cursor of a listing. Raises Malformed."""
     if "/" in text or "\0" in text or ".." in text:
         raise Malformed(f"{name} must not contain '/', NUL or '..'")
     if len(text.encode()) > MAX_KEY_BYTES:

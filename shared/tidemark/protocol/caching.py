@@ -1,30 +1,43 @@
-"""Cache-Control (§10): what a cache between us and the reader may keep.
+"""Cache-Control (§10): what a cache between us and the reader may keep. Decided here alone.
 
-Data at an offset never changes, so an answer with data may be kept: at worst it ends
-earlier than the tail does by now, and the reader goes on from its end. An answer without
-data says "nothing yet", which an append makes untrue: it is never kept, except that the
-end of a closed stream is final.
+Data at an offset never changes, so a response with data may be kept: at worst it ends before
+the present tail, and the reader continues at its end. A response without data says "nothing
+yet", which the next append makes untrue: it is never kept, except that the end of a closed
+stream is final.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+#: Of every response that describes one moment: an error, a stream's metadata, everything about
+#: buckets and snapshots, health, metrics.
 NO_STORE: Final = "no-store"
 SHARED: Final = "public, max-age=60, stale-while-revalidate=300"
 #: An event stream is consumed as it arrives; proxies must not hold it back (§5.8).
 EVENT_STREAM: Final = "no-cache, no-store, no-transform"
+#: The OpenAPI document changes with a deployment only.
+DOCUMENT: Final = "public, max-age=300"
 
 
 def decide_cache_control(*, has_data: bool, closed: bool, from_now: bool) -> str:
+    """Of a catch-up read (§5.6). `now` names another place at every moment (§8)."""
     if from_now:
         return NO_STORE
     return SHARED if has_data or closed else NO_STORE
 
 
-def decide_private(cache_control: str, *, token_in_query: bool) -> str:
-    """The same for an answer that not everybody may have: the reader's own cache may keep
-    it, others may not. An address with a token in it is a secret, so nothing is kept by it."""
+def decide_long_poll(*, has_data: bool, from_now: bool) -> str:
+    """Of a long-poll (§5.7): without data it only says that its time is over."""
+    return SHARED if has_data and not from_now else NO_STORE
+
+
+def decide_private(cache_control: str | None, *, token_in_query: bool) -> str:
+    """Of a response that not everybody may have: the reader's own cache may keep it, others may not.
+
+    A URL with a token in it is a secret, so no cache keeps what it leads to. `cache_control` is
+    what the response says by itself; None is a response that does not say, which is not kept.
+    """
     if token_in_query:
         return f"private, {EVENT_STREAM}"
-    return cache_control.replace("public", "private")
+    return (cache_control or NO_STORE).replace("public", "private")

@@ -10,7 +10,7 @@ from tidemark.protocol.expiry import Expiry
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class StreamConfiguration:
     """What a stream is created with, and what a repeated PUT must match."""
 
     content_type: ContentType
@@ -18,7 +18,7 @@ class Configuration:
     closed: bool
 
 
-def check_same_configuration(existing: Configuration, requested: Configuration) -> None:
+def check_same_configuration(existing: StreamConfiguration, requested: StreamConfiguration) -> None:
     """Raises Conflict that names the first difference."""
     if existing.content_type.essence != requested.content_type.essence:
         raise Conflict(

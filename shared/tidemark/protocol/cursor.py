@@ -18,7 +18,7 @@ EPOCH_SECONDS: Final = 1_728_432_000
 
 
 def parse_cursor(value: str | None) -> int | None:
-    """Raises Malformed, also for the one that no greater one could follow."""
+    """Raises Malformed, also for the largest integer: no greater cursor could follow it."""
     cursor = None if value is None else parse_integer("cursor", value)
     if cursor == MAX_SAFE_INTEGER:
         raise Malformed(f"cursor must be less than {MAX_SAFE_INTEGER}")
@@ -28,8 +28,8 @@ def parse_cursor(value: str | None) -> int | None:
 def decide_cursor(client_cursor: int | None, now_ms: int) -> int:
     """The interval that `now_ms` lies in, but always greater than the client's cursor.
 
-    A client ahead of the clock still moves forward, or it would be handed the cached
-    answer to its own request for ever.
+    A client ahead of the clock still moves forward. Otherwise a cache would give it the response to
+    its own last request for ever.
     """
     current = max(0, now_ms // 1000 - EPOCH_SECONDS) // INTERVAL_SECONDS
     if client_cursor is None or client_cursor < current:

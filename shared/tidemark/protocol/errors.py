@@ -1,11 +1,13 @@
-"""Every way the protocol says no.
+"""Every error that a client can get.
 
-Each error states a fact about the request or the stream. It carries the status the
-protocol names for that fact and the headers that go with it; the HTTP layer decides how
-to write it down.
+Each error states a fact about the request or the stream. It carries the status that the
+protocol names for that fact and the headers that go with it; the HTTP layer writes the response.
 
     ProtocolError
     ├── Malformed             400  the request itself is wrong
+    ├── Unauthorized          401  no token, or a token that is not valid
+    ├── Forbidden             403  the token lets the client read the stream, but not do this
+    ├── OriginAccessDenied    403  the request did not come through the distribution in front
     ├── ProducerFenced        403  a newer epoch of this producer exists (§5.2.1)
     ├── StreamNotFound        404
     ├── BucketNotFound        404
@@ -20,21 +22,24 @@ to write it down.
     │   ├── BucketNotEmpty         (extensions §1.5)
     │   ├── OffsetBeyondTail       a snapshot of what is not written yet (extensions §2.2)
     │   ├── SnapshotNeeded         the latest one is what bootstrap begins with (extensions §2.6)
-    │   └── UploadNotFound         named by a publish, and not there
+    │   └── UploadNotFound         a publish names an upload that does not exist
     ├── StreamGone            410  deleted, but forks still live on its data (§4.2)
     ├── RetentionGone         410  the offset lies below what is retained (extensions §2.2)
     ├── PayloadTooLarge       413
     ├── TooManyMessages       413
     ├── Busy                  429  storage asks us to slow down
+    ├── RateLimitExceeded     429  more requests than the server accepts in a second
     ├── OutcomeUnknown        503  storage did not answer: a write may have landed
     ├── StorageUnavailable    503  storage cannot be asked
     ├── Damaged               503  stored bytes are not as many as the log says
-    └── StorageSilent         503  storage is known not to answer, and was not asked
+    ├── StorageSilent         503  storage is known not to answer, and was not asked
+    └── KeysUnavailable       503  the keys for tokens, or the origin secret, cannot be fetched
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 
 from tidemark.protocol.offset import render_offset
 
@@ -52,6 +57,36 @@ class ProtocolError(Exception):
 
 class Malformed(ProtocolError):
     """The request breaks a format rule, whatever the state of the stream."""
+
+
+class Unauthorized(ProtocolError):
+    """`message` tells the client what to correct; it never quotes the token."""
+
+    status = 401
+
+    def __init__(self, message: str, *, token_given: bool) -> None:
+        challenge = 'Bearer realm="tidemark"'
+        if token_given:
+            challenge += f', error="invalid_token", error_description="{message}"'
+        super().__init__(message, {"WWW-Authenticate": challenge})
+
+
+class Forbidden(ProtocolError):
+    """The token has none of these rights to the stream or bucket."""
+
+    status = 403
+
+    def __init__(self, rights: Collection[str]) -> None:
+        super().__init__(f"The token does not grant this: it takes {' or '.join(sorted(rights))} here")
+
+
+class OriginAccessDenied(ProtocolError):
+    """The request does not carry the origin secret."""
+
+    status = 403
+
+    def __init__(self) -> None:
+        super().__init__("This address is not for clients: use the distribution's")
 
 
 class StreamNotFound(ProtocolError):
@@ -104,7 +139,7 @@ class Conflict(ProtocolError):
 
 
 class StreamClosed(Conflict):
-    """The final offset travels along, so that a client knows where the end is (§5.2)."""
+    """The header with the final offset tells a client where the end is (§5.2)."""
 
     def __init__(self, tail: int) -> None:
         super().__init__(
@@ -142,7 +177,7 @@ class BucketNotEmpty(Conflict):
 
 
 class OffsetBeyondTail(Conflict):
-    """The tail travels along, so that a client knows what it may fold."""
+    """The header with the tail tells a client up to where it may take a snapshot."""
 
     def __init__(self, tail: int) -> None:
         super().__init__(
@@ -159,12 +194,12 @@ class SnapshotNeeded(Conflict):
 class UploadNotFound(Conflict):
     def __init__(self) -> None:
         super().__init__(
-            "No such upload is there for this offset: it is not finished, published already, or lapsed"
+            "There is no such upload for this offset: it is not finished, already published, or expired"
         )
 
 
 class RetentionGone(ProtocolError):
-    """Where to go on travels along; what lies before is in the snapshot."""
+    """The header says where to continue; the data before it is in the snapshot."""
 
     status = 410
 
@@ -176,7 +211,7 @@ class RetentionGone(ProtocolError):
 
 
 class ProducerFenced(ProtocolError):
-    """Zombie fencing; the current epoch lets the client claim the next one (§5.2.1)."""
+    """Zombie fencing: the header with the current epoch lets the client claim the next one (§5.2.1)."""
 
     status = 403
 
@@ -213,6 +248,18 @@ class Busy(ProtocolError):
         )
 
 
+class RateLimitExceeded(ProtocolError):
+    """The server's own limit (`REQUESTS_PER_SECOND`); nothing was done for the request."""
+
+    status = 429
+
+    def __init__(self, wait_seconds: float) -> None:
+        retry_after = max(1, math.ceil(wait_seconds))
+        super().__init__(
+            f"Too many requests; try again in {retry_after} s", {"Retry-After": str(retry_after)}
+        )
+
+
 class OutcomeUnknown(ProtocolError):
     """Storage did not answer, even when asked again: a write may or may not have landed.
 
@@ -230,24 +277,26 @@ class OutcomeUnknown(ProtocolError):
 
 
 class StorageUnavailable(ProtocolError):
-    """What the request needs of storage is not there, closed to us, or silent, and nothing
-    was written without it: an append needs its large body first."""
-
-    status = 503
-
-    def __init__(self) -> None:
-        super().__init__("Storage is out of reach, and nothing has changed; try again", {"Retry-After": "5"})
-
-
-class Damaged(ProtocolError):
-    """What is stored is not as long as the log says. Which batch or object it is stands in the log
-    of the process; a reader gets nothing rather than a gap."""
+    """Storage is missing, refuses access, or does not answer, and nothing was written. An append
+    with a large body gets this error when the body cannot be stored first."""
 
     status = 503
 
     def __init__(self) -> None:
         super().__init__(
-            "Stored data is damaged, so nothing of it is handed out; the operator's log says where",
+            "Storage cannot be reached, and nothing has changed; try again", {"Retry-After": "5"}
+        )
+
+
+class Damaged(ProtocolError):
+    """Stored bytes are not as many as the log says. The process logs which batch or object it is; a
+    reader gets this error rather than a gap."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Stored data is damaged and is not returned; the server's log says where",
             {"Retry-After": "5"},
         )
 
@@ -262,3 +311,12 @@ class StorageSilent(ProtocolError):
             f"Storage does not answer; nothing was written; try again in {retry_after_seconds} s",
             {"Retry-After": str(retry_after_seconds)},
         )
+
+
+class KeysUnavailable(ProtocolError):
+    """Without the keys (or the origin secret) nobody can be let in or turned away."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("The keys for tokens cannot be fetched right now; try again", {"Retry-After": "5"})

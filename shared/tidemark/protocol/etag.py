@@ -1,4 +1,4 @@
-"""Entity tags (§10.1): an answer is named by incarnation, range, and whether it ends the stream."""
+"""Entity tags (§10.1): a response is named by incarnation, range, and whether it ends the stream."""
 
 from __future__ import annotations
 

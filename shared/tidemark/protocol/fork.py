@@ -114,14 +114,11 @@ def _following(
     begin = 0
     for messages in appends or [len(lengths)]:
         append = list(islice(rest, messages))
-        end = begin + sum(append)
-        if end > skip:
-            return _behind(append, skip - begin)
-        begin = end
+        size = sum(append)
+        if begin + size > skip:
+            skip -= begin
+            while skip >= append[0]:
+                skip -= append.pop(0)
+            return [append[0] - skip, *append[1:]]
+        begin += size
     return []
-
-
-def _behind(lengths: list[int], skip: int) -> list[int]:
-    while lengths and skip >= lengths[0]:
-        skip -= lengths.pop(0)
-    return [lengths[0] - skip, *lengths[1:]] if lengths else []

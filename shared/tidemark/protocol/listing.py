@@ -25,13 +25,9 @@ class ListingRequest:
 
 def parse_listing(prefix: str | None, after: str | None, limit: str | None) -> ListingRequest:
     """Raises Malformed."""
-    asked = ListingRequest(prefix or "", after or "", MAX_LIMIT if limit is None else _parse_limit(limit))
-    check_id_text("prefix", asked.prefix)
-    check_id_text("after", asked.after)
-    return asked
-
-
-def _parse_limit(value: str) -> int:
-    if not _LIMIT.fullmatch(value) or int(value) > MAX_LIMIT:
-        raise Malformed(f"limit must be an integer between 1 and {MAX_LIMIT}, got {value[:40]!r}")
-    return int(value)
+    if limit is not None and (not _LIMIT.fullmatch(limit) or int(limit) > MAX_LIMIT):
+        raise Malformed(f"limit must be an integer between 1 and {MAX_LIMIT}, got {limit[:40]!r}")
+    request = ListingRequest(prefix or "", after or "", MAX_LIMIT if limit is None else int(limit))
+    check_id_text("prefix", request.prefix)
+    check_id_text("after", request.after)
+    return request

@@ -44,7 +44,10 @@ def parse_messages(content_type: ContentType, body: bytes) -> Messages:
         return NOTHING
     if not content_type.is_json:
         return Messages(body, (len(body),))
-    _check_json(body)
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError as fault:
+        raise Malformed(f"Invalid JSON: {fault}") from None
     texts = _split_json(body)
     return Messages(
         b"".join(text + b"," for text in texts),
@@ -52,34 +55,23 @@ def parse_messages(content_type: ContentType, body: bytes) -> Messages:
     )
 
 
-def _check_json(body: bytes) -> None:
-    try:
-        orjson.loads(body)
-    except orjson.JSONDecodeError as fault:
-        raise Malformed(f"Invalid JSON: {fault}") from None
-
-
 def _split_json(body: bytes) -> list[bytes]:
     """The messages of a valid JSON text: an array is flattened by one level (§9.1.2)."""
     if not body.lstrip(_WHITESPACE).startswith(b"["):
         return [body.strip(_WHITESPACE)]
     text = body.decode()
-    try:
-        return _elements(text)
-    except RecursionError:
-        raise Malformed("Invalid JSON: nested too deeply") from None
-
-
-def _elements(text: str) -> list[bytes]:
-    elements = []
+    messages: list[bytes] = []
     position = _after_blank(text, text.index("[") + 1)
     while text[position] != "]":
-        _, end = _SCAN(text, position)
-        elements.append(text[position:end].encode())
-        if len(elements) > MAX_MESSAGES:
+        try:
+            _, end = _SCAN(text, position)
+        except RecursionError:
+            raise Malformed("Invalid JSON: nested too deeply") from None
+        messages.append(text[position:end].encode())
+        if len(messages) > MAX_MESSAGES:
             raise TooManyMessages(MAX_MESSAGES)
         position = _after_blank(text, end)
-    return elements
+    return messages
 
 
 def _after_blank(text: str, position: int) -> int:

@@ -21,8 +21,8 @@ class Part:
 def choose_boundary(parts: Sequence[Part]) -> str:
     """A boundary that occurs in no part.
 
-    It is a digest of them all: nobody can write a message that contains the digest of itself.
-    It is held against every part all the same, and another one is taken if it is there.
+    It is a digest of all parts: nobody can write a message that contains the digest of itself. It
+    is searched for in every part all the same, and another one is taken if it is found.
     """
     for attempt in count():
         boundary = f"tidemark-{_digest(parts, attempt)}"
@@ -49,17 +49,17 @@ def render_multipart(parts: Iterable[Part], boundary: str) -> bytes:
 
 
 def open_part(boundary: str, content_type: str, headers: Mapping[str, str] | None = None) -> bytes:
-    """What stands before a part's body."""
+    """The bytes before a part's body."""
     lines = [f"--{boundary}", f"Content-Type: {content_type}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     return "".join(f"{line}\r\n" for line in lines).encode() + _LINE_END
 
 
 def close_parts(boundary: str) -> bytes:
-    """What stands behind the last part's body."""
+    """The bytes after the last part's body."""
     return _LINE_END + f"--{boundary}--\r\n".encode()
 
 
 def part_bytes(content_type: str, size: int) -> int:
-    """How long a part of `size` bytes becomes."""
+    """How many bytes a part with a body of `size` bytes takes."""
     return len(open_part("x" * _BOUNDARY_LENGTH, content_type)) + size + len(_LINE_END)

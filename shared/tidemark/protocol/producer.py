@@ -44,8 +44,8 @@ def parse_claim(producer_id: str | None, epoch: str | None, seq: str | None) -> 
     return Claim(producer_id, parse_integer("Producer-Epoch", epoch), parse_integer("Producer-Seq", seq))
 
 
-def check_producer(state: ProducerState | None, claim: Claim) -> bool:
-    """Whether this append was already accepted: True answers 204, False means write it.
+def check_producer(state: ProducerState | None, claim: Claim) -> None:
+    """Check that the producer may make this append, or has made it before (`is_duplicate`).
 
     Raises ProducerFenced (403), SequenceGap (409) or Malformed (400), in the order of the
     validation logic of §5.2.1. A producer never seen before starts at any epoch, with
@@ -54,13 +54,15 @@ def check_producer(state: ProducerState | None, claim: Claim) -> bool:
     if state is None:
         if claim.seq != 0:
             raise SequenceGap(expected=0, received=claim.seq)
-        return False
-    if claim.epoch < state.epoch:
+    elif claim.epoch < state.epoch:
         raise ProducerFenced(state.epoch)
-    if claim.epoch > state.epoch:
+    elif claim.epoch > state.epoch:
         if claim.seq != 0:
             raise Malformed(f"A new Producer-Epoch starts with Producer-Seq 0, got {claim.seq}")
-        return False
-    if claim.seq > state.seq + 1:
+    elif claim.seq > state.seq + 1:
         raise SequenceGap(expected=state.seq + 1, received=claim.seq)
-    return claim.seq <= state.seq
+
+
+def is_duplicate(state: ProducerState | None, claim: Claim) -> bool:
+    """Whether an append that `check_producer` lets pass was accepted before (204, §5.2.1)."""
+    return state is not None and claim.epoch == state.epoch and claim.seq <= state.seq

@@ -19,7 +19,7 @@ _UPLOAD_ID = re.compile(r"([0-9]{16})-([A-Za-z0-9_-]{1,64})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class UploadId:
-    """Names an upload, and when it lapses unless it is published."""
+    """Names an upload, and says when it expires unless it is published."""
 
     lapses_ms: int
     mark: str
@@ -39,7 +39,7 @@ def parse_upload_id(value: str | None) -> UploadId | None:
 
 
 def parse_snapshot_offset(token: str) -> int:
-    """Of a path: a Stream-Next-Offset, and none of the sentinels. Raises Malformed."""
+    """The offset in a path: a Stream-Next-Offset, not a sentinel. Raises Malformed."""
     offset = parse_token(token)
     if offset is None:
         raise Malformed("Snapshot offset must be a Stream-Next-Offset that this server gave")

@@ -31,12 +31,10 @@ def render_data_event(content_type: ContentType, stored: bytes) -> bytes:
         return b"event: data\ndata:" + base64.b64encode(stored) + b"\n\n"
     if content_type.is_json:
         return b"event: data\ndata:" + render_body(content_type, stored).translate(_ON_ONE_LINE) + b"\n\n"
-    lines = _LINE_END.split(stored)
-    return b"event: data\n" + b"".join(map(_data_line, lines)) + b"\n"
-
-
-def _data_line(line: bytes) -> bytes:
-    return (b"data: " if line.startswith(b" ") else b"data:") + line + b"\n"
+    lines = (
+        (b"data: " if line.startswith(b" ") else b"data:") + line + b"\n" for line in _LINE_END.split(stored)
+    )
+    return b"event: data\n" + b"".join(lines) + b"\n"
 
 
 def render_data_slices(content_type: ContentType, stored: bytes, slice_bytes: int) -> Iterator[bytes]:

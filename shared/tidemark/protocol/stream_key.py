@@ -27,13 +27,18 @@ class StreamKey:
 def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
     """The stream at `path`, the part after `/v1/stream/`.
 
-    `encoded` says whether percent-encoding is still in it; some front doors have decoded
-    it before we see it. Raises Malformed for a name that could be taken for another one,
-    StreamNotFound for the reserved control paths.
+    `encoded` says whether it is still percent-encoded: some gateways decode it before we see it.
+    Raises Malformed for a name that could be taken for another one, StreamNotFound for the
+    reserved control paths.
     """
     segments = [decode_segment(segment) if encoded else segment for segment in path.split("/")]
     for segment in segments:
-        _check_segment(segment)
+        if segment in {"", ".", ".."}:
+            raise Malformed("Stream name must not have empty, '.' or '..' segments")
+        if "/" in segment or "\0" in segment:
+            raise Malformed("Stream name must not contain an encoded '/' or NUL")
+        if any(character < " " or character == "\x7f" for character in segment):
+            raise Malformed("Stream name must not contain control characters")
     stream_id = "/".join(segments)
     if len(stream_id.encode()) > MAX_STREAM_ID_BYTES:
         raise Malformed(f"Stream name is too long: at most {MAX_STREAM_ID_BYTES} bytes in UTF-8")
@@ -47,12 +52,3 @@ def decode_segment(segment: str) -> str:
         return unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:
         raise Malformed("Stream name must be percent-encoded UTF-8") from None
-
-
-def _check_segment(segment: str) -> None:
-    if segment in {"", ".", ".."}:
-        raise Malformed("Stream name must not have empty, '.' or '..' segments")
-    if "/" in segment or "\0" in segment:
-        raise Malformed("Stream name must not contain an encoded '/' or NUL")
-    if any(character < " " or character == "\x7f" for character in segment):
-        raise Malformed("Stream name must not contain control characters")

@@ -49,12 +49,9 @@ def remember(
     """The recent producers with `latest` added, and those it pushes out."""
     kept = [state for state in producers if state.producer_id != latest.producer_id]
     kept.append(latest)
+    id_bytes = sum(len(state.producer_id) for state in kept)
     pushed_out = []
-    while len(kept) > 1 and _too_many(kept):
+    while len(kept) > 1 and (len(kept) > RECENT_PRODUCERS or id_bytes > RECENT_PRODUCERS_BYTES):
         pushed_out.append(kept.pop(0))
+        id_bytes -= len(pushed_out[-1].producer_id)
     return tuple(kept), tuple(pushed_out)
-
-
-def _too_many(states: list[ProducerState]) -> bool:
-    id_bytes = sum(len(state.producer_id) for state in states)
-    return len(states) > RECENT_PRODUCERS or id_bytes > RECENT_PRODUCERS_BYTES

@@ -11,7 +11,7 @@ from tidemark.log.append import TailMoved, put_batch
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import decode_producer, producer_key
 from tidemark.log.tails import StreamHead
-from tidemark.protocol.append import Append, Outcome, Plan, plan_appends, unknown_producers
+from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
 from tidemark.protocol.messages import NOTHING, parse_messages
@@ -82,7 +82,7 @@ def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | N
         return None
     if not unknown_producers(known.tail, [asked]):
         plan = plan_appends(known.tail, [asked], {})
-        if not plan.writes and not isinstance(plan.answers[0], SequenceGap):
+        if not plan.writes and not isinstance(plan.results[0], SequenceGap):
             return None
     return replace(_put_blob(stores, known.record, data), asked=asked)
 
@@ -113,7 +113,7 @@ class _Attempt:
             plan = self._plan(known, appends)
             if not plan.writes:
                 if fresh:
-                    return plan.answers
+                    return plan.results
                 latest, fresh = load_known(self._stores, self._key), True
             else:
                 try:
@@ -121,7 +121,7 @@ class _Attempt:
                 except TailMoved as moved:
                     latest, fresh = self._adopt(known, moved.winner)
                 else:
-                    return plan.answers
+                    return plan.results
             if latest.record.incarnation != known.record.incarnation:
                 appends = self._interpret(latest.record)
             known = latest
@@ -140,7 +140,7 @@ class _Attempt:
             return [spilled.asked]
         return [_interpret_one(record.content_type, request) for request in self._requests]
 
-    def _plan(self, known: StreamHead, appends: Sequence[Append]) -> Plan:
+    def _plan(self, known: StreamHead, appends: Sequence[Append]) -> AppendPlan:
         """Producers' own items are read after the tail is known, never before: a producer
         could have appended and been pushed out again in between."""
         looked_up: dict[str, ProducerState | None] = {}
@@ -149,7 +149,7 @@ class _Attempt:
             looked_up[producer_id] = decode_producer(item) if item else None
         return plan_appends(known.tail, appends, looked_up)
 
-    def _commit(self, known: StreamHead, plan: Plan) -> None:
+    def _commit(self, known: StreamHead, plan: AppendPlan) -> None:
         now_ms = self._stores.clock_ms()
         batch = self._spill(
             known.record,

@@ -23,7 +23,7 @@ from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
 from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.create import Configuration, check_same_configuration
+from tidemark.protocol.create import StreamConfiguration, check_same_configuration
 from tidemark.protocol.errors import Busy, Conflict
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.fork import ForkPoint, check_same_fork
@@ -171,8 +171,8 @@ class _Creation:
         request = self._request
         expiry = existing.expiry if request.fork and request.expiry == NEVER else request.expiry
         check_same_configuration(
-            Configuration(existing.content_type, existing.expiry, known.tail.closed),
-            Configuration(request.content_type or existing.content_type, expiry, request.closed),
+            StreamConfiguration(existing.content_type, existing.expiry, known.tail.closed),
+            StreamConfiguration(request.content_type or existing.content_type, expiry, request.closed),
         )
         check_same_fork(existing.fork.point if existing.fork else None, request.fork)
 

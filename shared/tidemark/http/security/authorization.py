@@ -15,15 +15,15 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.authorization_settings import AuthorizationSettings
 from tidemark.http.error_handlers import refusal_answer
 from tidemark.http.requests import header
 from tidemark.http.security.keys import keys_of
 from tidemark.http.security.required_scopes import is_open, required_scopes
 from tidemark.http.security.tokens import MAX_TOKEN_BYTES, Tokens
-from tidemark.protocol.authorization import Access, Demand, Unauthorized, grants_of_public
+from tidemark.protocol.authorization import Access, RequiredScope, grants_of_public
 from tidemark.protocol.caching import decide_private
-from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.errors import ProtocolError, Unauthorized
+from tidemark.settings import AuthorizationSettings
 
 #: Where a signed request comes in, `Authorization` is the signature's place; the edge moves the token here.
 FORWARDED: Final = "X-Tidemark-Authorization"
@@ -82,7 +82,7 @@ class Authorization:
             raise Unauthorized("A bearer token is needed", token_given=False) from None
         return True
 
-    def _is_public(self, demands: list[Demand]) -> bool:
+    def _is_public(self, demands: list[RequiredScope]) -> bool:
         return all(demand.target.bucket in self._public_buckets for demand in demands)
 
 
@@ -138,7 +138,7 @@ def _private(send: Send, *, in_query: bool) -> Send:
     async def send_privately(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            cache_control = headers.get("Cache-Control", "no-store")
+            cache_control = headers.get("Cache-Control")
             headers["Cache-Control"] = decide_private(cache_control, token_in_query=in_query)
             headers.add_vary_header("Authorization")
         await send(message)

@@ -13,9 +13,10 @@ from typing import Any, Final, Protocol
 import jwt
 import urllib3
 
-from tidemark.authorization_settings import AuthorizationSettings, InvalidSetting, split_secret
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
-from tidemark.http.security.refreshing_cache import CannotFetch, KeysUnavailable, RefreshingCache
+from tidemark.http.security.refreshing_cache import CannotFetch, RefreshingCache
+from tidemark.protocol.errors import KeysUnavailable
+from tidemark.settings import AuthorizationSettings, InvalidSetting, split_secret
 
 SHARED_ALGORITHM: Final = "HS256"
 PUBLIC_ALGORITHMS: Final = frozenset({"RS256", "ES256", "EdDSA"})

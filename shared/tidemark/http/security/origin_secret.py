@@ -10,24 +10,17 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidemark.authorization_settings import AuthorizationSettings
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.http.error_handlers import refusal_answer
 from tidemark.http.requests import header
-from tidemark.http.security.refreshing_cache import CannotFetch, KeysUnavailable, RefreshingCache
+from tidemark.http.security.refreshing_cache import CannotFetch, RefreshingCache
 from tidemark.http.security.required_scopes import is_open
-from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.errors import KeysUnavailable, OriginAccessDenied, ProtocolError
+from tidemark.settings import AuthorizationSettings
 
 HEADER: Final = "X-Tidemark-Edge"
 Load = Callable[[], Awaitable[str | None]]
 Run = Callable[[Callable[[], str | None]], Awaitable[str | None]]
-
-
-class NotThroughTheEdge(ProtocolError):
-    status = 403
-
-    def __init__(self) -> None:
-        super().__init__("This address is not for clients: use the distribution's")
 
 
 class EdgeOnly:
@@ -50,7 +43,7 @@ class EdgeOnly:
         if expected is None:
             return KeysUnavailable()
         said = header(request, HEADER) or ""
-        return None if hmac.compare_digest(said.encode(), expected.encode()) else NotThroughTheEdge()
+        return None if hmac.compare_digest(said.encode(), expected.encode()) else OriginAccessDenied()
 
 
 def word_of(settings: AuthorizationSettings, run: Run) -> Load:

@@ -6,7 +6,6 @@ says nothing about all of them.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 
@@ -15,17 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.http.error_handlers import refusal_answer
 from tidemark.http.security.required_scopes import is_open
-from tidemark.protocol.errors import ProtocolError
-
-
-class TooFast(ProtocolError):
-    status = 429
-
-    def __init__(self, wait_seconds: float) -> None:
-        retry_after = str(max(1, math.ceil(wait_seconds)))
-        super().__init__(
-            "More requests than this server lets in; try again later", {"Retry-After": retry_after}
-        )
+from tidemark.protocol.errors import RateLimitExceeded
 
 
 class Bucket:
@@ -61,5 +50,5 @@ class RateLimited:
             await self._app(scope, receive, send)
             return
         wait_seconds = self._bucket.take()
-        refused = refusal_answer(Request(scope), TooFast(wait_seconds)) if wait_seconds else None
+        refused = refusal_answer(Request(scope), RateLimitExceeded(wait_seconds)) if wait_seconds else None
         await (refused or self._app)(scope, receive, send)

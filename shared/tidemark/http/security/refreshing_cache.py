@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from tidemark.protocol.errors import ProtocolError
-
 _log = logging.getLogger("tidemark")
 _T = TypeVar("_T")
 
@@ -26,17 +24,6 @@ STALE_SECONDS: Final = 24 * 3600.0
 
 class CannotFetch(Exception):
     """It was not there, or is not what it should be. The message quotes nothing of it."""
-
-
-class KeysUnavailable(ProtocolError):
-    """Nobody can be let in, nor turned away, without them."""
-
-    status = 503
-
-    def __init__(self) -> None:
-        super().__init__(
-            "The keys that tokens are checked with cannot be had; try again", {"Retry-After": "5"}
-        )
 
 
 def _is_enough(_: object) -> bool:

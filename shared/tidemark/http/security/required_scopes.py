@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from tidemark.http.metrics import METRICS_PATH
 from tidemark.http.requests import STREAM_ROOT, parse_fork, parse_place, request_path
-from tidemark.protocol.authorization import Demand, Right, Target
+from tidemark.protocol.authorization import RequiredScope, Right, Target
 from tidemark.protocol.bucket import Place, Resource
 from tidemark.protocol.errors import BucketNotFound, Malformed, ProtocolError, RouteNotFound
 from tidemark.protocol.stream_key import parse_plain_path
@@ -42,15 +42,15 @@ def is_open(scope: Mapping[str, Any]) -> bool:
         return False
 
 
-def required_scopes(request: Request) -> Iterator[Demand]:
+def required_scopes(request: Request) -> Iterator[RequiredScope]:
     """All of them have to be met, in this order. Raises StreamNotFound where nothing can
     be, Malformed for a name that cannot be."""
     path, encoded = request_path(request.scope)
     if path == METRICS_PATH:
-        yield Demand(Target(None), _READ)
+        yield RequiredScope(Target(None), _READ)
     elif path.startswith(STREAM_ROOT):
         key = parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=encoded)
-        yield Demand(Target(key.bucket, key.stream_id), _STREAM.get(request.method, _MANAGE))
+        yield RequiredScope(Target(key.bucket, key.stream_id), _STREAM.get(request.method, _MANAGE))
     elif path in {"/", "/v1"} or path.startswith("/v1/"):
         raise RouteNotFound
     else:
@@ -58,21 +58,23 @@ def required_scopes(request: Request) -> Iterator[Demand]:
     yield from _source(request)
 
 
-def _at(request: Request, place: Place) -> Demand:
+def _at(request: Request, place: Place) -> RequiredScope:
     """On the bucket surface. What a snapshot replaces can be read no more, so snapshots are
     managed, not written."""
     reads = request.method in {"GET", "HEAD"}
     if place.resource is Resource.BUCKET:
-        return Demand(Target(place.bucket), _READ if reads else _MANAGE, _NO_BUCKET)
+        return RequiredScope(Target(place.bucket), _READ if reads else _MANAGE, _NO_BUCKET)
     if place.resource is Resource.LISTING:
         prefix = request.query_params.get("prefix", "")
-        return Demand(Target(place.bucket, prefix, is_prefix=True), _READ if reads else _MANAGE, _NO_BUCKET)
+        return RequiredScope(
+            Target(place.bucket, prefix, is_prefix=True), _READ if reads else _MANAGE, _NO_BUCKET
+        )
     below = _READ if reads else _MANAGE
     rights = _STREAM.get(request.method, _MANAGE) if place.resource is Resource.STREAM else below
-    return Demand(Target(place.bucket, place.stream_id), rights)
+    return RequiredScope(Target(place.bucket, place.stream_id), rights)
 
 
-def _source(request: Request) -> Iterator[Demand]:
+def _source(request: Request) -> Iterator[RequiredScope]:
     """A fork reads its source. What is wrong with the headers is said by who creates it."""
     if request.method != "PUT":
         return
@@ -81,4 +83,4 @@ def _source(request: Request) -> Iterator[Demand]:
     except ProtocolError:
         return
     if fork is not None:
-        yield Demand(Target(fork.source.bucket, fork.source.stream_id), _READ, absent=_NO_SOURCE)
+        yield RequiredScope(Target(fork.source.bucket, fork.source.stream_id), _READ, absent=_NO_SOURCE)

@@ -9,7 +9,8 @@ from typing import Any, Final
 import jwt
 
 from tidemark.http.security.keys import Keys
-from tidemark.protocol.authorization import Access, Unauthorized, parse_scopes
+from tidemark.protocol.authorization import Access, parse_scopes
+from tidemark.protocol.errors import Unauthorized
 
 #: Larger than any header ought to be, and than most gateways let through.
 MAX_TOKEN_BYTES: Final = 8 * 1024

@@ -1,0 +1,57 @@
+"""One rule for every variable that is true or false, whoever reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from tidemark.local.configuration import Configuration, InvalidConfiguration
+from tidemark.settings import InvalidSetting, Settings
+
+READERS: dict[str, Callable[[Mapping[str, str]], bool]] = {
+    "ALLOW_ANONYMOUS": lambda variables: Settings.from_environment(variables).authorization.allow_anonymous,
+    "EDGE": lambda variables: Configuration.from_environment(variables).edge,
+}
+DEFAULTS = {"ALLOW_ANONYMOUS": False, "EDGE": True}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("value", ["true", "1", "yes", "on", "TRUE", "Yes", "oN", " true "])
+def test_words_for_true_in_any_case_mean_true(name: str, value: str) -> None:
+    assert READERS[name]({name: value}) is True
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("value", ["false", "0", "no", "off", "FALSE", "No", "oFf", " false "])
+def test_words_for_false_in_any_case_mean_false(name: str, value: str) -> None:
+    assert READERS[name]({name: value}) is False
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_an_empty_boolean_counts_as_not_set(name: str) -> None:
+    assert READERS[name]({}) is READERS[name]({name: ""}) is DEFAULTS[name]
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("value", ["maybe", "2", "y", "None", "yes please"])
+def test_any_other_word_is_refused_with_the_variable_the_value_and_what_would_be_right(
+    name: str, value: str
+) -> None:
+    with pytest.raises((InvalidSetting, InvalidConfiguration)) as refused:
+        READERS[name]({name: value})
+    assert str(refused.value) == (f"{name} must be true or false (or 1, yes, on; 0, no, off), got {value!r}")
+
+
+@pytest.mark.parametrize("value", ["-1", "901", "nan", "inf", "soon"])
+@pytest.mark.parametrize("name", ["LONG_POLL_SECONDS", "SSE_SECONDS", "SSE_BUFFERED_SECONDS"])
+def test_a_wait_outside_of_what_lambda_allows_is_refused(name: str, value: str) -> None:
+    """A function ends after 900 s, so a longer wait could never be answered."""
+    with pytest.raises(InvalidSetting, match=f"{name} must be a number of seconds between 0 and 900"):
+        Settings.from_environment({name: value})
+
+
+@pytest.mark.parametrize("value", ["debug", "TRACE", "10"])
+def test_an_unknown_log_level_is_refused_and_the_known_ones_are_named(value: str) -> None:
+    with pytest.raises(InvalidSetting, match="LOG_LEVEL must be DEBUG, INFO, WARNING or ERROR"):
+        Settings.from_environment({"LOG_LEVEL": value})
