@@ -19,6 +19,7 @@ TESTS = Path(__file__).parent
 FAST_FOLDERS = frozenset(
     {
         "authorization",
+        "aws",
         "blobs",
         "costs",
         "http",

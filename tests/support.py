@@ -13,10 +13,11 @@ from typing import Any
 
 import orjson
 
+from tidemark.aws.account import Account
 from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import DynamoDB, connect_dynamodb
+from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects, connect_objects
-from tidemark.aws.signed import Account, NoAnswer
 from tidemark.blobs.store import BlobStore
 from tidemark.local.engines import LocalServices
 from tidemark.local.on_loop.stores import OnLoop

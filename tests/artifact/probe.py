@@ -31,30 +31,30 @@ TRANSACTED = {
 
 def record() -> None:
     """What is asked of AWS, by any of the clients."""
-    make, once = botocore.client.BaseClient._make_api_call, DynamoDB._once
-    carry = Objects._once
+    make, call = botocore.client.BaseClient._make_api_call, DynamoDB.call
+    carry = Objects._call
 
     def making(self: Any, operation: str, arguments: Any) -> Any:
         called.add(f"{self.meta.service_model.service_name}:{operation}")
         return make(self, operation, arguments)
 
-    def sending(self: Any, operation: str, body: bytes) -> Any:
-        called.update(f"dynamodb:{name}" for name in items(operation, body))
-        return once(self, operation, body)
+    def calling(self: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        called.update(f"dynamodb:{name}" for name in items(operation, arguments))
+        return call(self, operation, arguments)
 
-    def carrying(self: Any, operation: str, key: str, body: bytes) -> bytes:
+    def carrying(self: Any, operation: str, *more: Any) -> bytes:
         called.add(f"s3:{operation}")
-        return carry(self, operation, key, body)
+        return carry(self, operation, *more)
 
     botocore.client.BaseClient._make_api_call = making
-    Objects._once = carrying  # type: ignore[method-assign]
-    DynamoDB._once = sending  # type: ignore[method-assign]
+    Objects._call = carrying  # type: ignore[method-assign, assignment]
+    DynamoDB.call = calling  # type: ignore[method-assign]
 
 
-def items(operation: str, body: bytes) -> Iterator[str]:
+def items(operation: str, arguments: dict[str, Any]) -> Iterator[str]:
     """IAM knows the writes in a transaction by the names they have outside."""
     if operation == "TransactWriteItems":
-        yield from (TRANSACTED[kind] for each in json.loads(body)["TransactItems"] for kind in each)
+        yield from (TRANSACTED[kind] for each in arguments["TransactItems"] for kind in each)
     else:
         yield operation
 

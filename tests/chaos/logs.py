@@ -25,7 +25,7 @@ OUT_OF_REACH: Final = (
     "tidemark.protocol.errors.Busy",
     "tidemark.protocol.errors.StorageUnavailable",
     "tidemark.protocol.errors.OutcomeUnknown",
-    "tidemark.aws.signed.NoAnswer",
+    "tidemark.aws.retry.NoAnswer",
     "tidemark.aws.sqs.QueueUnavailable",
 )
 

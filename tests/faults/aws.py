@@ -16,8 +16,8 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
+from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
-from tidemark.aws.signed import NoAnswer
 
 Fault = Callable[[str], AWSResponse | None]
 """What becomes of a request to this URL; None lets it pass."""

@@ -20,9 +20,12 @@ import pytest
 
 from tests.faults.proxy import Proxy, Reply, Sent, Spoil, read_message, unspoiled
 from tests.support import World, make_world
+from tidemark.aws.account import Account
 from tidemark.aws.dynamodb import Fault, connect_dynamodb
+from tidemark.aws.http import BlockingHttp, Http, whole
+from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import connect_objects
-from tidemark.aws.signed import Account, BlockingHttp, Http, NoAnswer, Request, Service, whole
+from tidemark.aws.sigv4 import AwsRequest, Service
 from tidemark.local.engines import LocalServices
 from tidemark.local.on_loop.greenlets import run_in_steps
 from tidemark.local.on_loop.http import LoopHttp
@@ -321,7 +324,7 @@ def test_chunks_count_once_the_last_one_is_there(client: Client, tables: Proxy) 
 )
 @pytest.mark.parametrize("status", [200, 400, 500])
 def test_no_status_counts_without_proof(status: int, headers: dict[str, str]) -> None:
-    request = Request("POST", "/", {})
+    request = AwsRequest("POST", "/", {})
     with pytest.raises(NoAnswer):
         whole(request, status, headers, b"{}")
     assert whole(request, status, {"content-length": "2"}, b"{}") == (status, b"{}")

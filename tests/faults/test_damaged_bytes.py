@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
 from tests.buckets import key_in_new_bucket, publish
 from tests.faults.proxy import Proxy, Reply, Sent
 from tests.support import Process, World, a_key
+from tidemark.aws.s3 import Refusal
 from tidemark.aws.sqs import Queues, QueueUnavailable, sqs_client
 from tidemark.blobs.compose import Composition
 from tidemark.log.deflate import deflate, inflate
@@ -224,7 +224,8 @@ def test_a_deletion_that_failed_in_part_has_failed(bucket: tuple[Process, Proxy]
 
     with proxy.spoiling(failed), pytest.raises(StorageUnavailable) as raised:
         process.stores.blobs.delete("a")
-    assert isinstance(raised.value.__cause__, ClientError)
+    assert isinstance(raised.value.__cause__, Refusal)
+    assert raised.value.__cause__.code == "InternalError"
 
 
 @pytest.mark.parametrize("small_object", [20 * 1024 * 1024, 0], ids=["in one piece", "in parts"])

@@ -19,7 +19,7 @@ import orjson
 import pytest
 
 from tests.support import HOUR_MS, JSON, MINUTE_MS, Process, World, a_key, items_left
-from tidemark.aws.signed import NoAnswer
+from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.log.reclaim import schedule
 from tidemark.log.records import Due, DueKind, Waiter

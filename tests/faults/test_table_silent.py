@@ -13,7 +13,9 @@ import pytest
 from tests.authorization.ways import WAYS, Answer, Way, in_environment
 from tests.support import refusal
 from tidemark.aws.dynamodb import DynamoDB, Fault
-from tidemark.aws.signed import BlockingHttp, NoAnswer, Request
+from tidemark.aws.http import BlockingHttp
+from tidemark.aws.retry import NoAnswer
+from tidemark.aws.sigv4 import AwsRequest
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import OutcomeUnknown, StorageUnavailable
 from tidemark.settings import Settings
@@ -35,7 +37,7 @@ Send = Callable[..., tuple[int, bytes]]
 @pytest.fixture(scope="module", params=list(WAYS))
 def way(request: pytest.FixtureRequest, services: LocalServices) -> Iterator[Way]:
     with in_environment(services), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tidemark.aws.signed.random.uniform", lambda *_: 0.0)
+        patch.setattr("tidemark.aws.retry.random.uniform", lambda *_: 0.0)
         # However slow this machine is: the breaker has tests of its own.
         patch.setattr("tidemark.aws.breaker.SILENT_SECONDS", math.inf)
         with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
@@ -85,7 +87,7 @@ def test_what_landed_unheard_lands_once(way: Way, path: str, monkeypatch: pytest
     """The write is carried out and no answer comes back, however often it is asked for again."""
     send = BlockingHttp.__call__
 
-    def lose(self: BlockingHttp, request: Request) -> tuple[int, bytes]:
+    def lose(self: BlockingHttp, request: AwsRequest) -> tuple[int, bytes]:
         send(self, request)
         raise NoAnswer("injected")
 
@@ -103,7 +105,7 @@ def lost_then(answer: tuple[int, bytes]) -> Callable[[Send], Send]:
     def make(send: Send) -> Send:
         lost = False
 
-        def once_lost(self: BlockingHttp, request: Request) -> tuple[int, bytes]:
+        def once_lost(self: BlockingHttp, request: AwsRequest) -> tuple[int, bytes]:
             nonlocal lost
             if lost:
                 return answer

@@ -10,7 +10,7 @@ import pytest
 
 from tests.authorization.ways import WAYS, Answer, Way, in_environment
 from tests.support import conflict, refusal
-from tidemark.aws.signed import BlockingHttp
+from tidemark.aws.http import BlockingHttp
 from tidemark.local.engines import LocalServices
 from tidemark.settings import Settings
 
@@ -54,7 +54,7 @@ def path(way: Way) -> str:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trying again takes no time."""
-    monkeypatch.setattr("tidemark.aws.signed.random.uniform", lambda *_: 0.0)
+    monkeypatch.setattr("tidemark.aws.retry.random.uniform", lambda *_: 0.0)
 
 
 def throttle(monkeypatch: pytest.MonkeyPatch, answer: tuple[int, bytes]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.virtual_time import VirtualLoop
 from tests.support import TEXT, World, a_key, append_request
-from tidemark.aws.signed import NoAnswer
+from tidemark.aws.retry import NoAnswer
 from tidemark.local.on_loop.greenlets import run_in_steps, step_aside
 from tidemark.local.on_loop.stores import Concurrently, sleep
 from tidemark.log.table import Table

@@ -25,7 +25,7 @@ from tests.histories.workload import Workload
 from tests.simulation.faults import Line, Shares
 from tests.simulation.world import small_limits
 from tests.support import Process, World, conflict, make_world, refusal
-from tidemark.aws.signed import NoAnswer
+from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import ProtocolError

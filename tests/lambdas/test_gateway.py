@@ -17,7 +17,7 @@ from tests.lambdas.functions import (
     load_event,
 )
 from tests.support import refusal
-from tidemark.aws.signed import BlockingHttp
+from tidemark.aws.http import BlockingHttp
 from tidemark.http.requests import MAX_BODY_BYTES
 
 JSON = {"Content-Type": "application/json"}

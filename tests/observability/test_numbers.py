@@ -14,7 +14,7 @@ import pytest
 from tests.authorization.tokens import SECRET, bearer, token
 from tests.authorization.ways import WAYS, Asgi, Way, in_environment
 from tests.support import refusal
-from tidemark.aws.signed import BlockingHttp
+from tidemark.aws.http import BlockingHttp
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
 from tidemark.http.metrics import render
@@ -97,7 +97,7 @@ def test_retries_and_throttling_are_counted(server: Asgi, monkeypatch: pytest.Mo
     server("PUT", "/v1/stream/busy", TEXT)
     before = numbers(server)
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark.aws.signed.random.uniform", lambda *_: 0.0)
+        patch.setattr("tidemark.aws.retry.random.uniform", lambda *_: 0.0)
         patch.setattr(BlockingHttp, "__call__", lambda *_: refusal("ThrottlingException"))
         server("POST", "/v1/stream/busy", TEXT, b"x")
     counted = grown(before, numbers(server))

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support import World, a_key
-from tidemark.aws.signed import NoAnswer, Request
+from tidemark.aws.retry import NoAnswer
+from tidemark.aws.sigv4 import AwsRequest
 from tidemark.local.on_loop.greenlets import run_in_steps
 from tidemark.local.on_loop.http import LoopHttp
 from tidemark.service.append import INLINE_BYTES
@@ -22,14 +23,14 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n"
 
 
-REQUEST = Request("POST", "/", {"X-Amz-Target": "PutItem"}, b"{}")
+REQUEST = AwsRequest("POST", "/", {"X-Amz-Target": "PutItem"}, b"{}")
 
 
 @dataclass
 class Unsigned:
     endpoint: str
 
-    def sign(self, request: Request) -> list[tuple[str, str]]:
+    def sign(self, request: AwsRequest) -> list[tuple[str, str]]:
         return list(request.headers.items())
 
 

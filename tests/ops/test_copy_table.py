@@ -9,9 +9,11 @@ import orjson
 import pytest
 
 from tests.support import HOUR_MS, JSON, TEXT, Process, World, a_key, before, make_world, refusal
+from tidemark.aws.account import Account
+from tidemark.aws.breaker import Breaker
 from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import connect_dynamodb
-from tidemark.aws.signed import Account, NoAnswer
+from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.log.records import Waiter
@@ -81,7 +83,7 @@ def copy_objects(old: World, new: World) -> None:
 
 def copy_of(old: World, new: World) -> Copy:
     copy = Copy(connect_dynamodb(Account()), old.table_name, new.table_name)
-    copy.sleep = lambda _: None
+    copy._dynamodb.sleep = lambda _: None
     return copy
 
 
@@ -229,7 +231,7 @@ def test_a_new_table_is_slow_at_first(
     expected = fill(old.process())
     copy_objects(old, new)
     copy = copy_of(old, new)
-    monkeypatch.setattr("tidemark.aws.signed.random.uniform", lambda *_: 0.0)
+    monkeypatch.setattr("tidemark.aws.retry.random.uniform", lambda *_: 0.0)
     copy._dynamodb.send = trouble(copy._dynamodb.send)
     copy.run()
     check_same(new.process(), expected)
@@ -245,7 +247,9 @@ def test_what_waiting_does_not_mend_is_said(old: World, new: World, code: str) -
         copy.run()
 
 
-def test_patience_ends(old: World, new: World) -> None:
+@pytest.mark.parametrize("fault", ["throttled", "silent", "left over"])
+def test_a_copy_gives_up_after_half_an_hour_without_success(old: World, new: World, fault: str) -> None:
+    """However the table refuses. A service that the breaker takes for silent is tried again meanwhile."""
     copy: Any = copy_of(old, new)
     now = 0.0
 
@@ -253,9 +257,24 @@ def test_patience_ends(old: World, new: World) -> None:
         nonlocal now
         now += seconds * 100
 
-    copy.sleep, copy.now = sleep, lambda: now
-    copy._dynamodb.sleep = lambda _: None
-    copy._dynamodb.send = lambda *_: refusal("ThrottlingException")
-    with pytest.raises(CannotCopy, match="ThrottlingException"):
-        copy.check_empty()
+    def send(operation: str, body: bytes) -> tuple[int, bytes]:
+        if fault == "silent":
+            raise NoAnswer("injected")
+        if fault == "throttled":
+            return refusal("ThrottlingException")
+        left = orjson.loads(body).get("RequestItems")
+        return 200, orjson.dumps({"UnprocessedItems": left} if left else {"Count": 1, "Items": [ITEM]})
+
+    copy._dynamodb.breaker = Breaker()
+    copy._dynamodb.sleep, copy._dynamodb.now, copy._dynamodb.send = sleep, lambda: now, send
+    words = {
+        "throttled": "ThrottlingException",
+        "silent": "injected|not sent",
+        "left over": "1 are left over",
+    }
+    with pytest.raises(CannotCopy, match=words[fault]):
+        copy.run()
     assert now >= 30 * 60
+
+
+ITEM = {"pk": {"S": "log/inc"}, "sk": {"S": "0"}}

@@ -19,8 +19,8 @@ from tests.simulation.expressions import UnknownExpression, parse_condition, par
 from tests.simulation.run import run_seed
 from tests.simulation.table import TOKEN_MS, SimulatedTable
 from tests.support import Clock
+from tidemark.aws.account import Account
 from tidemark.aws.dynamodb import connect_dynamodb
-from tidemark.aws.signed import Account
 from tidemark.local.engines import LocalServices
 
 REQUESTS = 400

@@ -10,7 +10,7 @@ import pytest
 
 from tests.buckets import new_bucket
 from tests.support import HOUR_MS, Process, World, a_key, before
-from tidemark.aws.signed import NoAnswer
+from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import BucketNotEmpty, OutcomeUnknown, StreamGone, StreamNotFound
 from tidemark.protocol.expiry import Expiry

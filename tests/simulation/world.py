@@ -18,8 +18,8 @@ from tests.simulation.scheduler import Crashed, Scheduler, Turns
 from tests.simulation.table import SimulatedTable
 from tests.support import conflict, refusal
 from tidemark.aws.dynamodb import DynamoDB
+from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
-from tidemark.aws.signed import NoAnswer
 from tidemark.log.table import Table
 from tidemark.protocol import tail
 from tidemark.service import append, create

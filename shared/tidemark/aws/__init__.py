@@ -1,1 +1,1 @@
-"""The ways to AWS: signed requests, replies that are proven whole, retries, and one client a service."""
+"""Access to AWS: signed requests, proof that a reply is whole, retries, and a client for each service."""

@@ -1,30 +1,36 @@
-"""boto3's clients for what is called seldom. Each is made when it is first needed, because
-making one costs a cold start as much as several requests. (`aws/signed.py` is the other way to
-AWS, for the calls that every request makes.)
+"""boto3's clients for what is called seldom. boto3 is imported and each client is made when it is first
+needed, because both cost a cold start as much as several requests. (`aws/http.py` is the other way to AWS,
+for the calls that every request makes.)
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
-from botocore.config import Config
+import urllib3
 
 from tidemark.aws.replies import has_tag, missing
+from tidemark.aws.retry import NoAnswer
+from tidemark.aws.s3 import Refusal
 from tidemark.observability.metrics import PROCESS, STORAGE_CALLS, Watch
 
-#: What is asked again is safe to ask again, so timeouts are short.
-CLIENT_CONFIG: Final = Config(
-    connect_timeout=2,
-    read_timeout=20,
-    max_pool_connections=64,
-    parameter_validation=False,
-    user_agent="tidemark",
-)
-#: Where a request waits for the answer: three tries are over, and said to have failed, before an
-#: HTTP API gives up at thirty seconds.
-PROMPT_CONFIG: Final = Config(read_timeout=6, retries={"mode": "standard", "total_max_attempts": 3})
+#: Of botocore's Config. Every call may be repeated, so timeouts are short.
+CLIENT_SETTINGS: Final[dict[str, Any]] = {
+    "connect_timeout": 2,
+    "read_timeout": 20,
+    "max_pool_connections": 64,
+    "parameter_validation": False,
+    "user_agent": "tidemark",
+}
+#: Where a request waits for the result: three attempts end before an HTTP API gives up at thirty seconds.
+_PROMPT: Final[dict[str, Any]] = {
+    "read_timeout": 6,
+    "retries": {"mode": "standard", "total_max_attempts": 3},
+}
 
 #: Operations of S3 whose answer always names an object's or a part's tag.
 _TAGGED: Final = frozenset({"GetObject", "PutObject", "UploadPart"})
@@ -33,20 +39,47 @@ _TAGGED: Final = frozenset({"GetObject", "PutObject", "UploadPart"})
 _making: Final = threading.Lock()
 
 
-def make_client(service: str, config: Config) -> Any:
-    """What `config` does not say is as in CLIENT_CONFIG."""
+def make_client(service: str, **settings: Any) -> Any:
+    """`settings` of botocore's Config replace those of CLIENT_SETTINGS."""
     import boto3
+    from botocore.config import Config
 
     with _making:
-        client = boto3.client(service, config=CLIENT_CONFIG.merge(config))
+        client = boto3.client(service, config=Config(**CLIENT_SETTINGS | settings))
     client.meta.events.register("before-parse", _refuse_cut_reply)
     client.meta.events.register_first("needs-retry", _retry_cut_reply)
     return client
 
 
+@contextmanager
+def s3_failures() -> Iterator[None]:
+    """Raise boto3's errors about a call to S3 as Refusal and NoAnswer."""
+    try:
+        yield
+    except Exception as error:
+        from botocore import exceptions
+        from botocore.parsers import ResponseParserError
+
+        if isinstance(error, exceptions.ClientError):
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            code = error.response.get("Error", {}).get("Code", "")
+            raise Refusal(error.operation_name, status, code) from error
+        no_answer = (
+            exceptions.ConnectionError,
+            exceptions.HTTPClientError,
+            exceptions.IncompleteReadError,
+            exceptions.FlexibleChecksumError,
+            ResponseParserError,
+            urllib3.exceptions.HTTPError,  # An error's body breaks off: botocore does not translate that.
+        )
+        if isinstance(error, no_answer):
+            raise NoAnswer(str(error)) from error
+        raise
+
+
 def _refuse_cut_reply(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
-    """A reply that is not whole becomes a fault of the service, as botocore itself makes one of
-    an error inside a 200. (Nothing can prove the reply to a HEAD: ask for the first byte instead.)
+    """Treat a reply that is not whole as an internal error of the service, as botocore itself treats an
+    error inside a 200. (Nothing can prove the reply to a HEAD: get the first byte instead.)
 
     The body of an object is read later, and botocore compares its length then.
     """
@@ -62,7 +95,7 @@ def _refuse_cut_reply(operation_model: Any, response_dict: dict[str, Any], **_: 
 
 
 def _retry_cut_reply(response: Any, **_: Any) -> None:
-    """Whether to try again is decided on the reply as it came: see to it that both say the same."""
+    """botocore decides about a retry by the status of the reply as it came: make it the parsed one."""
     if response is not None:
         http, parsed = response
         http.status_code = parsed["ResponseMetadata"].get("HTTPStatusCode", http.status_code)
@@ -71,20 +104,25 @@ def _retry_cut_reply(response: Any, **_: Any) -> None:
 def s3_client() -> Any:
     # Path style, so that a local endpoint needs no name of its own for the bucket. A presigned URL
     # is for a body that is not known yet: it must not promise a checksum of none.
-    config = Config(
+    s3 = make_client(
+        "s3",
+        **_PROMPT,
         s3={"addressing_style": "path"},
         signature_version="s3v4",
         request_checksum_calculation="when_required",
     )
-    s3 = make_client("s3", PROMPT_CONFIG.merge(config))
-    s3.meta.events.register("before-send.s3", _count_call)
+
+    def count(event_name: str, **_: Any) -> None:
+        PROCESS.add(STORAGE_CALLS, 1, (event_name.rpartition(".")[2],))
+
+    s3.meta.events.register("before-send.s3", count)
     if PROCESS.watch is not None:
         _watch_calls(s3, PROCESS.watch)
     return s3
 
 
 def _watch_calls(client: Any, watch: Watch) -> None:
-    """From before the first try to after the last. `context` is the call's own."""
+    """Time each call from before its first attempt to after its last. `context` belongs to one call."""
 
     def begin(context: dict[str, Any], **_: Any) -> None:
         context["tidemark_began"] = time.perf_counter()
@@ -99,12 +137,8 @@ def _watch_calls(client: Any, watch: Watch) -> None:
     client.meta.events.register("after-call-error.s3", end)
 
 
-def _count_call(event_name: str, **_: Any) -> None:
-    PROCESS.add(STORAGE_CALLS, 1, (event_name.rpartition(".")[2],))
-
-
 class ParameterUnavailable(Exception):
-    """A parameter cannot be read. The message names it and quotes nothing of it."""
+    """A parameter cannot be read. The message names the parameter and does not quote its value."""
 
 
 def load_parameter(name: str) -> str:
@@ -112,7 +146,7 @@ def load_parameter(name: str) -> str:
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        ssm = make_client("ssm", PROMPT_CONFIG)
+        ssm = make_client("ssm", **_PROMPT)
         value: str = ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"]
     except (BotoCoreError, ClientError) as failure:
         raise ParameterUnavailable(f"The parameter {name} cannot be read: {type(failure).__name__}") from None

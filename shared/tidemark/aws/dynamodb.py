@@ -1,4 +1,4 @@
-"""A thin DynamoDB client: orjson reads and writes what `aws/signed.py` carries.
+"""A thin DynamoDB client: orjson reads and writes what `aws/http.py` carries.
 
 One call is most of what an append costs. Items are in DynamoDB's own JSON, so a binary
 value is base64 text here.
@@ -8,26 +8,17 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 import orjson
 
+from tidemark.aws.account import Account
 from tidemark.aws.breaker import Breaker, breaker_of
-from tidemark.aws.signed import (
-    Account,
-    BlockingHttp,
-    Failure,
-    Http,
-    NoAnswer,
-    Request,
-    Service,
-    Silent,
-    guarded,
-    retry,
-    timed,
-)
+from tidemark.aws.http import BlockingHttp, Http
+from tidemark.aws.retry import REQUEST_POLICY, Attempts, Exchange, Failure, NoAnswer, RetryPolicy, Silent
+from tidemark.aws.sigv4 import AwsRequest, Service
 from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
 
 Send = Callable[[str, bytes], tuple[int, bytes]]
@@ -45,9 +36,10 @@ _THROTTLED: Final = frozenset(
         "ThrottlingException",
         "TransactionConflictException",
         "TransactionInProgressException",
+        "UnprocessedItems",
     }
 )
-#: The table is not there, or not for us. Nothing was done.
+#: The table does not exist, or we may not use it. Nothing was done.
 _OUT_OF_REACH: Final = frozenset(
     {
         "AccessDeniedException",
@@ -58,7 +50,7 @@ _OUT_OF_REACH: Final = frozenset(
     }
 )
 
-#: What an answer always has, and what else it may have. Anything else answers another question.
+#: What a reply of 200 always has, or all that it may have. Any other one belongs to another operation.
 _ALWAYS: Final = {"Query": "Items", "Scan": "Count", "BatchWriteItem": "UnprocessedItems"}
 _WRITTEN: Final = frozenset({"Attributes", "ConsumedCapacity", "ItemCollectionMetrics"})
 _AT_MOST: Final = {
@@ -71,7 +63,7 @@ _AT_MOST: Final = {
 
 
 class Fault(Failure):
-    """DynamoDB said no. `answer` is all that it said."""
+    """DynamoDB has refused a call. `answer` is all of its reply."""
 
     def __init__(self, status: int, answer: dict[str, Any]) -> None:
         self.status = status
@@ -87,9 +79,8 @@ class Fault(Failure):
         return reasons
 
     @property
-    def retryable(self) -> bool:  # type: ignore[override] # told from the answer
-        """A transaction that another one was in the way of may pass; one whose own condition
-        failed may not."""
+    def retryable(self) -> bool:  # type: ignore[override] # depends on the reply
+        """A transaction that met another one may succeed later; one whose own condition failed will not."""
         if self.code == "TransactionCanceledException":
             codes = {reason.get("Code") for reason in self.reasons}
             return "ConditionalCheckFailed" not in codes and codes != {"ValidationError"}
@@ -102,6 +93,7 @@ class DynamoDB:
     def __init__(self, send: Send, breaker: Breaker | None = None) -> None:
         self.send = send
         self.breaker = breaker or Breaker()
+        self.policy: RetryPolicy = REQUEST_POLICY
         self.sleep: Callable[[float], None] = time.sleep
         self.now: Callable[[], float] = time.monotonic
 
@@ -110,49 +102,58 @@ class DynamoDB:
         StorageSilent where it was not asked because it is known not to answer, and OutcomeUnknown where
         it did not answer, once at least: the call may have been carried out.
 
-        What may pass is tried again: every write here is recognised if it meets itself, so
-        sending it twice is safe.
+        A call that may succeed a moment later is sent again: every write here is recognised if it meets
+        itself, so sending it twice is safe.
         """
         if operation == "TransactWriteItems":
             arguments = arguments | {"ClientRequestToken": secrets.token_hex(18)}
         body = orjson.dumps(arguments)
         try:
-            return retry(lambda: self._once(operation, body), self.sleep, self.now)
+            for attempt in Attempts(self.sleep, self.now, self.policy):
+                with attempt:
+                    with Exchange("DynamoDB", operation, self.breaker, self.now) as exchange:
+                        exchange.status, reply = self.send(operation, body)
+                    return self.parse(operation, exchange.status, reply)
         except Failure as failure:
             raise _final(failure) from failure
+        raise AssertionError("the last attempt returns or raises")
 
-    def _once(self, operation: str, body: bytes) -> dict[str, Any]:
-        status, answer = guarded(
-            self.breaker, self.now, lambda: timed("DynamoDB", operation, lambda: self.send(operation, body))
-        )
-        parsed = _parse(operation, status, answer)
+    def parse(self, operation: str, status: int, reply: bytes) -> dict[str, Any]:
+        """Raises Fault for an error of DynamoDB, and NoAnswer for what is neither its result nor its error:
+        something on the way has said it, and the call may have been carried out."""
+        try:
+            parsed = orjson.loads(reply)
+        except orjson.JSONDecodeError as failure:
+            raise NoAnswer(f"{operation}: the reply is not JSON (status {status})") from failure
+        if not isinstance(parsed, dict):
+            raise NoAnswer(f"{operation}: the reply is not a JSON object (status {status})")
         if status != 200:
+            if "__type" not in parsed and status < 500:
+                raise NoAnswer(f"{operation}: the reply names no error (status {status})")
             raise Fault(status, parsed)
-        return parsed
-
-
-def _parse(operation: str, status: int, answer: bytes) -> dict[str, Any]:
-    """Raises NoAnswer for what DynamoDB does not say in answer to the operation, neither as a result
-    nor as an error: something on the way has said it, and the call may have been carried out."""
-    try:
-        parsed = orjson.loads(answer)
-    except orjson.JSONDecodeError as failure:
-        raise NoAnswer(f"{operation}: the reply is not JSON (status {status})") from failure
-    if not isinstance(parsed, dict):
-        raise NoAnswer(f"{operation}: the reply is not a JSON object (status {status})")
-    if status == 200:
         always, at_most = _ALWAYS.get(operation), _AT_MOST.get(operation)
         fits = always in parsed if always else at_most is None or parsed.keys() <= at_most
         if not fits or "__type" in parsed:
             raise NoAnswer(f"{operation}: the reply has {', '.join(sorted(parsed)) or 'nothing'}")
-    elif "__type" not in parsed and status < 500:
-        raise NoAnswer(f"{operation}: the reply names no error (status {status})")
-    return parsed
+        return parsed
+
+    def write_batch(self, table: str, requests: Sequence[dict[str, Any]]) -> None:
+        """Up to 25 puts and deletions, not as one. Those that DynamoDB leaves over are sent again after a
+        pause. Raises as `call` does, and a retryable Fault where some are left over to the end."""
+        left: dict[str, Any] = {table: requests}
+        for attempt in Attempts(self.sleep, self.now, self.policy):
+            left = self.call("BatchWriteItem", {"RequestItems": left})["UnprocessedItems"]
+            with attempt:
+                if not left:
+                    return
+                raise Fault(
+                    200, {"__type": "UnprocessedItems", "message": f"{len(left[table])} are left over"}
+                )
 
 
 def _final(failure: Failure) -> Exception:
-    """Throttled to the end is an answer; one silence or internal error before is none. A
-    condition that fails behind a silence is: whoever set it recognises his own write."""
+    """What the caller of `call` gets for the last failure. A refusal tells the outcome only if every attempt
+    before it was answered. A failed condition always does: whoever set it recognises its own write."""
     if isinstance(failure, Fault) and not failure.retryable and failure.code not in _OUT_OF_REACH:
         return failure
     if not failure.outcome_known:
@@ -167,7 +168,7 @@ def _send(http: Http, operation: str, body: bytes) -> tuple[int, bytes]:
         "Content-Type": "application/x-amz-json-1.0",
         "X-Amz-Target": f"DynamoDB_20120810.{operation}",
     }
-    return http(Request("POST", "/", target, body))
+    return http(AwsRequest("POST", "/", target, body))
 
 
 def connect_dynamodb(

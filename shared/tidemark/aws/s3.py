@@ -1,4 +1,4 @@
-"""A thin S3 client for whole objects: what `aws/signed.py` carries, for bodies beside the log."""
+"""A thin S3 client for whole objects: what `aws/http.py` carries, for bodies beside the log."""
 
 from __future__ import annotations
 
@@ -10,21 +10,12 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote
 
+from tidemark.aws.account import Account
 from tidemark.aws.breaker import Breaker, breaker_of
+from tidemark.aws.http import BlockingHttp, Http
 from tidemark.aws.replies import crc32_header
-from tidemark.aws.signed import (
-    Account,
-    BlockingHttp,
-    Failure,
-    Http,
-    NoAnswer,
-    Request,
-    Service,
-    Silent,
-    guarded,
-    retry,
-    timed,
-)
+from tidemark.aws.retry import Attempts, Exchange, Failure, NoAnswer, Silent
+from tidemark.aws.sigv4 import AwsRequest, Service
 from tidemark.protocol.errors import Busy, Damaged, StorageSilent, StorageUnavailable
 
 Send = Callable[[str, str, bytes], tuple[int, bytes]]
@@ -38,31 +29,27 @@ _log = logging.getLogger("tidemark")
 _METHODS: Final = {"GetObject": "GET", "PutObject": "PUT"}
 #: Names the checksum that was sent with the object, as boto3 asks for it.
 _WITH_CHECKSUM: Final = {"x-amz-checksum-mode": "ENABLED"}
-THROTTLED: Final = frozenset({"SlowDown", "ThrottlingException"})
+_THROTTLED: Final = frozenset({"SlowDown", "ThrottlingException"})
 #: The bucket or the object is elsewhere, not for us, or not there. (Where listing is not allowed,
 #: S3 says 403 of an object that is not there, and nobody can tell which.)
-CLOSED: Final = frozenset({301, 307, 401, 403, 404})
+_CLOSED: Final = frozenset({301, 307, 401, 403, 404})
 #: An error is XML; of a request refused on the way it may be anything.
 _CODE: Final = re.compile(rb"<Code>([A-Za-z]+)</Code>")
 
 
 class Refusal(Failure):
-    """S3 said no."""
+    """S3 has refused a call, or part of one."""
 
-    def __init__(self, operation: str, status: int, answer: bytes) -> None:
+    def __init__(self, operation: str, status: int, code: str) -> None:
         self.status = status
+        self.code = code
+        self.retryable = status >= 500 or status == 429
         self.outcome_known = status < 500
-        found = _CODE.search(answer)
-        self.code = found[1].decode() if found else ""
-        super().__init__(f"{operation}: {self.code or 'no code'} ({status})")
-
-    @property
-    def retryable(self) -> bool:  # type: ignore[override] # told from the answer
-        return self.status >= 500 or self.status == 429
+        super().__init__(f"{operation}: {code or 'no code'} ({status})")
 
 
 class WrongSize(NoAnswer):
-    """Another object than the one that was asked for, or a part of it."""
+    """The reply has another object than the one requested, or a part of it."""
 
 
 class Objects:
@@ -75,42 +62,42 @@ class Objects:
         self.now: Callable[[], float] = time.monotonic
 
     def get(self, key: str, size: int | None = None) -> bytes:
-        """Raises Busy where S3 is throttled, StorageUnavailable where it does not answer or the object is not
-        to be had, StorageSilent where it was not asked because it is known not to answer, and Damaged
-        where the object does not have `size` bytes."""
-
-        def once() -> bytes:
-            data = self._once("GetObject", key, b"")
-            if size is not None and len(data) != size:
-                raise WrongSize(f"{key} has {len(data)} bytes in place of {size}")
-            return data
-
-        return self._call(once)
+        """Raises what `storage_error` makes of the failure: Busy, StorageUnavailable, StorageSilent, and
+        Damaged where the object does not have `size` bytes."""
+        return self._call("GetObject", key, b"", size)
 
     def put(self, key: str, data: bytes) -> None:
-        self._call(lambda: self._once("PutObject", key, data))
+        """Raises Busy, StorageUnavailable, StorageSilent."""
+        self._call("PutObject", key, data)
 
-    def _call(self, once: Callable[[], bytes]) -> bytes:
+    def _call(self, operation: str, key: str, body: bytes, size: int | None = None) -> bytes:
         try:
-            return retry(once, self.sleep, self.now)
+            for attempt in Attempts(self.sleep, self.now):
+                with attempt:
+                    with Exchange("S3", operation, self.breaker, self.now) as exchange:
+                        exchange.status, reply = self.send(operation, key, body)
+                    if exchange.status != 200:
+                        code = _CODE.search(reply)
+                        raise Refusal(operation, exchange.status, code[1].decode() if code else "")
+                    if size is not None and len(reply) != size:
+                        raise WrongSize(f"{key} has {len(reply)} bytes in place of {size}")
+                    return reply
         except Failure as failure:
-            raise _final(failure) from failure
-
-    def _once(self, operation: str, key: str, body: bytes) -> bytes:
-        status, answer = guarded(
-            self.breaker, self.now, lambda: timed("S3", operation, lambda: self.send(operation, key, body))
-        )
-        if status != 200:
-            raise Refusal(operation, status, answer)
-        return answer
+            raise storage_error(failure) from failure
+        raise AssertionError("the last attempt returns or raises")
 
 
-def _final(failure: Failure) -> Exception:
-    """Bodies come before what points to them: whatever fails here, nothing has changed."""
+def storage_error(failure: Failure) -> Exception:
+    """What a request is told about a call to S3 that failed, whichever client made it; the failure itself
+    where it is a fault of ours. A body is stored before anything points to it, so nothing has changed.
+
+    Busy: S3 throttles. Damaged: the object has another size. StorageSilent: the call was not sent, because S3
+    is known not to answer. StorageUnavailable: there is no answer, or the object cannot be had.
+    """
     if isinstance(failure, Refusal):
-        if failure.code in THROTTLED:
+        if failure.code in _THROTTLED:
             return Busy()
-        if not failure.retryable and failure.status not in CLOSED:
+        if not failure.retryable and failure.status not in _CLOSED:
             return failure
     if isinstance(failure, WrongSize):
         _log.error("a stored object is damaged: %s", failure)
@@ -119,11 +106,11 @@ def _final(failure: Failure) -> Exception:
 
 
 def _send(http: Http, bucket: str, operation: str, key: str, body: bytes) -> tuple[int, bytes]:
-    """Path style, so that a local endpoint needs no name of its own for the bucket."""
+    """In path style, so that a local endpoint needs no name of its own for the bucket."""
     path = f"/{bucket}/{quote(key, safe='/-_.~')}"
     # A signature covers the body's hash, so what arrives is what was sent. The checksum stays with it.
     headers = crc32_header(body) if operation == "PutObject" else _WITH_CHECKSUM
-    return http(Request(_METHODS[operation], path, headers, body))
+    return http(AwsRequest(_METHODS[operation], path, headers, body))
 
 
 def connect_objects(

@@ -8,52 +8,45 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Final
 
-from botocore import exceptions
-from botocore.config import Config
-from botocore.exceptions import ClientError
-
 from tidemark.aws.clients import make_client
 
-#: The longest that SQS lets a receive wait, and the shortest that it keeps a message.
+#: The longest wait of a receive that SQS allows, and the shortest time that it keeps a message.
 MAX_RECEIVE_SECONDS: Final = 20
 RETENTION_SECONDS: Final = 60
-#: What one call sends or receives at most.
+#: The most messages that one call sends or receives.
 BATCH: Final = 10
 
-#: Longer than a message lives: one that was received never comes again, so none has to be
-#: deleted, and that is a third of the queue's calls. A ring whose answer got lost on the way
-#: is covered by looking again after a receive that failed.
+#: Longer than SQS keeps a message: one that was received never comes again, so none has to be deleted, which
+#: saves a third of the calls. After a receive whose reply was lost, the receiver reads the stream again.
 _VISIBILITY_SECONDS: Final = 2 * RETENTION_SECONDS
 _GONE: Final = frozenset({"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"})
 
 
 class QueueGone(Exception):
-    """There is no such queue, any more or yet."""
+    """The queue does not exist: it was deleted, or SQS does not know it yet."""
 
 
 class QueueUnavailable(Exception):
     """SQS did not answer, or refused; the cause is attached."""
 
 
+#: One repetition, soon: readers wait for a queue to be made, and a notifier has other queues to notify.
 _TWICE: Final = {"mode": "standard", "total_max_attempts": 2}
-#: Readers wait for a queue to be made, and a notifier's other queues for one to be rung: an SQS that
-#: does not answer must not keep either for long.
-_PROMPT: Final = Config(read_timeout=3, retries=_TWICE)
-_PATIENT: Final = Config(read_timeout=MAX_RECEIVE_SECONDS + 5, retries=_TWICE)
 
 
 def sqs_client() -> Any:
-    return make_client("sqs", _PROMPT)
+    return make_client("sqs", read_timeout=3, retries=_TWICE)
 
 
 def receiving_client() -> Any:
-    """One that waits for as long as a receive may last."""
-    return make_client("sqs", _PATIENT)
+    """A client that waits for as long as a receive may last."""
+    return make_client("sqs", read_timeout=MAX_RECEIVE_SECONDS + 5, retries=_TWICE)
 
 
 class Queues:
-    """The queues of one system: all whose names begin with `prefix`. Clients are made when
-    first needed: most requests wait for nothing. `make_receiving` is for who receives."""
+    """The queues of one system: all whose names begin with `prefix`. Clients are made when first needed,
+    because most requests use no queue. `make_receiving` makes the one that receives; without it the
+    other client receives as well."""
 
     def __init__(
         self,
@@ -74,8 +67,8 @@ class Queues:
         return self._make_receiving() if self._make_receiving else self._client
 
     def create(self, now_ms: int) -> str:
-        """The URL of a new queue. Its name says when it was made, so that a sweep need not
-        ask for it, and is never used again."""
+        """The URL of a new queue. Its name has the time at which it was made, so that a sweep need not
+        request it, and is never used again."""
         name = f"{self._prefix}{now_ms // 1000:x}-{secrets.token_hex(8)}"
         attributes = {
             "MessageRetentionPeriod": str(RETENTION_SECONDS),
@@ -105,7 +98,7 @@ class Queues:
         return [message["Body"] for message in answer.get("Messages", ())]
 
     def send(self, url: str, bodies: Sequence[str]) -> None:
-        """Ten with one call. Raises QueueGone, QueueUnavailable; some may be sent then."""
+        """Ten in each call. Raises QueueGone, QueueUnavailable; some may have been sent then."""
         for start in range(0, len(bodies), BATCH):
             entries = [
                 {"Id": str(index), "MessageBody": body}
@@ -122,7 +115,7 @@ class Queues:
             self._client.delete_queue(QueueUrl=url)
 
     def all(self) -> Iterator[str]:
-        """The URL of every queue, as far as SQS knows it by now. Raises QueueUnavailable."""
+        """The URL of every queue that SQS lists; a new one may be missing. Raises QueueUnavailable."""
         with _translated():
             pages = self._client.get_paginator("list_queues").paginate(
                 QueueNamePrefix=self._prefix, PaginationConfig={"PageSize": 1000}
@@ -135,9 +128,11 @@ class Queues:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except ClientError as fault:
-        if fault.response.get("Error", {}).get("Code") in _GONE:
-            raise QueueGone from fault
-        raise QueueUnavailable(str(fault)) from fault
-    except exceptions.BotoCoreError as fault:
-        raise QueueUnavailable(str(fault)) from fault
+    except Exception as error:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        if isinstance(error, ClientError) and error.response.get("Error", {}).get("Code") in _GONE:
+            raise QueueGone from error
+        if isinstance(error, (ClientError, BotoCoreError)):
+            raise QueueUnavailable(str(error)) from error
+        raise

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from botocore.exceptions import IncompleteReadError
+from tidemark.aws.retry import NoAnswer
 
 _MEGABYTE: Final = 1024 * 1024
-#: S3 takes no smaller part, but for the last.
+#: S3 accepts no smaller part, except the last one.
 _SMALLEST_PART: Final = 5 * _MEGABYTE
 #: Up to here it is simpler, and fewer calls, to read the object and write it again.
 SMALL_OBJECT: Final = 4 * _SMALLEST_PART
@@ -32,7 +31,7 @@ class Composition:
 
 
 def compose(client: Any, bucket: str, key: str, wanted: Composition) -> None:
-    """Complete or not there at all."""
+    """The object is complete, or it does not exist. Raises boto3's errors, and NoAnswer."""
     if wanted.size <= SMALL_OBJECT:
         middle = _read(client, wanted.size, Bucket=bucket, Key=wanted.source)
         body = wanted.before + middle + wanted.after
@@ -50,37 +49,32 @@ def compose(client: Any, bucket: str, key: str, wanted: Composition) -> None:
 
 
 def _upload_parts(client: Any, upload: dict[str, str], wanted: Composition) -> list[dict[str, Any]]:
-    """The first part takes the object's beginning along: alone, `before` would be too small."""
+    """The first part is `before` and the source's beginning, because `before` alone may be too small."""
     source = {"Bucket": upload["Bucket"], "Key": wanted.source}
-    ranges = list(_ranges(_SMALLEST_PART, wanted.size))
+    rest = wanted.size - _SMALLEST_PART
+    count = -(-rest // _COPIED_PART)
+    edges = [_SMALLEST_PART + rest * index // count for index in range(count + 1)]  # None is too small.
+    ranges = [f"bytes={first}-{behind - 1}" for first, behind in pairwise(edges)]
     head = _read(client, _SMALLEST_PART, **source, Range=f"bytes=0-{_SMALLEST_PART - 1}")
 
     def put(number: int, body: bytes) -> dict[str, Any]:
-        answer = client.upload_part(**upload, PartNumber=number, Body=body)
-        return {"PartNumber": number, "ETag": answer["ETag"]}
+        reply = client.upload_part(**upload, PartNumber=number, Body=body)
+        return {"PartNumber": number, "ETag": reply["ETag"]}
 
     def copy(numbered: tuple[int, str]) -> dict[str, Any]:
         number, byte_range = numbered
         copied = {"CopySource": source, "CopySourceRange": byte_range}
-        answer = client.upload_part_copy(**upload, PartNumber=number, **copied)
-        return {"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]}
+        reply = client.upload_part_copy(**upload, PartNumber=number, **copied)
+        return {"PartNumber": number, "ETag": reply["CopyPartResult"]["ETag"]}
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         middle = pool.map(copy, enumerate(ranges, start=2))
         return [put(1, wanted.before + head), *middle, put(len(ranges) + 2, wanted.after)]
 
 
-def _read(client: Any, size: int, **asked: str) -> bytes:
-    """Raises IncompleteReadError where the answer does not have `size` bytes."""
-    data: bytes = client.get_object(**asked)["Body"].read()
+def _read(client: Any, size: int, **request: str) -> bytes:
+    """Raises NoAnswer where the reply does not have `size` bytes."""
+    data: bytes = client.get_object(**request)["Body"].read()
     if len(data) != size:
-        raise IncompleteReadError(actual_bytes=len(data), expected_bytes=size)
+        raise NoAnswer(f"{request['Key']} has {len(data)} bytes in place of {size}")
     return data
-
-
-def _ranges(begin: int, size: int) -> Iterator[str]:
-    """About equal ones, so that none is too small."""
-    count = -(-(size - begin) // _COPIED_PART)
-    edges = [begin + (size - begin) * index // count for index in range(count + 1)]
-    for first, behind in pairwise(edges):
-        yield f"bytes={first}-{behind - 1}"

@@ -1,4 +1,4 @@
-"""The one seam to S3."""
+"""The seam to S3: the names of objects, and what is done with them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Protocol
 
-import urllib3
-from botocore import exceptions
-from botocore.exceptions import ClientError, FlexibleChecksumError
-from botocore.parsers import ResponseParserError
-
-from tidemark.aws.s3 import CLOSED, THROTTLED, Objects
+from tidemark.aws.clients import s3_failures
+from tidemark.aws.retry import Failure
+from tidemark.aws.s3 import Objects, Refusal, storage_error
 from tidemark.blobs.compose import Composition, compose
-from tidemark.protocol.errors import Busy, StorageUnavailable
+from tidemark.protocol.errors import StorageUnavailable
 from tidemark.protocol.offset import render_offset
 
 
@@ -37,7 +34,7 @@ def snapshot_prefix(incarnation: str) -> str:
 
 
 def bootstrap_blob_key(snapshot_blob: str) -> str:
-    """The bootstrap answer of a snapshot that is too large to be answered with."""
+    """The bootstrap response of a snapshot, where the response is too large for Lambda."""
     return f"{snapshot_blob}.bootstrap"
 
 
@@ -50,26 +47,26 @@ class Blobs(Protocol):
         """Raises Damaged where the object does not have `size` bytes."""
 
     def size(self, key: str) -> int | None:
-        """None where there is no such object."""
+        """In bytes; None where there is no such object."""
 
     def compose(self, key: str, wanted: Composition) -> None: ...
 
     def url_to_get(self, key: str, seconds: int, content_type: str | None = None) -> str:
-        """Anybody who has it may read this one object, for so long."""
+        """Anybody who has the URL may read this one object for so many seconds."""
 
     def url_to_put(self, key: str, seconds: int) -> str:
-        """Anybody who has it may write this one object, for so long."""
+        """Anybody who has the URL may write this one object for so many seconds."""
 
     def delete(self, *keys: str) -> None:
-        """Up to 1,000 at once; what is not there is no matter."""
+        """Remove up to 1,000 objects at once; it is no error if one does not exist."""
 
     def delete_prefix(self, prefix: str) -> None:
         """Remove every object whose name begins with `prefix`."""
 
 
 class BlobStore:
-    """Immutable objects in one bucket. Bodies go the short way (`objects`). The client is for
-    the rest, and made when first needed: that costs a cold start 80 ms."""
+    """Immutable objects in one bucket. Whole objects go through `objects`, everything else through boto3's
+    client, which is made when it is first needed: that takes 80 ms."""
 
     def __init__(self, objects: Objects, make_client: Callable[[], Any], bucket: str) -> None:
         self.objects = objects
@@ -87,22 +84,23 @@ class BlobStore:
         return self.objects.get(key, size)
 
     def size(self, key: str) -> int | None:
-        """Where listing is not allowed, S3 says 403 of what is not there.
+        """Where listing is not allowed, S3 says 403 of an object that is not there.
 
-        Asked for with the first byte: the reply to a HEAD has no body, so nothing proves that its
-        headers are not cut in the middle of the size.
+        It gets the first byte: the reply to a HEAD has no body, so nothing proves that its headers are not
+        cut in the middle of the size.
         """
         with _translated():
             try:
-                answer = self._client.get_object(Bucket=self._bucket, Key=key, Range="bytes=0-0")
-                answer["Body"].read()
-            except ClientError as fault:
-                if _status(fault) == 416:
+                with s3_failures():
+                    reply = self._client.get_object(Bucket=self._bucket, Key=key, Range="bytes=0-0")
+                    reply["Body"].read()
+            except Refusal as refusal:
+                if refusal.status == 416:
                     return 0
-                if _status(fault) in {403, 404}:
+                if refusal.status in {403, 404}:
                     return None
                 raise
-        return int(answer["ContentRange"].rpartition("/")[2])
+        return int(reply["ContentRange"].rpartition("/")[2])
 
     def compose(self, key: str, wanted: Composition) -> None:
         with _translated():
@@ -134,35 +132,17 @@ class BlobStore:
                     self._delete(keys)
 
     def _delete(self, keys: Sequence[str]) -> None:
-        """What S3 could not delete stands in an answer of 200."""
+        """S3 replies 200 and names the objects that it could not delete."""
         objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        answer = self._client.delete_objects(Bucket=self._bucket, Delete=objects)
-        if failed := answer.get("Errors"):
-            raise StorageUnavailable from ClientError({"Error": failed[0]}, "DeleteObjects")
+        reply = self._client.delete_objects(Bucket=self._bucket, Delete=objects)
+        if failed := reply.get("Errors"):
+            raise StorageUnavailable from Refusal("DeleteObjects", 200, failed[0].get("Code", ""))
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Bodies come before what points to them: whatever fails here, nothing has changed."""
     try:
-        yield
-    except ClientError as fault:
-        if fault.response.get("Error", {}).get("Code") in THROTTLED:
-            raise Busy from fault
-        if _status(fault) >= 500 or _status(fault) in CLOSED:
-            raise StorageUnavailable from fault
-        raise
-    except (
-        exceptions.ConnectionError,
-        exceptions.HTTPClientError,
-        exceptions.IncompleteReadError,
-        FlexibleChecksumError,
-        ResponseParserError,
-        urllib3.exceptions.HTTPError,  # of an error's body that breaks off, which botocore leaves as it is
-    ) as fault:
-        raise StorageUnavailable from fault
-
-
-def _status(fault: ClientError) -> int:
-    status: int = fault.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return status
+        with s3_failures():
+            yield
+    except Failure as failure:
+        raise storage_error(failure) from failure

@@ -101,8 +101,12 @@ class Table:
 
     def put(self, item: Item, condition: Condition | None = None) -> None:
         """Raises ConditionFailed with the item that is there instead."""
-        arguments = condition.arguments() if condition else {}
-        self._call("PutItem", Item=item, ReturnValuesOnConditionCheckFailure="ALL_OLD", **arguments)
+        arguments: dict[str, Any] = {"TableName": self._name, "Item": item}
+        arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+        if condition:
+            arguments |= condition.arguments()
+        with _translated():
+            self._dynamodb.call("PutItem", arguments)
 
     def raise_number(self, key: Key, name: str, value: int, incarnation: str) -> None:
         """Raise one attribute of a stream's item to `value`; a higher one stays, so that the write may
@@ -128,12 +132,10 @@ class Table:
         self._call("DeleteItem", Key=key, ReturnValuesOnConditionCheckFailure="ALL_OLD", **arguments)
 
     def delete_many(self, keys: Sequence[Key]) -> None:
-        """Remove up to 25 items; those that DynamoDB leaves over are asked for again."""
-        requests: Any = {self._name: [{"DeleteRequest": {"Key": key}} for key in keys]}
-        while requests:
-            with _translated():
-                answer = self._dynamodb.call("BatchWriteItem", {"RequestItems": requests})
-            requests = answer.get("UnprocessedItems")
+        """Remove up to 25 items. Raises Busy where DynamoDB leaves some of them over again and again;
+        the others are gone then."""
+        with _translated():
+            self._dynamodb.write_batch(self._name, [{"DeleteRequest": {"Key": key}} for key in keys])
 
     def transact(self, writes: Sequence[Write]) -> None:
         """All of the writes or none. Raises TransactionRefused."""

@@ -14,25 +14,25 @@ import argparse
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import IO, Any, Final
 
 import orjson
 
+from tidemark.aws.account import Account
 from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
-from tidemark.aws.signed import Account
+from tidemark.aws.retry import patient_policy
 from tidemark.log.schema import Item
-from tidemark.protocol.errors import OutcomeUnknown, StorageUnavailable
+from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
 
 #: What one call writes at most.
 _BATCH: Final = 25
 _SEGMENTS: Final = 8
-#: A new table takes 4,000 units a second and doubles that within half an hour: it says no meanwhile.
+#: A new table takes 4,000 units a second and doubles that within half an hour: it throttles meanwhile.
 _PAUSE_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 30 * 60.0
 
@@ -61,15 +61,14 @@ class Later:
 
 
 class Copy:
-    """Of one table into another. `sleep` and `now` are time's, but for tests."""
+    """Of one table into another. A call that may succeed later is sent again for half an hour."""
 
     def __init__(self, dynamodb: DynamoDB, source: str, target: str) -> None:
+        dynamodb.policy = patient_policy(_PAUSE_SECONDS, _PATIENCE_SECONDS)
         self._dynamodb = dynamodb
         self._source = source
         self._target = target
         self._lock = threading.Lock()
-        self.sleep: Callable[[float], None] = time.sleep
-        self.now: Callable[[], float] = time.monotonic
         self.copied = 0
 
     def check_empty(self) -> None:
@@ -115,30 +114,22 @@ class Copy:
     def _put_all(self, items: Iterable[Item]) -> None:
         left = iter(items)
         while some := list(islice(left, _BATCH)):
-            self._put(some)
+            with _translated("BatchWriteItem"):
+                self._dynamodb.write_batch(self._target, [{"PutRequest": {"Item": item}} for item in some])
             with self._lock:
                 self.copied += len(some)
 
-    def _put(self, items: Sequence[Item]) -> None:
-        requests: Any = {self._target: [{"PutRequest": {"Item": item}} for item in items]}
-        while requests:
-            requests = self._call("BatchWriteItem", RequestItems=requests).get("UnprocessedItems")
-            if requests:
-                self.sleep(_PAUSE_SECONDS)
-
     def _call(self, operation: str, **arguments: Any) -> Any:
-        """Again, until it succeeds, where that may help. Raises CannotCopy."""
-        give_up_at = self.now() + _PATIENCE_SECONDS
-        while True:
-            try:
-                return self._dynamodb.call(operation, arguments)
-            except (Fault, StorageUnavailable, OutcomeUnknown) as failure:
-                may_pass = (
-                    failure.retryable if isinstance(failure, Fault) else type(failure) is OutcomeUnknown
-                )
-                if not may_pass or self.now() >= give_up_at:
-                    raise CannotCopy(f"{operation}: {failure.__cause__ or failure}") from failure
-            self.sleep(_PAUSE_SECONDS)
+        with _translated(operation):
+            return self._dynamodb.call(operation, arguments)
+
+
+@contextmanager
+def _translated(operation: str) -> Iterator[None]:
+    try:
+        yield
+    except (Fault, StorageUnavailable, StorageSilent, OutcomeUnknown) as failure:
+        raise CannotCopy(f"{operation}: {failure.__cause__ or failure}") from failure
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

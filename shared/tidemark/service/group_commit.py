@@ -27,7 +27,7 @@ from tidemark.service.stores import Stores
 #: Bounds the item's other attributes, and what a single loss costs to decide again.
 MAX_GROUP: Final = 64
 #: How long an append may wait for its turn. A call that gets no answer ends after 13 seconds at
-#: most (`aws/signed.py`), so both together stay below a gateway's thirty.
+#: most (`aws/retry.py`), so both together stay below a gateway's thirty.
 TURN_SECONDS: Final = 10.0
 #: Most appends wait for a few milliseconds; only after this time is it worth watching for the
 #: client's leave.

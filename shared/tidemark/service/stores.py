@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidemark.aws.account import Account
 from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.s3 import connect_objects
-from tidemark.aws.signed import Account
 from tidemark.blobs.store import Blobs, BlobStore
 from tidemark.log.recent import RecentBatches
 from tidemark.log.table import Table

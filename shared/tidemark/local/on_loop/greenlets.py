@@ -1,10 +1,11 @@
 """Functions that wait without holding the thread.
 
-`run_in_steps` runs a plain function inside a coroutine. Wherever the function calls
-`step_aside` with something awaitable, it is set aside and the event loop goes on, until
-there is an answer to go on with. The function and all between knows nothing of it.
+`run_in_steps` runs a plain function inside a coroutine. Where the function calls `step_aside` with an
+awaitable, it is suspended, and the event loop runs other tasks until the awaitable has a result. The
+functions between the two need no `async`. (SQLAlchemy's `greenlet_spawn` and `await_only` do the same.)
 
-It must not hold a lock while it steps aside: whoever else wants it runs on the same thread.
+The function must not hold a lock while it is suspended: another task that takes the lock would block the
+thread for ever.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class _Steps(greenlet):
-    """The running function. Its parent is the coroutine that runs it."""
+    """A function that runs in steps. Its parent is the greenlet of the coroutine that runs it."""
 
 
 async def run_in_steps(call: Callable[[], _T], /) -> _T:
@@ -28,7 +29,7 @@ async def run_in_steps(call: Callable[[], _T], /) -> _T:
     while not steps.dead:
         try:
             answer = await result
-        except BaseException as failure:  # noqa: BLE001 - it belongs to the function that waits
+        except BaseException as failure:  # noqa: BLE001 - the function that waits gets it
             result = steps.throw(failure)
         else:
             result = steps.switch(answer)
@@ -36,7 +37,7 @@ async def run_in_steps(call: Callable[[], _T], /) -> _T:
 
 
 def step_aside(awaitable: Awaitable[_T]) -> _T:
-    """Wait for something, from inside a function that `run_in_steps` runs."""
+    """The result of an awaitable, for a function that `run_in_steps` runs."""
     steps = getcurrent()
     assert isinstance(steps, _Steps), "only a function that runs in steps can step aside"
     assert steps.parent is not None

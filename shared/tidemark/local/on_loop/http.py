@@ -10,7 +10,9 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from tidemark.aws.signed import NoAnswer, Request, Service, whole
+from tidemark.aws.http import whole
+from tidemark.aws.retry import NoAnswer
+from tidemark.aws.sigv4 import AwsRequest, Service
 from tidemark.local.on_loop.greenlets import step_aside
 
 _Reply = tuple[int, dict[str, str], bytes]
@@ -29,7 +31,7 @@ class LoopHttp:
         self._answer_seconds = answer_seconds
         self._idle: deque[_Connection] = deque()
 
-    def __call__(self, request: Request) -> tuple[int, bytes]:
+    def __call__(self, request: AwsRequest) -> tuple[int, bytes]:
         headers = self._service.sign(request)
         headers += [("Host", self._authority), ("Content-Length", str(len(request.body)))]
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
@@ -38,36 +40,35 @@ class LoopHttp:
 
     async def _exchange(self, head: bytes, body: bytes) -> _Reply:
         """Raises NoAnswer: the request may have arrived all the same."""
+        connection: _Connection | None = None
         try:
             async with asyncio.timeout(self._answer_seconds):
-                connection = await self._connection()
-                answer = await connection.exchange(head, body)
+                while self._idle and connection is None:
+                    kept = self._idle.pop()
+                    if kept.is_quiet():
+                        connection = kept
+                    else:
+                        kept.close()
+                if connection is None:
+                    _, connection = await asyncio.get_running_loop().create_connection(
+                        _Connection, self._host, self._port, ssl=self._is_tls or None
+                    )
+                reply = await connection.exchange(head, body)
         except (OSError, TimeoutError, httptools.HttpParserError) as failure:
             raise NoAnswer(str(failure)) from failure
         if connection.is_open:
             self._idle.append(connection)
-        return answer
+        return reply
 
     async def close(self) -> None:
         while self._idle:
             self._idle.pop().close()
         await asyncio.sleep(0)  # Transports close in the loop's next turn.
 
-    async def _connection(self) -> _Connection:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_quiet():
-                return connection
-            connection.close()
-        _, connection = await asyncio.get_running_loop().create_connection(
-            _Connection, self._host, self._port, ssl=self._is_tls or None
-        )
-        return connection
-
 
 class _Connection(asyncio.Protocol):
-    """Closed as soon as an exchange does not come to its end: what arrives later would be
-    taken for the answer to the next request."""
+    """Closed as soon as an exchange fails: bytes that arrive later would be taken for the reply to the
+    next request."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -76,21 +77,21 @@ class _Connection(asyncio.Protocol):
         self._parser: Any = None
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
-        self._answer: asyncio.Future[_Reply] | None = None
+        self._reply: asyncio.Future[_Reply] | None = None
 
     async def exchange(self, head: bytes, body: bytes) -> _Reply:
-        self._answer = asyncio.get_running_loop().create_future()
+        self._reply = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._transport.writelines((head, body))
         try:
-            return await self._answer
+            return await self._reply
         except BaseException:
             self.close()
             raise
 
     def is_quiet(self) -> bool:
-        """Open, and nothing has arrived that nobody has asked for. Asked of the system: the loop may
-        not have taken it in yet."""
+        """Open, and no bytes have arrived without a request. It polls the socket, because the loop may not
+        have read them yet."""
         return self.is_open and not self._unread.poll(0)
 
     def close(self) -> None:
@@ -98,13 +99,13 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
 
     def _settle(self, failure: Exception | None = None) -> None:
-        if self._answer is None or self._answer.done():
+        if self._reply is None or self._reply.done():
             return
         if failure is None:
             status = self._parser.get_status_code()
-            self._answer.set_result((status, self._headers, b"".join(self._body)))
+            self._reply.set_result((status, self._headers, b"".join(self._body)))
         else:
-            self._answer.set_exception(failure)
+            self._reply.set_exception(failure)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -112,8 +113,8 @@ class _Connection(asyncio.Protocol):
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
-        if self._answer is None or self._answer.done():
-            self.close()  # Nobody has asked for it, and it must not answer the next request.
+        if self._reply is None or self._reply.done():
+            self.close()  # No request is open, and these bytes must not answer the next one.
             return
         try:
             self._parser.feed_data(data)
@@ -126,9 +127,9 @@ class _Connection(asyncio.Protocol):
         self._settle(ConnectionResetError("the connection was closed"))
 
     def on_message_begin(self) -> None:
-        """Of httptools, as the next ones. A second reply right behind the first is nobody's."""
+        """Called by httptools, as the methods below. A second reply right behind the first has no request."""
         self._headers, self._body = {}, []
-        if self._answer is not None and self._answer.done():
+        if self._reply is not None and self._reply.done():
             self.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The stores for functions that run in steps: the same, but nothing in them blocks the loop."""
+"""The stores for functions that run in steps: no call in them blocks the event loop."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
+from tidemark.aws.account import Account
 from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.s3 import Objects, connect_objects
-from tidemark.aws.signed import Account, Service
+from tidemark.aws.sigv4 import Service
 from tidemark.blobs.compose import Composition
 from tidemark.blobs.store import Blobs
 from tidemark.local.on_loop.greenlets import run_in_steps, step_aside
@@ -55,7 +56,7 @@ class Concurrently:
 
 @dataclass(frozen=True, slots=True)
 class _Blobs:
-    """Bodies on the loop. The rest is boto3's, which blocks, and seldom enough for a thread."""
+    """Whole objects are carried on the loop. Everything else is boto3's, which blocks, on a thread."""
 
     objects: Objects
     blobs: Blobs
@@ -90,8 +91,8 @@ class _Blobs:
 
 
 class OnLoop:
-    """A process's stores once more, for functions run by `run`. What the process knows
-    already (tails, recent batches) is shared with `stores`."""
+    """A second set of a process's stores, for functions run by `run`. Its caches (tails, recent batches) are
+    those of `stores`."""
 
     def __init__(self, stores: Stores, settings: Settings, pool: ThreadPoolExecutor) -> None:
         self._https: list[LoopHttp] = []

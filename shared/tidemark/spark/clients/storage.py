@@ -6,10 +6,10 @@ from typing import Any
 
 from botocore.config import Config
 
-from tidemark.aws.clients import CLIENT_CONFIG
+from tidemark.aws.account import Account
+from tidemark.aws.clients import CLIENT_SETTINGS
 from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.s3 import connect_objects
-from tidemark.aws.signed import Account
 from tidemark.blobs.store import BlobStore
 from tidemark.log.table import Table
 from tidemark.spark.options.connection import ConnectionOptions
@@ -35,5 +35,5 @@ def connect_blobs(connection: ConnectionOptions) -> BlobStore:
 def s3_client(endpoint: str | None, region: str | None) -> Any:
     import boto3
 
-    config = CLIENT_CONFIG.merge(Config(s3={"addressing_style": "path"}))
+    config = Config(**CLIENT_SETTINGS, s3={"addressing_style": "path"})
     return boto3.client("s3", endpoint_url=endpoint, region_name=region or DEFAULT_REGION, config=config)

@@ -15,8 +15,9 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
-from tidemark.aws.signed import Account
+from tidemark.aws.account import Account
+from tidemark.aws.dynamodb import DynamoDB, connect_dynamodb
+from tidemark.aws.retry import NoAnswer
 from tidemark.log.deflate import inflate
 from tidemark.log.schema import decode_lengths
 from tidemark.log.table import Table
@@ -80,13 +81,13 @@ _decoder = msgspec.json.Decoder(_Answer)
 class BulkDynamoDB(DynamoDB):
     """Answers queries of a log with `BatchItem`s in place of DynamoDB's own JSON."""
 
-    def _once(self, operation: str, body: bytes) -> dict[str, Any]:
-        if operation != "Query":
-            return super()._once(operation, body)
-        status, answer = self.send(operation, body)
-        if status != 200:
-            raise Fault(status, orjson.loads(answer) if answer else {})
-        page = _decoder.decode(answer)
+    def parse(self, operation: str, status: int, reply: bytes) -> dict[str, Any]:
+        if operation != "Query" or status != 200:
+            return super().parse(operation, status, reply)
+        try:
+            page = _decoder.decode(reply)
+        except msgspec.DecodeError as failure:
+            raise NoAnswer(f"Query: the reply is not a page of items: {failure}") from failure
         more = {} if page.LastEvaluatedKey is None else {"LastEvaluatedKey": page.LastEvaluatedKey}
         return {"Items": page.Items} | more
 

@@ -1,0 +1,133 @@
+"""One call to AWS: what can go wrong with it, and when it is sent again.
+
+    for attempt in Attempts(sleep, now):
+        with attempt:
+            with Exchange("DynamoDB", operation, breaker, now) as exchange:
+                exchange.status, reply = send(...)
+            return parse(reply)
+
+A block that raises a retryable Failure runs again after a pause; the last Failure leaves the loop.
+
+This is not a library's: whether a call may be sent again depends on DynamoDB's codes inside cancelled
+transactions, and a pause must not block the event loop where the call runs on it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+
+from tidemark.aws.breaker import Breaker
+from tidemark.observability.metrics import PROCESS, RETRIES
+
+
+class Failure(Exception):
+    """A call that has not succeeded."""
+
+    #: Whether the same call may succeed a moment later.
+    retryable = False
+    #: Whether nothing was done, by this attempt or one before it.
+    outcome_known = True
+
+
+class NoAnswer(Failure):
+    """The request may or may not have arrived: there is no reply, or none that is whole."""
+
+    retryable = True
+    outcome_known = False
+
+
+class Silent(Failure):
+    """Not sent: the service is known to be silent (`aws/breaker.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a call is sent at most, and how long after the first attempt the last one may begin.
+    `pause_seconds` is told how many attempts have failed; `retryable` decides what is worth another."""
+
+    tries: float
+    patience_seconds: float
+    pause_seconds: Callable[[int], float]
+    retryable: Callable[[Failure], bool] = lambda failure: failure.retryable
+
+
+#: Of a call that a request waits for. Six attempts, the last after at most 1.6 seconds where each is refused
+#: at once. No attempt begins after six seconds of silence: a gateway gives up at thirty.
+REQUEST_POLICY: Final = RetryPolicy(6, 6.0, lambda failed: random.uniform(0, 0.025 * 2**failed))
+
+
+def patient_policy(pause_seconds: float, patience_seconds: float) -> RetryPolicy:
+    """Of a call that nobody waits for: it is also sent again where the service is known to be silent."""
+    return RetryPolicy(
+        math.inf,
+        patience_seconds,
+        lambda _failed: pause_seconds,
+        lambda failure: failure.retryable or isinstance(failure, Silent),
+    )
+
+
+class Attempts:
+    """The attempts of one call, in seconds of a clock that only goes forward."""
+
+    def __init__(
+        self,
+        sleep: Callable[[float], None],
+        now: Callable[[], float],
+        policy: RetryPolicy = REQUEST_POLICY,
+    ) -> None:
+        self._sleep, self._now, self._policy = sleep, now, policy
+        self._give_up_at = now() + policy.patience_seconds
+        self._failed = 0
+        self._outcome_known = True
+
+    def __iter__(self) -> Iterator[Attempts]:
+        while True:
+            yield self
+            PROCESS.add(RETRIES)
+            self._sleep(self._policy.pause_seconds(self._failed))
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, failure: BaseException | None, _traceback: object) -> bool:
+        """Whether the failure is dropped because another attempt follows."""
+        if not isinstance(failure, Failure):
+            return False
+        self._failed += 1
+        self._outcome_known = failure.outcome_known = self._outcome_known and failure.outcome_known
+        return (
+            self._policy.retryable(failure)
+            and self._failed < self._policy.tries
+            and self._now() < self._give_up_at
+        )
+
+
+class Exchange:
+    """One request and its reply: counted and timed as a storage call, and reported to the breaker.
+    The block sets `status` once it has a whole reply. Raises Silent in place of running the block
+    while the breaker is open."""
+
+    def __init__(self, service: str, operation: str, breaker: Breaker, now: Callable[[], float]) -> None:
+        self.status = 0
+        self._service, self._operation = service, operation
+        self._breaker, self._now = breaker, now
+
+    def __enter__(self) -> Self:
+        self._sent = self._now()
+        if not self._breaker.admit(self._sent):
+            raise Silent("the service does not answer; not sent")
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(self, _type: object, failure: BaseException | None, _traceback: object) -> None:
+        seconds = time.perf_counter() - self._started
+        PROCESS.called(self._service, self._operation, seconds, self.status)
+        if failure is None:
+            self._breaker.answered(self._now())
+        elif isinstance(failure, NoAnswer):
+            self._breaker.silent(self._sent, self._now())
