@@ -28,7 +28,7 @@ from tidemark.aws.sqs import receiving_client, sqs_client
 from tidemark.local.engines import LocalServices
 from tidemark.log.schema import log_pk
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.stores import wall_clock_ms
 from tidemark.wake.wake import Wake
 
@@ -74,7 +74,7 @@ class Scene:
     def records(self, path: str, *starts: int) -> dict[str, Any]:
         """What the table's stream would say."""
         key = StreamKey("v1", path.removeprefix("/v1/stream/"))
-        record = load_known(self.world.process(clock=wall_clock_ms).stores, key).record
+        record = load_head(self.world.process(clock=wall_clock_ms).stores, key).record
         [template, *_] = load_event("stream-records")["Records"]
         made = []
         for number, start in enumerate(starts):

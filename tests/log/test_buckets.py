@@ -24,7 +24,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
 from tidemark.service.delete import delete
 from tidemark.service.list_streams import list_streams
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 
 TTL = Expiry(ttl_seconds=100)
 
@@ -83,7 +83,7 @@ def test_a_stream_never_makes_its_bucket(world: World, asked: dict[str, object])
     with pytest.raises(BucketNotFound):
         process.create(key, **asked)
     with pytest.raises(StreamNotFound):
-        load_known(process.stores, key)
+        load_head(process.stores, key)
     assert process.stores.table.get(bucket_key("missing")) is None
 
 

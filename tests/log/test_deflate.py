@@ -17,7 +17,7 @@ from tidemark.log.read import PAGE_BYTES, read_page
 from tidemark.log.schema import log_pk
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import read
 
 
@@ -62,7 +62,7 @@ def test_a_long_body_that_does_not_shrink_is_not_tried_whole(monkeypatch: pytest
 
 
 def stored_items(process: Process, key: StreamKey) -> list[dict[str, Any]]:
-    record = load_known(process.stores, key).record
+    record = load_head(process.stores, key).record
     return process.stores.table.query(log_pk(key, record.incarnation))[0]
 
 
@@ -74,7 +74,7 @@ def test_a_page_of_what_shrinks_to_nothing_is_still_a_page(world: World) -> None
         process.append(key, bytes(INLINE_BYTES))
     reader, start, pages = world.process(), 0, []
     while start < 100 * INLINE_BYTES:
-        page = read_page(reader.stores.table, load_known(reader.stores, key).record, start)
+        page = read_page(reader.stores.table, load_head(reader.stores, key).record, start)
         assert page.data == bytes(page.end - start)
         pages.append(page)
         start = page.end
@@ -94,7 +94,7 @@ def test_no_more_than_a_page_is_inflated(world: World, monkeypatch: pytest.Monke
         return inflate(deflated, size)
 
     monkeypatch.setattr("tidemark.log.schema.inflate", counted)
-    read_page(process.stores.table, load_known(process.stores, key).record, 0)
+    read_page(process.stores.table, load_head(process.stores, key).record, 0)
     assert PAGE_BYTES <= sum(inflated) <= PAGE_BYTES + INLINE_BYTES
 
 
@@ -107,7 +107,7 @@ def test_a_stream_of_both_kinds_is_read_as_it_was_written(world: World) -> None:
     for body in sent:
         process.append(key, body, content_type=JSON)
     items, _ = process.stores.table.query(
-        log_pk(key, process.create(key, content_type=JSON).known.record.incarnation)
+        log_pk(key, process.create(key, content_type=JSON).head.record.incarnation)
     )
     assert {"b" in item for item in items} == {"z" in item for item in items} == {True, False}
     start = 0

@@ -41,7 +41,7 @@ def test_dynamodb_removes_it_once_nothing_can_arrive_late() -> None:
 
 def test_an_ended_stream_is_not_there_and_its_mark_names_it(world: World) -> None:
     process, key = world.process(), a_key()
-    incarnation = process.create(key).known.record.incarnation
+    incarnation = process.create(key).head.record.incarnation
     delete(process.stores, key)
     assert load_stream(process.stores.table, key) is None
     item = process.stores.table.get(stream_key(key))

@@ -42,7 +42,7 @@ def test_the_bodies_of_a_deleted_stream(world: World) -> None:
     process, rival, key = world.process(), world.process(), a_key()
     process.create(key, body=BODY)
     process.append(key, BODY)
-    process.stores.blobs.put(f"log/{process.create(key).known.record.incarnation}/lost", BODY)
+    process.stores.blobs.put(f"log/{process.create(key).head.record.incarnation}/lost", BODY)
     assert blobs_of(process) == 3
     delete(rival.stores, key)
     world.clock.advance(2 * HOUR_MS)

@@ -18,7 +18,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import delete
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import read, read_on
 
 SHORT, LONG = 10, 100_000
@@ -41,7 +41,7 @@ def grown(request: pytest.FixtureRequest, services: LocalServices) -> tuple[Worl
 def _grow(world: World, length: int) -> StreamKey:
     """Batches as appends would have left them, written past the service for speed."""
     process, key = world.process(), a_key(f"{length}-batches")
-    record = process.create(key).known.record
+    record = process.create(key).head.record
     for first in range(0, length, 25):
         items = []
         for index in range(first, min(first + 25, length)):
@@ -106,7 +106,7 @@ def test_catch_up_page_from_a_batch_start(history: tuple[Process, StreamKey]) ->
 
 def test_catch_up_at_the_tail_warm(history: tuple[Process, StreamKey]) -> None:
     process, key = history
-    tail = load_known(process.stores, key).tail.offset
+    tail = load_head(process.stores, key).tail.offset
     process.calls.taken()
     assert read(process.stores, key, tail).page.up_to_date
     assert process.calls.taken() == {"GetItem": 1, "Query": 1}
@@ -140,7 +140,7 @@ def test_head(history: tuple[Process, StreamKey], warm: bool) -> None:
     if warm:
         process.append(key, b"x")
         process.calls.taken()
-    load_known(process.stores, key)
+    load_head(process.stores, key)
     assert process.calls.taken() == {"GetItem": 1, "Query": 1}
 
 
@@ -271,4 +271,4 @@ def _tail(process: Process, key: StreamKey) -> int:
     """The tail as another process sees it, so that this one stays cold."""
     name = process.stores.table._name
     other = World(name, name).process(clock=process.stores.clock_ms)
-    return load_known(other.stores, key).tail.offset
+    return load_head(other.stores, key).tail.offset

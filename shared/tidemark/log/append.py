@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tidemark.log.records import Batch, StreamRecord
-from tidemark.log.schema import decode_state, encode_batch, encode_producer, log_pk
-from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, TransactionRefused, Write
+from tidemark.log.schema import EPOCH, SEQUENCE, decode_state, encode_batch, encode_producer, log_pk
+from tidemark.log.table import ABSENT, IF_ABSENT, Condition, ConditionFailed, Table, TransactionRefused, Write
 from tidemark.protocol.producer import ProducerState
 
 
@@ -46,7 +46,7 @@ def put_producer(incarnation: str, state: ProducerState) -> Write:
     """Part of a transaction. A producer's epoch and sequence only ever rise, so a write that lands
     late finds that its own state is no longer ahead, and changes nothing."""
     is_ahead = Condition(
-        "attribute_not_exists(sk) OR ep < :epoch OR (ep = :epoch AND sq < :seq)",
+        f"{ABSENT} OR {EPOCH} < :epoch OR ({EPOCH} = :epoch AND {SEQUENCE} < :seq)",
         {":epoch": {"N": str(state.epoch)}, ":seq": {"N": str(state.seq)}},
     )
     return Write(encode_producer(incarnation, state), condition=is_ahead)

@@ -10,6 +10,9 @@ from typing import Final
 
 from tidemark.log.records import BucketRecord, EndMark, StreamRecord
 from tidemark.log.schema import (
+    CREATED_MS,
+    SK,
+    STREAM_COUNT,
     bucket_key,
     bucket_pk,
     decode_bucket,
@@ -33,7 +36,7 @@ from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFoun
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 
 #: An end mark counts nothing.
-_IF_THERE: Final = Condition("attribute_exists(n)")
+_IF_THERE: Final = Condition(f"attribute_exists({STREAM_COUNT})")
 #: The first character of a sort key: what begins with a key and goes on sorts behind it.
 _NEXT: Final = "\x00"
 #: As many as fit an id: no id with the same beginning sorts behind that many.
@@ -81,8 +84,9 @@ def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
     """Put `mark` in the place of an empty bucket that was created before. Raises BucketNotEmpty,
     BucketNotFound, BucketChangedLater, OutcomeUnknown. A deletion whose reply was lost meets its mark."""
     values = {":none": {"N": "0"}, ":ended": {"N": str(mark.ended_ms)}}
+    empty_and_older = Condition(f"{STREAM_COUNT} = :none AND {CREATED_MS} < :ended", values)
     try:
-        table.put(encode_end_mark(bucket_key(bucket), mark), Condition("n = :none AND cr < :ended", values))
+        table.put(encode_end_mark(bucket_key(bucket), mark), empty_and_older)
     except ConditionFailed as refused:
         existing = refused.existing
         if existing is None:
@@ -104,7 +108,7 @@ def count_streams(bucket: str, change: int) -> list[Write]:
     there. The plain surface has no bucket, and counts nothing."""
     if bucket == PLAIN_BUCKET:
         return []
-    update = Update(bucket_key(bucket), "ADD n :change", {":change": {"N": str(change)}})
+    update = Update(bucket_key(bucket), f"ADD {STREAM_COUNT} :change", {":change": {"N": str(change)}})
     return [Write(update=update, condition=_IF_THERE)]
 
 
@@ -125,5 +129,5 @@ def list_records(
         found = (decode_stream(item) for item in items if not is_end_mark(item))
         records += [record for record in found if record.key.stream_id != after]
         if items:
-            at_least = items[-1]["sk"]["S"] + _NEXT
+            at_least = items[-1][SK]["S"] + _NEXT
     return records[:limit], more or len(records) > limit

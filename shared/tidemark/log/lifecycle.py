@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidemark.log.append import TailMoved, batch_item, check_landed
 from tidemark.log.buckets import count_streams
-from tidemark.log.reclaim import settle_for_good
+from tidemark.log.due import settle_for_good
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.references import add_reference, end_mark, if_unreferenced, mark_deleted
 from tidemark.log.schema import (

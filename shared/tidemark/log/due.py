@@ -1,4 +1,4 @@
-"""Giving space back: what the janitor removes, and when it may."""
+"""The janitor's queue: what is to be done later, and when it may be done."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from tidemark.log.read import load_last
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import (
     DUE_SHARDS,
-    batch_sk,
+    KIND,
+    SK,
     decode_due,
     due_before,
     due_key,
     due_pk,
     encode_due,
-    log_pk,
 )
 from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, Write
 
@@ -36,7 +35,7 @@ def overdue(table: Table, now_ms: int, shard: int) -> list[Due]:
         items, more = table.query(due_pk(shard), at_least=at_least, at_most=due_before(now_ms))
         found += map(decode_due, items)
         if items:
-            at_least = f"{items[-1]['sk']['S']}/"  # behind the last one, whatever its mark
+            at_least = f"{items[-1][SK]['S']}/"  # behind the last one, whatever its mark
     return found
 
 
@@ -70,36 +69,9 @@ def claim(table: Table, due: Due) -> bool:
 
 
 def _if_kind(kind: DueKind) -> Condition:
-    return Condition("kd = :kind", {":kind": {"S": kind.value}})
+    return Condition(f"{KIND} = :kind", {":kind": {"S": kind.value}})
 
 
 def settle(table: Table, due: Due) -> None:
     """Take the entry out of the queue. No key of an entry is used a second time."""
     table.delete(due_key(due))
-
-
-def remove_log(table: Table, due: Due) -> bool:
-    """Remove every batch and producer of an incarnation, and the tombstone last of all: that it is
-    there, or that there is nothing any more, is the proof that the stream has ended. False, and
-    nothing is removed, where the log goes on. Safe to repeat.
-    """
-    pk = log_pk(due.key, due.incarnation)
-    last = load_last(table, pk)
-    if last is not None and not last.tombstone:
-        return False
-    below = batch_sk(last) if last else "~"
-    _remove_partition(table, pk, below)
-    _remove_partition(table, f"producer/{due.incarnation}", "~")
-    if last is not None:
-        table.delete({"pk": {"S": pk}, "sk": {"S": below}})
-    return True
-
-
-def _remove_partition(table: Table, pk: str, below: str) -> None:
-    """All items whose sort key is lower."""
-    more = True
-    while more:
-        found, more = table.query(pk, at_least=" ", at_most=below, attributes=("pk", "sk"), limit=1000)
-        items = [item for item in found if item["sk"]["S"] != below]
-        for start in range(0, len(items), 25):
-            table.delete_many([{"pk": i["pk"], "sk": i["sk"]} for i in items[start : start + 25]])
