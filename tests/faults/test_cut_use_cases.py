@@ -639,7 +639,7 @@ def attempt(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_cut_reply(scene: Scene, name: str) -> None:
+def test_a_use_case_is_right_after_one_cut_reply(scene: Scene, name: str) -> None:
     """Of each call once, at each sample."""
     case = CASES[name]
     samples = case.samples if scene.kind == "blocking" else five
@@ -654,7 +654,7 @@ def test_one_cut_reply(scene: Scene, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_replies_cut_until_the_caller_gives_up(scene: Scene, name: str) -> None:
+def test_a_use_case_is_right_when_every_reply_is_cut(scene: Scene, name: str) -> None:
     """From each call on, all replies to its operation."""
     case = CASES[name]
     recorded = play(scene, case, Cutter(-1, 0, five))

@@ -68,7 +68,7 @@ def test_a_bucket_whose_creation_lost_its_reply_was_made(world: World) -> None:
     assert injected > 0
 
 
-def test_what_is_not_there(world: World) -> None:
+def test_a_missing_bucket_is_404(world: World) -> None:
     stores = world.process().stores
     for use in (describe_bucket, delete_bucket):
         with pytest.raises(BucketNotFound):
@@ -353,7 +353,7 @@ def test_other_buckets_are_not_listed(world: World) -> None:
     assert ids(process, bucket) == []
 
 
-def test_paging_while_streams_come_and_go(world: World) -> None:
+def test_a_listing_by_pages_shows_every_stream_that_stays(world: World) -> None:
     """Those that are there throughout appear once each, whatever happens between the pages."""
     process, chance = world.process(), random.Random(1)
     bucket = new_bucket(process)

@@ -22,7 +22,7 @@ from tidemark.service.read import read
 
 
 @given(st.binary(max_size=300), st.integers(min_value=1, max_value=400))
-def test_what_is_deflated_comes_back(piece: bytes, times: int) -> None:
+def test_a_deflated_body_inflates_to_the_same_bytes(piece: bytes, times: int) -> None:
     data = piece * times
     deflated = deflate(data)
     if deflated is not None:
@@ -31,13 +31,13 @@ def test_what_is_deflated_comes_back(piece: bytes, times: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 300, 767])
-def test_what_fits_a_billed_kilobyte_is_left_alone(size: int) -> None:
+def test_a_body_within_a_billed_kilobyte_is_not_deflated(size: int) -> None:
     """Nothing to save there: a reader finds it as it was sent, and a writer spends no time."""
     assert deflate(b"x" * size) is None
 
 
 @pytest.mark.parametrize("size", [768, 1024, 4096, 4097, INLINE_BYTES])
-def test_random_bytes_are_left_alone(size: int) -> None:
+def test_random_bytes_are_not_deflated(size: int) -> None:
     assert deflate(random_bytes(size)) is None
 
 
@@ -66,7 +66,7 @@ def stored_items(process: Process, key: StreamKey) -> list[dict[str, Any]]:
     return process.stores.table.query(log_pk(key, record.incarnation))[0]
 
 
-def test_a_page_of_what_shrinks_to_nothing_is_still_a_page(world: World) -> None:
+def test_a_page_counts_inflated_bytes(world: World) -> None:
     """One query's megabyte could hold hundreds of megabytes deflated; a function has 512."""
     process, key = world.process(), a_key()
     process.create(key)

@@ -193,7 +193,7 @@ def test_expiry_is_inherited_unless_asked_for(
 # --- made again -----------------------------------------------------------------------
 
 
-def test_the_same_fork_again(world: World) -> None:
+def test_the_same_fork_again_is_200(world: World) -> None:
     process, source = source_of(world, b"abc")
     fork = a_key()
     assert process.fork(fork, source, 1).is_new
@@ -214,7 +214,7 @@ def test_the_same_fork_again(world: World) -> None:
 # --- what goes wrong ------------------------------------------------------------------
 
 
-def test_refusals_leave_no_trace(world: World) -> None:
+def test_a_refused_fork_writes_nothing(world: World) -> None:
     process, source = source_of(world, b"abc")
     present = items_left(process)
     target = a_key("target")
@@ -234,7 +234,7 @@ def test_refusals_leave_no_trace(world: World) -> None:
         load_head(process.stores, source)
 
 
-def test_generations_are_bounded(world: World) -> None:
+def test_a_fork_beyond_the_last_generation_is_refused(world: World) -> None:
     process, key = source_of(world, b"a")
     for _ in range(MAX_GENERATIONS):
         process.fork(fork := a_key(), key)
@@ -273,7 +273,7 @@ def test_a_deleted_source_lives_on_for_its_forks_alone(world: World) -> None:
     assert other.read_all(fork) == b"abc"
 
 
-def test_the_last_fork_takes_the_deleted_sources_along(world: World) -> None:
+def test_deleted_sources_are_removed_with_their_last_fork(world: World) -> None:
     process, first = source_of(world, b"a")
     process.fork(second := a_key(), first)
     process.fork(third := a_key(), second)

@@ -112,7 +112,7 @@ def test_waiting_readers_see_what_comes_and_what_ends(world: World) -> None:
         read_on(process.stores, later)
 
 
-def test_an_append_between_two_looks_does_not_confuse_a_reader_at_the_tail(world: World) -> None:
+def test_an_append_between_two_queries_does_not_confuse_a_reader_at_the_tail(world: World) -> None:
     """The first query finds nothing behind the tail; by the time of the second, which asks
     for the batch before it, an append has landed exactly there."""
     writer, key = filled(world, b'"first"', content_type=JSON)

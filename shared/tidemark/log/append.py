@@ -1,4 +1,4 @@
-"""Writing to the log: one conditional write takes the place at the tail."""
+"""Writing to the log: one conditional write takes the key at the tail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.protocol.producer import ProducerState
 
 
 class TailMoved(Exception):
-    """Somebody else's batch took the place; `winner` carries the state to decide on next."""
+    """Another writer's batch has the key; `winner` carries the state to decide on next."""
 
     def __init__(self, winner: Batch) -> None:
         super().__init__(f"the tail has moved to {winner.end}")
@@ -26,8 +26,8 @@ def put_batch(
     Producers that the batch no longer carries go to their own items in the same
     transaction, so that their state is always in exactly one place.
 
-    A write whose reply was lost is sent again and then meets itself: it is recognised by
-    the append id, and has landed.
+    A write whose reply was lost is sent again, and then finds its own item: the append id tells
+    that it has landed.
     """
     item = batch_item(record, batch)
     try:

@@ -1,6 +1,6 @@
 """Buckets in the table: an item with a count, in one partition with the streams.
 
-The count changes in the very transaction that makes or ends a stream, so it is right after
+The count changes in the transaction that creates or ends a stream, so it is right after
 any crash, and a bucket that is deleted while it is zero has nothing in it.
 """
 
@@ -44,8 +44,8 @@ _LAST: Final = LAST_CHARACTER * (MAX_KEY_BYTES // len(LAST_CHARACTER.encode()) +
 
 
 class BucketChangedLater(Exception):
-    """The bucket was created or deleted at `changed_ms`, and the change that was to be made is not
-    later: date a new one later."""
+    """The bucket was created or deleted at `changed_ms`, and the refused change is not dated later: date a
+    new one later."""
 
     def __init__(self, changed_ms: int) -> None:
         super().__init__(f"the bucket has changed at {changed_ms}")
@@ -53,8 +53,8 @@ class BucketChangedLater(Exception):
 
 
 def create_bucket(table: Table, record: BucketRecord) -> None:
-    """Raises BucketExists, BucketChangedLater, OutcomeUnknown. A creation whose reply was lost meets
-    itself, and has landed."""
+    """Raises BucketExists, BucketChangedLater, OutcomeUnknown. A creation whose reply was lost finds
+    its own item, and has landed."""
     try:
         table.put(encode_bucket(record), if_never_or_ended_before(record.created_ms))
     except ConditionFailed as refused:
@@ -82,7 +82,7 @@ def load_bucket(table: Table, bucket: str) -> BucketRecord:
 
 def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
     """Put `mark` in the place of an empty bucket that was created before. Raises BucketNotEmpty,
-    BucketNotFound, BucketChangedLater, OutcomeUnknown. A deletion whose reply was lost meets its mark."""
+    BucketNotFound, BucketChangedLater, OutcomeUnknown. A deletion whose reply was lost finds its mark."""
     values = {":none": {"N": "0"}, ":ended": {"N": str(mark.ended_ms)}}
     empty_and_older = Condition(f"{STREAM_COUNT} = :none AND {CREATED_MS} < :ended", values)
     try:
@@ -104,8 +104,8 @@ def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
 
 
 def count_streams(bucket: str, change: int) -> list[Write]:
-    """Part of the transaction that makes or ends a stream: refused where the bucket is not
-    there. The plain surface has no bucket, and counts nothing."""
+    """Part of the transaction that creates or ends a stream: refused where there is no such bucket.
+    The plain surface has no bucket, and counts nothing."""
     if bucket == PLAIN_BUCKET:
         return []
     update = Update(bucket_key(bucket), f"ADD {STREAM_COUNT} :change", {":change": {"N": str(change)}})
@@ -122,7 +122,7 @@ def list_records(
     records: list[StreamRecord] = []
     at_least, more = stream_sk(first), True
     while more and len(records) <= limit:
-        # One more than asked for: the first may be the one that is to be left out.
+        # One more than `limit`: the first may be `after` itself, which is left out.
         items, more = table.query(
             bucket_pk(bucket), at_least=at_least, at_most=stream_sk(last), limit=limit + 1
         )

@@ -21,7 +21,7 @@ from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, Wri
 
 
 def due_entries(table: Table, now_ms: int) -> Iterator[Due]:
-    """What has fallen due, a page per shard and round, so that a run can stop anywhere."""
+    """What has fallen due: one page of each shard, so that a run can stop anywhere."""
     for shard in range(DUE_SHARDS):
         items, _ = table.query(due_pk(shard), at_most=due_before(now_ms), limit=100)
         yield from map(decode_due, items)
@@ -40,7 +40,7 @@ def overdue(table: Table, now_ms: int, shard: int) -> list[Due]:
 
 
 def schedule(table: Table, due: Due) -> None:
-    """Put an entry into the queue. It may be put there again at any time: the janitor looks for itself
+    """Put an entry into the queue. It may be put there again at any time: the janitor checks
     whether there is anything to do."""
     table.put(encode_due(due))
 
@@ -53,17 +53,17 @@ def schedule_once(table: Table, due: Due) -> None:
 
 
 def settle_for_good(due: Due) -> Write:
-    """Part of the transaction that makes use of an upload or a spilled body: nobody needs to remove it
-    any more. Refused where the janitor has claimed it."""
+    """Part of the transaction that uses an upload or a spilled body: it must not be removed any more.
+    Refused where the janitor has claimed it."""
     return Write(encode_due(replace(due, kind=DueKind.SETTLED)), condition=_if_kind(due.kind))
 
 
 def claim(table: Table, due: Due) -> bool:
-    """Mark what an entry names as the janitor's to remove; False where it was used or claimed first."""
+    """Claim for the janitor what the entry names; False where it was used first."""
     try:
         table.put(encode_due(replace(due, kind=DueKind.REMOVE)), _if_kind(due.kind))
     except ConditionFailed as refused:
-        # A claim whose reply was lost meets itself.
+        # A claim whose reply was lost finds itself.
         return refused.existing is not None and decode_due(refused.existing).kind is DueKind.REMOVE
     return True
 

@@ -1,6 +1,6 @@
 """Reference counts: a stream knows how many forks live on its data.
 
-A count changes in the very transaction that makes or ends the fork, so it is right after
+A count changes in the transaction that creates or ends the fork, so it is right after
 any crash. A stream that is deleted while it is referenced stays, marked, until its last
 fork is gone; then it is released in turn.
 """
@@ -32,8 +32,8 @@ def _of(incarnation: str, expression: str = "", **values: Item) -> Condition:
 
 
 def end_mark(record: StreamRecord, now_ms: int) -> Item:
-    """What stays in the place of the stream's item. A clock may be behind the one that dated the
-    creation: no stream ends before it began."""
+    """What stays in the place of the stream's item. No stream ends before it began, even by a clock that
+    is behind the one that dated the creation."""
     mark = EndMark(max(now_ms, record.created_ms), record.incarnation)
     return encode_end_mark(stream_key(record.key), mark)
 
@@ -44,14 +44,14 @@ def if_unreferenced(incarnation: str) -> Condition:
 
 
 def add_reference(fork: Fork) -> Write:
-    """One fork more, unless the source was deleted or replaced in the meantime."""
+    """Count one fork more; refused where the source was deleted or replaced in the meantime."""
     one_more = Update(stream_key(fork.point.source), f"ADD {REFERENCES} :one", {":one": {"N": "1"}})
     return Write(update=one_more, condition=_of(fork.incarnation, f" AND {_IS_LIVE}"))
 
 
 def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[Write]:
-    """One fork less. If the source only lived on for its forks, somebody has to look
-    whether this was the last (`due`): whoever ends the fork, or else the janitor."""
+    """Count one fork less. If the source is deleted and kept for its forks alone, `due` says to look
+    whether this was the last one: the process that ends the fork does that, or else the janitor."""
     marked = _IS_DELETED if source.deleted else _IS_LIVE
     one_less = Update(stream_key(fork.point.source), f"ADD {REFERENCES} :one", {":one": {"N": "-1"}})
     writes = [Write(update=one_less, condition=_of(fork.incarnation, f" AND {marked}"))]

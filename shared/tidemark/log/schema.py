@@ -219,7 +219,7 @@ def decode_bucket(item: Item) -> BucketRecord:
 # --- end mark -----------------------------------------------------------------------
 
 #: How long an end mark stays. A signed request is refused by AWS after fifteen minutes at the most
-#: (`docs/design.md`), so none can be repeated that late. DynamoDB removes the mark for nothing.
+#: (`docs/design.md`), so none can be repeated that late. DynamoDB removes the mark for free.
 END_MARK_KEPT_MS: Final = 24 * 60 * 60 * 1000
 
 
@@ -440,8 +440,8 @@ def decode_batch(item: Item) -> Batch:
 
 
 def decode_state(item: Item) -> Batch:
-    """A batch as an item read with STATE_ATTRIBUTES alone has it: what writers decide on. It is no
-    matter to them whether its bytes are well."""
+    """A batch as an item read with STATE_ATTRIBUTES alone has it: what writers decide on. Writers
+    do not need its bytes, so damaged bytes do not stop them."""
     return decode_batch({name: item[name] for name in STATE_ATTRIBUTES if name in item})
 
 

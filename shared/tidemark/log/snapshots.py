@@ -33,7 +33,7 @@ from tidemark.protocol.offset import render_offset
 
 
 class SnapshotMoved(Exception):
-    """Somebody else published, or ended the stream; `latest` is what is there now."""
+    """Another process published a snapshot or ended the stream; `latest` is the stream as it is now."""
 
     def __init__(self, latest: StreamRecord | None) -> None:
         super().__init__("the snapshot has moved")
@@ -55,7 +55,7 @@ def commit_snapshot(
 ) -> None:
     """Make the snapshot the visible one in place of `record.snapshot`, and its offset the
     earliest retained; what it supersedes is due for removal from then on, and the upload is
-    due no more. All at once. Raises SnapshotMoved, UploadNotFound.
+    no longer. All in one transaction. Raises SnapshotMoved, UploadNotFound.
     """
     writes = [_move_pointer(record, snapshot), Write(encode_due(trim))]
     if upload is not None:

@@ -1,4 +1,4 @@
-"""The waiters: which processes have readers at the tail of a stream, and how to ring them."""
+"""The waiters: which processes have readers at the tail of a stream, and the queue that wakes each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _JUST_BEHIND = " "
 
 
 def put_waiter(table: Table, waiter: Waiter) -> None:
-    """Register, or register again for longer. A registration that lands late shortens none."""
+    """Register, or register again for longer. A registration that lands late does not shorten a later one."""
     for_longer = Condition(f"{ABSENT} OR {UNTIL_MS} < :until", {":until": {"N": str(waiter.until_ms)}})
     with suppress(ConditionFailed):
         table.put(encode_waiter(waiter), for_longer)
