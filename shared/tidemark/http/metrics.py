@@ -17,7 +17,7 @@ from tidemark.observability.metrics import (
     Duration,
     Histogram,
     Labels,
-    Reading,
+    MetricsSnapshot,
 )
 
 METRICS_PATH: Final = "/v1/metrics"
@@ -28,11 +28,11 @@ async def metrics(_: Request) -> Response:
     return Response(render(PROCESS.read()), media_type=_TYPE, headers={"Cache-Control": "no-store"})
 
 
-def render(reading: Reading) -> str:
+def render(reading: MetricsSnapshot) -> str:
     return "".join(f"{line}\n" for line in _lines(reading))
 
 
-def _lines(reading: Reading) -> Iterator[str]:
+def _lines(reading: MetricsSnapshot) -> Iterator[str]:
     for count in COUNTS:
         name = f"tidemark_{count.title}_total"
         yield from _head(name, count.meaning, "counter")

@@ -81,7 +81,7 @@ Labels = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MetricsSnapshot:
     """The numbers at one moment."""
 
     counts: Mapping[tuple[Count, Labels], float]
@@ -150,13 +150,13 @@ class Meter:
             with self._lock:
                 self._waiting -= 1
 
-    def read(self) -> Reading:
+    def read(self) -> MetricsSnapshot:
         with self._lock:
             durations = {
                 name: Histogram(list(each.buckets), each.total_seconds)
                 for name, each in self._durations.items()
             }
-            return Reading(dict(self._counts), durations, self._waiting)
+            return MetricsSnapshot(dict(self._counts), durations, self._waiting)
 
 
 _APPENDS: Final = (APPENDS, ())

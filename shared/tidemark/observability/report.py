@@ -19,7 +19,15 @@ from aws_lambda_powertools import Logger
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from tidemark.observability.invocation import Handler
-from tidemark.observability.metrics import BOUNDS, COUNTS, DURATIONS, PROCESS, Histogram, Meter, Reading
+from tidemark.observability.metrics import (
+    BOUNDS,
+    COUNTS,
+    DURATIONS,
+    PROCESS,
+    Histogram,
+    Meter,
+    MetricsSnapshot,
+)
 from tidemark.observability.tracing import traced
 from tidemark.settings import Settings
 
@@ -78,7 +86,7 @@ def _facts(event: Mapping[str, Any], context: Any) -> dict[str, Any]:
     }
 
 
-def _add_counts(metrics: EphemeralMetrics, reading: Reading, since: Reading) -> int:
+def _add_counts(metrics: EphemeralMetrics, reading: MetricsSnapshot, since: MetricsSnapshot) -> int:
     """Labels are added up: each of their values would be a metric of its own, and cost as one."""
     added = 0
     for count in COUNTS:
@@ -90,11 +98,11 @@ def _add_counts(metrics: EphemeralMetrics, reading: Reading, since: Reading) -> 
     return added
 
 
-def _total(reading: Reading, count: object) -> float:
+def _total(reading: MetricsSnapshot, count: object) -> float:
     return sum(value for (each, _), value in reading.counts.items() if each is count)
 
 
-def _add_durations(metrics: EphemeralMetrics, reading: Reading, since: Reading) -> int:
+def _add_durations(metrics: EphemeralMetrics, reading: MetricsSnapshot, since: MetricsSnapshot) -> int:
     added = 0
     for duration in DURATIONS:
         name = _camel(duration.title.removesuffix("_seconds")) + "Time"

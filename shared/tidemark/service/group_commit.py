@@ -189,31 +189,24 @@ async def _turn(waiting: _Waiting, left: Left | None) -> Outcome:
     """The outcome of an append that has to wait. It leaves the queue with its client, and when its
     time is over, unless it was sent by then. Raises as `GroupCommit.append`."""
     answer = waiting.answer
+    leaving: asyncio.Future[Any] | None = None
     try:
         await asyncio.wait((answer,), timeout=UNWATCHED_SECONDS)
         if not answer.done():
-            await _watch(waiting, left)
+            leaving = asyncio.ensure_future(left()) if left is not None else None
+            ends = (answer, leaving) if leaving else (answer,)
+            time_left = TURN_SECONDS - UNWATCHED_SECONDS
+            await asyncio.wait(ends, timeout=time_left, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.is_sent:
+                gone = leaving is not None and leaving.done()
+                _answer(answer, ClientLeft() if gone else StorageUnavailable())
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            _answer(answer, ClientLeft())
         return await answer
     except asyncio.CancelledError:
         if not answer.cancel() and not answer.cancelled():
             answer.exception()  # There is one, and nobody is left to hear it.
         raise
-
-
-async def _watch(waiting: _Waiting, left: Left | None) -> None:
-    """Until there is an answer, or nobody waits for one any more."""
-    answer = waiting.answer
-    leaving = asyncio.ensure_future(left()) if left is not None else None
-    ends = (answer, leaving) if leaving else (answer,)
-    try:
-        await asyncio.wait(
-            ends, timeout=TURN_SECONDS - UNWATCHED_SECONDS, return_when=asyncio.FIRST_COMPLETED
-        )
-        if not waiting.is_sent:
-            gone = leaving is not None and leaving.done()
-            _answer(answer, ClientLeft() if gone else StorageUnavailable())
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        _answer(answer, ClientLeft())
     finally:
         if leaving is not None:
             leaving.cancel()
