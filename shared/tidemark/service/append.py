@@ -10,7 +10,7 @@ know to decide about the next append (is the stream closed, the last Stream-Seq,
 An append is decided on some tail and written at that tail's offset, on the condition that nothing has
 that key yet. At most one batch can ever be at a key. So if the write succeeds, no batch had followed
 that tail: the decision was made on the latest state, and decision and commit are one step. There is no
-lock, no transaction and no read before the write. These are the states of an append:
+lock and no read before the write. These are the states of an append:
 
 | state  | what happens                                     | next                                   |
 | ------ | ------------------------------------------------ | -------------------------------------- |
@@ -49,7 +49,7 @@ leaves behind, and is written as one batch. A body over 64 KB is put into S3 fir
 never written twice; the batch then names it. If the batch loses for good, nothing points to the body.
 
 What is decided is pure (`protocol/append.py`); `tests/faults/test_rules_of_the_proof.py` takes out one rule
-after the other, and each time an append is lost.
+after the other, and each time an append is lost, doubled or in the wrong place.
 """
 
 from __future__ import annotations
