@@ -15,7 +15,7 @@ from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.snapshot import UploadId
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.publish_snapshot import PublishRequest, check_snapshot_offset, publish_snapshot
 
 
@@ -47,7 +47,7 @@ def record_of(process: Process, key: StreamKey) -> StreamRecord:
 
 def accepted(process: Process, key: StreamKey, beyond: int = 3) -> list[int]:
     """Every offset at which a snapshot may be published now."""
-    tail = load_known(process.stores, key).tail.offset
+    tail = load_head(process.stores, key).tail.offset
     return [offset for offset in range(tail + beyond) if verdict(process, key, offset) is None]
 
 

@@ -36,7 +36,7 @@ from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 
 VARIABLES = FUNCTION_GLOBALS["Environment"]["Variables"].keys()
 pytestmark = pytest.mark.artifact
@@ -272,10 +272,10 @@ def test_the_notifier_function(run: Run, world: World) -> None:
     """One reader's queue is there, left by the one that read; another's is gone."""
     process, key = world.process(), a_key()
 
-    awaited = load_known(process.stores, StreamKey("v1", "awaited")).record
+    awaited = load_head(process.stores, StreamKey("v1", "awaited")).record
     now_ms = int(time.time() * 1000)
     gone = f"http://127.0.0.1:1/123456789012/tidemark-wake-gone-{now_ms}"
-    other = process.create(key).known.record
+    other = process.create(key).head.record
     put_waiter(process.stores.table, Waiter(other.incarnation, gone_beside(process, gone), now_ms + 60_000))
     records = [record(log_pk(each.key, each.incarnation)) for each in (awaited, other)]
     report = run("NotifierFunction", {"Records": records})

@@ -10,7 +10,7 @@ from tests.costs.bill import Bill, open_bill
 from tests.costs.bodies import json_event, random_bytes
 from tests.support import Process, World, a_key
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import read, read_on
 
 #: Of a name such as `chat/6f1e…`, as agents use them.
@@ -42,7 +42,7 @@ OPERATIONS = (
     Operation("Append, 10 KB that do not deflate", _append(random_bytes(10 * 1024))),
     Operation("Append, 100 KB", _append(random_bytes(100 * 1024))),
     Operation("Append, 300 bytes, the first of a process", _append(random_bytes(300)), warm=False),
-    Operation("Metadata (HEAD)", lambda process, key: load_known(process.stores, key)),
+    Operation("Metadata (HEAD)", lambda process, key: load_head(process.stores, key)),
     Operation("Read at the tail", lambda process, key: read(process.stores, key, 1)),
     Operation(
         "Catch-up, 100 messages of 1 KB of JSON",

@@ -43,7 +43,7 @@ def play(steps: list[tuple[float, str]]) -> Breaker:
 
 
 @pytest.mark.parametrize(("steps", "is_open"), CASES.values(), ids=CASES)
-def test_what_opens_it(steps: list[tuple[float, str]], is_open: bool) -> None:
+def test_which_failures_open_the_breaker(steps: list[tuple[float, str]], is_open: bool) -> None:
     breaker = play(steps)
     assert breaker.is_open is is_open
     assert breaker.admit(steps[-1][0]) is not is_open
@@ -63,7 +63,7 @@ def test_one_probe_in_each_interval_and_the_first_answer_closes_it() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.sampled_from(["admit", "answer", "silence"])), max_size=60))
-def test_it_is_never_shut_for_long_and_never_without_reason(steps: list[tuple[float, str]]) -> None:
+def test_the_breaker_is_never_open_for_long_or_without_reason(steps: list[tuple[float, str]]) -> None:
     """Whatever happens: it opens only after enough silences in a row, an answer closes it, and while
     it is open somebody may try within every interval, and only one."""
     breaker, now, silences, since, probed_at = Breaker(), 0.0, 0, 0.0, None
@@ -142,7 +142,7 @@ def test_a_probe_is_a_call_whose_outcome_is_unknown() -> None:
         service.call()
 
 
-def test_the_first_success_closes_it() -> None:
+def test_the_first_success_closes_the_breaker() -> None:
     service = silenced()
     service.answer = lambda: (200, b"{}")
     service.wait(PROBE_SECONDS)

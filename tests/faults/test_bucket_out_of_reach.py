@@ -194,7 +194,7 @@ def test_a_bucket_that_is_too_busy_says_so(functions: Functions, s3: Breakable, 
     assert functions(http_event("HEAD", path)).next_offset == f"{5:016d}"
 
 
-def test_what_failed_passes_by_a_few_tries(
+def test_a_failure_passes_after_a_few_tries(
     functions: Functions, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hiccup is not the client's business."""
@@ -212,7 +212,7 @@ def test_what_failed_passes_by_a_few_tries(
     assert fresh.asked == ["PutObject"] * 3
 
 
-def test_the_log_says_what_it_was(
+def test_the_log_names_the_failure(
     functions: Functions, s3: Breakable, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever looks for the reason finds it there, and the client does not."""
@@ -224,7 +224,7 @@ def test_the_log_says_what_it_was(
     assert "AccessDenied" not in answer.body.decode()
 
 
-def test_the_janitor_does_by_and_by_what_it_could_not(
+def test_the_janitor_finishes_later_what_it_could_not_do(
     functions: Functions, s3: Breakable, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is due stays due. The round has failed, so somebody hears of it."""

@@ -60,7 +60,9 @@ def run_writers(write: Callable[[int], None]) -> None:
 
 @pytest.mark.parametrize("streams", [1, WRITERS], ids=["one stream", "a stream each"])
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
-def test_writers_in_several_processes(world: World, streams: int, faults: dict[str, float]) -> None:
+def test_writers_in_several_processes_lose_no_append(
+    world: World, streams: int, faults: dict[str, float]
+) -> None:
     """Processes as Lambda has them: each append on its own, racing for the tail."""
     processes = [world.process() for _ in range(4)]
     keys = [a_key() for _ in range(streams)]
@@ -86,7 +88,7 @@ def test_writers_in_several_processes(world: World, streams: int, faults: dict[s
 
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
-def test_producers_that_retry_until_acknowledged(world: World, faults: dict[str, float]) -> None:
+def test_producers_that_retry_append_exactly_once(world: World, faults: dict[str, float]) -> None:
     """Idempotent producers on one stream, more than a batch carries: all of it, once, in order."""
     processes = [world.process() for _ in range(4)]
     key = a_key()
@@ -115,7 +117,9 @@ def test_producers_that_retry_until_acknowledged(world: World, faults: dict[str,
 
 @pytest.mark.parametrize("way", ["on threads", "on the loop"])
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
-def test_group_commit(world: World, faults: dict[str, float], way: str) -> None:
+def test_appends_that_wait_for_one_tail_share_one_write(
+    world: World, faults: dict[str, float], way: str
+) -> None:
     """One process that serves many requests: appends share writes, answers stay their own."""
     process, key = world.process(), a_key()
     process.create(key, content_type=JSON)

@@ -51,7 +51,7 @@ from tidemark.service.bootstrap import bootstrap
 from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.list_streams import list_streams
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES, PublishRequest, publish_snapshot
 from tidemark.service.read import read, read_on
 from tidemark.service.read_snapshot import read_snapshot
@@ -225,7 +225,7 @@ def nothing(_stores: Stores, _key: StreamKey) -> None:
 def holds(expected: bytes, *, closed: bool = False) -> Callable[..., None]:
     def expect(stores: Stores, key: StreamKey, _context: Any, _result: Any) -> None:
         assert data_of(stores, key) == expected
-        assert load_known(stores, key).tail.closed == closed
+        assert load_head(stores, key).tail.closed == closed
 
     return expect
 
@@ -322,13 +322,13 @@ CASES["look of a long-poll"] = Case(
     the_rest, lambda stores, _, reading: read_on(stores, reading).data, returns(b"news")
 )
 CASES["read for metadata"] = Case(
-    a_stream(b"12345"), lambda stores, key, _: load_known(stores, key).tail.offset, returns(5)
+    a_stream(b"12345"), lambda stores, key, _: load_head(stores, key).tail.offset, returns(5)
 )
 
 
 def is_gone(stores: Stores, key: StreamKey, _context: Any, _result: Any) -> None:
     with pytest.raises(GONE):
-        load_known(stores, key)
+        load_head(stores, key)
 
 
 CASES["delete"] = Case(a_stream(b"x"), lambda stores, key, _: delete(stores, key), is_gone, settled=GONE)
@@ -354,7 +354,7 @@ def forked(expected: bytes) -> Callable[..., None]:
     def expect(stores: Stores, key: StreamKey, _context: Any, _result: Any) -> None:
         assert data_of(stores, fork_of(key)) == expected
         assert data_of(stores, key) == LARGE + b"y"
-        assert load_known(stores, key).record.references == 1
+        assert load_head(stores, key).record.references == 1
 
     return expect
 
@@ -407,7 +407,7 @@ def an_upload(body: bytes) -> Callable[[Stores, StreamKey], Any]:
     def arrange(stores: Stores, key: StreamKey) -> Any:
         a_stream(b"x", b"y")(stores, key)
         upload = begin_upload(stores, key, 1).id
-        incarnation = load_known(stores, key).record.incarnation
+        incarnation = load_head(stores, key).record.incarnation
         stores.blobs.put(snapshot_blob_key(incarnation, 1, upload.mark), body)
         return upload
 
@@ -419,7 +419,7 @@ def publish_upload(stores: Stores, key: StreamKey, upload: Any) -> Any:
 
 
 def large_upload_is_there(stores: Stores, key: StreamKey, _context: Any, _result: Any) -> None:
-    snapshot = load_known(stores, key).record.snapshot
+    snapshot = load_head(stores, key).record.snapshot
     assert snapshot is not None
     assert snapshot.size == MAX_ANSWER_BYTES + 1
     assert stores.blobs.get(snapshot.blob) == bytes(MAX_ANSWER_BYTES + 1)
@@ -527,7 +527,7 @@ def objects_under(stores: Stores, prefix: str) -> int:
 def deleted_and_made_again(stores: Stores, key: StreamKey) -> str:
     """The incarnation that is due."""
     a_stream(b"x", LARGE)(stores, key)
-    incarnation = load_known(stores, key).record.incarnation
+    incarnation = load_head(stores, key).record.incarnation
     delete(stores, key)
     a_stream(b"new", LARGE)(stores, key)
     return incarnation
@@ -617,7 +617,7 @@ def play(scene: Scene, case: Case, cutter: Cutter) -> list[Reply]:
     context = case.arrange(direct, key)
     stores = scene.proxied()
     if case.warm:
-        scene.run(lambda: load_known(stores, key))
+        scene.run(lambda: load_head(stores, key))
     with scene.spoiled(cutter):
         outcome_known, result = attempt(scene, lambda: case.act(stores, key, context), case.settled_at_once)
     if not outcome_known:
@@ -639,7 +639,7 @@ def attempt(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_cut_reply(scene: Scene, name: str) -> None:
+def test_a_use_case_is_right_after_one_cut_reply(scene: Scene, name: str) -> None:
     """Of each call once, at each sample."""
     case = CASES[name]
     samples = case.samples if scene.kind == "blocking" else five
@@ -654,7 +654,7 @@ def test_one_cut_reply(scene: Scene, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_replies_cut_until_the_caller_gives_up(scene: Scene, name: str) -> None:
+def test_a_use_case_is_right_when_every_reply_is_cut(scene: Scene, name: str) -> None:
     """From each call on, all replies to its operation."""
     case = CASES[name]
     recorded = play(scene, case, Cutter(-1, 0, five))

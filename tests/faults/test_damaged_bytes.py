@@ -28,7 +28,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.bootstrap import bootstrap
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.read_snapshot import read_snapshot
 
@@ -58,7 +58,7 @@ DAMAGES: dict[str, tuple[bytes, Callable[[Item], Item]]] = {
 
 
 def damage(process: Process, key: StreamKey, start: int, change: Callable[[Item], Item]) -> None:
-    record = load_known(process.stores, key).record
+    record = load_head(process.stores, key).record
     (item, *_), _ = process.stores.table.query(log_pk(key, record.incarnation), at_least=f"{start:016d}")
     process.stores.table.put(change(item))
 
@@ -78,7 +78,7 @@ def test_a_damaged_batch_is_never_handed_out(
             read(reader.stores, key, start)
     assert "damaged" in caplog.text
     assert read(reader.stores, key, 5 + len(body)).data == b"last", "what lies behind is well"
-    incarnation = load_known(writer.stores, key).record.incarnation
+    incarnation = load_head(writer.stores, key).record.incarnation
     assert reader.stores.recent.chain(incarnation, 5, 1 << 20) == []
 
 
@@ -89,7 +89,7 @@ def test_a_damaged_batch_does_not_keep_writers_from_writing(world: World) -> Non
     rival.append(key, SMALL)
     damage(rival, key, 0, DAMAGES["shorter"][1])
     writer.append(key, b"by a loser of a race")
-    assert load_known(rival.stores, key).tail.offset == 25
+    assert load_head(rival.stores, key).tail.offset == 25
     assert read(rival.stores, key, 5).data == b"by a loser of a race"
 
 
@@ -101,7 +101,7 @@ def test_a_large_body_of_another_length_is_never_handed_out(
     writer.create(key)
     for each in (b"first", LARGE, b"last"):
         writer.append(key, each)
-    incarnation = load_known(writer.stores, key).record.incarnation
+    incarnation = load_head(writer.stores, key).record.incarnation
     last = load_last(writer.stores.table, log_pk(key, incarnation))
     assert last is not None
     (found,) = writer.s3.list_objects_v2(Bucket=world.bucket_name, Prefix=f"log/{incarnation}/")["Contents"]
@@ -120,7 +120,7 @@ def test_a_fork_inherits_a_part_of_a_large_body(world: World) -> None:
     process.append(key, LARGE)
     process.fork(forked, key, 0, 10)
     assert world.process().read_all(forked) == LARGE[:10]
-    record = load_known(process.stores, key).record
+    record = load_head(process.stores, key).record
     (found,) = process.s3.list_objects_v2(Bucket=world.bucket_name, Prefix=f"log/{record.incarnation}/")[
         "Contents"
     ]

@@ -102,7 +102,7 @@ def read_stream(server: Server, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("via", ["asgi", "lambda"])
-def test_what_was_acknowledged_survives(tmp_path: Path, via: str) -> None:
+def test_acknowledged_appends_survive_a_kill(tmp_path: Path, via: str) -> None:
     server = tidemark_server(via, tmp_path, JANITOR_SECONDS="0")
     server.start()
     try:

@@ -21,7 +21,7 @@ import pytest
 from tests.support import HOUR_MS, JSON, MINUTE_MS, Process, World, a_key, items_left
 from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
-from tidemark.log.reclaim import schedule
+from tidemark.log.due import schedule
 from tidemark.log.records import Due, DueKind, Waiter
 from tidemark.log.schema import stream_key
 from tidemark.log.waiters import put_waiter
@@ -39,7 +39,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
 from tidemark.service.delete import delete
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read
 from tidemark.service.read_snapshot import read_snapshot
@@ -83,7 +83,7 @@ class Life:
         seen: list[Any] = []
         for key in (self.key, self.other):
             try:
-                known = load_known(reader.stores, key)
+                known = load_head(reader.stores, key)
                 snapshot = known.record.snapshot
                 folded = read_snapshot(reader.stores, key, snapshot.offset).data if snapshot else None
                 start, data = known.record.retained, b""
@@ -203,12 +203,12 @@ def delete_the_fork(life: Life) -> None:
 
 
 def publish(life: Life) -> None:
-    offset = load_known(life.process.stores, life.key).tail.offset
+    offset = load_head(life.process.stores, life.key).tail.offset
     publish_snapshot(life.process.stores, life.key, PublishRequest(offset, FOLDED, b"folded"))
 
 
 def upload(life: Life) -> None:
-    offset = load_known(life.process.stores, life.key).tail.offset
+    offset = load_head(life.process.stores, life.key).tail.offset
     begun = begin_upload(life.process.stores, life.key, offset)
     blob = begun.url.partition("?")[0].partition(f"/{life.world.bucket_name}/")[2]
     life.process.objects.put(blob, b"folded elsewhere")
@@ -453,7 +453,7 @@ def test_a_published_upload_is_not_removed_because_its_stream_is_not_seen(world:
 def test_a_log_without_a_tombstone_is_not_reclaimed(world: World, caplog: pytest.LogCaptureFixture) -> None:
     life = Life(world.process(), world)
     create_with_content(life)
-    record = load_known(life.process.stores, life.key).record
+    record = load_head(life.process.stores, life.key).record
     schedule(life.process.stores.table, Due(DueKind.RECLAIM, life.key, record.incarnation, 0))
     assert sweep(life.process.stores).reclaimed == 0
     assert world.process().read_all(life.key) == b"first"
@@ -466,7 +466,7 @@ def test_what_is_retained_is_not_trimmed_whatever_an_entry_says(
     life = Life(world.process(), world)
     create_with_content(life)
     append(life)
-    record = load_known(life.process.stores, life.key).record
+    record = load_head(life.process.stores, life.key).record
     schedule(life.process.stores.table, Due(DueKind.TRIM, life.key, record.incarnation, 0, "mark", offset=5))
     assert sweep(life.process.stores).trimmed == 0
     assert world.process().read_all(life.key) == b"firstmore"

@@ -28,7 +28,7 @@ from tidemark.aws.sqs import receiving_client, sqs_client
 from tidemark.local.engines import LocalServices
 from tidemark.log.schema import log_pk
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.stores import wall_clock_ms
 from tidemark.wake.wake import Wake
 
@@ -74,7 +74,7 @@ class Scene:
     def records(self, path: str, *starts: int) -> dict[str, Any]:
         """What the table's stream would say."""
         key = StreamKey("v1", path.removeprefix("/v1/stream/"))
-        record = load_known(self.world.process(clock=wall_clock_ms).stores, key).record
+        record = load_head(self.world.process(clock=wall_clock_ms).stores, key).record
         [template, *_] = load_event("stream-records")["Records"]
         made = []
         for number, start in enumerate(starts):
@@ -116,7 +116,7 @@ def check_delivered(waiting: Future[Answer], body: bytes) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_no_queue_can_be_made(scene: Scene, fault: Fault) -> None:
+def test_readers_go_on_when_no_queue_can_be_created(scene: Scene, fault: Fault) -> None:
     path = scene.stream()
     with scene.sqs.failing(fault, "CreateQueue"):
         waiting = scene.wait(path, 0)
@@ -127,7 +127,7 @@ def test_no_queue_can_be_made(scene: Scene, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_nothing_can_be_received(scene: Scene, fault: Fault) -> None:
+def test_readers_go_on_when_no_message_can_be_received(scene: Scene, fault: Fault) -> None:
     path = scene.stream()
     with scene.receiving.failing(fault):
         waiting = scene.wait(path, 0)
@@ -136,7 +136,7 @@ def test_nothing_can_be_received(scene: Scene, fault: Fault) -> None:
         check_delivered(waiting, b"news")
 
 
-def test_the_queue_is_removed_under_the_reader(scene: Scene) -> None:
+def test_readers_go_on_when_their_queue_is_removed(scene: Scene) -> None:
     """It makes another one."""
     path = scene.stream()
     waiting = scene.wait(path, 0)
@@ -148,7 +148,7 @@ def test_the_queue_is_removed_under_the_reader(scene: Scene) -> None:
     check_delivered(waiting, b"news")
 
 
-def test_sqs_comes_back(scene: Scene) -> None:
+def test_readers_are_woken_again_once_sqs_is_back(scene: Scene) -> None:
     """Who has waited without a queue gets one, and is rung by it."""
     path = scene.stream()
     with scene.sqs.failing(FAULTS["no connection"]):
@@ -171,7 +171,7 @@ def test_writers_notice_nothing(scene: Scene) -> None:
     assert scene.reader(http_event("GET", path, "offset=-1")).body == b"01234"
 
 
-def test_rings_that_cannot_be_sent_are_delivered_again(scene: Scene) -> None:
+def test_notifications_that_cannot_be_sent_are_delivered_again(scene: Scene) -> None:
     """The records of the streams that somebody waits for, and of no others; later all is well."""
     awaited, other = scene.stream(), scene.stream()
     waiting = scene.wait(awaited, 0)
@@ -194,7 +194,7 @@ def test_the_janitor_fails_loudly_and_finishes_later(scene: Scene) -> None:
     assert "queues" in scene.writer.invoke("janitor", load_event("janitor-schedule"))
 
 
-def test_the_trigger_is_behind(scene: Scene) -> None:
+def test_readers_go_on_when_the_trigger_is_late(scene: Scene) -> None:
     """Nobody is rung: a receive that ends empty is enough, and what rings too late rings nobody."""
     path = scene.stream()
     waiting = scene.wait(path, 0)

@@ -195,7 +195,7 @@ def test_of_racing_creations_one_makes_the_stream(world: World) -> None:
     insert_before_first(one, "PutItem", lambda: other.create(key))
     made = one.create(key)
     assert not made.is_new
-    assert made.known.record.incarnation == other.create(key).known.record.incarnation
+    assert made.head.record.incarnation == other.create(key).head.record.incarnation
 
 
 def test_a_creation_whose_reply_was_lost_made_the_stream(world: World) -> None:

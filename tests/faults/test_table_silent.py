@@ -73,7 +73,7 @@ def silent(*_: Any) -> tuple[int, bytes]:
     raise NoAnswer("injected")
 
 
-def test_silence_is_told_from_no(way: Way, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_reply_is_told_from_a_refusal(way: Way, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 for every operation, on every way in; afterwards all is as it was."""
     with monkeypatch.context() as patch:
         patch.setattr(BlockingHttp, "__call__", silent)
@@ -83,7 +83,9 @@ def test_silence_is_told_from_no(way: Way, path: str, monkeypatch: pytest.Monkey
     assert way("HEAD", f"{path}/new").status == 404
 
 
-def test_what_landed_unheard_lands_once(way: Way, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_whose_reply_is_missing_lands_once(
+    way: Way, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The write is carried out and no answer comes back, however often it is asked for again."""
     send = BlockingHttp.__call__
 
@@ -121,7 +123,7 @@ def lost_then(answer: tuple[int, bytes]) -> Callable[[Send], Send]:
 
 
 @pytest.mark.parametrize("code", ["ThrottlingException", "AccessDeniedException"])
-def test_a_no_behind_a_silence_promises_nothing(
+def test_a_refusal_after_a_missing_reply_proves_nothing(
     way: Way, path: str, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     """429 says that nothing was written. Behind a write that may have landed, nobody can say that."""
@@ -133,7 +135,7 @@ def test_a_no_behind_a_silence_promises_nothing(
 
 
 @pytest.mark.parametrize("code", GONE)
-def test_a_table_that_cannot_be_asked(
+def test_a_table_that_cannot_be_reached_is_503(
     way: Way, path: str, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     """503, and that nothing has changed; the reason is in the log and not in the answer."""
@@ -189,7 +191,7 @@ def test_the_answer_comes_before_the_gateway_gives_up(seconds: float) -> None:
         ([refusal("ValidationException")], "ValidationException"),
     ],
 )
-def test_what_a_row_of_answers_comes_to(
+def test_what_a_row_of_replies_comes_to(
     answers: list[tuple[int, bytes]], expected: str | type[Exception]
 ) -> None:
     left = list(answers)

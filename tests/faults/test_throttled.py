@@ -86,7 +86,7 @@ def test_throttling_reaches_the_client_as_429(  # noqa: PLR0917 - fixtures are a
     assert (answer.status, answer.body) == (200, b"first")
 
 
-def test_a_transaction_that_others_are_in_the_way_of(
+def test_a_transaction_that_conflicts_with_others_is_429(
     way: Way, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = f"/v1/stream/throttled/{next(_serial)}"

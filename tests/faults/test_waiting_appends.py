@@ -109,7 +109,7 @@ def now() -> float:
 
 @pytest.mark.parametrize("lands", [False, True], ids=["lost on the way", "carried out unheard"])
 @pytest.mark.parametrize("streams", [1, 20])
-def test_half_a_minute_of_silence(scene: Scene, streams: int, lands: bool) -> None:
+def test_after_half_a_minute_without_replies_appends_go_on(scene: Scene, streams: int, lands: bool) -> None:
     """Every append is answered in time. What is acknowledged is in the log once, what "was not
     written" is not there, and a second after storage is back appends are accepted again."""
     keys = [scene.create() for _ in range(streams)]
@@ -197,7 +197,7 @@ def test_an_append_does_not_wait_for_its_turn_for_ever(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("how", ["hangs up", "cancelled"])
-def test_an_append_leaves_with_its_client_unless_it_was_sent(scene: Scene, how: str) -> None:
+def test_an_append_is_called_off_with_its_client_unless_it_was_sent(scene: Scene, how: str) -> None:
     key = scene.create()
     scene.storage.seconds["PutItem"] = 8.0
 

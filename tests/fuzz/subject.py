@@ -12,7 +12,7 @@ from tidemark.protocol.bucket import Resource, parse_bucket_path
 from tidemark.protocol.errors import ProtocolError, RetentionGone
 from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.stream_key import StreamKey, parse_plain_path
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.stores import Stores
 
@@ -63,7 +63,7 @@ class Subject:
     def look(self, key: StreamKey) -> State | None:
         self.stores.tails.forget(key)
         try:
-            known = load_known(self.stores, key)
+            known = load_head(self.stores, key)
             base = known.record.base
             data = self._read(key, base) if known.tail.offset > base else b""
         except ProtocolError:

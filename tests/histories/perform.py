@@ -33,7 +33,7 @@ from tidemark.service.append import AppendRequest, append
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
 from tidemark.service.create import CreateRequest, create
 from tidemark.service.delete import delete
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read
 from tidemark.service.read_snapshot import read_snapshot
@@ -115,7 +115,7 @@ def _create(request: Create, stores: Stores, naming: Naming) -> Answer:
         content_type, Expiry(ttl_seconds=request.ttl_seconds), request.closed, request.body, fork
     )
     created = create(stores, _key(request.name, naming), asked)
-    tail = created.known.tail
+    tail = created.head.tail
     return Answer("created" if created.is_new else "exists", tail.offset, tail.closed)
 
 
@@ -154,7 +154,7 @@ def _read(request: Read, stores: Stores, naming: Naming) -> Answer:
 
 @_perform.register
 def _head(request: Head, stores: Stores, naming: Naming) -> Answer:
-    tail = load_known(stores, _key(request.name, naming)).tail
+    tail = load_head(stores, _key(request.name, naming)).tail
     return Answer("head", tail.offset, tail.closed)
 
 

@@ -24,7 +24,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
 from tidemark.service.delete import delete
 from tidemark.service.list_streams import list_streams
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 
 TTL = Expiry(ttl_seconds=100)
 
@@ -68,7 +68,7 @@ def test_a_bucket_whose_creation_lost_its_reply_was_made(world: World) -> None:
     assert injected > 0
 
 
-def test_what_is_not_there(world: World) -> None:
+def test_a_missing_bucket_is_404(world: World) -> None:
     stores = world.process().stores
     for use in (describe_bucket, delete_bucket):
         with pytest.raises(BucketNotFound):
@@ -83,7 +83,7 @@ def test_a_stream_never_makes_its_bucket(world: World, asked: dict[str, object])
     with pytest.raises(BucketNotFound):
         process.create(key, **asked)
     with pytest.raises(StreamNotFound):
-        load_known(process.stores, key)
+        load_head(process.stores, key)
     assert process.stores.table.get(bucket_key("missing")) is None
 
 
@@ -353,7 +353,7 @@ def test_other_buckets_are_not_listed(world: World) -> None:
     assert ids(process, bucket) == []
 
 
-def test_paging_while_streams_come_and_go(world: World) -> None:
+def test_a_listing_by_pages_shows_every_stream_that_stays(world: World) -> None:
     """Those that are there throughout appear once each, whatever happens between the pages."""
     process, chance = world.process(), random.Random(1)
     bucket = new_bucket(process)

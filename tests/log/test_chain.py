@@ -155,7 +155,7 @@ def test_a_walk_of_so_many_queries_ends_and_says_that_it_is_not_at_the_tail(
     assert not walk.at_tail or found == everything
 
 
-def test_known_batches_are_not_asked_for() -> None:
+def test_known_batches_cost_no_query() -> None:
     """The query begins behind them; where they fill the span there is none."""
     logs = Logs({"source": [Piece(0, 2), Piece(2, 4)], "own": [Piece(3, 5)]}, page_items=10)
     spans = [Span("source", "s", 0, 3), Span("own", "o", 3, None)]
@@ -165,7 +165,7 @@ def test_known_batches_are_not_asked_for() -> None:
     assert logs.queries == ["own"]
 
 
-def test_the_batch_before_the_start_vouches_for_it() -> None:
+def test_an_offset_at_the_tail_is_proven_by_the_batch_before_it() -> None:
     """At the tail nothing begins, and the batch that ends there is given out; within a batch, that batch."""
     logs = Logs({"own": [Piece(0, 2), Piece(2, 4)]}, page_items=10)
     spans = [Span("own", "o", 0, None)]

@@ -17,12 +17,12 @@ from tidemark.log.read import PAGE_BYTES, read_page
 from tidemark.log.schema import log_pk
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import read
 
 
 @given(st.binary(max_size=300), st.integers(min_value=1, max_value=400))
-def test_what_is_deflated_comes_back(piece: bytes, times: int) -> None:
+def test_a_deflated_body_inflates_to_the_same_bytes(piece: bytes, times: int) -> None:
     data = piece * times
     deflated = deflate(data)
     if deflated is not None:
@@ -31,13 +31,13 @@ def test_what_is_deflated_comes_back(piece: bytes, times: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 300, 767])
-def test_what_fits_a_billed_kilobyte_is_left_alone(size: int) -> None:
+def test_a_body_within_a_billed_kilobyte_is_not_deflated(size: int) -> None:
     """Nothing to save there: a reader finds it as it was sent, and a writer spends no time."""
     assert deflate(b"x" * size) is None
 
 
 @pytest.mark.parametrize("size", [768, 1024, 4096, 4097, INLINE_BYTES])
-def test_random_bytes_are_left_alone(size: int) -> None:
+def test_random_bytes_are_not_deflated(size: int) -> None:
     assert deflate(random_bytes(size)) is None
 
 
@@ -62,11 +62,11 @@ def test_a_long_body_that_does_not_shrink_is_not_tried_whole(monkeypatch: pytest
 
 
 def stored_items(process: Process, key: StreamKey) -> list[dict[str, Any]]:
-    record = load_known(process.stores, key).record
+    record = load_head(process.stores, key).record
     return process.stores.table.query(log_pk(key, record.incarnation))[0]
 
 
-def test_a_page_of_what_shrinks_to_nothing_is_still_a_page(world: World) -> None:
+def test_a_page_counts_inflated_bytes(world: World) -> None:
     """One query's megabyte could hold hundreds of megabytes deflated; a function has 512."""
     process, key = world.process(), a_key()
     process.create(key)
@@ -74,7 +74,7 @@ def test_a_page_of_what_shrinks_to_nothing_is_still_a_page(world: World) -> None
         process.append(key, bytes(INLINE_BYTES))
     reader, start, pages = world.process(), 0, []
     while start < 100 * INLINE_BYTES:
-        page = read_page(reader.stores.table, load_known(reader.stores, key).record, start)
+        page = read_page(reader.stores.table, load_head(reader.stores, key).record, start)
         assert page.data == bytes(page.end - start)
         pages.append(page)
         start = page.end
@@ -94,7 +94,7 @@ def test_no_more_than_a_page_is_inflated(world: World, monkeypatch: pytest.Monke
         return inflate(deflated, size)
 
     monkeypatch.setattr("tidemark.log.schema.inflate", counted)
-    read_page(process.stores.table, load_known(process.stores, key).record, 0)
+    read_page(process.stores.table, load_head(process.stores, key).record, 0)
     assert PAGE_BYTES <= sum(inflated) <= PAGE_BYTES + INLINE_BYTES
 
 
@@ -107,7 +107,7 @@ def test_a_stream_of_both_kinds_is_read_as_it_was_written(world: World) -> None:
     for body in sent:
         process.append(key, body, content_type=JSON)
     items, _ = process.stores.table.query(
-        log_pk(key, process.create(key, content_type=JSON).known.record.incarnation)
+        log_pk(key, process.create(key, content_type=JSON).head.record.incarnation)
     )
     assert {"b" in item for item in items} == {"z" in item for item in items} == {True, False}
     start = 0

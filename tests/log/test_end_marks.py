@@ -32,16 +32,16 @@ def test_an_end_mark_is_read_as_it_was_written(ended_ms: int, ended_id: str) -> 
     assert decode_end_mark(item) == mark
 
 
-def test_dynamodb_removes_it_once_nothing_can_arrive_late() -> None:
+def test_an_end_mark_outlives_every_late_write() -> None:
     """The attribute is the table's time to live (`template.yaml`), in whole seconds, not too early."""
     item = encode_end_mark({}, EndMark(1_234, "x"))
     assert int(item["ttl"]["N"]) * 1000 >= 1_234 + END_MARK_KEPT_MS
     assert END_MARK_KEPT_MS > RECLAIM_AFTER_MS
 
 
-def test_an_ended_stream_is_not_there_and_its_mark_names_it(world: World) -> None:
+def test_an_ended_stream_is_404_and_its_end_mark_names_the_incarnation(world: World) -> None:
     process, key = world.process(), a_key()
-    incarnation = process.create(key).known.record.incarnation
+    incarnation = process.create(key).head.record.incarnation
     delete(process.stores, key)
     assert load_stream(process.stores.table, key) is None
     item = process.stores.table.get(stream_key(key))

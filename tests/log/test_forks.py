@@ -21,7 +21,7 @@ from tidemark.protocol.fork import MAX_GENERATIONS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.delete import delete
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import read, read_on
 
 
@@ -96,7 +96,7 @@ def test_every_offset_of_a_fork_reads_on_across_its_lineage(world: World, start:
 def test_bytes_may_be_forked_anywhere(world: World, offset: int) -> None:
     process, source = source_of(world, b"abcd", b"ef", b"ghijk")
     fork = a_key()
-    assert process.fork(fork, source, offset).known.tail.offset == offset
+    assert process.fork(fork, source, offset).head.tail.offset == offset
     assert world.process().read_all(fork) == b"abcdefghijk"[:offset]
     with pytest.raises(Malformed, match="beyond the end"):
         read(world.process().stores, fork, offset + 1)
@@ -104,7 +104,7 @@ def test_bytes_may_be_forked_anywhere(world: World, offset: int) -> None:
 
 def test_json_is_forked_at_message_ends(world: World) -> None:
     process, source = source_of(world, b'[1,"two"]', b"3", content_type=JSON)
-    tail = load_known(process.stores, source).tail.offset
+    tail = load_head(process.stores, source).tail.offset
     accepted = {}
     for offset in range(tail + 1):
         try:
@@ -187,13 +187,13 @@ def test_expiry_is_inherited_unless_asked_for(
     process, source = world.process(), a_key()
     process.create(source, expiry=source_expiry)
     made = process.fork(a_key(), source, expiry=asked or NEVER)
-    assert made.known.record.expiry == (asked or source_expiry)
+    assert made.head.record.expiry == (asked or source_expiry)
 
 
 # --- made again -----------------------------------------------------------------------
 
 
-def test_the_same_fork_again(world: World) -> None:
+def test_the_same_fork_again_is_200(world: World) -> None:
     process, source = source_of(world, b"abc")
     fork = a_key()
     assert process.fork(fork, source, 1).is_new
@@ -214,7 +214,7 @@ def test_the_same_fork_again(world: World) -> None:
 # --- what goes wrong ------------------------------------------------------------------
 
 
-def test_refusals_leave_no_trace(world: World) -> None:
+def test_a_refused_fork_writes_nothing(world: World) -> None:
     process, source = source_of(world, b"abc")
     present = items_left(process)
     target = a_key("target")
@@ -231,10 +231,10 @@ def test_refusals_leave_no_trace(world: World) -> None:
     assert items_left(process) == present
     delete(process.stores, source)
     with pytest.raises(StreamNotFound):
-        load_known(process.stores, source)
+        load_head(process.stores, source)
 
 
-def test_generations_are_bounded(world: World) -> None:
+def test_a_fork_beyond_the_last_generation_is_refused(world: World) -> None:
     process, key = source_of(world, b"a")
     for _ in range(MAX_GENERATIONS):
         process.fork(fork := a_key(), key)
@@ -252,7 +252,7 @@ def test_a_deleted_source_lives_on_for_its_forks_alone(world: World) -> None:
     delete(process.stores, source)
     other = world.process()
     gone: list[Callable[[], object]] = [
-        lambda: load_known(other.stores, source),
+        lambda: load_head(other.stores, source),
         lambda: read(other.stores, source, 0),
         lambda: other.append(source, b"x"),
         lambda: delete(other.stores, source),
@@ -273,7 +273,7 @@ def test_a_deleted_source_lives_on_for_its_forks_alone(world: World) -> None:
     assert other.read_all(fork) == b"abc"
 
 
-def test_the_last_fork_takes_the_deleted_sources_along(world: World) -> None:
+def test_deleted_sources_are_removed_with_their_last_fork(world: World) -> None:
     process, first = source_of(world, b"a")
     process.fork(second := a_key(), first)
     process.fork(third := a_key(), second)
@@ -282,7 +282,7 @@ def test_the_last_fork_takes_the_deleted_sources_along(world: World) -> None:
     delete(process.stores, third)
     for key in (first, second, third):
         with pytest.raises(StreamNotFound):
-            load_known(process.stores, key)
+            load_head(process.stores, key)
         assert process.create(key).is_new
         delete(process.stores, key)
     world.clock.advance(2 * HOUR_MS)
@@ -318,4 +318,4 @@ def test_an_expired_fork_is_made_again_from_the_same_source(world: World) -> Non
     world.clock.advance(60_000)
     assert process.fork(fork, source, 2).is_new
     assert process.read_all(fork) == b"ab"
-    assert load_known(process.stores, source).record.references == 1
+    assert load_head(process.stores, source).record.references == 1

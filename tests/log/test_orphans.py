@@ -18,7 +18,7 @@ def blobs_of(process: Process) -> int:
     return int(answer["KeyCount"])
 
 
-def test_the_body_of_a_creation_that_was_refused(world: World) -> None:
+def test_the_body_of_a_refused_creation_is_removed(world: World) -> None:
     process, key = world.process(), a_key()
     process.create(key, content_type=JSON)
     with pytest.raises(Conflict):
@@ -29,7 +29,7 @@ def test_the_body_of_a_creation_that_was_refused(world: World) -> None:
     assert blobs_of(process) == 0
 
 
-def test_the_body_of_a_creation_that_succeeded(world: World) -> None:
+def test_the_body_of_a_successful_creation_stays(world: World) -> None:
     process, key = world.process(), a_key()
     process.create(key, body=BODY)
     world.clock.advance(2 * HOUR_MS)
@@ -37,12 +37,12 @@ def test_the_body_of_a_creation_that_succeeded(world: World) -> None:
     assert world.process().read_all(key) == BODY
 
 
-def test_the_bodies_of_a_deleted_stream(world: World) -> None:
+def test_the_bodies_of_a_deleted_stream_are_removed(world: World) -> None:
     """Those that lost a race and are in no batch, too."""
     process, rival, key = world.process(), world.process(), a_key()
     process.create(key, body=BODY)
     process.append(key, BODY)
-    process.stores.blobs.put(f"log/{process.create(key).known.record.incarnation}/lost", BODY)
+    process.stores.blobs.put(f"log/{process.create(key).head.record.incarnation}/lost", BODY)
     assert blobs_of(process) == 3
     delete(rival.stores, key)
     world.clock.advance(2 * HOUR_MS)

@@ -57,7 +57,7 @@ def test_json_is_read_from_message_ends_only(world: World) -> None:
 @pytest.mark.parametrize("start", [0, 1, 4, 5, 6])
 def test_pages_follow_on_each_other(world: World, limit: int, start: int) -> None:
     process, key = filled(world, b"abcd", b"ef", b"ghijkl")
-    record = process.create(key).known.record
+    record = process.create(key).head.record
     table = process.stores.table
     data, position, up_to_date = b"", start, False
     while not up_to_date:
@@ -112,7 +112,7 @@ def test_waiting_readers_see_what_comes_and_what_ends(world: World) -> None:
         read_on(process.stores, later)
 
 
-def test_an_append_between_two_looks_does_not_confuse_a_reader_at_the_tail(world: World) -> None:
+def test_an_append_between_two_queries_does_not_confuse_a_reader_at_the_tail(world: World) -> None:
     """The first query finds nothing behind the tail; by the time of the second, which asks
     for the batch before it, an append has landed exactly there."""
     writer, key = filled(world, b'"first"', content_type=JSON)
@@ -136,7 +136,7 @@ def test_an_append_between_two_looks_does_not_confuse_a_reader_at_the_tail(world
 
 def test_the_last_batch_is_read_without_its_bytes(world: World) -> None:
     process, key = filled(world, b"a", b"bcd")
-    record = process.create(key).known.record
+    record = process.create(key).head.record
     last = load_last(process.stores.table, log_pk(key, record.incarnation))
     assert last is not None
     assert (last.start, last.end, last.data) == (1, 4, None)

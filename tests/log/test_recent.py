@@ -17,7 +17,7 @@ def a_batch(start: int, size: int) -> Batch:
     return Batch(start, Tail(start + size), "id", 0, bytes(size), lengths=(size,))
 
 
-def test_a_chain_ends_at_the_first_gap() -> None:
+def test_a_chain_of_recent_batches_ends_at_the_first_gap() -> None:
     recent = RecentBatches(1_000_000)
     recent.keep("one", a_batch(0, 3), a_batch(3, 4), a_batch(8, 1))
     assert [batch.start for batch in recent.chain("one", 0, 100)] == [0, 3]

@@ -293,7 +293,7 @@ def test_a_batch_without_its_bytes_still_tells_where_messages_end(batch: Batch) 
 @pytest.mark.parametrize(
     ("length", "size"), [(0, 1), (1, 1), (127, 1), (128, 2), (16_383, 2), (16_384, 3), (4 * 2**20, 4)]
 )
-def test_lengths_are_short(length: int, size: int) -> None:
+def test_a_length_under_128_takes_one_byte(length: int, size: int) -> None:
     assert len(encode_lengths([length])) == size
 
 
@@ -366,7 +366,7 @@ def test_a_key_of_the_log_names_its_stream(key: StreamKey, incarnation: str, bat
     assert decode_batch_start(batch_sk(batch)) == batch.start
 
 
-def test_only_the_log_is_the_log() -> None:
+def test_only_batches_have_keys_of_a_log() -> None:
     due = Due(DueKind.EXPIRE, StreamKey("v1", "log/"), "x", 1)
     for key in (
         stream_key(due.key),

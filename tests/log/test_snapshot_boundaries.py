@@ -44,7 +44,7 @@ def test_boundaries_are_the_ends_of_messages(world: World) -> None:
         assert accepted(world.process(), key) == left, "trimming forgets no boundary"
 
 
-def test_boundaries_of_what_lies_in_s3(world: World) -> None:
+def test_a_batch_in_s3_has_the_boundaries_of_its_messages(world: World) -> None:
     process = world.process()
     key = key_in_new_bucket(process)
     large = b"x" * (INLINE_BYTES - 1)
@@ -75,7 +75,9 @@ def test_an_empty_stream_has_one_boundary(world: World) -> None:
 @pytest.mark.parametrize(
     ("offset", "expected"), [(4, RetentionGone), (5, RetentionGone), (99, OffsetBeyondTail), (7, Malformed)]
 )
-def test_the_order_of_refusals(world: World, offset: int, expected: type[ProtocolError]) -> None:
+def test_a_publish_is_refused_in_the_documented_order(
+    world: World, offset: int, expected: type[ProtocolError]
+) -> None:
     """5 is a message's end too, but lies below what is retained."""
     process = world.process()
     key = key_in_new_bucket(process)
@@ -97,7 +99,7 @@ def test_nothing_is_stored_for_a_publish_that_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("end", ["never", "deleted", "expired"])
-def test_a_stream_that_is_not_there(world: World, end: str) -> None:
+def test_a_snapshot_of_a_missing_stream_is_404(world: World, end: str) -> None:
     process = world.process()
     key = key_in_new_bucket(process)
     if end != "never":

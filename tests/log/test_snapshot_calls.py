@@ -34,7 +34,7 @@ def stream(world: World) -> tuple[Process, StreamKey]:
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_publish(stream: tuple[Process, StreamKey], warm: bool) -> None:
+def test_publish_costs(stream: tuple[Process, StreamKey], warm: bool) -> None:
     """Three, and the blob: also where there is one already, and however deep the offset lies."""
     process, key = stream
     if warm:
@@ -46,7 +46,7 @@ def test_publish(stream: tuple[Process, StreamKey], warm: bool) -> None:
         assert taken == {"GetItem": 1, "Query": 1, "PutObject": 1, "TransactWriteItems": 1}
 
 
-def test_read_snapshot(stream: tuple[Process, StreamKey]) -> None:
+def test_read_snapshot_costs(stream: tuple[Process, StreamKey]) -> None:
     """Two, and the blob."""
     process, key = stream
     publish(process, key, 100)
@@ -57,7 +57,7 @@ def test_read_snapshot(stream: tuple[Process, StreamKey]) -> None:
     assert process.calls.taken() == {"GetItem": 1, "Query": 1}
 
 
-def test_bootstrap(stream: tuple[Process, StreamKey]) -> None:
+def test_bootstrap_costs(stream: tuple[Process, StreamKey]) -> None:
     """The stream's item; then the blob and the pages at once."""
     process, key = stream
     bootstrap(process.stores, key)
@@ -68,7 +68,7 @@ def test_bootstrap(stream: tuple[Process, StreamKey]) -> None:
     assert process.calls.taken() == {"GetItem": 1, "Query": 1, "GetObject": 1}
 
 
-def test_bootstrap_of_what_lies_in_s3(world: World) -> None:
+def test_bootstrap_of_bodies_in_s3_costs(world: World) -> None:
     process = world.process()
     key = key_in_new_bucket(process)
     process.create(key)
@@ -82,7 +82,7 @@ def test_bootstrap_of_what_lies_in_s3(world: World) -> None:
 
 @pytest.mark.parametrize("streams", [3, 30])
 @pytest.mark.parametrize("content_type", [BYTES, JSON], ids=["bytes", "JSON"])
-def test_listing(world: World, streams: int, content_type: object) -> None:
+def test_listing_costs(world: World, streams: int, content_type: object) -> None:
     """The bucket, a page of items, and each listed stream's tail: the one that only shows that
     there is more costs none."""
     process = world.process()
@@ -98,7 +98,7 @@ def test_listing(world: World, streams: int, content_type: object) -> None:
     assert process.calls.taken() == {"GetItem": 1, "Query": 3}
 
 
-def test_buckets(world: World) -> None:
+def test_bucket_operations_cost(world: World) -> None:
     """However many streams there are: the item twice, and what is overdue in eight shards."""
     process = world.process()
     bucket = create_bucket(process.stores, "calls").bucket

@@ -24,7 +24,7 @@ from tidemark.protocol.errors import (
 from tidemark.protocol.expiry import Expiry
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.delete import delete
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.read_snapshot import delete_snapshot, latest_snapshot, read_snapshot
 
@@ -41,7 +41,7 @@ def test_a_snapshot_is_read_back(world: World) -> None:
         reading = read_snapshot(reader.stores, key, 5)
         assert (reading.data, reading.snapshot.content_type) == (b"\0\xff", content_type)
         assert latest_snapshot(reader.stores, key).offset == 5
-        assert load_known(reader.stores, key).record.snapshot == reading.snapshot
+        assert load_head(reader.stores, key).record.snapshot == reading.snapshot
         with pytest.raises(SnapshotNotFound):
             read_snapshot(reader.stores, key, 0)
 
@@ -177,7 +177,7 @@ def test_publishing_renews_a_sliding_expiry(world: World) -> None:
         world.clock.advance(9_000)
         use()
     world.clock.advance(9_000)
-    assert load_known(process.stores, key).tail.offset == 1
+    assert load_head(process.stores, key).tail.offset == 1
 
 
 def test_without_the_pointers_condition_a_lower_snapshot_would_win(

@@ -11,7 +11,7 @@ from tidemark.protocol.errors import Malformed, RetentionGone, SnapshotNotFound
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.delete import delete
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.read_snapshot import latest_snapshot
 
@@ -25,7 +25,7 @@ def test_every_lower_offset_is_gone(world: World, warm: bool, content_type: obje
     process.create(key, content_type=content_type)
     for number in (b"11", b"22", b"33"):
         process.append(key, number, content_type=content_type)
-    size = load_known(process.stores, key).tail.offset // 3
+    size = load_head(process.stores, key).tail.offset // 3
     assert process.read_all(key)
     publish(rival, key, 2 * size)
     for _ in range(2):

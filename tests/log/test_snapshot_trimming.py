@@ -14,7 +14,7 @@ from tidemark.service import publish_snapshot as publishing
 from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.delete import delete
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import read
 
 
@@ -51,7 +51,7 @@ def test_trimming_keeps_what_is_retained_and_the_last_batch(world: World) -> Non
     sweep(process.stores)
     assert batch_starts(process, key) == [len(large) + 4], "the tail's state lives in the last one"
     fresh = world.process()
-    assert load_known(fresh.stores, key).tail.offset == tail
+    assert load_head(fresh.stores, key).tail.offset == tail
     assert fresh.append(key, b"ef", claim=("p", 1, 0)).next_offset == tail, "still a duplicate"
     with pytest.raises(ProtocolError):
         fresh.append(key, b"gh", seq="a")

@@ -18,7 +18,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import delete
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import read, read_on
 
 SHORT, LONG = 10, 100_000
@@ -41,7 +41,7 @@ def grown(request: pytest.FixtureRequest, services: LocalServices) -> tuple[Worl
 def _grow(world: World, length: int) -> StreamKey:
     """Batches as appends would have left them, written past the service for speed."""
     process, key = world.process(), a_key(f"{length}-batches")
-    record = process.create(key).known.record
+    record = process.create(key).head.record
     for first in range(0, length, 25):
         items = []
         for index in range(first, min(first + 25, length)):
@@ -60,13 +60,13 @@ def history(grown: tuple[World, StreamKey]) -> tuple[Process, StreamKey]:
     return world.process(), key
 
 
-def test_cold_append(history: tuple[Process, StreamKey]) -> None:
+def test_a_cold_append_costs(history: tuple[Process, StreamKey]) -> None:
     process, key = history
     process.append(key, b"x")
     assert process.calls.taken() == {"GetItem": 1, "Query": 1, "PutItem": 1}
 
 
-def test_warm_append(history: tuple[Process, StreamKey]) -> None:
+def test_a_warm_append_costs_one_call(history: tuple[Process, StreamKey]) -> None:
     process, key = history
     process.append(key, b"x")
     process.calls.taken()
@@ -106,7 +106,7 @@ def test_catch_up_page_from_a_batch_start(history: tuple[Process, StreamKey]) ->
 
 def test_catch_up_at_the_tail_warm(history: tuple[Process, StreamKey]) -> None:
     process, key = history
-    tail = load_known(process.stores, key).tail.offset
+    tail = load_head(process.stores, key).tail.offset
     process.calls.taken()
     assert read(process.stores, key, tail).page.up_to_date
     assert process.calls.taken() == {"GetItem": 1, "Query": 1}
@@ -120,7 +120,7 @@ def test_catch_up_at_the_tail_cold(history: tuple[Process, StreamKey]) -> None:
     assert process.calls.taken() == {"GetItem": 1, "Query": 2}
 
 
-def test_now(history: tuple[Process, StreamKey]) -> None:
+def test_reading_from_now_costs(history: tuple[Process, StreamKey]) -> None:
     process, key = history
     read(process.stores, key, "now")
     assert process.calls.taken() == {"GetItem": 1, "Query": 1}
@@ -135,12 +135,12 @@ def test_another_look_at_the_tail_while_waiting(history: tuple[Process, StreamKe
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_head(history: tuple[Process, StreamKey], warm: bool) -> None:
+def test_metadata_costs(history: tuple[Process, StreamKey], warm: bool) -> None:
     process, key = history
     if warm:
         process.append(key, b"x")
         process.calls.taken()
-    load_known(process.stores, key)
+    load_head(process.stores, key)
     assert process.calls.taken() == {"GetItem": 1, "Query": 1}
 
 
@@ -176,7 +176,7 @@ def test_a_refusal_is_decided_on_fresh_state(world: World) -> None:
     assert process.calls.taken() == {"GetItem": 1, "Query": 1}
 
 
-def test_create(world: World) -> None:
+def test_create_costs(world: World) -> None:
     process = world.process()
     process.create(a_key())
     assert process.calls.taken() == {"PutItem": 1}
@@ -186,14 +186,14 @@ def test_create(world: World) -> None:
     assert process.calls.taken() == {"TransactWriteItems": 1}
 
 
-def test_create_with_a_large_body(world: World) -> None:
+def test_create_with_a_large_body_costs(world: World) -> None:
     """A note to look for the blob, in case the stream never comes to be; the blob; the stream."""
     process = world.process()
     process.create(a_key(), body=bytes(INLINE_BYTES + 1))
     assert process.calls.taken() == {"PutItem": 1, "PutObject": 1, "TransactWriteItems": 1}
 
 
-def test_create_again(world: World) -> None:
+def test_creating_an_existing_stream_costs(world: World) -> None:
     process, key = world.process(), a_key()
     process.create(key, content_type=JSON)
     process.calls.taken()
@@ -201,7 +201,7 @@ def test_create_again(world: World) -> None:
     assert process.calls.taken() == {"PutItem": 1, "Query": 1}
 
 
-def test_delete(world: World) -> None:
+def test_delete_costs(world: World) -> None:
     process, key = world.process(), a_key()
     process.create(key, body=b"x")
     process.calls.taken()
@@ -271,4 +271,4 @@ def _tail(process: Process, key: StreamKey) -> int:
     """The tail as another process sees it, so that this one stays cold."""
     name = process.stores.table._name
     other = World(name, name).process(clock=process.stores.clock_ms)
-    return load_known(other.stores, key).tail.offset
+    return load_head(other.stores, key).tail.offset

@@ -26,7 +26,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket, describe_bucket
 from tidemark.service.delete import delete
 from tidemark.service.list_streams import list_streams
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 
 LARGE = b"x" * 70_000
 
@@ -103,7 +103,7 @@ def test_everything_is_there_as_it_was(old: World, new: World, capsys: pytest.Ca
     assert all_ids(after, "agents") == ["run"]
     assert list(all_waiters(after.stores.table)) == []
     for key in expected:
-        assert load_known(after.stores, key) == load_known(before_it.stores, key)
+        assert load_head(after.stores, key) == load_head(before_it.stores, key)
 
 
 def all_ids(process: Process, bucket: str) -> list[str]:

@@ -18,7 +18,7 @@ from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 
 NAMES = ("a", "b", "c", "d", "e")
 
@@ -130,7 +130,7 @@ class Forks(RuleBasedStateMachine):
         for name, key in self.keys.items():
             model = self.models.get(name)
             try:
-                record = load_known(reader.stores, key).record
+                record = load_head(reader.stores, key).record
             except ProtocolError as refusal:
                 assert refusal.status == self.status(name)
                 continue

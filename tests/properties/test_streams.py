@@ -25,7 +25,7 @@ from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import Expiry
 from tidemark.service.delete import delete
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import read
 
 NAMES = ("red", "green")
@@ -174,7 +174,7 @@ class Streams(RuleBasedStateMachine):
             model._accept(body, closed, None, None)
             self.touch(model)
             self.models[name] = model
-        assert made.known.tail.offset == len(self.models[name].data)
+        assert made.head.tail.offset == len(self.models[name].data)
 
     @rule(
         name=names,
@@ -248,7 +248,7 @@ class Streams(RuleBasedStateMachine):
     def head(self, name: str, process: int) -> None:
         model = self.alive(name)
         try:
-            known = load_known(self.processes[process].stores, self.keys[name])
+            known = load_head(self.processes[process].stores, self.keys[name])
         except ProtocolError as refusal:
             assert (refusal.status, model) == (404, None)
             return

@@ -10,7 +10,7 @@ import pytest
 
 from tests.histories.workload import WEIGHTS
 from tests.simulation.run import run_seed
-from tidemark.janitor import sweep as janitor
+from tidemark.janitor import reclaim as janitor
 from tidemark.log import append as log_append
 from tidemark.log import lifecycle, tails
 from tidemark.log import read as log_read

@@ -18,7 +18,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import delete_bucket, describe_bucket
 from tidemark.service.delete import delete
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import read
 
 
@@ -83,7 +83,7 @@ def test_a_stream_that_was_forked_and_deleted_meanwhile_is_gone_and_not_unknown(
 
     before_call(reader, "Query", 1, fork_and_delete)
     with pytest.raises(StreamGone):
-        load_known(reader.stores, key)
+        load_head(reader.stores, key)
 
 
 class HeldBack:
@@ -162,4 +162,4 @@ def test_a_creation_that_lost_a_race_is_not_carried_out_after_the_winner_is_dele
     delete(rival.stores, key)
     held.arrive()
     with pytest.raises(StreamNotFound):
-        load_known(world.process().stores, key)
+        load_head(world.process().stores, key)

@@ -135,7 +135,7 @@ def test_a_missing_batch_is_data_loss_or_is_skipped(
     """As when DynamoDB's own expiry took it; each task sees it for its own part."""
     filled(world, name, b"abcd", b"ef", b"ghij", b"kl")
     process = world.process()
-    record = process.create(key(name)).known.record
+    record = process.create(key(name)).head.record
     starts = [0, 4, 6, 10]
     origin = table_options(world)
     loud = parse_read_options(origin | {"subscribe": name, "bytesPerPartition": part_bytes}, streaming=False)

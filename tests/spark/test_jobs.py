@@ -79,7 +79,7 @@ def test_archive_from_an_export(
     process = world.process()
     items: list[Any] = []
     for stream in (name, f"{name}-b"):
-        record = process.create(key(stream), content_type=JSON if stream == name else BYTES).known.record
+        record = process.create(key(stream), content_type=JSON if stream == name else BYTES).head.record
         from tidemark.log.schema import encode_stream, log_pk
 
         items.append(encode_stream(record))

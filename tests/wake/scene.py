@@ -68,7 +68,7 @@ class Scene:
         self.wake = Wake(self.reader.stores.table, self.queues, self.clock, self.receive_seconds)
         self.backend = self.make(self.reader.stores, self.settings, self.wake)
         self.app = create_app(self.backend)
-        self.record = self.writer.create(self.key, content_type=self.content_type).known.record
+        self.record = self.writer.create(self.key, content_type=self.content_type).head.record
         self.reader.calls.taken()
 
     @property

@@ -127,7 +127,7 @@ def _read_and_append(world: World, order: str, receive_seconds: int) -> TurnedQu
     key = a_key("order")
     reader, trigger = world.process(), world.process()
     # The writer knows the tail, as if it had created the stream itself.
-    known = world.process().create(key).known
+    known = world.process().create(key).head
     trigger.stores.tails.learn(known)
     _take_turns(reader.dynamodb, turns, "R")
     _take_turns(trigger.dynamodb, turns, "T")

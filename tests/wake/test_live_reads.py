@@ -230,7 +230,7 @@ def test_a_reader_does_not_end_a_stream_that_others_renew(world: World) -> None:
         scene.key = a_key("renewed")
         scene.record = scene.writer.create(
             scene.key, content_type=TEXT, expiry=Expiry(ttl_seconds=30)
-        ).known.record
+        ).head.record
         async with scene.reading("long-poll") as exchange:
             for _ in range(3):
                 world.clock.advance(20_000)

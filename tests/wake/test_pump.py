@@ -98,7 +98,7 @@ def test_the_functions_event_is_awss(function: Function, world: World, process: 
     """Every field, as Lambda sends it: the handler must not see a difference."""
     with recording(function, world) as recorder:
         key = a_key()
-        record = process.create(key).known.record
+        record = process.create(key).head.record
         process.append(key, b"x")
         until(lambda: recorder.calls)
         [[event]] = recorder.calls
@@ -122,7 +122,7 @@ def test_only_what_the_template_lets_through_arrives(
 ) -> None:
     with recording(function, world) as recorder:
         key = a_key()
-        record = process.create(key).known.record  # A stream item: filtered out.
+        record = process.create(key).head.record  # A stream item: filtered out.
         for _ in range(5):
             process.append(key, b"x")
         pk = log_pk(key, record.incarnation)
@@ -135,7 +135,7 @@ def test_batches_are_no_larger_than_the_template_says(
 ) -> None:
     with recording(function, world, batch_size=7) as recorder:
         key = a_key()
-        pk = log_pk(key, process.create(key).known.record.incarnation)
+        pk = log_pk(key, process.create(key).head.record.incarnation)
         for _ in range(40):
             process.append(key, b"x")
         until(lambda: len(recorder.keys(pk)) == 40)
@@ -148,7 +148,7 @@ def test_batches_follow_each_other_without_a_pause(
     """The environment that has just answered may not have been put back when the next batch comes."""
     with recording(function, world, batch_size=1) as recorder:
         key = a_key()
-        pk = log_pk(key, process.create(key).known.record.incarnation)
+        pk = log_pk(key, process.create(key).head.record.incarnation)
         for _ in range(300):
             process.append(key, b"x")
         until(lambda: len(recorder.keys(pk)) >= 300)
@@ -173,7 +173,7 @@ def test_nothing_ends_the_pump(
 
         monkeypatch.setattr(Environments, "invoke", failing)
         key = a_key()
-        pk = log_pk(key, process.create(key).known.record.incarnation)
+        pk = log_pk(key, process.create(key).head.record.incarnation)
         until(lambda: process.append(key, b"x").next_offset and recorder.keys(pk))
 
 
@@ -183,7 +183,7 @@ def test_what_failed_comes_again_with_all_that_followed(
     """Lambda goes on from the lowest number that is reported."""
     with recording(function, world) as recorder:
         key = a_key()
-        pk = log_pk(key, process.create(key).known.record.incarnation)
+        pk = log_pk(key, process.create(key).head.record.incarnation)
         unknown = {"batchItemFailures": [{"itemIdentifier": "unknown"}]}
         recorder.outcomes.extend([RuntimeError("crash"), unknown])
         process.append(key, b"x")
@@ -207,7 +207,7 @@ def test_what_never_succeeds_is_given_up(
     """A poisoned record must not stop the stream."""
     with recording(function, world, retries=2) as recorder:
         key = a_key()
-        pk = log_pk(key, process.create(key).known.record.incarnation)
+        pk = log_pk(key, process.create(key).head.record.incarnation)
         recorder.outcomes.extend([RuntimeError("crash")] * 3)
         process.append(key, b"x")
         until(lambda: len(recorder.keys(pk)) == 3)
@@ -233,7 +233,7 @@ def test_unwanted_it_rests_and_then_says_where_it_begins(
         recorder.wanted.clear()
         until(lambda: _is_still(reads))
         key = a_key()
-        pk = log_pk(key, process.create(key).known.record.incarnation)
+        pk = log_pk(key, process.create(key).head.record.incarnation)
         process.append(key, b"unheard")
         recorder.positioned.clear()
         recorder.wanted.set()
@@ -269,7 +269,7 @@ def test_a_stream_that_cannot_be_read_is_tried_again(
         monkeypatch.setattr(StreamRecords, "read", read)
         assert recorder.positioned.wait(PATIENCE_SECONDS)
         key = a_key()
-        pk = log_pk(key, process.create(key).known.record.incarnation)
+        pk = log_pk(key, process.create(key).head.record.incarnation)
         process.append(key, b"x")
         until(lambda: recorder.keys(pk))
     assert "cannot be read" in capsys.readouterr().err

@@ -92,7 +92,7 @@ def to_latest_snapshot(request: Request, snapshot: Snapshot) -> Response:
 
 def snapshot(reading: SnapshotReading) -> Response:
     """A redirect carries the same headers: what it leads to knows nothing of streams."""
-    found, tail = reading.snapshot, reading.known.tail
+    found, tail = reading.snapshot, reading.head.tail
     headers = _NOT_CACHED | _snapshot_offset(found) | {"Stream-Next-Offset": render_offset(found.offset)}
     if tail.offset == found.offset:
         headers["Stream-Up-To-Date"] = "true"

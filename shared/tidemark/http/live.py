@@ -28,7 +28,7 @@ from tidemark.protocol.sse import (
     text_end,
 )
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import SMALL_PAGE_BYTES, Reading, read, read_on
 from tidemark.service.stores import Stores
 from tidemark.wake.hub import Bell
@@ -167,7 +167,7 @@ def _check_expiry(stores: Stores, seen: Reading) -> Reading:
     record = seen.record
     if not is_expired(record.expiry, record.used_ms, stores.clock_ms()):
         return seen
-    known = load_known(stores, record.key)
+    known = load_head(stores, record.key)
     if known.record.incarnation != record.incarnation:
         raise StreamNotFound
     return replace(seen, record=replace(record, touched_ms=known.touched_ms))

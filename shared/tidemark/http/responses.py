@@ -21,7 +21,7 @@ from tidemark.service.read import Reading
 
 def created(request: Request, made: Created) -> Response:
     """201 for a new stream, 200 for one that is there as asked for (§5.1)."""
-    known = made.known
+    known = made.head
     headers = {
         "Content-Type": known.record.content_type.served,
         "Stream-Next-Offset": render_offset(known.tail.offset),

@@ -28,7 +28,7 @@ from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.create import create
 from tidemark.service.delete import delete
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.read import read
 
 
@@ -71,7 +71,7 @@ async def delete_stream(request: Request) -> Response:
 async def stream_metadata(request: Request) -> Response:
     """§5.5."""
     backend, key = backend_of(request), parse_stream(request)
-    return responses.metadata(await backend.run(lambda: load_known(backend.stores, key)))
+    return responses.metadata(await backend.run(lambda: load_head(backend.stores, key)))
 
 
 async def read_stream(request: Request) -> Response:

@@ -1,8 +1,8 @@
-"""What processes that ended without a word leave behind: their queues, and lapsed waiters."""
+"""What crashed processes leave behind: their queues, and lapsed waiters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -30,8 +30,8 @@ def sweep_wake(
     table: Table, queues: Queues, now_ms: int, has_time_left: Callable[[], bool] = lambda: True
 ) -> WakeSwept:
     """A queue that no living registration names is an orphan, once it is old enough to have
-    had one. Its process, should it only have slept, makes another. Safe to repeat, and to
-    stop anywhere. Raises Busy, OutcomeUnknown, QueueUnavailable."""
+    had one. If its process was only suspended, it makes another one. Safe to repeat, and to stop
+    anywhere. Raises Busy, OutcomeUnknown, QueueUnavailable."""
     swept = WakeSwept()
     in_use: set[str] = set()
     for waiter in all_waiters(table):
@@ -43,16 +43,12 @@ def sweep_wake(
     for url in queues.all():
         if not has_time_left():
             break
-        if _is_orphan(queues, url, in_use, now_ms):
+        made_ms = queues.made_ms(url)
+        if made_ms is not None and now_ms - made_ms >= ORPHAN_MS and _name(url) not in in_use:
             with suppress(QueueGone):
                 queues.delete(url)
                 swept.queues += 1
     return swept
-
-
-def _is_orphan(queues: Queues, url: str, in_use: Collection[str], now_ms: int) -> bool:
-    made_ms = queues.made_ms(url)
-    return made_ms is not None and now_ms - made_ms >= ORPHAN_MS and _name(url) not in in_use
 
 
 def _name(url: str) -> str:

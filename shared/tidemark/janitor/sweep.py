@@ -6,16 +6,16 @@ anywhere: what is left is still due the next time.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
-from tidemark.blobs.store import log_prefix, snapshot_prefix
+from tidemark.janitor.reclaim import reclaim
 from tidemark.janitor.trim import remove_unused, trim
 from tidemark.log.append import TailMoved
+from tidemark.log.due import due_entries, schedule, settle
 from tidemark.log.lifecycle import StreamChanged, load_stream
 from tidemark.log.read import load_last
-from tidemark.log.reclaim import due_entries, remove_log, schedule, settle
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import log_pk
 from tidemark.protocol.expiry import deadline_ms
@@ -23,8 +23,6 @@ from tidemark.service.delete import end
 from tidemark.service.load import head_from
 from tidemark.service.release import release
 from tidemark.service.stores import Stores
-
-_log = logging.getLogger("tidemark")
 
 
 @dataclass(slots=True)
@@ -40,61 +38,78 @@ class Swept:
     orphans: int = 0
 
 
+@dataclass(slots=True)
+class Sweep:
+    """A run under way: what it works on, how long it may go on, and what it has done."""
+
+    stores: Stores
+    has_time_left: Callable[[], bool]
+    swept: Swept
+
+
 def sweep(stores: Stores, has_time_left: Callable[[], bool] = lambda: True) -> Swept:
     """One run over all that is due, until `has_time_left` says that time is short."""
-    swept = Swept()
+    run = Sweep(stores, has_time_left, Swept())
     for due in due_entries(stores.table, stores.clock_ms()):
         if not has_time_left():
             break
-        if due.kind is DueKind.RECLAIM:
-            swept.reclaimed += _reclaim(stores, due)
-        elif due.kind is DueKind.TRIM:
-            swept.trimmed += trim(stores, due, has_time_left)
-        elif due.kind in {DueKind.UPLOAD, DueKind.ORPHAN, DueKind.REMOVE}:
-            removed = remove_unused(stores, due)
-            swept.orphans += removed and due.blob is None
-            swept.lapsed += removed and due.blob is not None
-        elif due.kind is DueKind.SETTLED:
-            settle(stores.table, due)
-        elif due.kind is DueKind.RELEASE:
-            swept.released += release(stores, due)
-        else:
-            _expire(stores, due, swept)
-    return swept
+        STEPS[due.kind](run, due)
+    return run.swept
 
 
-def _reclaim(stores: Stores, due: Due) -> bool:
-    """Whether there was a log that had ended. One that goes on is nobody's to remove, whatever its
-    entry says."""
-    if not remove_log(stores.table, due):
-        _log.error("%s is not reclaimed: its log has no tombstone", due.key)
-        return False
-    stores.blobs.delete_prefix(log_prefix(due.incarnation))
-    stores.blobs.delete_prefix(snapshot_prefix(due.incarnation))
-    settle(stores.table, due)
-    return True
-
-
-def _expire(stores: Stores, due: Due, swept: Swept) -> None:
+def expire_stream(run: Sweep, due: Due) -> None:
     """End the stream, or look again when its window, renewed meanwhile, is over."""
+    stores = run.stores
     now_ms = stores.clock_ms()
     record = load_stream(stores.table, due.key)
     if record is not None and record.incarnation == due.incarnation and not record.deleted:
         last = load_last(stores.table, log_pk(record.key, record.incarnation))
-        known = head_from(record, last, now_ms)
-        if not known.is_expired(now_ms):
-            _postpone(stores, due, deadline_ms(record.expiry, known.touched_ms))
-            swept.postponed += 1
+        head = head_from(record, last, now_ms)
+        if not head.is_expired(now_ms):
+            deadline = deadline_ms(record.expiry, head.touched_ms)
+            assert deadline is not None, "only a stream that can expire is due"
+            schedule(stores.table, replace(due, due_ms=deadline))
+            settle(stores.table, due)
+            run.swept.postponed += 1
             return
         try:
-            end(stores, known, stores.new_id())
+            end(stores, head, stores.new_id())
         except (TailMoved, StreamChanged):
             return  # Something came first; the entry is still due.
-        swept.expired += 1
+        run.swept.expired += 1
     settle(stores.table, due)
 
 
-def _postpone(stores: Stores, due: Due, deadline: int | None) -> None:
-    assert deadline is not None, "only a stream that can expire is due"
-    schedule(stores.table, Due(due.kind, due.key, due.incarnation, deadline))
-    settle(stores.table, due)
+def reclaim_log(run: Sweep, due: Due) -> None:
+    run.swept.reclaimed += reclaim(run.stores, due)
+
+
+def trim_log(run: Sweep, due: Due) -> None:
+    run.swept.trimmed += trim(run.stores, due, run.has_time_left)
+
+
+def remove_unused_blob(run: Sweep, due: Due) -> None:
+    """An upload names its blob; the body of a stream that never came to be lies under its incarnation."""
+    removed = remove_unused(run.stores, due)
+    run.swept.orphans += removed and due.blob is None
+    run.swept.lapsed += removed and due.blob is not None
+
+
+def release_source(run: Sweep, due: Due) -> None:
+    run.swept.released += release(run.stores, due)
+
+
+def forget_settled(run: Sweep, due: Due) -> None:
+    settle(run.stores.table, due)
+
+
+STEPS: Final[dict[DueKind, Callable[[Sweep, Due], None]]] = {
+    DueKind.EXPIRE: expire_stream,
+    DueKind.RECLAIM: reclaim_log,
+    DueKind.TRIM: trim_log,
+    DueKind.UPLOAD: remove_unused_blob,
+    DueKind.ORPHAN: remove_unused_blob,
+    DueKind.REMOVE: remove_unused_blob,
+    DueKind.RELEASE: release_source,
+    DueKind.SETTLED: forget_settled,
+}

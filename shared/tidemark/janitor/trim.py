@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tidemark.blobs.store import bootstrap_blob_key, log_prefix
+from tidemark.log.due import claim, schedule, settle
 from tidemark.log.lifecycle import load_stream
-from tidemark.log.reclaim import claim, schedule, settle
-from tidemark.log.records import Due, DueKind, StreamRecord
-from tidemark.log.schema import log_pk
+from tidemark.log.records import Due, DueKind
+from tidemark.log.schema import BLOB, PK, SK, log_pk
 from tidemark.log.snapshots import batches_below
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.service.stores import Stores
@@ -38,28 +38,25 @@ def trim(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
                 "%s is not trimmed below %d: it is retained from %d on", due.key, due.offset, record.retained
             )
             return False
-        if due.offset and not _trim_log(stores, record, due.offset, has_time_left):
+        if due.offset and not trim_batches(stores, due, has_time_left):
             return False
-        if due.blob is not None and not _is_visible(record, due.blob):
+        if due.blob is not None and not record.shows(due.blob):
             stores.blobs.delete(due.blob, bootstrap_blob_key(due.blob))
     settle(stores.table, due)
     return True
 
 
-def _trim_log(stores: Stores, record: StreamRecord, offset: int, has_time_left: Callable[[], bool]) -> bool:
-    """A batch goes after its blob, so that a run that stops in between finds both again."""
-    for items in batches_below(stores.table, log_pk(record.key, record.incarnation), offset):
+def trim_batches(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
+    """Whether there was time for all. A batch goes after its blob, so that a run that stops in between
+    finds both again."""
+    for items in batches_below(stores.table, log_pk(due.key, due.incarnation), due.offset):
         if not has_time_left():
             return False
-        blobs = [item["s"]["S"] for item in items if "s" in item]
+        blobs = [item[BLOB]["S"] for item in items if BLOB in item]
         if blobs:
             stores.blobs.delete(*blobs)
-        stores.table.delete_many([{"pk": item["pk"], "sk": item["sk"]} for item in items])
+        stores.table.delete_many([{PK: item[PK], SK: item[SK]} for item in items])
     return True
-
-
-def _is_visible(record: StreamRecord, blob: str) -> bool:
-    return record.snapshot is not None and record.snapshot.blob == blob
 
 
 def remove_unused(stores: Stores, due: Due) -> bool:
@@ -67,15 +64,15 @@ def remove_unused(stores: Stores, due: Due) -> bool:
     Whether it was removed.
 
     The entry is claimed first: from then on the publish or the creation that is still under way is
-    refused. That is what proves that nobody uses it, and not that nobody is seen to use it now. A
-    run that stops in between finds its claim again.
+    refused. The claim proves that nobody will use the blob; a look at the stream alone would only
+    show that nobody uses it now. A run that stops in between finds its claim again.
     """
     record = load_stream(stores.table, due.key)
     is_used = record is not None and record.incarnation == due.incarnation
     if is_used and due.blob is not None:
         # A fork may have inherited it: what such a stream has in S3 goes when its log is reclaimed.
         assert record is not None
-        is_used = _is_visible(record, due.blob) or record.references > 0
+        is_used = record.shows(due.blob) or record.references > 0
     is_claimed = due.kind is DueKind.REMOVE or (not is_used and claim(stores.table, due))
     if is_claimed and not is_used:
         if due.blob is None:

@@ -1,17 +1,17 @@
-"""Writing to the log: one conditional write takes the place at the tail."""
+"""Writing to the log: one conditional write takes the key at the tail."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from tidemark.log.records import Batch, StreamRecord
-from tidemark.log.schema import decode_state, encode_batch, encode_producer, log_pk
-from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, TransactionRefused, Write
+from tidemark.log.schema import EPOCH, SEQUENCE, decode_state, encode_batch, encode_producer, log_pk
+from tidemark.log.table import ABSENT, IF_ABSENT, Condition, ConditionFailed, Table, TransactionRefused, Write
 from tidemark.protocol.producer import ProducerState
 
 
 class TailMoved(Exception):
-    """Somebody else's batch took the place; `winner` carries the state to decide on next."""
+    """Another writer's batch has the key; `winner` carries the state to decide on next."""
 
     def __init__(self, winner: Batch) -> None:
         super().__init__(f"the tail has moved to {winner.end}")
@@ -26,8 +26,8 @@ def put_batch(
     Producers that the batch no longer carries go to their own items in the same
     transaction, so that their state is always in exactly one place.
 
-    A write whose reply was lost is sent again and then meets itself: it is recognised by
-    the append id, and has landed.
+    A write whose reply was lost is sent again, and then finds its own item: the append id tells
+    that it has landed.
     """
     item = batch_item(record, batch)
     try:
@@ -46,7 +46,7 @@ def put_producer(incarnation: str, state: ProducerState) -> Write:
     """Part of a transaction. A producer's epoch and sequence only ever rise, so a write that lands
     late finds that its own state is no longer ahead, and changes nothing."""
     is_ahead = Condition(
-        "attribute_not_exists(sk) OR ep < :epoch OR (ep = :epoch AND sq < :seq)",
+        f"{ABSENT} OR {EPOCH} < :epoch OR ({EPOCH} = :epoch AND {SEQUENCE} < :seq)",
         {":epoch": {"N": str(state.epoch)}, ":seq": {"N": str(state.seq)}},
     )
     return Write(encode_producer(incarnation, state), condition=is_ahead)

@@ -1,6 +1,6 @@
 """Buckets in the table: an item with a count, in one partition with the streams.
 
-The count changes in the very transaction that makes or ends a stream, so it is right after
+The count changes in the transaction that creates or ends a stream, so it is right after
 any crash, and a bucket that is deleted while it is zero has nothing in it.
 """
 
@@ -10,6 +10,9 @@ from typing import Final
 
 from tidemark.log.records import BucketRecord, EndMark, StreamRecord
 from tidemark.log.schema import (
+    CREATED_MS,
+    SK,
+    STREAM_COUNT,
     bucket_key,
     bucket_pk,
     decode_bucket,
@@ -33,7 +36,7 @@ from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFoun
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 
 #: An end mark counts nothing.
-_IF_THERE: Final = Condition("attribute_exists(n)")
+_IF_THERE: Final = Condition(f"attribute_exists({STREAM_COUNT})")
 #: The first character of a sort key: what begins with a key and goes on sorts behind it.
 _NEXT: Final = "\x00"
 #: As many as fit an id: no id with the same beginning sorts behind that many.
@@ -41,8 +44,8 @@ _LAST: Final = LAST_CHARACTER * (MAX_KEY_BYTES // len(LAST_CHARACTER.encode()) +
 
 
 class BucketChangedLater(Exception):
-    """The bucket was created or deleted at `changed_ms`, and the change that was to be made is not
-    later: date a new one later."""
+    """The bucket was created or deleted at `changed_ms`, and the refused change is not dated later: date a
+    new one later."""
 
     def __init__(self, changed_ms: int) -> None:
         super().__init__(f"the bucket has changed at {changed_ms}")
@@ -50,8 +53,8 @@ class BucketChangedLater(Exception):
 
 
 def create_bucket(table: Table, record: BucketRecord) -> None:
-    """Raises BucketExists, BucketChangedLater, OutcomeUnknown. A creation whose reply was lost meets
-    itself, and has landed."""
+    """Raises BucketExists, BucketChangedLater, OutcomeUnknown. A creation whose reply was lost finds
+    its own item, and has landed."""
     try:
         table.put(encode_bucket(record), if_never_or_ended_before(record.created_ms))
     except ConditionFailed as refused:
@@ -79,10 +82,11 @@ def load_bucket(table: Table, bucket: str) -> BucketRecord:
 
 def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
     """Put `mark` in the place of an empty bucket that was created before. Raises BucketNotEmpty,
-    BucketNotFound, BucketChangedLater, OutcomeUnknown. A deletion whose reply was lost meets its mark."""
+    BucketNotFound, BucketChangedLater, OutcomeUnknown. A deletion whose reply was lost finds its mark."""
     values = {":none": {"N": "0"}, ":ended": {"N": str(mark.ended_ms)}}
+    empty_and_older = Condition(f"{STREAM_COUNT} = :none AND {CREATED_MS} < :ended", values)
     try:
-        table.put(encode_end_mark(bucket_key(bucket), mark), Condition("n = :none AND cr < :ended", values))
+        table.put(encode_end_mark(bucket_key(bucket), mark), empty_and_older)
     except ConditionFailed as refused:
         existing = refused.existing
         if existing is None:
@@ -100,11 +104,11 @@ def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
 
 
 def count_streams(bucket: str, change: int) -> list[Write]:
-    """Part of the transaction that makes or ends a stream: refused where the bucket is not
-    there. The plain surface has no bucket, and counts nothing."""
+    """Part of the transaction that creates or ends a stream: refused where there is no such bucket.
+    The plain surface has no bucket, and counts nothing."""
     if bucket == PLAIN_BUCKET:
         return []
-    update = Update(bucket_key(bucket), "ADD n :change", {":change": {"N": str(change)}})
+    update = Update(bucket_key(bucket), f"ADD {STREAM_COUNT} :change", {":change": {"N": str(change)}})
     return [Write(update=update, condition=_IF_THERE)]
 
 
@@ -118,12 +122,12 @@ def list_records(
     records: list[StreamRecord] = []
     at_least, more = stream_sk(first), True
     while more and len(records) <= limit:
-        # One more than asked for: the first may be the one that is to be left out.
+        # One more than `limit`: the first may be `after` itself, which is left out.
         items, more = table.query(
             bucket_pk(bucket), at_least=at_least, at_most=stream_sk(last), limit=limit + 1
         )
         found = (decode_stream(item) for item in items if not is_end_mark(item))
         records += [record for record in found if record.key.stream_id != after]
         if items:
-            at_least = items[-1]["sk"]["S"] + _NEXT
+            at_least = items[-1][SK]["S"] + _NEXT
     return records[:limit], more or len(records) > limit

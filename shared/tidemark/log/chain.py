@@ -75,15 +75,15 @@ def _ignore_gap(_begin: int, _end: int) -> None:
 
 class ChainWalk(Generic[LinkT]):
     """The batches of `spans` from `start` on, in order, and before them the one that `start` lies
-    in. Where no batch begins at `start`, the batch before it is given out even if it ends there:
-    it vouches for the offset.
+    in. Where no batch begins at `start`, the batch before it is yielded even if it ends there: it proves
+    that the offset is in the stream.
 
     A query is made only when the batches found so far are used up, and a batch is decoded only
     when it is its turn: a reader that has enough stops, and pays for no more.
 
     `known(span, begin)` are batches that need no query. `until` bounds the walk: batches that
     begin there or later are left out. `max_queries` is the most for one span; then the walk ends,
-    and `at_tail` says that it is not at the tail. `on_gap` is told the bounds of what is missing.
+    and `at_tail` says that it is not at the tail. `on_gap` gets the bounds of what is missing.
     """
 
     def __init__(
@@ -108,14 +108,14 @@ class ChainWalk(Generic[LinkT]):
         self._looks_back = looks_back
         self._max_queries = max_queries
         self._on_gap = on_gap
-        #: Items of the last query that were not given out yet, and whether there are more in the table.
+        #: Items of the last query that were not yielded yet, and whether there are more in the table.
         self._left, self._has_more = 0, True
-        #: The span of the batch that was given out last.
+        #: The span of the batch that was yielded last.
         self.span = spans[0]
 
     @property
     def at_tail(self) -> bool:
-        """Whether nothing followed the batch that was given out last."""
+        """Whether nothing followed the batch that was yielded last."""
         return self.span.end is None and not self._has_more and self._left == 0
 
     @property
@@ -129,7 +129,7 @@ class ChainWalk(Generic[LinkT]):
             self.span = span
             begin = max(self._start, span.begin)
             stop = min((end for end in (span.end, self._until) if end is not None), default=None)
-            # A batch may reach beyond the span that ends in it.
+            # A batch may reach beyond the end of its span.
             reached = min(reached, begin)
             page: Iterable[LinkT] = self._known(span, begin)
             last: LinkT | None = None
@@ -171,8 +171,8 @@ class ChainWalk(Generic[LinkT]):
 
 
 def cut_batch(batch: Batch, end: int | None) -> Batch:
-    """What a fork inherits of a batch: it may leave its source in the middle, and it never
-    inherits what the source's writers were up to, nor that the source was closed."""
+    """What a fork inherits of a batch. The fork may begin in the middle of it; it never inherits the
+    state of the source's writers, nor that the source was closed."""
     if end is None:
         return batch
     cut_end = min(batch.end, end)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidemark.log.append import TailMoved, batch_item, check_landed
 from tidemark.log.buckets import count_streams
-from tidemark.log.reclaim import settle_for_good
+from tidemark.log.due import settle_for_good
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.references import add_reference, end_mark, if_unreferenced, mark_deleted
 from tidemark.log.schema import (
@@ -55,7 +55,7 @@ class StreamEndedLater(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """A stream to be made: its item, its first batch if it begins with content or closed, and the
+    """A stream to be created: its item, its first batch if it begins with content or closed, and the
     janitor's entry for a body that was put into S3 before."""
 
     record: StreamRecord
@@ -111,9 +111,9 @@ def _creation_extras(creation: Creation) -> list[Write]:
 
 
 def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, maybe_landed: bool) -> None:
-    """Who is in the way of a creation? It may be the creation itself, whose reply was lost, or the
-    end mark of what it made. Where it may have landed and another stream came after it, nobody can
-    tell any more: the answer is then that the outcome is unknown."""
+    """What a refused creation found. It may be the very stream that it made, where the reply was lost, or
+    that stream's end mark. Raises StreamExists or StreamEndedLater for another stream; OutcomeUnknown
+    where the creation may have landed before that other stream."""
     assert existing is not None, "a refused creation names what is there"
     if is_end_mark(existing):
         mark = decode_end_mark(existing)
@@ -131,14 +131,14 @@ def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, 
 
 
 def tombstone(tail: Tail, append_id: str, now_ms: int) -> Batch:
-    """Takes the next writer's place, so that no append follows a deletion."""
+    """Takes the key that the next writer needs, so that no append follows a deletion."""
     after = Tail(offset=tail.offset, closed=True)
     return Batch(tail.offset, after, append_id, now_ms, tombstone=True, behind_closing=tail.closed)
 
 
 def end_stream(table: Table, record: StreamRecord, last: Batch, release: Sequence[Write] = ()) -> None:
     """Delete or expire: tombstone the log, put an end mark in the item's place, count it out of its
-    bucket, ask for the space back, and let go of the stream it was forked from (`log/references.py`).
+    bucket, have the space reclaimed, and release the stream it was forked from (`log/references.py`).
 
     A stream that forks were made of keeps its item and its log, and is marked as deleted.
     Raises TailMoved when an append came first, StreamChanged when anything else did.
@@ -169,7 +169,7 @@ def replace_stream(
 
 def bury(table: Table, record: StreamRecord, now_ms: int) -> None:
     """Put the end mark in the place of an item whose log has ended. No transaction leaves such an
-    item behind: it was written late, by a version that had no end marks or a clock far ahead.
+    item behind: it was written late, by a version without end marks or by a process with a clock far ahead.
     Raises StreamChanged where the item is another by now."""
     ended = Write(end_mark(record, now_ms), condition=if_unreferenced(record.incarnation))
     try:

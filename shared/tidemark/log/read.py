@@ -87,26 +87,11 @@ def read_page(
     kept there for the next one. Raises Malformed for an offset that is not in the stream;
     a JSON stream is read from message ends only.
     """
-    spans = [span for span in spans_of(record) if span.end is None or span.end > start]
-
-    def known(span: Span, begin: int) -> list[Batch]:
-        """What is known of the span; its log may be known beyond the span's end."""
-        chain = recent.chain(span.incarnation, begin, start + limit_bytes - begin) if recent else []
-        return [batch for batch in chain if span.end is None or batch.start < span.end]
-
-    tail_here = known_tail if known_tail is not None and known_tail.offset == start else None
-    walk = ChainWalk(
-        table.query,
-        partial(map, decode_batch),
-        spans,
-        start,
-        known=known,
-        looks_back=tail_here is None,
-        max_queries=PAGE_QUERIES,
-    )
+    is_tail = known_tail is not None and known_tail.offset == start
+    walk = _walk(table, record, start, recent, limit_bytes, looks_back=not is_tail)
     batches: list[Batch] = []
-    in_stream = tail_here is not None or start == spans[0].begin
-    closed = tail_here is not None and tail_here.closed
+    in_stream = is_tail or start == walk.span.begin
+    closed = known_tail is not None and is_tail and known_tail.closed
     for batch in walk:
         in_stream = in_stream or batch.start <= start <= batch.end
         if batch.start < start == batch.end:
@@ -123,21 +108,38 @@ def read_page(
             break
     if not in_stream:
         raise Malformed(f"Offset {render_offset(start)} lies beyond the end of the stream")
-    return _page(record, start, batches, limit_bytes, reached_tail=walk.at_tail, closed=closed)
+    if not batches:
+        return Page(start, (), walk.at_tail, closed)
+    return _cut_page(record, start, batches, limit_bytes, reached_tail=walk.at_tail)
 
 
-def _page(
+def _walk(
+    table: Table,
     record: StreamRecord,
     start: int,
-    batches: list[Batch],
+    recent: RecentBatches | None,
     limit_bytes: int,
     *,
-    reached_tail: bool,
-    closed: bool,
+    looks_back: bool,
+) -> ChainWalk[Batch]:
+    """The batches from `start` on; those in `recent` cost no query."""
+
+    def known(span: Span, begin: int) -> list[Batch]:
+        """What is known of the span; its log may be known beyond the span's end."""
+        chain = recent.chain(span.incarnation, begin, start + limit_bytes - begin) if recent else []
+        return [batch for batch in chain if span.end is None or batch.start < span.end]
+
+    spans = [span for span in spans_of(record) if span.end is None or span.end > start]
+    decode = partial(map, decode_batch)
+    return ChainWalk(
+        table.query, decode, spans, start, known=known, looks_back=looks_back, max_queries=PAGE_QUERIES
+    )
+
+
+def _cut_page(
+    record: StreamRecord, start: int, batches: list[Batch], limit_bytes: int, *, reached_tail: bool
 ) -> Page:
-    """`closed` is that of an empty page. A page is over the limit only by a batch that is alone."""
-    if not batches:
-        return Page(start, (), reached_tail, closed)
+    """The batches that fit; one that is alone may be over the limit."""
     skip = max(0, start - batches[0].start)
     if skip and record.content_type.is_json and skip not in accumulate(batches[0].lengths):
         raise Malformed(f"Offset {render_offset(start)} is not the end of a message")

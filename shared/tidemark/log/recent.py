@@ -1,5 +1,5 @@
 """Batches this process has seen lately. A batch never changes, so what was read or written
-once need not be read again; whether its stream still exists is asked every time."""
+once need not be read again; whether its stream still exists is read every time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class RecentBatches:
         self._lock = Lock()
 
     def keep(self, incarnation: str, *batches: Batch) -> None:
-        """Of batches with all their data: the empty ones say how a stream ends, and that is asked."""
+        """Keep the batches that have all their data. Empty ones are not kept: they say how a stream ends,
+        and that is read every time."""
         with self._lock:
             for batch in batches:
                 place = (incarnation, batch.start)
@@ -36,7 +37,7 @@ class RecentBatches:
                 self._held_bytes -= dropped.size + _OVERHEAD_BYTES
 
     def same(self, incarnation: str, batch: Batch) -> Batch:
-        """The one that is kept in its place, so that many readers hold the same bytes."""
+        """The batch that is kept for this offset, so that many readers share the same bytes."""
         with self._lock:
             return self._batches.get((incarnation, batch.start), batch)
 

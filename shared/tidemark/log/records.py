@@ -103,6 +103,10 @@ class StreamRecord:
         """Whether a snapshot's blob is the stream's own, and not one that a fork inherited."""
         return f"/{self.incarnation}/" in blob
 
+    def shows(self, blob: str) -> bool:
+        """Whether the blob is that of the visible snapshot."""
+        return self.snapshot is not None and self.snapshot.blob == blob
+
     def inherited(self, end: int) -> tuple[Segment, ...]:
         """The lineage of a fork at `end`."""
         segments = [*self.lineage, Segment(self.key, self.incarnation, end)]
@@ -120,7 +124,7 @@ class Batch:
 
     The bytes are in `data`, or, where that is None, in the blob named `blob`. A fork may inherit a part
     of a batch; `blob_bytes` is then how long the whole blob is.
-    `append_id` is the write's own mark: who finds it in the table knows that it landed.
+    `append_id` is the write's own mark: a writer that finds it in the table knows that its write landed.
     `appends` counts the messages of each append, where the batch holds several appends.
     A tombstone ends the log of a deleted stream: it holds the place of the next write. In
     a closed stream that place may be taken by the mark of closing, and no write will come;
@@ -186,7 +190,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A process with readers at the tail of a stream: rung through its queue until `until_ms`."""
+    """A process with readers at the tail of a stream. Until `until_ms` it is woken through its queue."""
 
     incarnation: str
     queue_url: str

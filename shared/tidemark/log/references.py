@@ -1,6 +1,6 @@
 """Reference counts: a stream knows how many forks live on its data.
 
-A count changes in the very transaction that makes or ends the fork, so it is right after
+A count changes in the transaction that creates or ends the fork, so it is right after
 any crash. A stream that is deleted while it is referenced stays, marked, until its last
 fork is gone; then it is released in turn.
 """
@@ -10,20 +10,30 @@ from __future__ import annotations
 from typing import Final
 
 from tidemark.log.records import Due, DueKind, EndMark, Fork, StreamRecord
-from tidemark.log.schema import Item, encode_due, encode_end_mark, stream_key
+from tidemark.log.schema import (
+    DELETED_MS,
+    INCARNATION,
+    REFERENCES,
+    Item,
+    encode_due,
+    encode_end_mark,
+    stream_key,
+)
 from tidemark.log.table import Condition, Update, Write
 
-_NONE_LEFT: Final = "(attribute_not_exists(rc) OR rc = :none)"
+_NONE_LEFT: Final = f"(attribute_not_exists({REFERENCES}) OR {REFERENCES} = :none)"
+_IS_DELETED: Final = f"attribute_exists({DELETED_MS})"
+_IS_LIVE: Final = f"attribute_not_exists({DELETED_MS})"
 
 
 def _of(incarnation: str, expression: str = "", **values: Item) -> Condition:
     more = {f":{name}": value for name, value in values.items()}
-    return Condition(f"inc = :inc{expression}", {":inc": {"S": incarnation}} | more)
+    return Condition(f"{INCARNATION} = :inc{expression}", {":inc": {"S": incarnation}} | more)
 
 
 def end_mark(record: StreamRecord, now_ms: int) -> Item:
-    """What stays in the place of the stream's item. A clock may be behind the one that dated the
-    creation: no stream ends before it began."""
+    """What stays in the place of the stream's item. No stream ends before it began, even by a clock that
+    is behind the one that dated the creation."""
     mark = EndMark(max(now_ms, record.created_ms), record.incarnation)
     return encode_end_mark(stream_key(record.key), mark)
 
@@ -34,16 +44,16 @@ def if_unreferenced(incarnation: str) -> Condition:
 
 
 def add_reference(fork: Fork) -> Write:
-    """One fork more, unless the source was deleted or replaced in the meantime."""
-    one_more = Update(stream_key(fork.point.source), "ADD rc :one", {":one": {"N": "1"}})
-    return Write(update=one_more, condition=_of(fork.incarnation, " AND attribute_not_exists(dl)"))
+    """Count one fork more; refused where the source was deleted or replaced in the meantime."""
+    one_more = Update(stream_key(fork.point.source), f"ADD {REFERENCES} :one", {":one": {"N": "1"}})
+    return Write(update=one_more, condition=_of(fork.incarnation, f" AND {_IS_LIVE}"))
 
 
 def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[Write]:
-    """One fork less. If the source only lived on for its forks, somebody has to look
-    whether this was the last (`due`): whoever ends the fork, or else the janitor."""
-    marked = "attribute_exists(dl)" if source.deleted else "attribute_not_exists(dl)"
-    one_less = Update(stream_key(fork.point.source), "ADD rc :one", {":one": {"N": "-1"}})
+    """Count one fork less. If the source is deleted and kept for its forks alone, `due` says to look
+    whether this was the last one: the process that ends the fork does that, or else the janitor."""
+    marked = _IS_DELETED if source.deleted else _IS_LIVE
+    one_less = Update(stream_key(fork.point.source), f"ADD {REFERENCES} :one", {":one": {"N": "-1"}})
     writes = [Write(update=one_less, condition=_of(fork.incarnation, f" AND {marked}"))]
     if due is not None:
         writes.append(Write(encode_due(due)))
@@ -57,13 +67,15 @@ def release_due(source: StreamRecord, fork_incarnation: str, now_ms: int) -> Due
 
 def mark_deleted(record: StreamRecord, now_ms: int) -> Write:
     """Soft-deleted (§4.2): forks hold it."""
-    mark = Update(stream_key(record.key), "SET dl = :now", {":now": {"N": str(now_ms)}})
-    return Write(update=mark, condition=_of(record.incarnation, " AND rc > :none", none={"N": "0"}))
+    mark = Update(stream_key(record.key), f"SET {DELETED_MS} = :now", {":now": {"N": str(now_ms)}})
+    return Write(
+        update=mark, condition=_of(record.incarnation, f" AND {REFERENCES} > :none", none={"N": "0"})
+    )
 
 
 def remove_released(record: StreamRecord, now_ms: int) -> Write:
     """The item of a deleted stream that no fork needs any more becomes an end mark."""
     return Write(
         end_mark(record, now_ms),
-        condition=_of(record.incarnation, f" AND attribute_exists(dl) AND {_NONE_LEFT}", none={"N": "0"}),
+        condition=_of(record.incarnation, f" AND {_IS_DELETED} AND {_NONE_LEFT}", none={"N": "0"}),
     )

@@ -1,15 +1,37 @@
 """The table's schema: every kind of key and value, written and read side by side.
 
-| item     | pk                                       | sk                               |
-| -------- | ---------------------------------------- | -------------------------------- |
-| bucket   | `bucket/<bucket>`                        | `.`                              |
-| stream   | `bucket/<bucket>`                        | `stream/<stream id>`             |
-| batch    | `log/<bucket>/<stream id>#<incarnation>` | start offset, 16 digits, or with |
-|          |                                          | `.`: a closed stream's tombstone |
-| producer | `producer/<incarnation>`                 | producer id                      |
-| due      | `due/<shard>`                            | `<due ms>/<incarnation>[/<mark>]`|
-| waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`      |
-| end mark | that of the bucket or stream that ended  | the same                         |
+| item     | pk                                       | sk                                             |
+| -------- | ---------------------------------------- | ---------------------------------------------- |
+| bucket   | `bucket/<bucket>`                        | `.`                                            |
+| stream   | `bucket/<bucket>`                        | `stream/<stream id>`                           |
+| end mark | that of the bucket or stream that ended  | the same                                       |
+| batch    | `log/<bucket>/<stream id>#<incarnation>` | start offset, 16 digits; with `.` behind it: a |
+|          |                                          | closed stream's tombstone                      |
+| producer | `producer/<incarnation>`                 | producer id                                    |
+| due      | `due/<shard>`                            | `<due ms>/<incarnation>[/<mark>]`              |
+| waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`                    |
+
+Who writes an item, whether it changes, and who removes it:
+
+| item     | written by                 | changes                            | removed by                    |
+| -------- | -------------------------- | ---------------------------------- | ----------------------------- |
+| bucket   | the bucket's creation      | the count, as streams are created  | its deletion, while empty: an |
+|          |                            | and end                            | end mark takes its place      |
+| stream   | the stream's creation      | touched, by reads; the snapshot    | its deletion or expiry: an    |
+|          |                            | and what is retained, by publishes;| end mark takes its place, or  |
+|          |                            | forks, by their creation and end;  | the new stream of that name   |
+|          |                            | deleted, where forks still need it |                               |
+| end mark | a deletion or an expiry    | never                              | DynamoDB, by `ttl`; a later   |
+|          |                            |                                    | creation of the same name     |
+| batch    | an append, a creation with | never                              | the janitor: below a snapshot,|
+|          | content; a tombstone by a  |                                    | or with the whole log (the    |
+|          | deletion or an expiry      |                                    | tombstone last)               |
+| producer | the append whose batch     | epoch and sequence rise            | the janitor, with the log     |
+|          | carries it no longer       |                                    |                               |
+| due      | the change that leaves     | the kind: settled by the use of an | the janitor, once it is done  |
+|          | work for later             | upload, claimed by the janitor     |                               |
+| waiter   | a process with readers at  | its end, while readers wait        | its process; DynamoDB, by     |
+|          | the tail                   |                                    | `ttl`; the janitor            |
 
 Attribute names are short because DynamoDB bills a write by the kilobyte of the whole item.
 An attribute that says nothing (not closed, no producers) is left out.
@@ -54,6 +76,72 @@ Key = dict[str, Any]
 
 _log = logging.getLogger("tidemark")
 
+# --- attribute names ----------------------------------------------------------------
+
+#: Of every item.
+PK: Final = "pk"
+SK: Final = "sk"
+#: Unix seconds from which on DynamoDB may remove the item: of an end mark or a waiter.
+TTL: Final = "ttl"
+#: Name in S3: of a batch, or of what a due entry is to remove.
+BLOB: Final = "s"
+#: Milliseconds: of a bucket or a stream.
+CREATED_MS: Final = "cr"
+
+# Of a bucket.
+STREAM_COUNT: Final = "n"
+CREATION_ID: Final = "i"
+
+# Of an end mark; ENDED_ID is the incarnation that ended, or the mark of a bucket's deletion.
+ENDED_MS: Final = "em"
+ENDED_ID: Final = "ei"
+
+# Of a stream.
+INCARNATION: Final = "inc"
+CONTENT_TYPE: Final = "ct"
+TOUCHED_MS: Final = "to"
+TTL_SECONDS: Final = "tt"
+EXPIRES_AT: Final = "xa"  # as it was written
+EXPIRES_AT_MS: Final = "xm"
+RETAINED: Final = "er"  # the earliest offset that may be read
+SNAPSHOT_OFFSET: Final = "so"
+SNAPSHOT_BLOB: Final = "sb"
+SNAPSHOT_CONTENT_TYPE: Final = "sc"
+SNAPSHOT_SIZE: Final = "sz"
+SNAPSHOT_PUBLISHED_MS: Final = "sp"
+LINEAGE: Final = "ln"  # JSON: the stretches of other logs that a fork inherits
+FORK: Final = "fk"  # JSON: what it was forked from
+REFERENCES: Final = "rc"  # how many forks were made of it; changed by updates alone
+DELETED_MS: Final = "dl"  # deleted, and kept for its forks; set by an update alone
+
+# Of a batch; END is also a producer's.
+END: Final = "e"
+APPEND_ID: Final = "i"
+TIME_MS: Final = "t"
+DATA: Final = "b"
+DEFLATED_DATA: Final = "z"
+MESSAGE_LENGTHS: Final = "m"  # LEB128, where there are several
+APPENDS: Final = "g"  # LEB128: messages of each append, where there are several
+TOMBSTONE: Final = "x"
+CLOSED: Final = "c"
+CLOSED_BY: Final = "k"  # JSON: the claim that closed the stream
+STREAM_SEQ: Final = "q"
+PRODUCERS: Final = "p"  # JSON: the most recent producers
+OVERFLOWED: Final = "o"  # some producer has an item of its own
+
+# Of a producer, beside END.
+EPOCH: Final = "ep"
+SEQUENCE: Final = "sq"
+
+# Of a due entry: what to do, to which stream, below which offset.
+KIND: Final = "kd"
+DUE_BUCKET: Final = "bk"
+DUE_STREAM: Final = "st"
+DUE_OFFSET: Final = "of"
+
+# Of a waiter.
+UNTIL_MS: Final = "u"
+
 #: Sorts after an offset and before the next one.
 _BEHIND: Final = "."
 #: The janitor's queue is spread over this many partitions.
@@ -62,9 +150,20 @@ DUE_SHARDS: Final = 8
 #: query, and all of them with this many, however many streams there are.
 WAIT_SHARDS: Final = 64
 #: What a snapshot's offset is checked against: the last batch that begins at or before it.
-BOUNDARY_ATTRIBUTES: Final = ("sk", "e", "m", "x", "i", "t")
+BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TOMBSTONE, APPEND_ID, TIME_MS)
 #: What a read for the tail needs of a batch: all but the bytes.
-STATE_ATTRIBUTES: Final = ("sk", "e", "c", "x", "q", "p", "o", "k", "i", "t")
+STATE_ATTRIBUTES: Final = (
+    SK,
+    END,
+    CLOSED,
+    TOMBSTONE,
+    STREAM_SEQ,
+    PRODUCERS,
+    OVERFLOWED,
+    CLOSED_BY,
+    APPEND_ID,
+    TIME_MS,
+)
 
 
 def table_definition(table_name: str) -> dict[str, Any]:
@@ -73,19 +172,19 @@ def table_definition(table_name: str) -> dict[str, Any]:
         "TableName": table_name,
         "BillingMode": "PAY_PER_REQUEST",
         "AttributeDefinitions": [
-            {"AttributeName": "pk", "AttributeType": "S"},
-            {"AttributeName": "sk", "AttributeType": "S"},
+            {"AttributeName": PK, "AttributeType": "S"},
+            {"AttributeName": SK, "AttributeType": "S"},
         ],
         "KeySchema": [
-            {"AttributeName": "pk", "KeyType": "HASH"},
-            {"AttributeName": "sk", "KeyType": "RANGE"},
+            {"AttributeName": PK, "KeyType": "HASH"},
+            {"AttributeName": SK, "KeyType": "RANGE"},
         ],
         "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"},
     }
 
 
 def _key(pk: str, sk: str) -> Key:
-    return {"pk": {"S": pk}, "sk": {"S": sk}}
+    return {PK: {"S": pk}, SK: {"S": sk}}
 
 
 # --- bucket -------------------------------------------------------------------------
@@ -100,46 +199,44 @@ def bucket_key(bucket: str) -> Key:
 
 
 def encode_bucket(record: BucketRecord) -> Item:
-    """`n` stream count, `cr` created, `i` creation id."""
     return bucket_key(record.bucket) | {
-        "n": {"N": str(record.streams)},
-        "cr": {"N": str(record.created_ms)},
-        "i": {"S": record.creation_id},
+        STREAM_COUNT: {"N": str(record.streams)},
+        CREATED_MS: {"N": str(record.created_ms)},
+        CREATION_ID: {"S": record.creation_id},
     }
 
 
 def decode_bucket(item: Item) -> BucketRecord:
     """Of an item that is no end mark."""
     return BucketRecord(
-        bucket=item["pk"]["S"].removeprefix("bucket/"),
-        created_ms=int(item["cr"]["N"]),
-        creation_id=item["i"]["S"],
-        streams=int(item["n"]["N"]),
+        bucket=item[PK]["S"].removeprefix("bucket/"),
+        created_ms=int(item[CREATED_MS]["N"]),
+        creation_id=item[CREATION_ID]["S"],
+        streams=int(item[STREAM_COUNT]["N"]),
     )
 
 
 # --- end mark -----------------------------------------------------------------------
 
 #: How long an end mark stays. A signed request is refused by AWS after fifteen minutes at the most
-#: (`docs/design.md`), so none can be repeated that late. DynamoDB removes the mark for nothing.
+#: (`docs/design.md`), so none can be repeated that late. DynamoDB removes the mark for free.
 END_MARK_KEPT_MS: Final = 24 * 60 * 60 * 1000
 
 
 def encode_end_mark(key: Key, mark: EndMark) -> Item:
-    """`em` when it ended, `ei` what ended, `ttl` in whole seconds."""
     return key | {
-        "em": {"N": str(mark.ended_ms)},
-        "ei": {"S": mark.ended_id},
-        "ttl": {"N": str(-(-(mark.ended_ms + END_MARK_KEPT_MS) // 1000))},
+        ENDED_MS: {"N": str(mark.ended_ms)},
+        ENDED_ID: {"S": mark.ended_id},
+        TTL: {"N": str(-(-(mark.ended_ms + END_MARK_KEPT_MS) // 1000))},
     }
 
 
 def is_end_mark(item: Item) -> bool:
-    return "em" in item
+    return ENDED_MS in item
 
 
 def decode_end_mark(item: Item) -> EndMark:
-    return EndMark(ended_ms=int(item["em"]["N"]), ended_id=item["ei"]["S"])
+    return EndMark(ended_ms=int(item[ENDED_MS]["N"]), ended_id=item[ENDED_ID]["S"])
 
 
 # --- stream -------------------------------------------------------------------------
@@ -154,94 +251,86 @@ def stream_key(key: StreamKey) -> Key:
 
 
 def encode_stream(record: StreamRecord) -> Item:
-    """`inc` incarnation, `ct` content type, `cr` created, `to` touched, `tt` ttl seconds,
-    `xa` expires-at as written, `xm` the same in milliseconds."""
     item = stream_key(record.key) | {
-        "inc": {"S": record.incarnation},
-        "ct": {"S": record.content_type.value},
-        "cr": {"N": str(record.created_ms)},
-        "to": {"N": str(record.touched_ms)},
+        INCARNATION: {"S": record.incarnation},
+        CONTENT_TYPE: {"S": record.content_type.value},
+        CREATED_MS: {"N": str(record.created_ms)},
+        TOUCHED_MS: {"N": str(record.touched_ms)},
     }
     if record.expiry.ttl_seconds is not None:
-        item["tt"] = {"N": str(record.expiry.ttl_seconds)}
+        item[TTL_SECONDS] = {"N": str(record.expiry.ttl_seconds)}
     if record.expiry.expires_at is not None:
-        item["xa"] = {"S": record.expiry.expires_at}
-        item["xm"] = {"N": str(record.expiry.expires_at_ms)}
+        item[EXPIRES_AT] = {"S": record.expiry.expires_at}
+        item[EXPIRES_AT_MS] = {"N": str(record.expiry.expires_at_ms)}
     if record.retained:
-        item["er"] = {"N": str(record.retained)}
+        item[RETAINED] = {"N": str(record.retained)}
     if record.snapshot is not None:
         item |= encode_snapshot(record.snapshot)
     return item | _encode_fork(record)
 
 
 def encode_snapshot(snapshot: Snapshot) -> Item:
-    """Attributes of the stream's item: `so` offset, `sb` blob, `sc` content type, `sz` size,
-    `sp` published. Beside them `er`, the earliest offset that is retained."""
+    """Attributes of the stream's item."""
     return {
-        "so": {"N": str(snapshot.offset)},
-        "sb": {"S": snapshot.blob},
-        "sc": {"S": snapshot.content_type.value},
-        "sz": {"N": str(snapshot.size)},
-        "sp": {"N": str(snapshot.published_ms)},
+        SNAPSHOT_OFFSET: {"N": str(snapshot.offset)},
+        SNAPSHOT_BLOB: {"S": snapshot.blob},
+        SNAPSHOT_CONTENT_TYPE: {"S": snapshot.content_type.value},
+        SNAPSHOT_SIZE: {"N": str(snapshot.size)},
+        SNAPSHOT_PUBLISHED_MS: {"N": str(snapshot.published_ms)},
     }
 
 
 def decode_snapshot(item: Item) -> Snapshot | None:
-    if "sb" not in item:
+    if SNAPSHOT_BLOB not in item:
         return None
     return Snapshot(
-        offset=int(item["so"]["N"]),
-        blob=item["sb"]["S"],
-        content_type=parse_content_type(item["sc"]["S"]),
-        size=int(item["sz"]["N"]),
-        published_ms=int(item["sp"]["N"]),
+        offset=int(item[SNAPSHOT_OFFSET]["N"]),
+        blob=item[SNAPSHOT_BLOB]["S"],
+        content_type=parse_content_type(item[SNAPSHOT_CONTENT_TYPE]["S"]),
+        size=int(item[SNAPSHOT_SIZE]["N"]),
+        published_ms=int(item[SNAPSHOT_PUBLISHED_MS]["N"]),
     )
 
 
 def _encode_fork(record: StreamRecord) -> Item:
-    """`ln` lineage, `fk` what it was forked from; `rc` and `dl` change by updates alone."""
     item: Item = {}
     if record.lineage:
         rows = [[s.key.bucket, s.key.stream_id, s.incarnation, s.end] for s in record.lineage]
-        item["ln"] = {"S": orjson.dumps(rows).decode()}
+        item[LINEAGE] = {"S": orjson.dumps(rows).decode()}
     if record.fork is not None:
         fork, point = record.fork, record.fork.point
         row = [point.source.bucket, point.source.stream_id, point.offset, point.sub_offset]
-        item["fk"] = {"S": orjson.dumps([*row, fork.incarnation, fork.generation]).decode()}
+        item[FORK] = {"S": orjson.dumps([*row, fork.incarnation, fork.generation]).decode()}
     return item
 
 
-def _decode_lineage(item: Item) -> tuple[Segment, ...]:
-    rows = orjson.loads(item["ln"]["S"]) if "ln" in item else ()
-    return tuple(Segment(StreamKey(*name), incarnation, end) for *name, incarnation, end in rows)
-
-
 def _decode_fork(item: Item) -> Fork | None:
-    if "fk" not in item:
+    if FORK not in item:
         return None
-    bucket, stream_id, offset, sub_offset, incarnation, generation = orjson.loads(item["fk"]["S"])
+    bucket, stream_id, offset, sub_offset, incarnation, generation = orjson.loads(item[FORK]["S"])
     return Fork(ForkPoint(StreamKey(bucket, stream_id), offset, sub_offset), incarnation, generation)
 
 
 def decode_stream(item: Item) -> StreamRecord:
     """Of an item that is no end mark."""
+    rows = orjson.loads(item[LINEAGE]["S"]) if LINEAGE in item else ()
     return StreamRecord(
-        key=StreamKey(item["pk"]["S"].removeprefix("bucket/"), item["sk"]["S"].removeprefix("stream/")),
-        incarnation=item["inc"]["S"],
-        content_type=parse_content_type(item["ct"]["S"]),
+        key=StreamKey(item[PK]["S"].removeprefix("bucket/"), item[SK]["S"].removeprefix("stream/")),
+        incarnation=item[INCARNATION]["S"],
+        content_type=parse_content_type(item[CONTENT_TYPE]["S"]),
         expiry=Expiry(
-            ttl_seconds=_number(item, "tt"),
-            expires_at=item["xa"]["S"] if "xa" in item else None,
-            expires_at_ms=_number(item, "xm"),
+            ttl_seconds=_number(item, TTL_SECONDS),
+            expires_at=item[EXPIRES_AT]["S"] if EXPIRES_AT in item else None,
+            expires_at_ms=_number(item, EXPIRES_AT_MS),
         ),
-        created_ms=int(item["cr"]["N"]),
-        touched_ms=int(item["to"]["N"]),
+        created_ms=int(item[CREATED_MS]["N"]),
+        touched_ms=int(item[TOUCHED_MS]["N"]),
         snapshot=decode_snapshot(item),
-        retained=_number(item, "er") or 0,
-        lineage=_decode_lineage(item),
+        retained=_number(item, RETAINED) or 0,
+        lineage=tuple(Segment(StreamKey(*name), incarnation, end) for *name, incarnation, end in rows),
         fork=_decode_fork(item),
-        references=_number(item, "rc") or 0,
-        deleted="dl" in item,
+        references=_number(item, REFERENCES) or 0,
+        deleted=DELETED_MS in item,
     )
 
 
@@ -287,49 +376,41 @@ def just_behind(start: int) -> str:
 
 
 def encode_batch(pk: str, batch: Batch) -> Item:
-    """`e` end, `i` append id, `t` time, `b` bytes or `z` bytes deflated or `s` blob, `m`
-    message lengths where there are several, `g` messages of each append where there are several, `c` closed,
-    `k` closed by, `x` tombstone, `q` Stream-Seq, `p` recent producers, `o` overflowed.
-
-    No batch has a time to live of its own: forks may need it after its stream has expired.
-    """
+    """No batch has a time to live of its own: forks may need it after its stream has expired."""
     after = batch.after
     item = _key(pk, batch_sk(batch)) | {
-        "e": {"N": str(batch.end)},
-        "i": {"S": batch.append_id},
-        "t": {"N": str(batch.time_ms)},
+        END: {"N": str(batch.end)},
+        APPEND_ID: {"S": batch.append_id},
+        TIME_MS: {"N": str(batch.time_ms)},
     }
     if batch.data:
-        item |= _encode_data(batch.data)
+        deflated = deflate(batch.data)
+        item |= {DATA: _binary(batch.data)} if deflated is None else {DEFLATED_DATA: _binary(deflated)}
     if batch.blob is not None:
-        item["s"] = {"S": batch.blob}
+        item[BLOB] = {"S": batch.blob}
     if len(batch.lengths) > 1:
-        item["m"] = _binary(encode_lengths(batch.lengths))
+        item[MESSAGE_LENGTHS] = _binary(encode_lengths(batch.lengths))
     if len(batch.appends) > 1:
-        item["g"] = _binary(encode_lengths(batch.appends))
+        item[APPENDS] = _binary(encode_lengths(batch.appends))
     if batch.tombstone:
-        item["x"] = {"BOOL": True}
+        item[TOMBSTONE] = {"BOOL": True}
     return item | _encode_tail(after)
-
-
-def _encode_data(data: bytes) -> Item:
-    deflated = deflate(data)
-    return {"b": _binary(data)} if deflated is None else {"z": _binary(deflated)}
 
 
 def _encode_tail(tail: Tail) -> Item:
     item: Item = {}
     if tail.closed:
-        item["c"] = {"BOOL": True}
+        item[CLOSED] = {"BOOL": True}
     if tail.stream_seq is not None:
-        item["q"] = {"S": tail.stream_seq}
+        item[STREAM_SEQ] = {"S": tail.stream_seq}
     if tail.producers:
-        item["p"] = {"S": _encode_producers(tail.producers)}
+        rows = [[state.producer_id, state.epoch, state.seq, state.end] for state in tail.producers]
+        item[PRODUCERS] = {"S": orjson.dumps(rows).decode()}
     if tail.overflowed:
-        item["o"] = {"BOOL": True}
+        item[OVERFLOWED] = {"BOOL": True}
     if tail.closed_by is not None:
         claim = tail.closed_by
-        item["k"] = {"S": orjson.dumps([claim.producer_id, claim.epoch, claim.seq]).decode()}
+        item[CLOSED_BY] = {"S": orjson.dumps([claim.producer_id, claim.epoch, claim.seq]).decode()}
     return item
 
 
@@ -338,36 +419,40 @@ def decode_batch(item: Item) -> Batch:
 
     Of an item read without its bytes (STATE_ATTRIBUTES, BOUNDARY_ATTRIBUTES) `data` is None.
     """
-    sk: str = item["sk"]["S"]
-    start, end = decode_batch_start(sk), int(item["e"]["N"])
+    sk: str = item[SK]["S"]
+    start, end = decode_batch_start(sk), int(item[END]["N"])
+    if MESSAGE_LENGTHS in item:
+        lengths = decode_lengths(b64decode(item[MESSAGE_LENGTHS]["B"]))
+    else:
+        lengths = (end - start,) if end > start else ()
     return Batch(
         start=start,
         after=_decode_tail(item, end),
-        append_id=item["i"]["S"],
-        time_ms=int(item["t"]["N"]),
+        append_id=item[APPEND_ID]["S"],
+        time_ms=int(item[TIME_MS]["N"]),
         data=_decode_data(item, end - start),
-        blob=item["s"]["S"] if "s" in item else None,
-        lengths=_decode_batch_lengths(item, end - start),
-        appends=decode_lengths(b64decode(item["g"]["B"])) if "g" in item else (),
-        tombstone="x" in item,
+        blob=item[BLOB]["S"] if BLOB in item else None,
+        lengths=lengths,
+        appends=decode_lengths(b64decode(item[APPENDS]["B"])) if APPENDS in item else (),
+        tombstone=TOMBSTONE in item,
         behind_closing=sk.endswith(_BEHIND),
     )
 
 
 def decode_state(item: Item) -> Batch:
-    """A batch as an item read with STATE_ATTRIBUTES alone has it: what writers decide on. It is no
-    matter to them whether its bytes are well."""
+    """A batch as an item read with STATE_ATTRIBUTES alone has it: what writers decide on. Writers
+    do not need its bytes, so damaged bytes do not stop them."""
     return decode_batch({name: item[name] for name in STATE_ATTRIBUTES if name in item})
 
 
 def _decode_data(item: Item, size: int) -> bytes | None:
     """None where the bytes are in a blob, or were not read."""
     try:
-        if "z" in item:
-            return inflate(b64decode(item["z"]["B"]), size)
-        if "b" not in item:
+        if DEFLATED_DATA in item:
+            return inflate(b64decode(item[DEFLATED_DATA]["B"]), size)
+        if DATA not in item:
             return None if size else b""
-        data = b64decode(item["b"]["B"])
+        data = b64decode(item[DATA]["B"])
     except ValueError as fault:
         _log.error("a batch is damaged: %s at %s: %s", *_place(item), fault)
         raise Damaged from fault
@@ -378,33 +463,19 @@ def _decode_data(item: Item, size: int) -> bytes | None:
 
 
 def _place(item: Item) -> tuple[str, str]:
-    return item.get("pk", {}).get("S", "?"), item["sk"]["S"]
+    return item.get(PK, {}).get("S", "?"), item[SK]["S"]
 
 
 def _decode_tail(item: Item, offset: int) -> Tail:
+    rows = orjson.loads(item[PRODUCERS]["S"]) if PRODUCERS in item else ()
     return Tail(
         offset=offset,
-        closed="c" in item,
-        stream_seq=item["q"]["S"] if "q" in item else None,
-        producers=_decode_producers(item["p"]["S"]) if "p" in item else (),
-        overflowed="o" in item,
-        closed_by=Claim(*orjson.loads(item["k"]["S"])) if "k" in item else None,
+        closed=CLOSED in item,
+        stream_seq=item[STREAM_SEQ]["S"] if STREAM_SEQ in item else None,
+        producers=tuple(ProducerState(*row) for row in rows),
+        overflowed=OVERFLOWED in item,
+        closed_by=Claim(*orjson.loads(item[CLOSED_BY]["S"])) if CLOSED_BY in item else None,
     )
-
-
-def _decode_batch_lengths(item: Item, size: int) -> tuple[int, ...]:
-    if "m" in item:
-        return decode_lengths(b64decode(item["m"]["B"]))
-    return (size,) if size else ()
-
-
-def _encode_producers(producers: Iterable[ProducerState]) -> str:
-    rows = [[state.producer_id, state.epoch, state.seq, state.end] for state in producers]
-    return orjson.dumps(rows).decode()
-
-
-def _decode_producers(text: str) -> tuple[ProducerState, ...]:
-    return tuple(ProducerState(*row) for row in orjson.loads(text))
 
 
 def encode_lengths(lengths: Iterable[int]) -> bytes:
@@ -433,25 +504,29 @@ def decode_lengths(encoded: bytes) -> tuple[int, ...]:
 # --- producer -----------------------------------------------------------------------
 
 
+def producer_pk(incarnation: str) -> str:
+    return f"producer/{incarnation}"
+
+
 def producer_key(incarnation: str, producer_id: str) -> Key:
-    return _key(f"producer/{incarnation}", producer_id)
+    return _key(producer_pk(incarnation), producer_id)
 
 
 def encode_producer(incarnation: str, state: ProducerState) -> Item:
-    """A producer pushed out of the batch: `ep` epoch, `sq` sequence, `e` end."""
+    """A producer that was pushed out of the batch."""
     return producer_key(incarnation, state.producer_id) | {
-        "ep": {"N": str(state.epoch)},
-        "sq": {"N": str(state.seq)},
-        "e": {"N": str(state.end)},
+        EPOCH: {"N": str(state.epoch)},
+        SEQUENCE: {"N": str(state.seq)},
+        END: {"N": str(state.end)},
     }
 
 
 def decode_producer(item: Item) -> ProducerState:
     return ProducerState(
-        producer_id=item["sk"]["S"],
-        epoch=int(item["ep"]["N"]),
-        seq=int(item["sq"]["N"]),
-        end=int(item["e"]["N"]),
+        producer_id=item[SK]["S"],
+        epoch=int(item[EPOCH]["N"]),
+        seq=int(item[SEQUENCE]["N"]),
+        end=int(item[END]["N"]),
     )
 
 
@@ -474,30 +549,28 @@ def _shard(incarnation: str, shards: int) -> int:
 
 
 def encode_due(due: Due) -> Item:
-    """`kd` what to do, `bk` and `st` the stream it is to be done to, `of` below which
-    offset, `s` with which blob."""
     item = due_key(due) | {
-        "kd": {"S": due.kind.value},
-        "bk": {"S": due.key.bucket},
-        "st": {"S": due.key.stream_id},
+        KIND: {"S": due.kind.value},
+        DUE_BUCKET: {"S": due.key.bucket},
+        DUE_STREAM: {"S": due.key.stream_id},
     }
     if due.offset:
-        item["of"] = {"N": str(due.offset)}
+        item[DUE_OFFSET] = {"N": str(due.offset)}
     if due.blob is not None:
-        item["s"] = {"S": due.blob}
+        item[BLOB] = {"S": due.blob}
     return item
 
 
 def decode_due(item: Item) -> Due:
-    due_ms, incarnation, *marks = item["sk"]["S"].split("/")
+    due_ms, incarnation, *marks = item[SK]["S"].split("/")
     return Due(
-        kind=DueKind(item["kd"]["S"]),
-        key=StreamKey(item["bk"]["S"], item["st"]["S"]),
+        kind=DueKind(item[KIND]["S"]),
+        key=StreamKey(item[DUE_BUCKET]["S"], item[DUE_STREAM]["S"]),
         incarnation=incarnation,
         due_ms=int(due_ms),
         mark=marks[0] if marks else "",
-        offset=_number(item, "of") or 0,
-        blob=item["s"]["S"] if "s" in item else None,
+        offset=_number(item, DUE_OFFSET) or 0,
+        blob=item[BLOB]["S"] if BLOB in item else None,
     )
 
 
@@ -524,13 +597,12 @@ def waiter_key(waiter: Waiter) -> Key:
 
 
 def encode_waiter(waiter: Waiter) -> Item:
-    """`u` when it lapses, `ttl` the same in whole seconds: DynamoDB removes it for nothing."""
     return waiter_key(waiter) | {
-        "u": {"N": str(waiter.until_ms)},
-        "ttl": {"N": str(-(-waiter.until_ms // 1000))},
+        UNTIL_MS: {"N": str(waiter.until_ms)},
+        TTL: {"N": str(-(-waiter.until_ms // 1000))},
     }
 
 
 def decode_waiter(item: Item) -> Waiter:
-    incarnation, queue_url = item["sk"]["S"].split("/", 1)
-    return Waiter(incarnation, queue_url, int(item["u"]["N"]))
+    incarnation, queue_url = item[SK]["S"].split("/", 1)
+    return Waiter(incarnation, queue_url, int(item[UNTIL_MS]["N"]))

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from tidemark.log.chain import cut_batch, spans_of
+from tidemark.log.due import settle_for_good
 from tidemark.log.read import load_last
-from tidemark.log.reclaim import settle_for_good
 from tidemark.log.records import Batch, Due, Snapshot, StreamRecord
 from tidemark.log.schema import (
+    BLOB,
     BOUNDARY_ATTRIBUTES,
+    DELETED_MS,
+    END,
+    INCARNATION,
+    PK,
+    RETAINED,
+    SK,
+    SNAPSHOT_BLOB,
     Item,
     decode_batch,
     decode_batch_start,
@@ -20,16 +27,13 @@ from tidemark.log.schema import (
     is_end_mark,
     stream_key,
 )
-from tidemark.log.table import Condition, Table, TransactionRefused, Update, Write
+from tidemark.log.table import MAX_DELETES, Condition, Table, TransactionRefused, Update, Write
 from tidemark.protocol.errors import UploadNotFound
 from tidemark.protocol.offset import render_offset
 
-#: What one BatchWriteItem takes.
-_BATCH_WRITE: Final = 25
-
 
 class SnapshotMoved(Exception):
-    """Somebody else published, or ended the stream; `latest` is what is there now."""
+    """Another process published a snapshot or ended the stream; `latest` is the stream as it is now."""
 
     def __init__(self, latest: StreamRecord | None) -> None:
         super().__init__("the snapshot has moved")
@@ -51,7 +55,7 @@ def commit_snapshot(
 ) -> None:
     """Make the snapshot the visible one in place of `record.snapshot`, and its offset the
     earliest retained; what it supersedes is due for removal from then on, and the upload is
-    due no more. All at once. Raises SnapshotMoved, UploadNotFound.
+    no longer. All in one transaction. Raises SnapshotMoved, UploadNotFound.
     """
     writes = [_move_pointer(record, snapshot), Write(encode_due(trim))]
     if upload is not None:
@@ -63,26 +67,26 @@ def commit_snapshot(
             raise UploadNotFound from refused
         found = refused.existing[0]
         latest = None if found is None or is_end_mark(found) else decode_stream(found)
-        # The reply to our own publish may have been lost: then we meet ourselves.
-        if latest is None or latest.snapshot is None or latest.snapshot.blob != snapshot.blob:
+        # The reply to this very publish may have been lost: then its own snapshot is there.
+        if latest is None or not latest.shows(snapshot.blob):
             raise SnapshotMoved(latest) from refused
 
 
 def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> Write:
-    """Publishing is a use of the stream, and renews a sliding expiry by the snapshot's own time."""
-    attributes = encode_snapshot(snapshot) | {"er": {"N": str(snapshot.offset)}}
+    """Written where the stream is still this incarnation, and shows the snapshot that `record` shows.
+    Publishing is a use of the stream: it renews a sliding expiry by the snapshot's own time."""
+    attributes = encode_snapshot(snapshot) | {RETAINED: {"N": str(snapshot.offset)}}
     assignments = ", ".join(f"{name} = :{name}" for name in attributes)
     values: Item = {f":{name}": value for name, value in attributes.items()}
     update = Update(stream_key(record.key), f"SET {assignments}", values)
-    return Write(update=update, condition=_if_snapshot_is(record))
-
-
-def _if_snapshot_is(record: StreamRecord) -> Condition:
-    values: Item = {":inc": {"S": record.incarnation}}
-    same_stream = "inc = :inc AND attribute_not_exists(dl)"
-    if record.snapshot is None:
-        return Condition(f"{same_stream} AND attribute_not_exists(sb)", values)
-    return Condition(f"{same_stream} AND sb = :before", values | {":before": {"S": record.snapshot.blob}})
+    is_live = f"{INCARNATION} = :inc AND attribute_not_exists({DELETED_MS})"
+    condition = Condition(
+        f"{is_live} AND attribute_not_exists({SNAPSHOT_BLOB})", {":inc": {"S": record.incarnation}}
+    )
+    if record.snapshot is not None:
+        before = {":inc": {"S": record.incarnation}, ":before": {"S": record.snapshot.blob}}
+        condition = Condition(f"{is_live} AND {SNAPSHOT_BLOB} = :before", before)
+    return Write(update=update, condition=condition)
 
 
 def batches_below(table: Table, pk: str, offset: int) -> Iterator[list[Item]]:
@@ -94,11 +98,11 @@ def batches_below(table: Table, pk: str, offset: int) -> Iterator[list[Item]]:
     position, more = "0", last is not None
     while more:
         items, more = table.query(
-            pk, at_least=position, at_most=render_offset(offset), attributes=("pk", "sk", "e", "s")
+            pk, at_least=position, at_most=render_offset(offset), attributes=(PK, SK, END, BLOB)
         )
-        below = [item for item in items if last and item["sk"]["S"] < render_offset(last.start)]
-        below = [item for item in below if int(item["e"]["N"]) <= offset]
-        for start in range(0, len(below), _BATCH_WRITE):
-            yield below[start : start + _BATCH_WRITE]
+        below = [item for item in items if last and item[SK]["S"] < render_offset(last.start)]
+        below = [item for item in below if int(item[END]["N"]) <= offset]
+        for start in range(0, len(below), MAX_DELETES):
+            yield below[start : start + MAX_DELETES]
         if items:
-            position = render_offset(decode_batch_start(items[-1]["sk"]["S"]) + 1)
+            position = render_offset(decode_batch_start(items[-1][SK]["S"]) + 1)

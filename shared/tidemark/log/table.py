@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidemark.aws.dynamodb import DynamoDB, Fault
-from tidemark.log.schema import Item, Key
+from tidemark.log.schema import ENDED_MS, INCARNATION, PK, SK, Item, Key
 from tidemark.protocol.errors import Busy
 
 #: No item has this key yet: the condition under which an append takes its place.
-ABSENT: Final = "attribute_not_exists(sk)"
+ABSENT: Final = f"attribute_not_exists({SK})"
 
 
 class ConditionFailed(Exception):
@@ -54,12 +54,14 @@ class Condition:
 
 
 IF_ABSENT: Final = Condition(ABSENT)
+#: The most keys that `Table.delete_many` takes.
+MAX_DELETES: Final = 25
 
 
 def if_never_or_ended_before(created_ms: int) -> Condition:
     """The place of a stream or a bucket is free for what is created at `created_ms`: nothing was ever
-    there, or it ended before. (An item that is no end mark has no `em`, and the comparison fails.)"""
-    return Condition("attribute_not_exists(sk) OR em < :created", {":created": {"N": str(created_ms)}})
+    there, or it ended before. (Only an end mark has the attribute that is compared.)"""
+    return Condition(f"{ABSENT} OR {ENDED_MS} < :created", {":created": {"N": str(created_ms)}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +119,13 @@ class Table:
                 "UpdateItem",
                 Key=key,
                 UpdateExpression="SET #name = :value",
-                ConditionExpression="inc = :inc AND #name < :value",
+                ConditionExpression=f"{INCARNATION} = :inc AND #name < :value",
                 ExpressionAttributeNames={"#name": name},
                 ExpressionAttributeValues=values,
                 ReturnValuesOnConditionCheckFailure="ALL_OLD",
             )
         except ConditionFailed as refused:
-            if refused.existing is None or refused.existing.get("inc") != values[":inc"]:
+            if refused.existing is None or refused.existing.get(INCARNATION) != values[":inc"]:
                 raise
 
     def delete(self, key: Key, condition: Condition | None = None) -> None:
@@ -150,8 +152,17 @@ class Table:
             arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         if write.item is not None:
             return {"Put": arguments | {"Item": write.item}}
-        assert write.update is not None, "a write has an item or an update"
-        return {"Update": arguments | _update_arguments(write.update, write.condition)}
+        update = write.update
+        assert update is not None, "a write has an item or an update"
+        values = update.values | ((write.condition.values or {}) if write.condition else {})
+        arguments |= {
+            "Key": update.key,
+            "UpdateExpression": update.expression,
+            "ExpressionAttributeValues": values,
+        }
+        if update.names:
+            arguments["ExpressionAttributeNames"] = update.names
+        return {"Update": arguments}
 
     def query(
         self,
@@ -166,7 +177,7 @@ class Table:
         """One page of the partition's items by sort key, and whether there are more."""
         values = {":pk": {"S": pk}, ":low": {"S": at_least}, ":high": {"S": at_most}}
         arguments: dict[str, Any] = {
-            "KeyConditionExpression": "pk = :pk AND sk BETWEEN :low AND :high",
+            "KeyConditionExpression": f"{PK} = :pk AND {SK} BETWEEN :low AND :high",
             "ExpressionAttributeValues": values,
         }
         if attributes:
@@ -174,18 +185,8 @@ class Table:
             arguments["ExpressionAttributeNames"] = {f"#{name}": name for name in attributes}
         if limit is not None:
             arguments["Limit"] = limit
-        answer = self._call("Query", ConsistentRead=True, ScanIndexForward=not backward, **arguments)
-        return answer["Items"], "LastEvaluatedKey" in answer
-
-
-def _update_arguments(update: Update, condition: Condition | None) -> dict[str, Any]:
-    values = update.values | ((condition.values or {}) if condition else {})
-    arguments = {
-        "Key": update.key,
-        "UpdateExpression": update.expression,
-        "ExpressionAttributeValues": values,
-    }
-    return arguments | ({"ExpressionAttributeNames": update.names} if update.names else {})
+        reply = self._call("Query", ConsistentRead=True, ScanIndexForward=not backward, **arguments)
+        return reply["Items"], "LastEvaluatedKey" in reply
 
 
 @contextmanager
@@ -193,14 +194,11 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except Fault as fault:
-        raise _translate(fault) from fault
-
-
-def _translate(fault: Fault) -> Exception:
-    if fault.code == "ConditionalCheckFailedException":
-        return ConditionFailed(fault.answer.get("Item"), maybe_landed=not fault.outcome_known)
-    if fault.retryable:
-        return Busy()
-    if fault.code == "TransactionCanceledException":
-        return TransactionRefused(fault.reasons, maybe_landed=not fault.outcome_known)
-    return fault
+        maybe_landed = not fault.outcome_known
+        if fault.code == "ConditionalCheckFailedException":
+            raise ConditionFailed(fault.answer.get("Item"), maybe_landed=maybe_landed) from fault
+        if fault.retryable:
+            raise Busy from fault
+        if fault.code == "TransactionCanceledException":
+            raise TransactionRefused(fault.reasons, maybe_landed=maybe_landed) from fault
+        raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import random
 from dataclasses import dataclass
 from threading import Lock
 from typing import Final
@@ -17,8 +17,11 @@ from tidemark.protocol.tail import Tail
 #: never lost (the first is the conditional write).
 MAX_AGE_MS: Final = 5 * 60 * 1000
 
-#: Tombstones and the batches before them stay at least this long (`log/reclaim.py`).
+#: Tombstones and the batches before them stay at least this long (`janitor/reclaim.py`).
 RECLAIM_AFTER_MS: Final = 60 * 60 * 1000
+
+#: Some 60,000 streams, of which each takes about a kilobyte (`held_bytes`).
+CAPACITY_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,39 +45,69 @@ class StreamHead:
 
 
 class TailCache:
-    """The most recently used tails, safe to share between threads."""
+    """The tails of as many streams as fit `capacity_bytes`; safe to share between threads.
 
-    def __init__(self, capacity: int = 10_000) -> None:
-        self._capacity = capacity
-        self._known: OrderedDict[StreamKey, StreamHead] = OrderedDict()
+    A full cache drops streams at random. The one that was used least recently looks like the better
+    choice, but writers that take turns over a few more streams than fit would drop each one just before
+    its turn, and find nothing. At random, they still find most.
+    """
+
+    def __init__(self, capacity_bytes: int = CAPACITY_BYTES, chance: random.Random | None = None) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._chance = chance or random.Random()
+        self._held_bytes = 0
+        self._heads: dict[StreamKey, StreamHead] = {}
+        #: The same keys in a row, and the place of each there: one is then chosen at random at once.
+        self._keys: list[StreamKey] = []
+        self._places: dict[StreamKey, int] = {}
         self._lock = Lock()
 
     def get(self, key: StreamKey, now_ms: int) -> StreamHead | None:
         """What is known of the stream, unless it was learned too long ago."""
         with self._lock:
-            known = self._known.get(key)
-            if known is None:
+            head = self._heads.get(key)
+            if head is not None and not 0 <= now_ms - head.learned_ms < MAX_AGE_MS:
+                self._drop(key)
                 return None
-            if not 0 <= now_ms - known.learned_ms < MAX_AGE_MS:
-                del self._known[key]
-                return None
-            self._known.move_to_end(key)
-            return known
+            return head
 
-    def learn(self, known: StreamHead) -> None:
+    def learn(self, head: StreamHead) -> None:
         """Keep what was learned, unless a later tail of the same log is known already."""
-        key = known.record.key
+        key = head.record.key
         with self._lock:
-            older = self._known.get(key)
-            if older is None or not _is_ahead(older, known):
-                self._known[key] = known
-                self._known.move_to_end(key)
-            while len(self._known) > self._capacity:
-                self._known.popitem(last=False)
+            older = self._heads.get(key)
+            if older is None:
+                self._places[key] = len(self._keys)
+                self._keys.append(key)
+            elif _is_ahead(older, head):
+                return
+            else:
+                self._held_bytes -= held_bytes(older)
+            self._heads[key] = head
+            self._held_bytes += held_bytes(head)
+            while self._held_bytes > self._capacity_bytes:
+                self._drop(self._chance.choice(self._keys))
 
     def forget(self, key: StreamKey) -> None:
         with self._lock:
-            self._known.pop(key, None)
+            if key in self._heads:
+                self._drop(key)
+
+    def _drop(self, key: StreamKey) -> None:
+        """The last key of the row takes the place of the one that goes."""
+        self._held_bytes -= held_bytes(self._heads.pop(key))
+        place, last = self._places.pop(key), self._keys.pop()
+        if last != key:
+            self._keys[place] = last
+            self._places[last] = place
+
+
+def held_bytes(head: StreamHead) -> int:
+    """Roughly what a head takes in memory: 1,000 bytes, and more with each producer, each stretch of
+    another log that a fork inherits, and a snapshot (measured with `tracemalloc`, CPython 3.11)."""
+    record = head.record
+    parts = len(head.tail.producers) + 2 * len(record.lineage) + (record.snapshot is not None)
+    return 1000 + 240 * parts + len(record.key.stream_id)
 
 
 def _is_ahead(one: StreamHead, other: StreamHead) -> bool:

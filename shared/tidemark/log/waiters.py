@@ -1,4 +1,4 @@
-"""The waiters: which processes have readers at the tail of a stream, and how to ring them."""
+"""The waiters: which processes have readers at the tail of a stream, and the queue that wakes each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from contextlib import suppress
 
 from tidemark.log.records import Waiter
 from tidemark.log.schema import (
+    SK,
+    UNTIL_MS,
     WAIT_SHARDS,
     decode_waiter,
     encode_waiter,
@@ -14,17 +16,15 @@ from tidemark.log.schema import (
     waiter_key,
     waiters_of,
 )
-from tidemark.log.table import Condition, ConditionFailed, Table
+from tidemark.log.table import ABSENT, MAX_DELETES, Condition, ConditionFailed, Table
 
-#: What DynamoDB takes in one batch of writes.
-_BATCH = 25
 #: Sorts before everything that a queue's URL can go on with.
 _JUST_BEHIND = " "
 
 
 def put_waiter(table: Table, waiter: Waiter) -> None:
-    """Register, or register again for longer. A registration that lands late shortens none."""
-    for_longer = Condition("attribute_not_exists(sk) OR u < :until", {":until": {"N": str(waiter.until_ms)}})
+    """Register, or register again for longer. A registration that lands late does not shorten a later one."""
+    for_longer = Condition(f"{ABSENT} OR {UNTIL_MS} < :until", {":until": {"N": str(waiter.until_ms)}})
     with suppress(ConditionFailed):
         table.put(encode_waiter(waiter), for_longer)
 
@@ -47,16 +47,16 @@ def _query(table: Table, pk: str, low: str, high: str) -> Iterator[Waiter]:
         items, more = table.query(pk, at_least=low, at_most=high)
         yield from map(decode_waiter, items)
         if more:
-            low = items[-1]["sk"]["S"] + _JUST_BEHIND
+            low = items[-1][SK]["S"] + _JUST_BEHIND
 
 
 def remove_lapsed(table: Table, waiter: Waiter) -> None:
     """Remove it, unless its process has renewed it in the meantime."""
-    as_seen = Condition("u = :seen", {":seen": {"N": str(waiter.until_ms)}})
+    as_seen = Condition(f"{UNTIL_MS} = :seen", {":seen": {"N": str(waiter.until_ms)}})
     with suppress(ConditionFailed):
         table.delete(waiter_key(waiter), as_seen)
 
 
 def remove_waiters(table: Table, waiters: Sequence[Waiter]) -> None:
-    for start in range(0, len(waiters), _BATCH):
-        table.delete_many([waiter_key(waiter) for waiter in waiters[start : start + _BATCH]])
+    for start in range(0, len(waiters), MAX_DELETES):
+        table.delete_many([waiter_key(waiter) for waiter in waiters[start : start + MAX_DELETES]])

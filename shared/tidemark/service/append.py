@@ -1,4 +1,56 @@
-"""Append (§5.2), idempotent producers (§5.2.1) and closing (§5.3)."""
+"""Append (§5.2), idempotent producers (§5.2.1) and closing (§5.3).
+
+Why one conditional write is enough
+===================================
+
+A stream's log is a chain of batches. The key of a batch is the offset at which it begins, and it holds
+the offset at which it ends: the key of the next one. It also carries the *tail*: all that a writer must
+know to decide about the next append (is the stream closed, the last Stream-Seq, the recent producers).
+
+An append is decided on some tail and written at that tail's offset, on the condition that nothing has
+that key yet. At most one batch can ever be at a key. So if the write succeeds, no batch had followed
+that tail: the decision was made on the latest state, and decision and commit are one step. There is no
+lock and no read before the write. These are the states of an append:
+
+| state  | what happens                                     | next                                   |
+| ------ | ------------------------------------------------ | -------------------------------------- |
+| start  | the tail is remembered                           | decide                                 |
+|        | it is not                                        | read the tail, decide                  |
+| decide | something is accepted                            | write at the tail's offset             |
+|        | all refused or duplicates, the tail was read now | done                                   |
+|        | all refused or duplicates, it was remembered     | read the tail, decide                  |
+| write  | nothing had the key                              | done                                   |
+|        | the batch there is this very write               | done: an earlier reply was lost        |
+|        | another batch is there, for the first time       | adopt its tail, decide                 |
+|        | another batch is there, once more                | wait a little, read the tail, decide   |
+|        | a tombstone is there                             | read the stream, decide; or 404        |
+
+- **A lost race** returns the batch that won. It carries the tail that the next decision needs, so one loss
+  costs no read. After a second loss others are clearly busy: wait a little, and read the tail.
+- **A lost reply.** Each write carries an id of its own (`append_id`). A write that is refused and meets its
+  own id was sent twice and has landed (`log/append.py: check_landed`). The id stays the same from one try
+  to the next, so that a late copy of an earlier try is recognised too.
+- **Remembered state** may be old. A successful write proves that it was the latest. Where there is
+  nothing to write (a refusal, a duplicate) nothing proves it, so that counts only on a fresh read.
+- **Producers.** A batch carries the most recent ones. One that is pushed out gets an item of its own, in
+  the same transaction as the batch, so its state is always in exactly one place. That item is read after
+  the tail is known: read before, it could miss a producer that appends and is pushed out in between.
+- **Closing** is a flag on the last batch, or an empty batch at the tail. It takes the key that every
+  other writer needs, so they lose the race and see that the stream is closed.
+- **Deletion and expiry** put a *tombstone* at that key, in one transaction with the change of the stream's
+  item. A writer that meets a tombstone reads the item again. A stream that was created anew has another
+  incarnation, and with it another log: no key of the old one is used again.
+- **Vacated keys.** "Nothing has that key" must mean that nothing ever had it. Batches that are trimmed lie
+  below the tail, and a tombstone stays for an hour (`RECLAIM_AFTER_MS`), while no process decides on a tail
+  that it learned more than five minutes ago (`MAX_AGE_MS`): no writer aims at a key that was emptied.
+
+A group of appends (`service/group_commit.py`) is decided in order, each on the tail that the one before it
+leaves behind, and is written as one batch. A body over 64 KB is put into S3 first, under a key that is
+never written twice; the batch then names it. If the batch loses for good, nothing points to the body.
+
+What is decided is pure (`protocol/append.py`); `tests/faults/test_rules_of_the_proof.py` takes out one rule
+after the other, and each time an append is lost, doubled or in the wrong place.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +69,12 @@ from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, Proto
 from tidemark.protocol.messages import NOTHING, parse_messages
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import head_from, load_known, reload_tail
+from tidemark.service.load import head_from, load_head, reload_tail
 from tidemark.service.stores import Stores
 
 #: Bytes up to this size travel in the table's item, larger ones go to S3 first.
 INLINE_BYTES: Final = 64 * 1024
-#: Losing this often means that the stream is beyond what one partition takes.
+#: An append that loses this often is to a stream with more writers than one partition takes.
 _MAX_LOSSES = 40
 
 
@@ -39,14 +91,14 @@ class AppendRequest:
 
 @dataclass(frozen=True, slots=True)
 class Spilled:
-    """Bytes that lie in S3 already, under a name for this incarnation of the stream alone: what is
-    reclaimed with another incarnation's log must not be pointed to. `asked`, where it is known, is
-    the append that they were read from, so that a large body is parsed once."""
+    """Bytes that are in S3 already, under a name for this incarnation of the stream alone: a batch must
+    not point to what is reclaimed with another incarnation's log. `parsed`, where it is known, is the
+    append that the bytes were read from, so that a large body is parsed once."""
 
     incarnation: str
     data: bytes
     blob: str
-    asked: Append | None = None
+    parsed: Append | None = None
 
 
 def append(
@@ -54,43 +106,10 @@ def append(
 ) -> list[Outcome | ProtocolError]:
     """Decide the requests in order and commit those accepted with one conditional write.
 
-    Answers each on its own. Raises StreamNotFound, Busy or OutcomeUnknown for all of them.
-
-    Warm, nothing is read first. A refusal decided on remembered state counts only once a
-    write or a fresh read has shown that the state was the latest.
+    Returns an outcome or a refusal for each. Raises StreamNotFound, Busy or OutcomeUnknown for all of
+    them. Where the tail is remembered, nothing is read first.
     """
     return _Attempt(stores, key, requests, spilled).run()
-
-
-def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | None:
-    """Put the append's bytes into S3 before its turn, if it looks as if they will be needed there.
-
-    Decided on what is remembered, and so only a guess: the turn itself decides again, and puts
-    there what is missing. A sequence gap may be filled by the appends that wait in front. What is
-    put and then refused is an orphan under the incarnation's prefix: nothing points to it, and it
-    goes when the log is reclaimed (`batch_blob_key`).
-
-    Raises StreamNotFound, and StorageUnavailable, StorageSilent or Busy for S3. Nothing has changed then.
-    """
-    now_ms = stores.clock_ms()
-    known = stores.tails.get(key, now_ms)
-    if known is None or known.is_expired(now_ms):
-        known = load_known(stores, key)
-    asked = _interpret_one(known.record.content_type, request)
-    data = asked.messages.data
-    if asked.fault is not None or len(data) <= INLINE_BYTES:
-        return None
-    if not unknown_producers(known.tail, [asked]):
-        plan = plan_appends(known.tail, [asked], {})
-        if not plan.writes and not isinstance(plan.results[0], SequenceGap):
-            return None
-    return replace(_put_blob(stores, known.record, data), asked=asked)
-
-
-def _put_blob(stores: Stores, record: StreamRecord, data: bytes) -> Spilled:
-    name = batch_blob_key(record.incarnation, stores.new_id())
-    stores.blobs.put(name, data)
-    return Spilled(record.incarnation, data, name)
 
 
 class _Attempt:
@@ -107,113 +126,134 @@ class _Attempt:
         self._losses = 0
 
     def run(self) -> list[Outcome | ProtocolError]:
-        known, fresh = self._start()
-        appends = self._interpret(known.record)
+        head, fresh = _remembered_or_read(self._stores, self._key)
+        appends = self.parse(head.record)
         while True:
-            plan = self._plan(known, appends)
+            plan = self.decide(head, appends)
             if not plan.writes:
                 if fresh:
                     return plan.results
-                latest, fresh = load_known(self._stores, self._key), True
+                latest, fresh = load_head(self._stores, self._key), True
             else:
                 try:
-                    self._commit(known, plan)
+                    self.commit(head, plan)
                 except TailMoved as moved:
-                    latest, fresh = self._adopt(known, moved.winner)
+                    latest, fresh = self.adopt(head, moved.winner)
                 else:
                     return plan.results
-            if latest.record.incarnation != known.record.incarnation:
-                appends = self._interpret(latest.record)
-            known = latest
+            if latest.record.incarnation != head.record.incarnation:
+                appends = self.parse(latest.record)
+            head = latest
 
-    def _start(self) -> tuple[StreamHead, bool]:
-        """What is known, and whether it was read just now."""
-        now_ms = self._stores.clock_ms()
-        known = self._stores.tails.get(self._key, now_ms)
-        if known is None or known.is_expired(now_ms):
-            return load_known(self._stores, self._key), True
-        return known, False
-
-    def _interpret(self, record: StreamRecord) -> list[Append]:
+    def parse(self, record: StreamRecord) -> list[Append]:
         spilled = self._spilled
-        if spilled is not None and spilled.asked is not None and spilled.incarnation == record.incarnation:
-            return [spilled.asked]
-        return [_interpret_one(record.content_type, request) for request in self._requests]
+        if spilled is not None and spilled.parsed is not None and spilled.incarnation == record.incarnation:
+            return [spilled.parsed]
+        return [_parse_request(record.content_type, request) for request in self._requests]
 
-    def _plan(self, known: StreamHead, appends: Sequence[Append]) -> AppendPlan:
-        """Producers' own items are read after the tail is known, never before: a producer
-        could have appended and been pushed out again in between."""
+    def decide(self, head: StreamHead, appends: Sequence[Append]) -> AppendPlan:
+        """The items of producers are read after the tail is known, never before."""
         looked_up: dict[str, ProducerState | None] = {}
-        for producer_id in unknown_producers(known.tail, appends):
-            item = self._stores.table.get(producer_key(known.record.incarnation, producer_id))
+        for producer_id in unknown_producers(head.tail, appends):
+            item = self._stores.table.get(producer_key(head.record.incarnation, producer_id))
             looked_up[producer_id] = decode_producer(item) if item else None
-        return plan_appends(known.tail, appends, looked_up)
+        return plan_appends(head.tail, appends, looked_up)
 
-    def _commit(self, known: StreamHead, plan: AppendPlan) -> None:
-        now_ms = self._stores.clock_ms()
-        batch = self._spill(
-            known.record,
-            Batch(
-                start=plan.before.offset,
-                after=plan.after,
-                append_id=self._append_id,
-                time_ms=now_ms,
-                data=plan.data,
-                lengths=plan.lengths,
-                appends=plan.appends,
-            ),
+    def commit(self, head: StreamHead, plan: AppendPlan) -> None:
+        """Raises TailMoved. Large bytes are put into S3 once, however often the tail moves, and again
+        only for another incarnation."""
+        stores, record, data = self._stores, head.record, plan.data
+        batch = Batch(
+            start=plan.before.offset,
+            after=plan.after,
+            append_id=self._append_id,
+            time_ms=stores.clock_ms(),
+            data=data,
+            lengths=plan.lengths,
+            appends=plan.appends,
         )
-        put_batch(self._stores.table, known.record, batch, plan.pushed_out.values())
-        self._stores.recent.keep(known.record.incarnation, replace(batch, data=plan.data))
-        self._stores.tails.learn(head_from(known.record, batch, now_ms))
+        stored = batch
+        if len(data) > INLINE_BYTES:
+            spilled = self._spilled
+            if spilled is None or spilled.incarnation != record.incarnation or spilled.data != data:
+                spilled = self._spilled = _put_blob(stores, record, data)
+            batch = replace(batch, blob=spilled.blob)
+            stored = replace(batch, data=None)
+        put_batch(stores.table, record, stored, plan.pushed_out.values())
+        stores.recent.keep(record.incarnation, batch)
+        stores.tails.learn(head_from(record, batch, batch.time_ms))
 
-    def _spill(self, record: StreamRecord, batch: Batch) -> Batch:
-        """Put large bytes into S3, once, however often the tail moves; again only for another
-        incarnation."""
-        data, spilled = batch.data or b"", self._spilled
-        if len(data) <= INLINE_BYTES:
-            return batch
-        if spilled is None or spilled.incarnation != record.incarnation or spilled.data != data:
-            spilled = self._spilled = _put_blob(self._stores, record, data)
-        return replace(batch, data=None, blob=spilled.blob)
-
-    def _adopt(self, known: StreamHead, winner: Batch) -> tuple[StreamHead, bool]:
-        """Go on from the batch that took our place, or, once others followed it, from the
-        tail. A tombstone says that the stream is gone; it may be back under the same name."""
+    def adopt(self, head: StreamHead, winner: Batch) -> tuple[StreamHead, bool]:
+        """The head to decide on next, and whether it was read just now: that of the batch that won, or,
+        once others have followed it, that of the tail. A tombstone says that the stream has ended; a new
+        one may have its name."""
         self._losses += 1
         if winner.tombstone:
             self._stores.tails.forget(self._key)
-            return load_known(self._stores, self._key), True
+            return load_head(self._stores, self._key), True
         if self._losses == 1:
-            adopted = head_from(known.record, winner, known.learned_ms)
+            adopted = head_from(head.record, winner, head.learned_ms)
             self._stores.tails.learn(adopted)
             return adopted, False
         if self._losses > _MAX_LOSSES:
             raise Busy
         self._stores.pause(self._losses)
-        return reload_tail(self._stores, known.record), True
+        return reload_tail(self._stores, head.record), True
 
 
-def _interpret_one(content_type: ContentType, request: AppendRequest) -> Append:
-    """Read the body as the stream's content type says; what is wrong with it is kept for
-    the decision, which looks at the closed state first (§5.2, error precedence)."""
+def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | None:
+    """Put the append's bytes into S3 before its turn, if it looks as if they will be needed there.
+
+    This is decided on what is remembered, so it is only a guess: the turn itself decides again, and puts
+    there what is missing. The appends that wait in front may fill a sequence gap. Bytes that are put and
+    then refused are an orphan under the incarnation's prefix: nothing points to them, and they are removed
+    with the log (`batch_blob_key`).
+
+    Raises StreamNotFound, and StorageUnavailable, StorageSilent or Busy for S3. Nothing has changed then.
+    """
+    head, _ = _remembered_or_read(stores, key)
+    parsed = _parse_request(head.record.content_type, request)
+    data = parsed.messages.data
+    if parsed.fault is not None or len(data) <= INLINE_BYTES:
+        return None
+    if not unknown_producers(head.tail, [parsed]):
+        plan = plan_appends(head.tail, [parsed], {})
+        if not plan.writes and not isinstance(plan.results[0], SequenceGap):
+            return None
+    return replace(_put_blob(stores, head.record, data), parsed=parsed)
+
+
+def _remembered_or_read(stores: Stores, key: StreamKey) -> tuple[StreamHead, bool]:
+    """The stream's head, and whether it was read just now. A remembered stream whose time is over may
+    have been renewed by others."""
+    now_ms = stores.clock_ms()
+    head = stores.tails.get(key, now_ms)
+    if head is None or head.is_expired(now_ms):
+        return load_head(stores, key), True
+    return head, False
+
+
+def _put_blob(stores: Stores, record: StreamRecord, data: bytes) -> Spilled:
+    name = batch_blob_key(record.incarnation, stores.new_id())
+    stores.blobs.put(name, data)
+    return Spilled(record.incarnation, data, name)
+
+
+def _parse_request(content_type: ContentType, request: AppendRequest) -> Append:
+    """Read the body as the stream's content type says; closing alone needs no body (§5.2). What is wrong
+    with the body is kept for the decision, which looks at the closed state first (§5.2, error precedence)."""
     messages, fault = NOTHING, None
     try:
         if request.body or not request.close:
-            messages = parse_messages(content_type, _check_body(content_type, request))
+            if not request.body:
+                raise Malformed("Empty body: send data, or Stream-Closed: true to close the stream")
+            if request.content_type is None:
+                raise Malformed("Content-Type is missing")
+            if request.content_type.essence != content_type.essence:
+                raise ContentTypeMismatch(content_type.essence, request.content_type.essence)
+            messages = parse_messages(content_type, request.body)
             if not messages.data:
                 raise Malformed("Empty JSON array: there is nothing to append")
     except ProtocolError as refusal:
         fault = refusal
     return Append(messages, request.close, request.stream_seq, request.claim, fault)
-
-
-def _check_body(content_type: ContentType, request: AppendRequest) -> bytes:
-    """A body needs the stream's content type; closing alone needs neither (§5.2)."""
-    if not request.body:
-        raise Malformed("Empty body: send data, or Stream-Closed: true to close the stream")
-    if request.content_type is None:
-        raise Malformed("Content-Type is missing")
-    if request.content_type.essence != content_type.essence:
-        raise ContentTypeMismatch(content_type.essence, request.content_type.essence)
-    return request.body

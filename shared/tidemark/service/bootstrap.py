@@ -12,7 +12,7 @@ from tidemark.log.records import Snapshot, StreamRecord
 from tidemark.protocol.content_type import DEFAULT
 from tidemark.protocol.multipart import Part, part_bytes
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import existing, last_used_ms
+from tidemark.service.load import last_used_ms, require_live
 from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES
 from tidemark.service.read import Reading, read_record, renew
 from tidemark.service.read_snapshot import URL_SECONDS
@@ -37,28 +37,24 @@ class Bootstrap:
 
 def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
     """Raises StreamNotFound. Renews a sliding expiry, as every read does."""
-    record = existing(load_stream(stores.table, key))
+    record = require_live(load_stream(stores.table, key))
     snapshot = record.snapshot
     if snapshot is None:
-        return _bootstrap(record, Part(DEFAULT, b""), read_record(stores, record, 0))
+        return _with_updates(record, Part(DEFAULT, b""), read_record(stores, record, 0))
     if snapshot.size > MAX_ANSWER_BYTES:
-        return _redirected(stores, record, snapshot)
+        # The object that was made when it was published: the snapshot, and no update.
+        now_ms = stores.clock_ms()
+        renew(stores, record, last_used_ms(stores, record, 0, now_ms), now_ms)
+        url = stores.blobs.url_to_get(bootstrap_blob_key(snapshot.blob), URL_SECONDS)
+        return Bootstrap(snapshot, snapshot.offset, up_to_date=False, closed=False, url=url)
     blob, reading = stores.concurrency.pair(
         lambda: stores.blobs.get(snapshot.blob, snapshot.size),
         lambda: read_record(stores, record, snapshot.offset, MAX_ANSWER_BYTES - snapshot.size),
     )
-    return _bootstrap(record, Part(snapshot.content_type.value, blob), reading)
+    return _with_updates(record, Part(snapshot.content_type.value, blob), reading)
 
 
-def _redirected(stores: Stores, record: StreamRecord, snapshot: Snapshot) -> Bootstrap:
-    """The object that was made when it was published: the snapshot, and no update."""
-    now_ms = stores.clock_ms()
-    renew(stores, record, last_used_ms(stores, record, 0, now_ms), now_ms)
-    url = stores.blobs.url_to_get(bootstrap_blob_key(snapshot.blob), URL_SECONDS)
-    return Bootstrap(snapshot, snapshot.offset, up_to_date=False, closed=False, url=url)
-
-
-def _bootstrap(record: StreamRecord, first: Part, reading: Reading) -> Bootstrap:
+def _with_updates(record: StreamRecord, first: Part, reading: Reading) -> Bootstrap:
     """As many updates as fit: cut at the end of a message, and the reader goes on from there."""
     content_type, page = record.content_type.served, reading.page
     parts, next_offset = [first], page.start

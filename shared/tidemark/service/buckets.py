@@ -1,4 +1,4 @@
-"""Buckets (extensions §1): making one, looking at it, removing it."""
+"""Buckets (extensions §1): create, describe, delete."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def create_bucket(stores: Stores, bucket: str) -> BucketRecord:
 def describe_bucket(stores: Stores, bucket: str) -> BucketRecord:
     """The bucket with its count of streams. Raises BucketNotFound.
 
-    The item counts an expired stream until somebody ends it: those are looked for and left
-    out. The count is read before and after, so that none is left out that was ended meanwhile.
+    The item counts an expired stream until somebody ends it: such streams are looked for and not
+    counted. The count is read before and after, so that no stream that was ended meanwhile is taken off
+    twice.
     """
     record = buckets.load_bucket(stores.table, bucket)
     alive = record.streams
@@ -52,7 +53,7 @@ def describe_bucket(stores: Stores, bucket: str) -> BucketRecord:
 
 
 def delete_bucket(stores: Stores, bucket: str) -> None:
-    """Raises BucketNotFound, BucketNotEmpty. Streams that have expired are in nobody's way:
+    """Raises BucketNotFound, BucketNotEmpty. Streams that have expired do not hinder:
     what the janitor would end soon is ended here."""
     try:
         _delete(stores, bucket)
@@ -60,9 +61,9 @@ def delete_bucket(stores: Stores, bucket: str) -> None:
         expired = overdue_streams(stores, bucket)
         if not expired:
             raise
-        for known in expired:
+        for head in expired:
             with suppress(TailMoved, StreamChanged):
-                end(stores, known, stores.new_id())
+                end(stores, head, stores.new_id())
         _delete(stores, bucket)
 
 

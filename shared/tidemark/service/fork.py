@@ -20,7 +20,7 @@ from tidemark.protocol.fork import (
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.snapshot import check_retained
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.stores import Stores
 
 
@@ -49,36 +49,30 @@ def fork_origin(
     """
     if point.source == key:
         raise Malformed("A stream cannot be forked from itself")
-    source = _load_source(stores, point.source)
+    try:
+        source = load_head(stores, point.source)
+    except StreamGone:
+        raise Conflict("The source stream was deleted; it is kept for its present forks only") from None
+    except StreamNotFound:
+        raise StreamNotFound("The source stream does not exist; Stream-Forked-From must name one") from None
     record = source.record
     generation = (record.fork.generation if record.fork else 0) + 1
     check_generation(generation)
     fork_type = decide_content_type(record.content_type, content_type)
     anchor = source.tail.offset if point.offset is None else point.offset
     check_retained(anchor, record.retained)
-    end = _resolve(stores, source, anchor, point.sub_offset)
-    asked = ForkPoint(point.source, anchor, point.sub_offset)
-    fork = Fork(asked, record.incarnation, generation)
+    end = _fork_end(stores, source, anchor, point.sub_offset)
     return Origin(
         fork_type,
         decide_expiry(record.expiry, expiry),
         record.inherited(end),
-        fork,
+        Fork(ForkPoint(point.source, anchor, point.sub_offset), record.incarnation, generation),
         record.snapshot,
         record.retained,
     )
 
 
-def _load_source(stores: Stores, key: StreamKey) -> StreamHead:
-    try:
-        return load_known(stores, key)
-    except StreamGone:
-        raise Conflict("The source stream was deleted; it lives on for its present forks only") from None
-    except StreamNotFound:
-        raise StreamNotFound("The source stream does not exist; Stream-Forked-From must name one") from None
-
-
-def _resolve(stores: Stores, source: StreamHead, anchor: int, sub_offset: int) -> int:
+def _fork_end(stores: Stores, source: StreamHead, anchor: int, sub_offset: int) -> int:
     """The offset at which the fork leaves its source."""
     tail = source.tail
     if anchor > tail.offset:

@@ -29,13 +29,13 @@ MAX_GROUP: Final = 64
 #: How long an append may wait for its turn. A call that gets no answer ends after 13 seconds at
 #: most (`aws/retry.py`), so both together stay below a gateway's thirty.
 TURN_SECONDS: Final = 10.0
-#: Most appends wait for a few milliseconds; only after this time is it worth watching for the
-#: client's leave.
+#: Most appends wait for a few milliseconds; only after this time is it worth the effort to watch whether
+#: the client leaves.
 UNWATCHED_SECONDS: Final = 1.0
 
 
 class ClientLeft(ProtocolError):
-    """For nobody: the client has gone. Its append stands if it was sent by then."""
+    """Nobody gets this answer: the client has gone. Its append stands if it was sent by then."""
 
     status = 499
 
@@ -55,6 +55,15 @@ class _Waiting:
     is_spilling: bool = False
     spilled: Spilled | None = None
     is_sent: bool = False
+
+    def depends_on(self, earlier: _Waiting) -> bool:
+        """Whether the order of the two decides what becomes of them."""
+        one, other = self.request, earlier.request
+        if one.close or other.close or (one.stream_seq is not None and other.stream_seq is not None):
+            return True
+        if one.claim is None or other.claim is None:
+            return False
+        return one.claim.producer_id == other.claim.producer_id
 
 
 class GroupCommit:
@@ -95,8 +104,8 @@ class GroupCommit:
         task.add_done_callback(self._tasks.discard)
 
     async def _spill(self, key: StreamKey, queue: _Queue, waiting: _Waiting) -> None:
-        """Before the append's turn, so that nobody else's waits for S3. What refuses the bytes
-        refuses the append: nothing points to them yet."""
+        """Before the append's turn, so that no other append waits for S3. Where S3 refuses the bytes, the
+        append is refused: nothing points to them yet."""
         try:
             waiting.spilled = await self._run(lambda: spill(self._stores, key, waiting.request))
         except Exception as failure:  # noqa: BLE001 - whatever it is, the waiting request must hear of it
@@ -105,8 +114,8 @@ class GroupCommit:
         queue.changed.set()
 
     async def _drain(self, key: StreamKey, queue: _Queue) -> None:
-        """Commit group after group until nobody waits. Not cancelled with a request: the
-        others of its group are still there."""
+        """Commit group after group until nobody waits. A request that is cancelled does not cancel this:
+        the others of its group are still there."""
         while queue.waiting:
             group = queue.take_group()
             if not group:
@@ -166,7 +175,7 @@ class _Queue:
                 continue
             body = len(waiting.request.body)
             is_full = is_full or (bool(group) and (len(group) == MAX_GROUP or size + body > INLINE_BYTES))
-            if is_full or waiting.is_spilling or any(_is_tied(waiting, other) for other in behind):
+            if is_full or waiting.is_spilling or any(map(waiting.depends_on, behind)):
                 behind.append(waiting)
             else:
                 waiting.is_sent = True
@@ -176,45 +185,28 @@ class _Queue:
         return group
 
 
-def _is_tied(later: _Waiting, earlier: _Waiting) -> bool:
-    """Whether their order decides what becomes of them."""
-    one, other = later.request, earlier.request
-    if one.close or other.close or (one.stream_seq is not None and other.stream_seq is not None):
-        return True
-    if one.claim is None or other.claim is None:
-        return False
-    return one.claim.producer_id == other.claim.producer_id
-
-
 async def _turn(waiting: _Waiting, left: Left | None) -> Outcome:
-    """The answer to an append that has to wait. It leaves the queue with its client, and when its
+    """The outcome of an append that has to wait. It leaves the queue with its client, and when its
     time is over, unless it was sent by then. Raises as `GroupCommit.append`."""
     answer = waiting.answer
+    leaving: asyncio.Future[Any] | None = None
     try:
         await asyncio.wait((answer,), timeout=UNWATCHED_SECONDS)
         if not answer.done():
-            await _watched(waiting, left)
+            leaving = asyncio.ensure_future(left()) if left is not None else None
+            ends = (answer, leaving) if leaving else (answer,)
+            time_left = TURN_SECONDS - UNWATCHED_SECONDS
+            await asyncio.wait(ends, timeout=time_left, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.is_sent:
+                gone = leaving is not None and leaving.done()
+                _answer(answer, ClientLeft() if gone else StorageUnavailable())
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            _answer(answer, ClientLeft())
         return await answer
     except asyncio.CancelledError:
         if not answer.cancel() and not answer.cancelled():
             answer.exception()  # There is one, and nobody is left to hear it.
         raise
-
-
-async def _watched(waiting: _Waiting, left: Left | None) -> None:
-    """Until there is an answer, or nobody waits for one any more."""
-    answer = waiting.answer
-    leaving = asyncio.ensure_future(left()) if left is not None else None
-    ends = (answer, leaving) if leaving else (answer,)
-    try:
-        await asyncio.wait(
-            ends, timeout=TURN_SECONDS - UNWATCHED_SECONDS, return_when=asyncio.FIRST_COMPLETED
-        )
-        if not waiting.is_sent:
-            gone = leaving is not None and leaving.done()
-            _answer(answer, ClientLeft() if gone else StorageUnavailable())
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        _answer(answer, ClientLeft())
     finally:
         if leaving is not None:
             leaving.cancel()

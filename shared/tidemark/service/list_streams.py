@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from tidemark.log.buckets import list_records, load_bucket
 from tidemark.log.read import load_last
@@ -28,21 +27,21 @@ class Listing:
         return self.streams[-1].record.key.stream_id if self.has_more else None
 
 
-def list_streams(stores: Stores, bucket: str, asked: ListingRequest) -> Listing:
+def list_streams(stores: Stores, bucket: str, request: ListingRequest) -> Listing:
     """Raises BucketNotFound. Streams that have expired are not there any more.
 
-    A stream's place is its id alone, so what is made or ended meanwhile moves no other one.
+    A stream's place is its id alone, so what is created or ended meanwhile moves no other one.
     """
     load_bucket(stores.table, bucket)
     found: list[StreamHead] = []
-    after, more = asked.after, True
+    after, more = request.after, True
     while more:
-        left = asked.limit - len(found)
+        left = request.limit - len(found)
         # One more than are wanted, to see whether there is one.
-        records, more = list_records(stores.table, bucket, asked.prefix, after, left + 1)
+        records, more = list_records(stores.table, bucket, request.prefix, after, left + 1)
         wanted, beyond = records[:left], records[left:]
-        found += _alive(stores, wanted)
-        if len(found) < asked.limit:
+        found += _load_live(stores, wanted)
+        if len(found) < request.limit:
             more, beyond = more or bool(beyond), []
         elif any(_exists(stores, record) for record in beyond):
             return Listing(found, has_more=True)
@@ -50,24 +49,23 @@ def list_streams(stores: Stores, bucket: str, asked: ListingRequest) -> Listing:
     return Listing(found, has_more=False)
 
 
-def _alive(stores: Stores, records: list[StreamRecord]) -> list[StreamHead]:
+def _load_live(stores: Stores, records: list[StreamRecord]) -> list[StreamHead]:
     """Those that exist, with their tails as they are now."""
     now_ms = stores.clock_ms()
-    tails = stores.concurrency.each(partial(_load_alive, stores, now_ms), records)
-    return [known for known in tails if known is not None]
+
+    def load(record: StreamRecord) -> StreamHead | None:
+        last = load_last(stores.table, log_pk(record.key, record.incarnation))
+        head = head_from(record, last, now_ms)
+        has_ended = record.deleted or (last is not None and last.tombstone)
+        return None if has_ended or head.is_expired(now_ms) else head
+
+    return [head for head in stores.concurrency.each(load, records) if head is not None]
 
 
 def _exists(stores: Stores, record: StreamRecord) -> bool:
-    """What its item says is enough, unless a write may have renewed it."""
+    """The item alone says so, unless a write may have renewed it."""
     if record.deleted:
         return False
     if not is_expired(record.expiry, record.used_ms, stores.clock_ms()):
         return True
-    return record.expiry.ttl_seconds is not None and bool(_alive(stores, [record]))
-
-
-def _load_alive(stores: Stores, now_ms: int, record: StreamRecord) -> StreamHead | None:
-    last = load_last(stores.table, log_pk(record.key, record.incarnation))
-    known = head_from(record, last, now_ms)
-    ended = record.deleted or (last is not None and last.tombstone)
-    return None if ended or known.is_expired(now_ms) else known
+    return record.expiry.ttl_seconds is not None and bool(_load_live(stores, [record]))

@@ -15,78 +15,78 @@ from tidemark.service.stores import Stores
 
 
 def head_from(record: StreamRecord, last: Batch | None, learned_ms: int) -> StreamHead:
+    """`last` is the last batch of the stream's own log; None where nothing was written to it."""
     if last is None:
         return StreamHead(record, Tail(record.base), record.created_ms, learned_ms)
     return StreamHead(record, last.after, last.time_ms, learned_ms)
 
 
-def ended(record: StreamRecord | None) -> ProtocolError:
-    """Why a stream that is not there is not: gone without a trace, or kept for its forks."""
+def absence_error(record: StreamRecord | None) -> ProtocolError:
+    """StreamGone for a deleted stream that is kept for its forks, else StreamNotFound."""
     return StreamGone() if record is not None and record.references else StreamNotFound()
 
 
-def existing(record: StreamRecord | None) -> StreamRecord:
-    """Raises StreamNotFound or StreamGone."""
+def require_live(record: StreamRecord | None) -> StreamRecord:
+    """The record, unless there is none or it was deleted. Raises StreamNotFound or StreamGone."""
     if record is None or record.deleted:
-        raise ended(record)
+        raise absence_error(record)
     return record
 
 
-def load_known(stores: Stores, key: StreamKey) -> StreamHead:
+def load_head(stores: Stores, key: StreamKey) -> StreamHead:
     """The stream and its tail as they are now: two small reads, at once where possible.
 
     Raises StreamNotFound or StreamGone; an expired stream is not there any more (§5.1).
     """
     now_ms = stores.clock_ms()
-    found, last = _load(stores, key, now_ms)
-    if found is None or found.deleted or (last is not None and last.tombstone):
-        stores.tails.forget(key)
-        if found is not None and not found.deleted:
-            # The item was read before the log ended: what has become of it since?
-            earlier, found = found, load_stream(stores.table, key)
-            if found is not None and found.incarnation != earlier.incarnation and not found.deleted:
-                return load_known(stores, key)
-        raise ended(found)
-    known = head_from(found, last, now_ms)
-    if known.is_expired(now_ms):
-        raise ended(found)
-    stores.tails.learn(known)
-    return known
-
-
-def _load(stores: Stores, key: StreamKey, now_ms: int) -> tuple[StreamRecord | None, Batch | None]:
-    """The incarnation names the log, so the two reads are at once only where it is known."""
-    guess = stores.tails.get(key, now_ms)
-    if guess is None:
+    remembered = stores.tails.get(key, now_ms)
+    # The incarnation names the log, so the two reads are at once only where it is remembered.
+    if remembered is None:
         record, last = load_stream(stores.table, key), None
-        expected = None
     else:
-        expected = guess.record.incarnation
-        guessed_pk = log_pk(key, expected)
+        pk = log_pk(key, remembered.record.incarnation)
         record, last = stores.concurrency.pair(
-            lambda: load_stream(stores.table, key), lambda: load_last(stores.table, guessed_pk)
+            lambda: load_stream(stores.table, key), lambda: load_last(stores.table, pk)
         )
-    if record is not None and record.incarnation != expected:
+    if record is not None and (remembered is None or record.incarnation != remembered.record.incarnation):
         last = load_last(stores.table, log_pk(key, record.incarnation))
-    return record, last
+    if record is None or record.deleted or (last is not None and last.tombstone):
+        stores.tails.forget(key)
+        return _load_again(stores, key, record)
+    head = head_from(record, last, now_ms)
+    if head.is_expired(now_ms):
+        raise absence_error(record)
+    stores.tails.learn(head)
+    return head
+
+
+def _load_again(stores: Stores, key: StreamKey, ended: StreamRecord | None) -> StreamHead:
+    """The stream that has taken the name in the meantime; else raises StreamNotFound or StreamGone. An
+    item that says nothing of the end was read before the log ended, so it is read again."""
+    if ended is None or ended.deleted:
+        raise absence_error(ended)
+    record = load_stream(stores.table, key)
+    if record is None or record.deleted or record.incarnation == ended.incarnation:
+        raise absence_error(record)
+    return load_head(stores, key)
 
 
 def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int, now_ms: int) -> int:
-    """When the stream was last used, as far as its expiry hangs on it. Raises StreamNotFound or
+    """When the stream was last used, as far as its expiry depends on it. Raises StreamNotFound or
     StreamGone.
 
     `seen_ms` is the time of some batch of it. Writes renew by their batches alone, so a
-    stream that nobody reads looks idle in its item; only then is its tail asked.
+    stream that nobody reads looks idle in its item; only then is its tail read.
     """
     used_ms = max(record.used_ms, seen_ms)
     if is_expired(record.expiry, used_ms, now_ms):
         last = load_last(stores.table, log_pk(record.key, record.incarnation))
         if last is not None and last.tombstone:
             # It is being ended this moment: a tombstone's time is no use of the stream.
-            raise ended(load_stream(stores.table, record.key))
+            raise absence_error(load_stream(stores.table, record.key))
         used_ms = max(used_ms, last.time_ms if last else 0)
         if is_expired(record.expiry, used_ms, now_ms):
-            raise ended(record)
+            raise absence_error(record)
     return used_ms
 
 
@@ -95,7 +95,7 @@ def reload_tail(stores: Stores, record: StreamRecord) -> StreamHead:
     now_ms = stores.clock_ms()
     last = load_last(stores.table, log_pk(record.key, record.incarnation))
     if last is not None and last.tombstone:
-        return load_known(stores, record.key)
-    known = head_from(record, last, now_ms)
-    stores.tails.learn(known)
-    return known
+        return load_head(stores, record.key)
+    head = head_from(record, last, now_ms)
+    stores.tails.learn(head)
+    return head

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from tidemark.log.due import overdue
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
-from tidemark.log.reclaim import overdue
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import DUE_SHARDS, log_pk
 from tidemark.log.tails import StreamHead
@@ -21,20 +21,18 @@ from tidemark.service.stores import Stores
 
 def overdue_streams(stores: Stores, bucket: str) -> list[StreamHead]:
     now_ms = stores.clock_ms()
+
+    def load_expired(due: Due) -> StreamHead | None:
+        record = load_stream(stores.table, due.key)
+        if record is None or record.incarnation != due.incarnation or record.deleted:
+            return None
+        last = load_last(stores.table, log_pk(record.key, record.incarnation))
+        head = head_from(record, last, now_ms)
+        return head if head.is_expired(now_ms) else None
+
     shards = stores.concurrency.each(partial(overdue, stores.table, now_ms), range(DUE_SHARDS))
-    entries = [due for shard in shards for due in shard if _is_of(due, bucket)]
-    found = stores.concurrency.each(partial(_load_expired, stores, now_ms), entries)
-    return [known for known in found if known is not None]
-
-
-def _is_of(due: Due, bucket: str) -> bool:
-    return due.kind is DueKind.EXPIRE and due.key.bucket == bucket
-
-
-def _load_expired(stores: Stores, now_ms: int, due: Due) -> StreamHead | None:
-    record = load_stream(stores.table, due.key)
-    if record is None or record.incarnation != due.incarnation or record.deleted:
-        return None
-    last = load_last(stores.table, log_pk(record.key, record.incarnation))
-    known = head_from(record, last, now_ms)
-    return known if known.is_expired(now_ms) else None
+    entries = [
+        due for shard in shards for due in shard if due.kind is DueKind.EXPIRE and due.key.bucket == bucket
+    ]
+    found = stores.concurrency.each(load_expired, entries)
+    return [head for head in found if head is not None]

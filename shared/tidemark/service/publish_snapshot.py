@@ -11,8 +11,8 @@ from typing import Final
 
 from tidemark.blobs.compose import Composition
 from tidemark.blobs.store import bootstrap_blob_key, snapshot_blob_key
+from tidemark.log.due import schedule
 from tidemark.log.lifecycle import load_stream
-from tidemark.log.reclaim import schedule
 from tidemark.log.records import Due, DueKind, Snapshot, StreamRecord
 from tidemark.log.snapshots import SnapshotMoved, commit_snapshot, load_batch_at
 from tidemark.log.tails import RECLAIM_AFTER_MS
@@ -22,7 +22,7 @@ from tidemark.protocol.multipart import Part, choose_boundary, close_parts, open
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES, UploadId, check_boundary, check_retained
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import ended, existing, last_used_ms
+from tidemark.service.load import absence_error, last_used_ms, require_live
 from tidemark.service.stores import Stores
 
 #: What one answer carries: base64 must fit a Lambda answer of 6 MB.
@@ -44,21 +44,26 @@ def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) ->
     """Raises, in this order: StreamNotFound, RetentionGone, OffsetBeyondTail, Malformed for an
     offset between messages' ends, UploadNotFound; Busy.
 
-    Complete before visible: whoever dies on the way leaves the old snapshot as it was. Of two at
-    once the higher offset stays; at the same offset the later one.
+    The blob is complete before it is visible: a process that dies on the way leaves the old snapshot as it
+    was. Of two publishes at once the higher offset stays; at the same offset the later one.
     """
     record = check_snapshot_offset(stores, key, request.offset)
     mark = request.upload.mark if request.upload else stores.new_id()
     blob = snapshot_blob_key(record.incarnation, request.offset, mark)
     if record.snapshot is not None and record.snapshot.blob == blob:
-        return record.snapshot  # An upload that is asked to be published again.
+        return record.snapshot  # The upload was published before.
     size = _store_blob(stores, blob, request)
     snapshot = Snapshot(request.offset, blob, request.content_type, size, stores.clock_ms())
+    upload = upload_due(record, blob, request.upload) if request.upload else None
     try:
-        _commit(stores, record, snapshot, _upload_due(record, blob, request.upload))
+        _commit(stores, record, snapshot, upload)
     except ProtocolError:
-        if request.upload is None:
-            _discard(stores, record, snapshot)
+        if upload is None:
+            # The blob never became visible. It goes later, because a lost reply may hide that it did.
+            due_ms = stores.clock_ms() + RECLAIM_AFTER_MS
+            due = Due(DueKind.TRIM, record.key, record.incarnation, due_ms, f"{mark}-discarded", blob=blob)
+            with suppress(ProtocolError):  # What refused the publish is what the client must hear.
+                schedule(stores.table, due)
         raise
     return snapshot
 
@@ -66,14 +71,14 @@ def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) ->
 def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> StreamRecord:
     """The stream, if a snapshot may be published there. Raises as `publish_snapshot`."""
     now_ms = stores.clock_ms()
-    record = existing(load_stream(stores.table, key))
+    record = require_live(load_stream(stores.table, key))
     batch = load_batch_at(stores.table, record, offset)
     last_used_ms(stores, record, batch.time_ms if batch else 0, now_ms)
     check_retained(offset, record.retained)
     if batch is None:
         check_boundary(offset, record.base, ())
     elif batch.tombstone:
-        raise ended(record)
+        raise absence_error(record)
     else:
         check_boundary(offset, batch.start, batch.lengths)
     return record
@@ -118,44 +123,28 @@ def _compose_bootstrap(stores: Stores, blob: str, size: int, request: PublishReq
 
 
 def _commit(stores: Stores, record: StreamRecord, snapshot: Snapshot, upload: Due | None) -> None:
-    """Take the place of whatever snapshot is there by now, unless that is a later one."""
+    """Take the place of whatever snapshot is there by now, unless that is a later one.
+
+    What this one supersedes is removed once no reader can be on it any more, and no writer can hold a
+    tail that lies below (`docs/buckets-and-snapshots.md`).
+    """
+    mark = snapshot.blob.rpartition("/")[2]
     for tries in range(_MAX_TRIES):
+        before, due_ms = record.snapshot, stores.clock_ms() + RECLAIM_AFTER_MS
+        superseded = before.blob if before is not None and record.owns(before.blob) else None
+        trim = Due(DueKind.TRIM, record.key, record.incarnation, due_ms, mark, snapshot.offset, superseded)
         try:
-            trim = _trim_due(stores, record, snapshot)
             return commit_snapshot(stores.table, record, snapshot, trim, upload)
         except SnapshotMoved as moved:
             if moved.latest is not None and moved.latest.incarnation != record.incarnation:
                 raise StreamNotFound from moved
-            record = existing(moved.latest)
+            record = require_live(moved.latest)
             check_retained(snapshot.offset, record.retained)
             stores.pause(tries)
     raise Busy
 
 
-def _trim_due(stores: Stores, record: StreamRecord, snapshot: Snapshot) -> Due:
-    """What this snapshot supersedes goes once no reader can be on it any more, and no writer
-    can hold a tail that lies below (`docs/buckets-and-snapshots.md`)."""
-    before = record.snapshot
-    superseded = before.blob if before is not None and record.owns(before.blob) else None
-    due_ms = stores.clock_ms() + RECLAIM_AFTER_MS
-    mark = snapshot.blob.rpartition("/")[2]
-    return Due(DueKind.TRIM, record.key, record.incarnation, due_ms, mark, snapshot.offset, superseded)
-
-
-def _discard(stores: Stores, record: StreamRecord, snapshot: Snapshot) -> None:
-    """A blob that never became visible; later, because a lost reply may hide that it did."""
-    due_ms = stores.clock_ms() + RECLAIM_AFTER_MS
-    mark = f"{snapshot.blob.rpartition('/')[2]}-discarded"
-    due = Due(DueKind.TRIM, record.key, record.incarnation, due_ms, mark, blob=snapshot.blob)
-    with suppress(ProtocolError):  # What refused the publish is what the client must hear.
-        schedule(stores.table, due)
-
-
-def _upload_due(record: StreamRecord, blob: str, upload: UploadId | None) -> Due | None:
-    return None if upload is None else upload_due(record, blob, upload)
-
-
 def upload_due(record: StreamRecord, blob: str, upload: UploadId) -> Due:
     """The entry that removes an upload when it lapses. Publishing settles it, and the janitor claims
-    it before it removes anything: whoever comes first has the blob."""
+    it before it removes anything: the first of the two has the blob."""
     return Due(DueKind.UPLOAD, record.key, record.incarnation, upload.lapses_ms, upload.mark, blob=blob)

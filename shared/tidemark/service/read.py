@@ -9,18 +9,17 @@ from typing import Final
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import PAGE_BYTES, Page, read_page
 from tidemark.log.records import StreamRecord
-from tidemark.log.schema import stream_key
+from tidemark.log.schema import TOUCHED_MS, stream_key
 from tidemark.log.table import ConditionFailed
-from tidemark.log.tails import StreamHead
 from tidemark.protocol.errors import Damaged, Malformed, RetentionGone, StreamNotFound
 from tidemark.protocol.expiry import needs_renewal
 from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
-from tidemark.service.load import ended, existing, head_from, last_used_ms, load_known
+from tidemark.service.load import absence_error, head_from, last_used_ms, load_head, require_live
 from tidemark.service.stores import Stores
 
-#: A page for a reader that is sent it piece by piece, and may stop reading at any time,
+#: A page for a reader that gets it piece by piece and may stop reading at any time,
 SMALL_PAGE_BYTES: Final = 32 * 1024
 #: and how much of what a query brings is kept for its next pages.
 AHEAD_BYTES: Final = 1024 * 1024
@@ -48,21 +47,19 @@ def read(stores: Stores, key: StreamKey, read_from: ReadFrom, *, small: bool = F
     """
     now_ms = stores.clock_ms()
     if read_from == NOW:
-        known = load_known(stores, key)
-        record = renew(stores, known.record, known.touched_ms, now_ms)
-        tail = known.tail
+        head = load_head(stores, key)
+        record = renew(stores, head.record, head.touched_ms, now_ms)
+        tail = head.tail
         return Reading(record, Page(tail.offset, (), up_to_date=True, closed=tail.closed))
     record, page = _load_page(stores, key, read_from, now_ms, small=small)
-    record = _keep_alive(stores, record, page, now_ms)
-    return _reading(stores, record, page, now_ms)
+    return _finish(stores, _keep_alive(stores, record, page, now_ms), page, now_ms)
 
 
 def read_record(stores: Stores, record: StreamRecord, start: int, limit_bytes: int = PAGE_BYTES) -> Reading:
     """One page of a stream whose item was read just now. Raises as `read`."""
     now_ms = stores.clock_ms()
     page = read_page(stores.table, record, start, recent=stores.recent, limit_bytes=limit_bytes)
-    record = _keep_alive(stores, record, page, now_ms)
-    return _reading(stores, record, page, now_ms)
+    return _finish(stores, _keep_alive(stores, record, page, now_ms), page, now_ms)
 
 
 def read_on(stores: Stores, reading: Reading, *, small: bool = False) -> Reading:
@@ -71,13 +68,80 @@ def read_on(stores: Stores, reading: Reading, *, small: bool = False) -> Reading
     record, start = reading.record, reading.page.end
     now_ms = stores.clock_ms()
     page = _query_page(stores, record, start, Tail(start), small=small)
-    return _reading(stores, record, page, now_ms)
+    return _finish(stores, record, page, now_ms)
 
 
-def _reading(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Reading:
+def _load_page(
+    stores: Stores, key: StreamKey, start: int, now_ms: int, *, small: bool
+) -> tuple[StreamRecord, Page]:
+    """The stream and the page: both at once where the incarnation is remembered, else in turn.
+
+    What is wrong with an offset counts only once the stream's item agrees: the stream may be another
+    by now, it may have expired, or what was before the offset may have been trimmed.
+    """
+    remembered = stores.tails.get(key, now_ms)
+    page: Page | Malformed | None = None
+    if remembered is None:
+        record = require_live(load_stream(stores.table, key))
+    else:
+        head = remembered
+        found, page = stores.concurrency.pair(
+            lambda: load_stream(stores.table, key),
+            lambda: _try_page(stores, head.record, start, head.tail, small=small),
+        )
+        record = require_live(found)
+    if start < record.retained:
+        last_used_ms(stores, record, 0, now_ms)  # Of an expired stream, StreamNotFound comes first.
+        raise RetentionGone(record.retained)
+    if remembered is not None and record.incarnation != remembered.record.incarnation:
+        stores.tails.forget(key)
+        page = None
+    if page is None:
+        page = _try_page(stores, record, start, None, small=small)
+    if isinstance(page, Malformed):
+        last_used_ms(stores, record, 0, now_ms)
+        raise page
+    return record, page
+
+
+def _try_page(
+    stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None, *, small: bool
+) -> Page | Malformed:
+    try:
+        return _query_page(stores, record, start, known_tail, small=small)
+    except Malformed as fault:
+        return fault
+
+
+def _query_page(
+    stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None, *, small: bool
+) -> Page:
+    limits = {"limit_bytes": SMALL_PAGE_BYTES, "ahead_bytes": AHEAD_BYTES} if small else {}
+    return read_page(stores.table, record, start, known_tail=known_tail, recent=stores.recent, **limits)
+
+
+def _keep_alive(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> StreamRecord:
+    """Check the expiry, and renew a sliding one. Raises StreamNotFound or StreamGone."""
+    touched_ms = last_used_ms(stores, record, page.last.time_ms if page.last else 0, now_ms)
+    return renew(stores, record, touched_ms, now_ms)
+
+
+def renew(stores: Stores, record: StreamRecord, touched_ms: int, now_ms: int) -> StreamRecord:
+    """Record that a read took place. Raises StreamNotFound where the stream just ended."""
+    if not needs_renewal(record.expiry, touched_ms, now_ms):
+        return record
+    try:
+        stores.table.raise_number(stream_key(record.key), TOUCHED_MS, now_ms, record.incarnation)
+    except ConditionFailed:
+        raise StreamNotFound from None
+    return replace(record, touched_ms=now_ms)
+
+
+def _finish(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Reading:
+    """The page with all its bytes; what it shows is remembered. Raises StreamNotFound or Damaged."""
     if page.deleted:
         stores.tails.forget(record.key)
-        raise ended(load_stream(stores.table, record.key))
+        raise absence_error(load_stream(stores.table, record.key))
     page = _with_blobs(stores, page)
     own = [batch for batch in page.batches if batch.start >= record.base]
     stores.recent.keep(record.incarnation, *own)
@@ -89,8 +153,8 @@ def _reading(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> R
 
 
 def _with_blobs(stores: Stores, page: Page) -> Page:
-    """The page with the bytes that lie in S3, all fetched at once. Raises Damaged unless every batch
-    has all its bytes then: what came next would be taken for what is missing."""
+    """The page with the bytes that are in S3, all fetched at once. Raises Damaged unless every batch
+    then has all its bytes: readers would take what comes next for what is missing."""
     wanted = [
         (batch.blob, batch.blob_bytes or batch.size)
         for batch in page.batches
@@ -108,72 +172,3 @@ def _with_blobs(stores: Stores, page: Page) -> Page:
             _log.error("a batch is damaged: %s of %d bytes at %d", batch.append_id, batch.size, batch.start)
             raise Damaged
     return page
-
-
-def _load_page(
-    stores: Stores, key: StreamKey, start: int, now_ms: int, *, small: bool
-) -> tuple[StreamRecord, Page]:
-    """The stream and the page at once where the incarnation is known, else in turn."""
-    known = stores.tails.get(key, now_ms)
-    if known is None:
-        record = existing(load_stream(stores.table, key))
-        _check_retained(stores, record, start, now_ms)
-        try:
-            return record, _query_page(stores, record, start, None, small=small)
-        except Malformed:
-            # That the stream has expired comes before what is wrong with the offset.
-            last_used_ms(stores, record, 0, now_ms)
-            raise
-    guess = known
-    found, page = stores.concurrency.pair(
-        lambda: load_stream(stores.table, key), lambda: _try_page(stores, guess, start, small=small)
-    )
-    record = existing(found)
-    _check_retained(stores, record, start, now_ms)
-    if record.incarnation != known.record.incarnation:
-        stores.tails.forget(key)
-        page = _query_page(stores, record, start, None, small=small)
-    if isinstance(page, Malformed):
-        last_used_ms(stores, record, 0, now_ms)
-        raise page
-    return record, page
-
-
-def _try_page(stores: Stores, guess: StreamHead, start: int, *, small: bool) -> Page | Malformed:
-    """What is wrong with an offset counts only once the stream's item agrees: the stream may
-    be another by now, or what was before the offset trimmed."""
-    try:
-        return _query_page(stores, guess.record, start, guess.tail, small=small)
-    except Malformed as fault:
-        return fault
-
-
-def _check_retained(stores: Stores, record: StreamRecord, start: int, now_ms: int) -> None:
-    """Raises RetentionGone; of an expired stream StreamNotFound."""
-    if start < record.retained:
-        last_used_ms(stores, record, 0, now_ms)
-        raise RetentionGone(record.retained)
-
-
-def _query_page(
-    stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None, *, small: bool
-) -> Page:
-    limits = {"limit_bytes": SMALL_PAGE_BYTES, "ahead_bytes": AHEAD_BYTES} if small else {}
-    return read_page(stores.table, record, start, known_tail=known_tail, recent=stores.recent, **limits)
-
-
-def _keep_alive(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> StreamRecord:
-    """Judge the expiry, and renew a sliding one. Raises StreamNotFound or StreamGone."""
-    touched_ms = last_used_ms(stores, record, page.last.time_ms if page.last else 0, now_ms)
-    return renew(stores, record, touched_ms, now_ms)
-
-
-def renew(stores: Stores, record: StreamRecord, touched_ms: int, now_ms: int) -> StreamRecord:
-    """Record that a read took place. Raises StreamNotFound where the stream just ended."""
-    if not needs_renewal(record.expiry, touched_ms, now_ms):
-        return record
-    try:
-        stores.table.raise_number(stream_key(record.key), "to", now_ms, record.incarnation)
-    except ConditionFailed:
-        raise StreamNotFound from None
-    return replace(record, touched_ms=now_ms)

@@ -1,9 +1,9 @@
-"""Letting go of a fork's source (§4.2): the last fork takes a deleted source along."""
+"""Releasing a fork's source (§4.2): a deleted source is removed with its last fork."""
 
 from __future__ import annotations
 
+from tidemark.log.due import settle
 from tidemark.log.lifecycle import load_stream, reclaim
-from tidemark.log.reclaim import settle
 from tidemark.log.records import Due, StreamRecord
 from tidemark.log.references import drop_reference, release_due, remove_released
 from tidemark.log.table import TransactionRefused, Write
@@ -11,7 +11,7 @@ from tidemark.service.stores import Stores
 
 
 def release_writes(stores: Stores, record: StreamRecord, now_ms: int) -> tuple[list[Write], Due | None]:
-    """What ending `record` must do to its source, and what is then to be looked at."""
+    """What ending `record` must write to its source, and the entry that says to look at the source then."""
     source = None if record.fork is None else load_stream(stores.table, record.fork.point.source)
     if record.fork is None or source is None or source.incarnation != record.fork.incarnation:
         return [], None
@@ -33,18 +33,12 @@ def release(stores: Stores, due: Due | None) -> int:
             writes, next_due = release_writes(stores, record, now_ms)
             if record.references:
                 next_due = None
-            elif not _remove(stores, record, writes, now_ms):
-                return removed  # Its own source changed just now; the entry is still due.
             else:
+                try:
+                    stores.table.transact([remove_released(record, now_ms), reclaim(record, now_ms), *writes])
+                except TransactionRefused:
+                    return removed  # Its own source changed just now; the entry is still due.
                 removed += 1
         settle(stores.table, due)
         due = next_due
     return removed
-
-
-def _remove(stores: Stores, record: StreamRecord, writes: list[Write], now_ms: int) -> bool:
-    try:
-        stores.table.transact([remove_released(record, now_ms), reclaim(record, now_ms), *writes])
-    except TransactionRefused:
-        return False
-    return True

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemark.blobs.store import snapshot_blob_key
-from tidemark.log.reclaim import schedule_once
+from tidemark.log.due import schedule_once
 from tidemark.protocol.snapshot import UploadId
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.publish_snapshot import check_snapshot_offset, upload_due

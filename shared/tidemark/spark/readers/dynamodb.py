@@ -18,7 +18,7 @@ import pyarrow as pa
 from tidemark.log.chain import ChainWalk, Span, spans_of
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
-from tidemark.log.schema import is_end_mark, log_pk
+from tidemark.log.schema import ENDED_MS, SK, is_end_mark, log_pk
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.protocol.stream_key import StreamKey
@@ -51,11 +51,11 @@ class DynamoDBReader:
                 f"bucket/{self._connection.bucket}",
                 at_least=low,
                 at_most=_STREAM_PREFIX + "\U0010ffff",
-                attributes=("sk", "em"),
+                attributes=(SK, ENDED_MS),
             )
             live = (item for item in items if not is_end_mark(item))
-            found += [item["sk"]["S"].removeprefix(_STREAM_PREFIX) for item in live]
-            low = items[-1]["sk"]["S"] + "\0" if items else low
+            found += [item[SK]["S"].removeprefix(_STREAM_PREFIX) for item in live]
+            low = items[-1][SK]["S"] + "\0" if items else low
         return [name for name in found if pattern.fullmatch(name)]
 
     def head(self, name: str) -> Head:

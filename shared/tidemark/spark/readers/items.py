@@ -19,13 +19,13 @@ from tidemark.aws.account import Account
 from tidemark.aws.dynamodb import DynamoDB, connect_dynamodb
 from tidemark.aws.retry import NoAnswer
 from tidemark.log.deflate import inflate
-from tidemark.log.schema import decode_lengths
+from tidemark.log.schema import END, MESSAGE_LENGTHS, SK, TIME_MS, decode_lengths
 from tidemark.log.table import Table
 from tidemark.protocol.offset import WIDTH
 from tidemark.spark.options.connection import ConnectionOptions
 
 #: Enough of an item to know where its messages end.
-BOUNDARY_ATTRIBUTES: Final = ("sk", "e", "m", "t")
+BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TIME_MS)
 
 
 class Text(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
@@ -43,7 +43,7 @@ class Binary(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is n
 
 
 class BatchItem(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
-    """The attributes by their names in the table (`encode_batch` says what they are)."""
+    """The attributes by their names in the table (`log/schema.py` says what they are)."""
 
     sk: Text
     e: Number

@@ -14,7 +14,7 @@ from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, SnapshotNotFound
 from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import existing
+from tidemark.service.load import require_live
 from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES, PublishRequest, publish_snapshot
 from tidemark.service.read_snapshot import latest_snapshot
 from tidemark.service.stores import Stores
@@ -131,7 +131,7 @@ class LogSnapshots:
             if len(body) > MAX_ANSWER_BYTES:
                 # What is too large for one response is put together for its readers when it is published.
                 upload = begin_upload(self._stores, key, place).id
-                record = existing(load_stream(self._stores.table, key))
+                record = require_live(load_stream(self._stores.table, key))
                 self._stores.blobs.put(snapshot_blob_key(record.incarnation, place, upload.mark), body)
                 request = PublishRequest(place, kind, upload=upload)
             publish_snapshot(self._stores, key, request)

@@ -23,7 +23,7 @@ from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import CreateRequest, create
-from tidemark.service.load import load_known
+from tidemark.service.load import load_head
 from tidemark.service.stores import Stores
 from tidemark.spark.clients.http import HttpClient, HttpFault
 from tidemark.spark.clients.retry import retry
@@ -107,7 +107,7 @@ class LogPublisher:
 
     def find(self, stream: str) -> TargetStream | None:
         try:
-            known = load_known(self._stores, self._key(stream))
+            known = load_head(self._stores, self._key(stream))
         except StreamNotFound:
             return None
         return TargetStream(known.record.content_type, known.tail.closed)

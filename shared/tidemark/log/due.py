@@ -1,4 +1,4 @@
-"""Giving space back: what the janitor removes, and when it may."""
+"""The janitor's queue: what is to be done later, and when it may be done."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from tidemark.log.read import load_last
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import (
     DUE_SHARDS,
-    batch_sk,
+    KIND,
+    SK,
     decode_due,
     due_before,
     due_key,
     due_pk,
     encode_due,
-    log_pk,
 )
 from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, Write
 
 
 def due_entries(table: Table, now_ms: int) -> Iterator[Due]:
-    """What has fallen due, a page per shard and round, so that a run can stop anywhere."""
+    """What has fallen due: one page of each shard, so that a run can stop anywhere."""
     for shard in range(DUE_SHARDS):
         items, _ = table.query(due_pk(shard), at_most=due_before(now_ms), limit=100)
         yield from map(decode_due, items)
@@ -36,12 +35,12 @@ def overdue(table: Table, now_ms: int, shard: int) -> list[Due]:
         items, more = table.query(due_pk(shard), at_least=at_least, at_most=due_before(now_ms))
         found += map(decode_due, items)
         if items:
-            at_least = f"{items[-1]['sk']['S']}/"  # behind the last one, whatever its mark
+            at_least = f"{items[-1][SK]['S']}/"  # behind the last one, whatever its mark
     return found
 
 
 def schedule(table: Table, due: Due) -> None:
-    """Put an entry into the queue. It may be put there again at any time: the janitor looks for itself
+    """Put an entry into the queue. It may be put there again at any time: the janitor checks
     whether there is anything to do."""
     table.put(encode_due(due))
 
@@ -54,52 +53,25 @@ def schedule_once(table: Table, due: Due) -> None:
 
 
 def settle_for_good(due: Due) -> Write:
-    """Part of the transaction that makes use of an upload or a spilled body: nobody needs to remove it
-    any more. Refused where the janitor has claimed it."""
+    """Part of the transaction that uses an upload or a spilled body: it must not be removed any more.
+    Refused where the janitor has claimed it."""
     return Write(encode_due(replace(due, kind=DueKind.SETTLED)), condition=_if_kind(due.kind))
 
 
 def claim(table: Table, due: Due) -> bool:
-    """Mark what an entry names as the janitor's to remove; False where it was used or claimed first."""
+    """Claim for the janitor what the entry names; False where it was used first."""
     try:
         table.put(encode_due(replace(due, kind=DueKind.REMOVE)), _if_kind(due.kind))
     except ConditionFailed as refused:
-        # A claim whose reply was lost meets itself.
+        # A claim whose reply was lost finds itself.
         return refused.existing is not None and decode_due(refused.existing).kind is DueKind.REMOVE
     return True
 
 
 def _if_kind(kind: DueKind) -> Condition:
-    return Condition("kd = :kind", {":kind": {"S": kind.value}})
+    return Condition(f"{KIND} = :kind", {":kind": {"S": kind.value}})
 
 
 def settle(table: Table, due: Due) -> None:
     """Take the entry out of the queue. No key of an entry is used a second time."""
     table.delete(due_key(due))
-
-
-def remove_log(table: Table, due: Due) -> bool:
-    """Remove every batch and producer of an incarnation, and the tombstone last of all: that it is
-    there, or that there is nothing any more, is the proof that the stream has ended. False, and
-    nothing is removed, where the log goes on. Safe to repeat.
-    """
-    pk = log_pk(due.key, due.incarnation)
-    last = load_last(table, pk)
-    if last is not None and not last.tombstone:
-        return False
-    below = batch_sk(last) if last else "~"
-    _remove_partition(table, pk, below)
-    _remove_partition(table, f"producer/{due.incarnation}", "~")
-    if last is not None:
-        table.delete({"pk": {"S": pk}, "sk": {"S": below}})
-    return True
-
-
-def _remove_partition(table: Table, pk: str, below: str) -> None:
-    """All items whose sort key is lower."""
-    more = True
-    while more:
-        found, more = table.query(pk, at_least=" ", at_most=below, attributes=("pk", "sk"), limit=1000)
-        items = [item for item in found if item["sk"]["S"] != below]
-        for start in range(0, len(items), 25):
-            table.delete_many([{"pk": i["pk"], "sk": i["sk"]} for i in items[start : start + 25]])
