@@ -19,7 +19,7 @@ from typing import Never
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tidemark.local.configuration import Configuration, InvalidConfiguration, Via
+from tidemark.local.configuration import LocalConfiguration, InvalidConfiguration, Via
 from tidemark.local.dynoxide import RETENTION_SECONDS
 from tidemark.local.edge import Edge, load_application
 from tidemark.local.engines import ROOT, LocalServices
@@ -29,7 +29,7 @@ from tidemark.local.lock import DataDirectoryInUse
 from tidemark.local.ports import listening_socket, port_of
 from tidemark.local.process import EngineFailed
 from tidemark.local.pump import BY_TRIGGER_ALONE, Pump, beside
-from tidemark.local.schedule import Round, ScheduledFunction, StreamRecordTrimming
+from tidemark.local.schedule import PeriodicTask, ScheduledFunction, StreamRecordTrimming
 from tidemark.local.server import Application, NotHealthy, loop_factory, serve
 from tidemark.local.template import InvalidTemplate, Template, load_template
 from tidemark.settings import InvalidSetting, Settings
@@ -53,7 +53,7 @@ def main(root: Path = ROOT) -> int:
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, _interrupt)
     try:
-        configuration = Configuration.from_environment(os.environ)
+        configuration = LocalConfiguration.from_environment(os.environ)
         settings = _settings(configuration)
         return _start(configuration, settings, root)
     except (InvalidConfiguration, InvalidSetting) as error:
@@ -66,7 +66,7 @@ def main(root: Path = ROOT) -> int:
         return 0
 
 
-def _settings(configuration: Configuration) -> Settings:
+def _settings(configuration: LocalConfiguration) -> Settings:
     """Raises InvalidSetting. On loopback nobody else can come in, so nothing has to be asked
     for by name: the functions, that do not know where they are reached, hear of it here."""
     settings = Settings.from_environment(os.environ)
@@ -78,7 +78,7 @@ def _settings(configuration: Configuration) -> Settings:
     return settings
 
 
-def _start(configuration: Configuration, settings: Settings, root: Path) -> int:
+def _start(configuration: LocalConfiguration, settings: Settings, root: Path) -> int:
     try:
         listener = listening_socket(configuration.host, configuration.port)
     except OSError as error:
@@ -97,7 +97,7 @@ def _start(configuration: Configuration, settings: Settings, root: Path) -> int:
 class System:
     """The running whole: what is started after the engines, and ended before them."""
 
-    def __init__(self, configuration: Configuration, settings: Settings, root: Path) -> None:
+    def __init__(self, configuration: LocalConfiguration, settings: Settings, root: Path) -> None:
         self.configuration = configuration
         self.settings = settings
         self.root = root
@@ -114,7 +114,7 @@ class System:
         services.create_bucket(self.settings.bucket_name)
         template = load_template(self.root / "template.yaml")
         application, hub = self._application(template)
-        rounds: list[Round | Pump] = [*self._rounds(template, services), *self._pumps(template, hub)]
+        rounds: list[PeriodicTask | Pump] = [*self._rounds(template, services), *self._pumps(template, hub)]
         try:
             for each in rounds:
                 each.start()
@@ -134,7 +134,7 @@ class System:
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
 
-    def _rounds(self, template: Template, services: LocalServices) -> list[Round]:
+    def _rounds(self, template: Template, services: LocalServices) -> list[PeriodicTask]:
         """What comes round beside the server."""
         interval = self.configuration.janitor_seconds
         if not interval:

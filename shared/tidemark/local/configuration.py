@@ -22,7 +22,7 @@ class Via(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Configuration:
+class LocalConfiguration:
     host: str = "127.0.0.1"
     #: 0 takes any free port.
     port: int = 4437
@@ -36,7 +36,7 @@ class Configuration:
     limits: Limits = field(default_factory=Limits)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Configuration:
+    def from_environment(cls, environment: Mapping[str, str]) -> LocalConfiguration:
         """Raises InvalidConfiguration."""
         return cls(
             host=environment.get("HOST") or cls.host,

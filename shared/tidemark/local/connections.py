@@ -92,7 +92,7 @@ def protocol_of(limits: Limits, max_connections: int) -> type[HttpToolsProtocol]
     return type("Connection", (Connection,), bounds)
 
 
-class Freed:
+class FreedMemory:
     """Gives memory back to the system after many connections have ended: the C library keeps what
     was freed between two things that are still there, and that adds up."""
 
@@ -119,7 +119,7 @@ class Connection(HttpToolsProtocol):
     limits: ClassVar[Limits] = Limits()
     max_connections: ClassVar[int] = 10_000
     lingering: ClassVar[set[Connection]] = set()
-    freed: ClassVar[Freed] = Freed()
+    freed: ClassVar[FreedMemory] = FreedMemory()
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)

@@ -43,25 +43,29 @@ ANSWER_SECONDS = 1.0
 PORT_ATTEMPTS = 5
 
 
-class NotToBeHad(RuntimeError):
+class EngineNotAvailable(RuntimeError):
     """There is no binary that may be run; the message says why."""
 
 
 def find_binary(environment: Mapping[str, str], root: Path) -> Path:
-    """The pinned binary: `DYNOXIDE_PATH`, or the one in the npm package. Raises NotToBeHad.
+    """The pinned binary: `DYNOXIDE_PATH`, or the one in the npm package. Raises EngineNotAvailable.
 
     The hash is checked either way: the index and the trimming know this build's database.
     """
     named = environment.get("DYNOXIDE_PATH")
     path = Path(named) if named else root / PACKAGED
     if not path.is_file():
-        raise NotToBeHad(f"{path} is missing" + ("" if named else " (npm ci installs it on Linux x64)"))
+        raise EngineNotAvailable(
+            f"{path} is missing" + ("" if named else " (npm ci installs it on Linux x64)")
+        )
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != SHA256:
-        raise NotToBeHad(f"{path} is not the pinned build (sha256 {found[:12]}…, expected {SHA256[:12]}…)")
+        raise EngineNotAvailable(
+            f"{path} is not the pinned build (sha256 {found[:12]}…, expected {SHA256[:12]}…)"
+        )
     if not os.access(path, os.X_OK):
-        raise NotToBeHad(f"{path} is not executable")
+        raise EngineNotAvailable(f"{path} is not executable")
     return path
 
 

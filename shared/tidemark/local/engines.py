@@ -22,7 +22,7 @@ from typing import Final, Self
 
 from tidemark.local import dynoxide, resources
 from tidemark.local.directory import DataDirectory
-from tidemark.local.dynoxide import Dynoxide, NotToBeHad, find_binary
+from tidemark.local.dynoxide import Dynoxide, EngineNotAvailable, find_binary
 from tidemark.local.endpoints import environment_for, has_own_endpoint
 from tidemark.local.ministack import Ministack
 
@@ -33,7 +33,7 @@ MINISTACK_NAMES: Final = {"dynamodb": "dynamodb", "streams": "dynamodbstreams", 
 
 
 @dataclass(frozen=True)
-class Plan:
+class EnginePlan:
     """Who serves what."""
 
     dynoxide: Path | None = None
@@ -48,17 +48,17 @@ class Plan:
         return self.lacking is not None
 
 
-def make_plan(wanted: Collection[str], environment: Mapping[str, str], root: Path = ROOT) -> Plan:
+def plan_engines(wanted: Collection[str], environment: Mapping[str, str], root: Path = ROOT) -> EnginePlan:
     own = tuple(name for name in ALL if name in wanted and has_own_endpoint(name, environment))
     tables = tuple(name for name in ("dynamodb", "streams") if name in wanted and name not in own)
     others = tuple(name for name in ("s3", "sqs") if name in wanted and name not in own)
     if not tables:
-        return Plan(ministack_services=others, own_services=own)
+        return EnginePlan(ministack_services=others, own_services=own)
     try:
         binary = find_binary(environment, root)
-    except NotToBeHad as reason:
-        return Plan(ministack_services=tables + others, own_services=own, lacking=str(reason))
-    return Plan(binary, tables, others, own)
+    except EngineNotAvailable as reason:
+        return EnginePlan(ministack_services=tables + others, own_services=own, lacking=str(reason))
+    return EnginePlan(binary, tables, others, own)
 
 
 @dataclass
@@ -78,7 +78,7 @@ class LocalServices:
     environment: dict[str, str] = field(default_factory=dict, init=False)
     _engines: list[Dynoxide | Ministack] = field(default_factory=list, init=False)
     _directory: DataDirectory | None = field(default=None, init=False)
-    _plan: Plan = field(default_factory=Plan, init=False)
+    _plan: EnginePlan = field(default_factory=EnginePlan, init=False)
     _failed: threading.Event = field(default_factory=threading.Event, init=False)
 
     def __enter__(self) -> Self:
@@ -168,7 +168,7 @@ class LocalServices:
         wanted = {*self.only, *(("streams",) if "dynamodb" in self.only else ())}
         if unknown := wanted - set(ALL):
             raise ValueError(f"unknown services: {', '.join(sorted(unknown))}")
-        self._plan = make_plan(wanted, os.environ, self.root)
+        self._plan = plan_engines(wanted, os.environ, self.root)
         endpoints = self._launch(self._plan, directory)
         for engine in self._engines:
             engine.wait_until_ready()
@@ -178,7 +178,7 @@ class LocalServices:
         for engine in self._engines:
             engine.child.watch(self._engine_ended)
 
-    def _launch(self, plan: Plan, directory: DataDirectory) -> dict[str, Dynoxide | Ministack]:
+    def _launch(self, plan: EnginePlan, directory: DataDirectory) -> dict[str, Dynoxide | Ministack]:
         """Starts both before either is waited for. Returns which engine serves what."""
         serving: dict[str, Dynoxide | Ministack] = {}
         if plan.dynoxide is not None:

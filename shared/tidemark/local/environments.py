@@ -31,7 +31,7 @@ from tidemark.local.template import Function
 #: Lambda's limit of an account that has not asked for more.
 CONCURRENCY: Final = 1000
 MAX_REQUEST_BYTES: Final = 6 * 1024 * 1024
-MAX_ANSWER_BYTES: Final = MAX_REQUEST_BYTES + 100
+MAX_RESPONSE_BYTES: Final = MAX_REQUEST_BYTES + 100
 
 Handler = Callable[[Any, Any], Any]
 _serial = itertools.count()
@@ -133,9 +133,9 @@ def call_handler(function: Function, handler: Handler, payload: bytes, context: 
         serialised = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
     except BaseException as error:  # a handler that exits is one more that failed
         raise InvocationFailed(f"{function.name} failed: {error!r}") from error
-    if len(serialised) > MAX_ANSWER_BYTES:
+    if len(serialised) > MAX_RESPONSE_BYTES:
         raise InvocationFailed(
-            f"{function.name} answered {len(serialised)} bytes: {MAX_ANSWER_BYTES} are allowed"
+            f"{function.name} answered {len(serialised)} bytes: {MAX_RESPONSE_BYTES} are allowed"
         )
     return serialised
 

@@ -41,7 +41,7 @@ Event = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """An HTTP request as it came: `path` and `query` percent-encoded; header names in lower case."""
 
     method: str
@@ -54,7 +54,7 @@ class Request:
     protocol: str = "HTTP/1.1"
 
 
-def http_event(request: Request, match: Match, now: datetime) -> Event:
+def http_event(request: HttpRequest, match: Match, now: datetime) -> Event:
     """`now` is aware. A key that AWS leaves out when it has no value is left out here."""
     event: Event = {
         "version": "2.0",
@@ -97,7 +97,7 @@ def _cookies(headers: Headers) -> list[str]:
     ]
 
 
-def _headers(request: Request, now: datetime) -> dict[str, str]:
+def _headers(request: HttpRequest, now: datetime) -> dict[str, str]:
     """The cookies have a place of their own. What the gateway learned itself is added last."""
     joined: dict[str, str] = {}
     for name, value in request.headers:
@@ -120,7 +120,7 @@ def _query_parameters(query: str) -> dict[str, str]:
     return joined
 
 
-def _context(request: Request, match: Match, now: datetime) -> dict[str, Any]:
+def _context(request: HttpRequest, match: Match, now: datetime) -> dict[str, Any]:
     host = _first(request.headers, "host").rsplit(":", 1)[0] or "localhost"
     return {
         "accountId": ACCOUNT_ID,
@@ -142,7 +142,7 @@ def _context(request: Request, match: Match, now: datetime) -> dict[str, Any]:
     }
 
 
-def _body(request: Request) -> dict[str, Any]:
+def _body(request: HttpRequest) -> dict[str, Any]:
     if not request.body:
         return {"isBase64Encoded": False}
     if _is_text(request.headers):

@@ -31,7 +31,7 @@ LINGER_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class PollingDemand:
     """Who the pump works for, and how eagerly: the seconds between two readings of the stream, as long as
     records come and when none do.
 
@@ -46,19 +46,19 @@ class Demand:
 
 
 #: The trigger alone wakes readers: fast while there is traffic.
-BY_TRIGGER_ALONE: Final = Demand()
+BY_TRIGGER_ALONE: Final = PollingDemand()
 
 
-def beside(hub: Hub) -> Demand:
+def beside(hub: Hub) -> PollingDemand:
     """Appends of this process ring its hub directly. This is for those of others, which may take longer, and
     only while somebody waits, so that a process that only writes pays nothing for it."""
-    return Demand(0.1, 0.1, lambda: hub.listening > 0, hub.ring_all)
+    return PollingDemand(0.1, 0.1, lambda: hub.listening > 0, hub.ring_all)
 
 
 class Pump:
     """A thread, from `start` to `stop`. Raises FunctionNotLoaded when it is made."""
 
-    def __init__(self, trigger: Trigger, function: Function, table_name: str, demand: Demand) -> None:
+    def __init__(self, trigger: Trigger, function: Function, table_name: str, demand: PollingDemand) -> None:
         self._trigger = trigger
         self._table_name = table_name
         self._demand = demand
