@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.local.configuration import LocalConfiguration, InvalidConfiguration, Via
+from tidemark.local.configuration import InvalidConfiguration, LocalConfiguration, Via
 
 
 def test_defaults() -> None:

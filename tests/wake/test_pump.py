@@ -16,7 +16,7 @@ from tests.support import Process, World, a_key
 from tests.wake.support import PATIENCE_SECONDS, ROOT, template, until
 from tidemark.local.environments import Environments, InvocationFailed, Throttled
 from tidemark.local.patterns import UnknownPattern, matches
-from tidemark.local.pump import Demand, Pump, _from_first_failure
+from tidemark.local.pump import PollingDemand, Pump, _from_first_failure
 from tidemark.local.records import StreamRecords
 from tidemark.local.template import Function, load_template
 from tidemark.log.schema import log_pk
@@ -79,7 +79,7 @@ def recording(function: Function, world: World, **trigger: Any) -> Iterator[Reco
     [real] = template().triggers
     positioned, wanted = threading.Event(), threading.Event()
     wanted.set()
-    demand = Demand(0.01, 0.02, wanted.is_set, positioned.set)
+    demand = PollingDemand(0.01, 0.02, wanted.is_set, positioned.set)
     pump = Pump(replace(real, function="Recorder", **trigger), function, world.table_name, demand)
     pump.start()
     try:

@@ -35,6 +35,8 @@ TRIM_SECONDS: Final = 2.0
 #: many of them at once the next ones are closed without a word.
 LINGER_SECONDS: Final = 2.0
 MOST_LINGERING: Final = 64
+#: The first byte of a TLS handshake. No HTTP request begins with it.
+TLS_HANDSHAKE: Final = b"\x16"
 
 
 class InvalidLimit(ValueError):
@@ -147,6 +149,12 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self in self.lingering or self.transport.is_closing():
             return
+        if not self._has_begun and data.startswith(TLS_HANDSHAKE):
+            self.logger.warning(
+                "A client spoke https to this port, which speaks http: use an http:// address"
+            )
+            self.transport.close()
+            return
         super().data_received(data)
         if self._has_headers:
             # What is waited for next is a piece of the body: the time begins anew.
@@ -158,14 +166,26 @@ class Connection(HttpToolsProtocol):
         else:
             self._stop_receiving()
 
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
+        """uvicorn calls this, and logs one line, when the bytes are not HTTP."""
+        self._stop_receiving()
+        if self._has_headers and not self.cycle.response_started:
+            # The application has this request already: to it, the client is gone.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        elif self._is_in_use():
+            self.transport.close()  # The response to an earlier request is on its way.
+            return
+        self._refuse(400, "This is not a valid HTTP/1.1 request; see RFC 9112")
+
     def on_message_begin(self) -> None:
         """Of httptools, as the next two."""
         self._has_begun = True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        super().on_headers_complete()  # Raises where the target is no path, as of CONNECT.
         self._has_headers = True
-        super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._has_begun = self._has_headers = False
@@ -220,7 +240,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
             return
         self.lingering.add(self)
-        phrase = {408: "Request Timeout", 503: "Service Unavailable"}[status]
+        phrase = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}[status]
         body = json.dumps({"error": error})
         head = (
             f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncache-control: no-store\r\n"

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from tidemark.local.environments import MAX_REQUEST_BYTES, Environments, InvocationFailed, Throttled
+from tidemark.local.events import HttpRequest, http_event
 from tidemark.local.responses import (
     HttpResponse,
     MalformedResponse,
@@ -20,8 +22,6 @@ from tidemark.local.responses import (
     gateway_response,
     read_response,
 )
-from tidemark.local.environments import MAX_REQUEST_BYTES, Environments, InvocationFailed, Throttled
-from tidemark.local.events import HttpRequest, http_event
 from tidemark.local.routes import match_route
 from tidemark.local.template import Template
 

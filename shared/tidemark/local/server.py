@@ -22,6 +22,7 @@ from tidemark.local.connections import (
     raise_descriptor_limit,
 )
 from tidemark.local.ports import LOOPBACK, port_of
+from tidemark.local.request_log import CLIENT_LEFT, LoggedRequest, RequestLog
 
 #: How long running requests have to finish once the end was asked for; then they are cut off.
 GRACE_SECONDS: Final = 1.0
@@ -31,6 +32,8 @@ READY_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.02
 HEALTH_PATH: Final = "/v1/health"
 DEFAULT_LIMITS: Final = Limits()
+#: No response has so high a status.
+NEVER: Final = 1000
 WILDCARDS: Final = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - compared with, not bound to
 
 Scope = MutableMapping[str, Any]
@@ -51,6 +54,8 @@ class Requests:
         self._application = application
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ending = False
+        #: None until the server is ready: its own health checks are not logged.
+        self.log: RequestLog | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         task = asyncio.current_task()
@@ -70,15 +75,24 @@ class Requests:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = completed = False
+        log, logged = self.log, LoggedRequest()
+        from_status = log.from_status if log else NEVER
 
         async def watched(message: Message) -> None:
             nonlocal started, completed
             started = started or message["type"] == "http.response.start"
             completed = message["type"] == "http.response.body" and not message.get("more_body", False)
+            if message.get("status", logged.status) >= from_status:
+                logged.watch(message)
             await send(message)
 
+        async def counted() -> Message:
+            message = await receive()
+            logged.received += len(message.get("body", b""))
+            return message
+
         try:
-            await self._application(scope, receive, watched)
+            await self._application(scope, counted, watched)
         except asyncio.CancelledError:
             if not self._ending:
                 raise
@@ -87,6 +101,11 @@ class Requests:
                 await send({"type": "http.response.start", "status": 503, "headers": headers})
             if not completed:
                 await send({"type": "http.response.body", "body": b""})
+        finally:
+            if log and (
+                log.logs_everything or (logged.status >= from_status and logged.status != CLIENT_LEFT)
+            ):
+                log.write(scope, logged)
 
 
 class Server(uvicorn.Server):
@@ -103,6 +122,8 @@ async def serve(
     on_ready: Callable[[], None],
     stopping: asyncio.Event,
     limits: Limits = DEFAULT_LIMITS,
+    *,
+    log: RequestLog | None = None,
 ) -> None:
     """Serves until `stopping` is set, or SIGINT or SIGTERM comes; calls `on_ready` once it is healthy.
 
@@ -118,6 +139,7 @@ async def serve(
         await asyncio.wait((serving, ready, asked), return_when=asyncio.FIRST_COMPLETED)
         if ready.done():
             ready.result()
+            requests.log = log
             on_ready()
             await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
         if not asked.done():
