@@ -21,11 +21,11 @@ from starlette.types import ASGIApp, Message
 from tests.support import make_world
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
-from tidemark.local.responses import read_response
 from tidemark.local.engines import LocalServices
 from tidemark.local.environments import Environments
 from tidemark.local.events import HttpRequest, http_event
 from tidemark.local.gateway import Gateway
+from tidemark.local.responses import read_response
 from tidemark.local.routes import match_route
 from tidemark.local.template import load_template
 from tidemark.service.stores import connect

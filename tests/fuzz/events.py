@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.authorization.ways import FUNCTION_URL, ROOT, Answer
 from tests.fuzz.published import BODIES, NAMES, OFFSETS, TYPES
 from tests.fuzz.subject import Subject
-from tidemark.local.responses import read_response
 from tidemark.local.environments import Environments
 from tidemark.local.events import HttpRequest, http_event
+from tidemark.local.responses import read_response
 from tidemark.local.routes import match_route
 from tidemark.local.template import Template, load_template
 

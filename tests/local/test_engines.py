@@ -282,7 +282,7 @@ def test_stand_in_without_dynoxide(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with LocalServices(tmp_path / "data") as services:
         assert set(services.pids) == {"ministack"}
         assert not services.durable
-        assert services.notices[0].startswith("NOTHING WILL BE KEPT: dynoxide is not to be had")
+        assert services.notices[0].startswith("NOTHING WILL BE KEPT: dynoxide is not available")
         assert services.description == "DynamoDB, S3, SQS: ministack in memory"
         _fill(services)
         _check_filled(services)

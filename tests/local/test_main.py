@@ -108,7 +108,7 @@ def via(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_ready_line_then_work_then_clean_end(
+def test_it_prints_one_ready_line_serves_and_ends_cleanly(
     start: Start, dynoxide_binary: Path, tmp_path: Path, via: str
 ) -> None:
     """From an empty directory with nothing but defaults."""
@@ -222,7 +222,7 @@ def test_ctrl_c_reaches_the_engines_only_through_the_system(start: Start, dynoxi
     assert system.wait() == (0, "", "")
 
 
-def test_interrupted_while_it_starts(start: Start, tmp_path: Path) -> None:
+def test_sigint_during_the_start_ends_it_cleanly(start: Start, tmp_path: Path) -> None:
     process = start()
     wait_until((tmp_path / ".data/lock").exists, "the data directory")
     process.send_signal(signal.SIGINT)

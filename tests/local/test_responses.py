@@ -98,6 +98,6 @@ def test_headers_of_the_connection_are_dropped() -> None:
         {"statusCode": 200, "headers": {"x": "☃"}},
     ],
 )
-def test_malformed_answers_are_refused(answer: dict[str, Any]) -> None:
+def test_a_malformed_response_is_refused(answer: dict[str, Any]) -> None:
     with pytest.raises(MalformedResponse):
         read_response(answer, "GET")

@@ -245,7 +245,7 @@ def test_what_waiting_does_not_mend_is_said(old: World, new: World, code: str) -
         copy.run()
 
 
-def test_patience_ends(old: World, new: World) -> None:
+def test_the_copy_gives_up_when_throttling_does_not_end(old: World, new: World) -> None:
     copy: Any = copy_of(old, new)
     now = 0.0
 

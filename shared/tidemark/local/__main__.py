@@ -37,7 +37,7 @@ from tidemark.local.template import InvalidTemplate, Template, load_template
 from tidemark.settings import InvalidSetting, Settings
 from tidemark.wake.hub import Hub
 
-#: What can keep it from starting, said in one line.
+#: The errors that can keep it from starting; each is printed as one line.
 REFUSALS = (
     BotoCoreError,
     ClientError,
@@ -195,5 +195,5 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads of requests that were cut off may still wait for an answer of an engine that is gone.
+    # Threads of requests that were cut off may still wait for a reply from an engine that is gone.
     os._exit(code)

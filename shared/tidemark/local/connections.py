@@ -1,7 +1,7 @@
 """HTTP connections of the local server: what uvicorn leaves unbounded, bounded.
 
-A connection that sends half a request, or does not read its answer, is a descriptor and memory
-that nobody else can have. Each of the limits can be set by an environment variable
+A connection that sends half a request, or does not read its response, holds a descriptor and memory
+that no other client can have. Each of the limits can be set by an environment variable
 (`docs/operations.md`).
 """
 
@@ -19,16 +19,16 @@ from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-#: What a transport may hold of an answer before whoever writes it has to wait.
+#: How much of a response a transport buffers before the writer has to wait.
 WRITE_BUFFER_BYTES: Final = 16 * 1024
-#: What the kernel may hold of it beyond that. By itself it would take 4 MB for a client that does not read.
+#: How much the kernel buffers beyond that. Its default is up to 4 MB for a client that does not read.
 SEND_BUFFER_BYTES: Final = 256 * 1024
 #: Descriptors that are no client's: the engines, the listener, log files, the loop itself.
 OWN_DESCRIPTORS: Final = 64
 #: More than so many are not asked for, whatever the system would allow.
 MOST_DESCRIPTORS: Final = 65_536
 RETRY_SECONDS: Final = 5
-#: After so many connections have ended, and a moment later, freed memory is given back.
+#: After this many connections have ended, and a moment later, freed memory is returned to the system.
 TRIM_AFTER: Final = 100
 TRIM_SECONDS: Final = 2.0
 #: A connection that is refused is read for so long, so that its client reads why; with more than so
@@ -49,7 +49,7 @@ class Limits:
     header_seconds: float = 20.0
     #: Between two pieces of a request's body.
     body_seconds: float = 30.0
-    #: For which a client may leave its answer unread.
+    #: How long a client may leave its response unread.
     send_seconds: float = 30.0
     #: For which a connection is kept between two requests.
     keep_alive_seconds: float = 75.0
@@ -59,18 +59,18 @@ class Limits:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Limits:
         """Raises InvalidLimit."""
-        named = {field.name: environment.get(field.name.upper()) for field in fields(cls)}
-        return cls(**{name: _positive(name.upper(), value) for name, value in named.items() if value})
-
-
-def _positive(name: str, value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = 0.0
-    if not 0 < number <= 1_000_000:
-        raise InvalidLimit(f"{name} must be a number above 0, got {value!r}")
-    return number
+        given: dict[str, float] = {}
+        for name in (field.name for field in fields(cls)):
+            value = environment.get(name.upper())
+            if not value:
+                continue
+            try:
+                given[name] = float(value)
+            except ValueError:
+                given[name] = 0.0
+            if not 0 < given[name] <= 1_000_000:
+                raise InvalidLimit(f"{name.upper()} must be a number above 0, got {value!r}")
+        return cls(**given)
 
 
 def raise_descriptor_limit() -> int:
@@ -115,8 +115,8 @@ class FreedMemory:
 
 
 class Connection(HttpToolsProtocol):
-    """One at a time of two timers runs: for a request that is on its way, and for an answer that
-    is not read. Neither is needed where a request arrives whole and its answer is taken at once."""
+    """Has two timers: one for a request that is still arriving, one for a response that is not read. Neither
+    runs when a request arrives whole and its response is read at once."""
 
     limits: ClassVar[Limits] = Limits()
     max_connections: ClassVar[int] = 10_000
@@ -208,7 +208,7 @@ class Connection(HttpToolsProtocol):
             self._receiving = None
 
     def _is_in_use(self) -> bool:
-        """An answer is on its way, or the time until the next request runs already."""
+        """A response is being sent, or the keep-alive timer runs already."""
         cycle: Any = self.cycle
         return self.timeout_keep_alive_task is not None or (cycle is not None and not cycle.response_complete)
 
@@ -219,7 +219,7 @@ class Connection(HttpToolsProtocol):
             seconds = self.limits.header_seconds
             self._refuse(408, f"The request's headers did not arrive within {seconds:g} s")
         else:
-            self.transport.close()  # Nothing was asked, so nothing is answered.
+            self.transport.close()  # No request has begun, so there is nothing to respond to.
 
     def _give_up_body(self) -> None:
         if self.flow.read_paused:  # It is we who do not read.
@@ -228,13 +228,13 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
         else:
             seconds = self.limits.body_seconds
-            # To the application the client is gone; it is not to answer a second time.
+            # To the application, the client is gone: it must not send a second response.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             self._refuse(408, f"No more of the request's body arrived for {seconds:g} s")
 
     def _refuse(self, status: int, error: str, headers: str = "") -> None:
-        """Answer what has not come whole, and end the connection."""
+        """Respond to a request that has not arrived whole, and close the connection."""
         self.connections.discard(self)
         if len(self.lingering) >= MOST_LINGERING:
             self.transport.abort()
@@ -248,5 +248,5 @@ class Connection(HttpToolsProtocol):
         )
         self.transport.write((head + body).encode())
         self.transport.write_eof()
-        # A reset would overtake the answer where the client has sent what was not read.
+        # Closing now would reset the connection if bytes are unread, and the client would miss the response.
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)

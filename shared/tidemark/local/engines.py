@@ -5,7 +5,7 @@
         services.create_table("tidemark")
         services.create_bucket("tidemark-blobs")
 
-DynamoDB and its Streams are dynoxide's, S3 and SQS ministack's. Where dynoxide is not to be had, ministack
+DynamoDB and its Streams are dynoxide's, S3 and SQS ministack's. Where dynoxide is not available, ministack
 does all of it, in memory, and `notices` says so. A service that has an endpoint variable already is the
 user's: it is left alone.
 """
@@ -92,7 +92,12 @@ class LocalServices:
 
     def start(self) -> None:
         """Raises DataDirectoryInUse, EngineFailed, OSError; nothing is left running then."""
-        self._directory = self._open_directory()
+        if self.in_memory:
+            self._directory = DataDirectory.open_in_memory()
+        elif self.data_dir is None:
+            raise ValueError("a data directory is needed unless in_memory")
+        else:
+            self._directory = DataDirectory.open(Path(self.data_dir))
         try:
             self._start_engines(self._directory)
         except BaseException:
@@ -139,7 +144,7 @@ class LocalServices:
         if self._plan.lacking is None or self.in_memory:
             return []
         notice = (
-            f"NOTHING WILL BE KEPT: dynoxide is not to be had ({self._plan.lacking}), so ministack stands in"
+            f"NOTHING WILL BE KEPT: dynoxide is not available ({self._plan.lacking}), so ministack stands in"
             " for DynamoDB, in memory, and S3 is in memory too; data from earlier runs stays on disk, unseen"
         )
         return [notice]
@@ -157,13 +162,6 @@ class LocalServices:
         parts += [f"{TITLES[name]}: your endpoint" for name in self._plan.own_services if name != "streams"]
         return "; ".join(parts)
 
-    def _open_directory(self) -> DataDirectory:
-        if self.in_memory:
-            return DataDirectory.open_in_memory()
-        if self.data_dir is None:
-            raise ValueError("a data directory is needed unless in_memory")
-        return DataDirectory.open(Path(self.data_dir))
-
     def _start_engines(self, directory: DataDirectory) -> None:
         wanted = {*self.only, *(("streams",) if "dynamodb" in self.only else ())}
         if unknown := wanted - set(ALL):
@@ -175,8 +173,14 @@ class LocalServices:
         # Read after readiness: an engine may have had to change its port.
         urls = {service: engine.endpoint for service, engine in endpoints.items()}
         self.environment = environment_for(urls, os.environ)
+
+        def on_end(what: str) -> None:
+            if self.on_failure is not None and not self._failed.is_set():
+                self._failed.set()
+                self.on_failure(what)
+
         for engine in self._engines:
-            engine.child.watch(self._engine_ended)
+            engine.child.watch(on_end)
 
     def _launch(self, plan: EnginePlan, directory: DataDirectory) -> dict[str, Dynoxide | Ministack]:
         """Starts both before either is waited for. Returns which engine serves what."""
@@ -194,8 +198,3 @@ class LocalServices:
             self._engines.append(engine)
             engine.start((directory.lock.descriptor,))
         return serving
-
-    def _engine_ended(self, what: str) -> None:
-        if self.on_failure is not None and not self._failed.is_set():
-            self._failed.set()
-            self.on_failure(what)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final, TextIO
 
-#: Why it failed is in the first bytes of an error's body.
+#: How much of an error's body is kept: the reason is at its beginning.
 ERROR_BYTES: Final = 4096
 #: The client left before it had sent its request: nobody got this status, and the application has logged it.
 CLIENT_LEFT: Final = 499

@@ -131,7 +131,8 @@ async def serve(
     """
     requests = Requests(application)
     server = Server(_configuration(requests, limits))
-    _stop_on_signals(stopping)
+    for name in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     ready = asyncio.create_task(_wait_until_healthy(listener))
     asked = asyncio.create_task(stopping.wait())
@@ -153,7 +154,7 @@ async def serve(
 
 
 def _end(server: Server, requests: Requests) -> None:
-    """Cut off what still runs. Whoever does not read would not read the end of its answer either."""
+    """Cuts off the requests that still run. A client that does not read gets no end of its response."""
     for connection in list(server.server_state.connections):
         if isinstance(connection, Connection) and connection.flow.write_paused:
             connection.transport.abort()
@@ -184,19 +185,13 @@ def _configuration(application: Application, limits: Limits) -> uvicorn.Config:
     )
 
 
-def _stop_on_signals(stopping: asyncio.Event) -> None:
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, stopping.set)
-
-
 async def _wait_until_healthy(listener: socket.socket) -> None:
     """Raises NotHealthy."""
     host, port = str(listener.getsockname()[0]), port_of(listener)
     deadline = asyncio.get_running_loop().time() + READY_SECONDS
     while (status := await asyncio.to_thread(_health, WILDCARDS.get(host, host), port)) != 200:
         if asyncio.get_running_loop().time() > deadline:
-            raise NotHealthy(f"GET {HEALTH_PATH} answers {status} after {READY_SECONDS:.0f} s")
+            raise NotHealthy(f"GET {HEALTH_PATH} responds with {status} after {READY_SECONDS:.0f} s")
         await asyncio.sleep(POLL_SECONDS)
 
 

@@ -33,9 +33,11 @@ pytestmark = [
 
 @pytest.fixture(scope="module", params=["asgi", "lambda"])
 def base_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    with temporary_directory() as directory:
-        with running(tidemark_server(request.param, directory, LONG_POLL_SECONDS="3")) as server:
-            yield server.base_url
+    with (
+        temporary_directory() as directory,
+        running(tidemark_server(request.param, directory, LONG_POLL_SECONDS="3")) as server,
+    ):
+        yield server.base_url
 
 
 def run_program(name: str, base_url: str, **environment: str) -> None:
