@@ -12,6 +12,22 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input
 # What a lock does not name by its hash is not installed. A lock is complete, so pip has nothing to resolve.
 PIP_INSTALL_LOCKED := $(PIP_INSTALL) --require-hashes --no-deps
 
+# $(call install_lock,ENVIRONMENT,LOCK) installs a lock by its hashes: with uv where it is there and succeeds, because it is
+# several times faster; else with pip. On a terminal both show how far they are.
+define install_lock
+@echo "Installing the $$(grep -c == requirements/$(2).txt) Python packages of requirements/$(2).txt into $(1)$(SIZE_$(2))"
+@if command -v uv >/dev/null && uv pip install $(if $(TERMINAL),,--quiet) --python $(1)/bin/python \
+		--require-hashes --no-deps -r requirements/$(2).txt; then :; \
+	elif [ -n "$(TERMINAL)" ]; then $(1)/bin/python $(PIP_INSTALL_LOCKED:--quiet=) -r requirements/$(2).txt | $(PROGRESS); \
+	else $(1)/bin/python $(PIP_INSTALL_LOCKED) -r requirements/$(2).txt; fi
+endef
+TERMINAL := $(shell [ -t 2 ] && echo yes)
+# One line that changes, in place of pip's three for each package.
+PROGRESS := awk '/^(Collecting|Requirement already)/ { n++; printf "\r\033[K  %d: %s", n, $$2 } \
+	/^Installing collected/ { printf "\r\033[K  unpacking" } { fflush() } END { printf "\r\033[K" }'
+SIZE_local := : 160 MB, about a minute, once
+SIZE_dev := : 290 MB more, for development
+
 # Stamps: an environment is installed again when its lock is newer.
 VENV := .venv/bin/python
 LOCAL := .venv/.installed-local
@@ -21,6 +37,8 @@ SAM := .venv-sam/.installed
 POLICY := .venv-policy/.installed
 DOCS := .venv-docs/.installed
 UV := .venv-lock/.installed
+# The engine is what `make run` needs; the other npm packages are for development.
+ENGINE := node_modules/.installed-engine
 NODE := node_modules/.installed
 # PySpark takes 456 MB and has its own versions of what others need: it is kept apart.
 SPARK_VERSION ?=
@@ -38,7 +56,7 @@ install: $(DEV) npm-if-possible ## make .venv and node_modules from the locks (e
 
 # `exec`: signals reach the server itself, and its exit code is make's.
 .PHONY: run
-run: $(LOCAL) npm-if-possible ## the whole system on this machine (PORT HOST DATA_DIR LONG_POLL_SECONDS VIA=asgi|lambda)
+run: $(LOCAL) engine-if-possible ## the whole system on this machine (PORT HOST DATA_DIR LOG_LEVEL=INFO VIA=asgi|lambda …)
 	@exec $(VENV) -m tidemark.local
 
 # Several processes, each with engines of its own. The tests of a file stay together, because they share its fixtures;
@@ -144,31 +162,26 @@ $(VENV):
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) cannot make a virtual environment: install python3-venv." >&2; exit 1; }
 
 $(LOCAL): requirements/local.txt pyproject.toml | $(VENV)
-	@echo "Installing the packages of requirements/local.txt into .venv"
-	@$(VENV) $(PIP_INSTALL_LOCKED) -r requirements/local.txt
+	$(call install_lock,.venv,local)
 	@$(VENV) $(PIP_INSTALL) --no-deps -e .
 	@touch $@
 
 $(DEV): requirements/dev.txt $(LOCAL)
-	@echo "Installing the packages of requirements/dev.txt into .venv"
-	@$(VENV) $(PIP_INSTALL_LOCKED) -r requirements/dev.txt
+	$(call install_lock,.venv,dev)
 	@touch $@
 
 $(BENCH): requirements/bench.txt $(DEV)
-	@echo "Installing the packages of requirements/bench.txt into .venv"
-	@$(VENV) $(PIP_INSTALL_LOCKED) -r requirements/bench.txt
+	$(call install_lock,.venv,bench)
 	@touch $@
 
 $(SAM): requirements/sam.txt | $(VENV)
-	@echo "Installing the packages of requirements/sam.txt into .venv-sam"
 	@$(VENV) -m venv .venv-sam
-	@.venv-sam/bin/python $(PIP_INSTALL_LOCKED) -r requirements/sam.txt
+	$(call install_lock,.venv-sam,sam)
 	@touch $@
 
 $(SPARK): requirements/spark$(SPARK_SUFFIX).txt pyproject.toml | $(VENV)
-	@echo "Installing the packages of requirements/spark$(SPARK_SUFFIX).txt into $(SPARK_VENV)"
 	@$(VENV) -m venv $(SPARK_VENV)
-	@$(SPARK_VENV)/bin/python $(PIP_INSTALL_LOCKED) -r requirements/spark$(SPARK_SUFFIX).txt
+	$(call install_lock,$(SPARK_VENV),spark$(SPARK_SUFFIX))
 	@$(SPARK_VENV)/bin/python $(PIP_INSTALL) --no-deps -e .
 	@touch $@
 
@@ -179,33 +192,39 @@ $(S3A): requirements/s3a.txt $(SPARK)
 	@touch $@
 
 $(POLICY): requirements/policy.txt | $(VENV)
-	@echo "Installing the packages of requirements/policy.txt into .venv-policy"
 	@$(VENV) -m venv .venv-policy
-	@.venv-policy/bin/python $(PIP_INSTALL_LOCKED) -r requirements/policy.txt
+	$(call install_lock,.venv-policy,policy)
 	@touch $@
 
 $(DOCS): requirements/docs.txt | $(VENV)
-	@echo "Installing the packages of requirements/docs.txt into .venv-docs"
 	@$(VENV) -m venv .venv-docs
-	@.venv-docs/bin/python $(PIP_INSTALL_LOCKED) -r requirements/docs.txt
+	$(call install_lock,.venv-docs,docs)
 	@touch $@
 
 $(UV): requirements/lock.txt | $(VENV)
-	@echo "Installing the packages of requirements/lock.txt into .venv-lock"
 	@$(VENV) -m venv .venv-lock
-	@.venv-lock/bin/python $(PIP_INSTALL_LOCKED) -r requirements/lock.txt
+	$(call install_lock,.venv-lock,lock)
 	@touch $@
 
 # Install scripts stay off: every package used here carries its binary already built.
+NPM_CI := npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 $(NODE): package.json package-lock.json
 	@command -v npm >/dev/null || { echo "Node 20 with npm is missing." >&2; exit 1; }
-	@echo "Installing the packages of package-lock.json into node_modules"
-	@npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@echo "Installing the npm packages of package-lock.json into node_modules: 155 MB, for development"
+	@$(NPM_CI)
+	@touch $(ENGINE) $@
+
+$(ENGINE): package.json package-lock.json
+	@command -v npm >/dev/null || { echo "Node 20 with npm is missing." >&2; exit 1; }
+	@echo "Installing the durable engine (dynoxide, from npm) into node_modules: 8 MB, a few seconds"
+	@$(NPM_CI) --omit=dev
 	@touch $@
 
 # For what runs without npm as well: say what that costs and go on.
 WITHOUT_NPM := Going on without: no durable engine (the fallback forgets on exit), no conformance suite.
-.PHONY: npm-if-possible
-npm-if-possible:
-	@$(MAKE) -sq $(NODE) || if command -v npm >/dev/null; then $(MAKE) -s $(NODE) || echo "$(WITHOUT_NPM)" >&2; \
+.PHONY: npm-if-possible engine-if-possible
+npm-if-possible: WANTED := $(NODE)
+engine-if-possible: WANTED := $(ENGINE)
+npm-if-possible engine-if-possible:
+	@$(MAKE) -sq $(WANTED) || if command -v npm >/dev/null; then $(MAKE) -s $(WANTED) || echo "$(WITHOUT_NPM)" >&2; \
 		else echo "Node 20 with npm is missing. $(WITHOUT_NPM)" >&2; fi

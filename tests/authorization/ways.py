@@ -21,11 +21,11 @@ from starlette.types import ASGIApp, Message
 from tests.support import make_world
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
-from tidemark.local.answers import read_answer
 from tidemark.local.engines import LocalServices
 from tidemark.local.environments import Environments
-from tidemark.local.events import Request, http_event
+from tidemark.local.events import HttpRequest, http_event
 from tidemark.local.gateway import Gateway
+from tidemark.local.responses import read_response
 from tidemark.local.routes import match_route
 from tidemark.local.template import load_template
 from tidemark.service.stores import connect
@@ -129,14 +129,14 @@ class FunctionUrl:
     ) -> Answer:
         path, _, query = target.partition("?")
         sent = [("host", FUNCTION_URL), *((name.lower(), value) for name, value in (headers or {}).items())]
-        request = Request(method, path, query, sent, body, "203.0.113.7", 443)
+        request = HttpRequest(method, path, query, sent, body, "203.0.113.7", 443)
         match = match_route(self._template.routes, method, path)
         assert match is not None
         event = http_event(request, match, datetime.now(UTC)) | {"rawPath": path, "routeKey": "$default"}
         event["requestContext"] |= {"domainName": FUNCTION_URL, "routeKey": "$default"}
         event["requestContext"]["http"]["path"] = path
         answering = self._environments[match.route.function].invoke(json.dumps(event).encode())
-        answer = read_answer(json.loads(answering.result(60)), method)
+        answer = read_response(json.loads(answering.result(60)), method)
         named = dict(answer.headers)
         timing = named.pop("server-timing", "")
         return Answer(answer.status, named, answer.body, timing)

@@ -18,7 +18,7 @@ from tests.chaos.campaign import Campaign, Wish
 from tests.chaos.disk import open_disk
 from tests.chaos.report import answers_line, final_table, keep, verdict_line, violation_lines
 from tests.conformance.servers import ROOT
-from tidemark.local.dynoxide import NotToBeHad, find_binary
+from tidemark.local.dynoxide import EngineNotAvailable, find_binary
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
     wish = _wish()
     try:
         find_binary(os.environ, ROOT)
-    except NotToBeHad as why:
+    except EngineNotAvailable as why:
         _say(f"only the durable engine survives being killed: {why}")
         return 2
     folder = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.servers import Server, tidemark_server
-from tidemark.local.dynoxide import NotToBeHad, find_binary
+from tidemark.local.dynoxide import EngineNotAvailable, find_binary
 
 PRODUCERS, PLAIN_WRITERS, KILLS = 6, 6, 3
 PATIENCE_SECONDS = 120.0
@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 120.0
 def _durable_engine() -> None:
     try:
         find_binary({}, Path.cwd())
-    except NotToBeHad as why:
+    except EngineNotAvailable as why:
         pytest.skip(f"only the durable engine survives being killed: {why}")
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.authorization.ways import FUNCTION_URL, ROOT, Answer
 from tests.fuzz.published import BODIES, NAMES, OFFSETS, TYPES
 from tests.fuzz.subject import Subject
-from tidemark.local.answers import read_answer
 from tidemark.local.environments import Environments
-from tidemark.local.events import Request, http_event
+from tidemark.local.events import HttpRequest, http_event
+from tidemark.local.responses import read_response
 from tidemark.local.routes import match_route
 from tidemark.local.template import Template, load_template
 
@@ -87,7 +87,7 @@ class Functions:
 
     def __call__(self, function: str, event: dict[str, Any], method: str) -> Answer:
         payload = json.dumps(event).encode()
-        answer = read_answer(json.loads(self._environments[function].invoke(payload).result(60)), method)
+        answer = read_response(json.loads(self._environments[function].invoke(payload).result(60)), method)
         return Answer(answer.status, dict(answer.headers), answer.body)
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ def _loosely(text: str) -> str:
 def make_event(method: str, path: str, query: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
     match = match_route(TEMPLATE.routes, method, "/v1/stream/x")
     assert match is not None
-    request = Request(method, "/v1/stream/x", query, [], body, "203.0.113.7", 443)
+    request = HttpRequest(method, "/v1/stream/x", query, [], body, "203.0.113.7", 443)
     event = http_event(request, match, datetime.now(UTC))
     event["headers"] |= headers
     event["rawPath"] = event["requestContext"]["http"]["path"] = path

@@ -48,9 +48,25 @@ def test_a_lock_holds_pins_with_hashes_and_no_address(path: Path) -> None:
 def test_every_lock_is_installed_by_its_hashes(path: str) -> None:
     """What is installed from a lock, deployed or not, must be the bytes that the lock names."""
     recipes = (ROOT / path).read_text().replace("\\\n", " ").splitlines()
-    installing = [line for line in recipes if re.search(r"(pip install|PIP_INSTALL\w*\)).* -r ", line)]
+    installing = [line for line in recipes if re.search(r"(pip install|PIP_INSTALL\w*[:)]).* -r ", line)]
     assert installing
-    assert [line for line in installing if not re.search(r"--require-hashes|PIP_INSTALL_LOCKED", line)] == []
+    without = [
+        command
+        for line in installing
+        for command in line.split(";")
+        if " -r " in command and not re.search(r"--require-hashes|PIP_INSTALL_LOCKED", command)
+    ]
+    assert without == []
+
+
+def test_make_run_installs_the_engine_alone_and_not_the_packages_for_development() -> None:
+    """The first `make run` fetches 8 MB from npm. dynoxide is what `npm ci --omit=dev` leaves."""
+    packages = json.loads((ROOT / "package-lock.json").read_text())["packages"]
+    needed = [name for name, package in packages.items() if name and not package.get("dev")]
+    assert needed == ["node_modules/@dynoxide/linux-x64"]
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(r"^run: \$\(LOCAL\) engine-if-possible ", makefile, re.MULTILINE)
+    assert "$(NPM_CI) --omit=dev" in makefile
 
 
 def test_what_the_pipelines_package_and_the_makefile_mean_by_locked() -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from tidemark.local.configuration import Configuration, InvalidConfiguration
+from tidemark.local.configuration import LocalConfiguration, InvalidConfiguration
 from tidemark.settings import InvalidSetting, Settings
 
 READERS: dict[str, Callable[[Mapping[str, str]], bool]] = {
     "ALLOW_ANONYMOUS": lambda variables: Settings.from_environment(variables).authorization.allow_anonymous,
-    "EDGE": lambda variables: Configuration.from_environment(variables).edge,
+    "EDGE": lambda variables: LocalConfiguration.from_environment(variables).edge,
 }
 DEFAULTS = {"ALLOW_ANONYMOUS": False, "EDGE": True}
 

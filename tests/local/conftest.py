@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.local.dynoxide import NotToBeHad, find_binary
+from tidemark.local.dynoxide import EngineNotAvailable, find_binary
 from tidemark.local.engines import ROOT
 
 
@@ -15,7 +15,7 @@ from tidemark.local.engines import ROOT
 def dynoxide_binary() -> Path:
     try:
         return find_binary(os.environ, ROOT)
-    except NotToBeHad as reason:
+    except EngineNotAvailable as reason:
         pytest.skip(f"needs the durable engine: {reason}")
 
 

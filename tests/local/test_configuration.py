@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.local.configuration import Configuration, InvalidConfiguration, Via
+from tidemark.local.configuration import InvalidConfiguration, LocalConfiguration, Via
 
 
-def test_defaults() -> None:
-    expected = Configuration("127.0.0.1", 4437, Path(".data"), Via.ASGI, 300)
-    assert Configuration.from_environment({}) == expected
-    assert Configuration.from_environment({"PORT": "", "VIA": "", "DATA_DIR": ""}) == expected
+def test_an_unset_or_empty_variable_means_its_default() -> None:
+    expected = LocalConfiguration("127.0.0.1", 4437, Path(".data"), Via.ASGI, 300)
+    assert LocalConfiguration.from_environment({}) == expected
+    assert LocalConfiguration.from_environment({"PORT": "", "VIA": "", "DATA_DIR": ""}) == expected
 
 
-def test_every_variable() -> None:
+def test_each_variable_sets_its_option() -> None:
     environment = {"HOST": "::1", "PORT": "0", "DATA_DIR": "d", "VIA": "lambda", "JANITOR_SECONDS": "0"}
-    expected = Configuration("::1", 0, Path("d"), Via.LAMBDA, 0, edge=False)
-    assert Configuration.from_environment(environment | {"EDGE": "false"}) == expected
+    expected = LocalConfiguration("::1", 0, Path("d"), Via.LAMBDA, 0, edge=False)
+    assert LocalConfiguration.from_environment(environment | {"EDGE": "false"}) == expected
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_every_variable() -> None:
 )
 def test_refusals_name_the_variable(name: str, value: str) -> None:
     with pytest.raises(InvalidConfiguration, match=f"{name} must be"):
-        Configuration.from_environment({name: value})
+        LocalConfiguration.from_environment({name: value})

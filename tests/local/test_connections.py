@@ -8,6 +8,7 @@ import json
 import logging
 import resource
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -125,6 +126,44 @@ def test_half_sent_headers_get_408_and_the_connection_ends(sent: bytes) -> None:
     status, headers, body = parsed(play(scenario, header_seconds=0.2))
     assert (status, headers["connection"]) == (408, "close")
     assert body == {"error": "The request's headers did not arrive within 0.2 s"}
+
+
+def test_https_spoken_to_the_http_port_is_one_line_in_the_log_and_the_connection_ends(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The client can read no sentence: what is sent to it would have to be TLS."""
+
+    async def scenario(port: int, _: Application) -> str:
+        context = ssl.create_default_context()
+        with pytest.raises((ssl.SSLError, ConnectionError)) as refused:
+            await asyncio.open_connection(LOOPBACK, port, ssl=context, server_hostname="localhost")
+        return str(refused.value)
+
+    play(scenario)
+    [line] = capfd.readouterr().err.splitlines()
+    assert "A client spoke https to this port, which speaks http: use an http:// address" in line
+
+
+def test_a_body_may_begin_with_the_byte_of_a_tls_handshake() -> None:
+    async def scenario(port: int, application: Application) -> list[bytes]:
+        head = b"POST / HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-length: 3\r\n\r\n"
+        await ask(port, head, b"\x16\x03\x01")
+        return application.bodies
+
+    assert play(scenario) == [b"\x16\x03\x01"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"nonsense\r\n\r\n", b"\x00\xff" * 50, b"GET / HTTP/9.9\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"],
+)
+def test_what_is_not_http_gets_400_and_a_sentence(sent: bytes) -> None:
+    async def scenario(port: int, _: Application) -> bytes:
+        return await ask(port, sent)
+
+    status, headers, body = parsed(play(scenario))
+    assert (status, headers["connection"]) == (400, "close")
+    assert body == {"error": "This is not a valid HTTP/1.1 request; see RFC 9112"}
 
 
 def test_headers_that_trickle_in_do_not_get_more_time() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from tidemark.local.dynoxide import NotToBeHad, find_binary, prepare_database, trim_stream_records
+from tidemark.local.dynoxide import EngineNotAvailable, find_binary, prepare_database, trim_stream_records
 from tidemark.local.engines import LocalServices
 
 DAY = 24 * 3600
@@ -19,14 +19,14 @@ DAY = 24 * 3600
 def test_a_binary_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None:
     """The index and the trimming know one build's database."""
     (tmp_path / "dynoxide").write_bytes(b"another build")
-    with pytest.raises(NotToBeHad, match="not the pinned build"):
+    with pytest.raises(EngineNotAvailable, match="not the pinned build"):
         find_binary({"DYNOXIDE_PATH": str(tmp_path / "dynoxide")}, tmp_path)
 
 
 def test_a_missing_binary_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotToBeHad, match="missing"):
+    with pytest.raises(EngineNotAvailable, match="missing"):
         find_binary({}, tmp_path)
-    with pytest.raises(NotToBeHad, match="nowhere is missing"):
+    with pytest.raises(EngineNotAvailable, match="nowhere is missing"):
         find_binary({"DYNOXIDE_PATH": "nowhere"}, tmp_path)
 
 

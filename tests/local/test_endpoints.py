@@ -23,7 +23,9 @@ OWN = "http://tables.example:8000"
         ({"AWS_ENDPOINT_URL": OWN}, {"dynamodb", "streams", "s3", "sqs"}),
     ],
 )
-def test_own_services(environment: dict[str, str], own: set[str]) -> None:
+def test_a_service_with_an_endpoint_variable_is_the_users_own(
+    environment: dict[str, str], own: set[str]
+) -> None:
     assert {name for name in VARIABLES if has_own_endpoint(name, environment)} == own
 
 
@@ -63,7 +65,7 @@ def test_credentials_are_made_up_only_where_there_are_none(name: str) -> None:
         ({"AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-2"),
     ],
 )
-def test_region(environment: dict[str, str], region: str) -> None:
+def test_both_region_variables_are_set_from_either(environment: dict[str, str], region: str) -> None:
     added = environment_for({}, environment)
     assert (added["AWS_REGION"], added["AWS_DEFAULT_REGION"]) == (region, region)
 

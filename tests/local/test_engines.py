@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.local.polling import is_running, wait_until
 from tidemark.local import directory, dynoxide
-from tidemark.local.engines import LocalServices, make_plan
+from tidemark.local.engines import LocalServices, plan_engines
 from tidemark.local.lock import DataDirectoryInUse
 from tidemark.local.ports import free_port
 from tidemark.local.process import EngineFailed
@@ -282,7 +282,7 @@ def test_stand_in_without_dynoxide(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with LocalServices(tmp_path / "data") as services:
         assert set(services.pids) == {"ministack"}
         assert not services.durable
-        assert services.notices[0].startswith("NOTHING WILL BE KEPT: dynoxide is not to be had")
+        assert services.notices[0].startswith("NOTHING WILL BE KEPT: dynoxide is not available")
         assert services.description == "DynamoDB, S3, SQS: ministack in memory"
         _fill(services)
         _check_filled(services)
@@ -307,7 +307,7 @@ def test_own_endpoints_are_not_started(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_plan_without_tables_does_not_ask_for_dynoxide(tmp_path: Path) -> None:
-    plan = make_plan(["s3"], {}, tmp_path)
+    plan = plan_engines(["s3"], {}, tmp_path)
     assert (plan.ministack_services, plan.lacking) == (("s3",), None)
 
 

@@ -13,13 +13,13 @@ from urllib.parse import quote
 import pytest
 
 from tidemark.local.engines import ROOT
-from tidemark.local.events import Request, http_event, schedule_event
+from tidemark.local.events import HttpRequest, http_event, schedule_event
 from tidemark.local.routes import Match, Route, match_route
 from tidemark.local.template import load_template
 
 NOW = datetime(2026, 3, 7, 9, 5, 2, 250_000, tzinfo=UTC)
 MATCH = Match(Route("PUT", "/v1/stream/{proxy+}", "WriteFunction"), {"proxy": "tides"})
-PLAIN = Request(
+PLAIN = HttpRequest(
     method="PUT", path="/v1/stream/tides", query="", headers=[], body=b"", source_ip="192.0.2.7", port=4437
 )
 
@@ -163,7 +163,7 @@ VOLATILE_CONTEXT = ("apiId", "domainName", "domainPrefix", "requestId", "time", 
 def test_sample_events_are_what_the_gateway_makes(path: Path) -> None:
     """The samples that other tests feed the handlers with, and the gateway, cannot drift apart."""
     sample = json.loads(path.read_text())
-    request = Request(
+    request = HttpRequest(
         method=sample["requestContext"]["http"]["method"],
         path=quote(sample["rawPath"]),
         query=sample["rawQueryString"],

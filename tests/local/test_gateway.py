@@ -78,7 +78,7 @@ def test_a_request_becomes_an_event(make_gateway: Gateways) -> None:
     assert event["routeKey"] == "$default"
 
 
-def test_binary_answers_come_back_as_bytes(make_gateway: Gateways) -> None:
+def test_a_binary_response_comes_back_as_bytes(make_gateway: Gateways) -> None:
     gateway = make_gateway(
         """
 def handler(event, context):
@@ -226,7 +226,7 @@ def handler(event, context):
     [(60, 0.1, 503, "Service Unavailable"), (0.1, 30, 500, "Internal Server Error")],
     ids=["gateway", "function"],
 )
-def test_timeouts(
+def test_a_late_function_is_503_by_the_gateway_and_500_by_lambda(
     make_gateway: Gateways, function_seconds: float, integration_seconds: float, status: int, message: str
 ) -> None:
     """The gateway gives up with 503, Lambda with a failure. The function waits until the test lets it go."""

@@ -108,7 +108,7 @@ def via(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_ready_line_then_work_then_clean_end(
+def test_it_prints_one_ready_line_serves_and_ends_cleanly(
     start: Start, dynoxide_binary: Path, tmp_path: Path, via: str
 ) -> None:
     """From an empty directory with nothing but defaults."""
@@ -124,6 +124,31 @@ def test_ready_line_then_work_then_clean_end(
     assert system.end() == (0, "", "")
     assert not any(is_running(child) for child in children)
     assert {path.name for path in (tmp_path / ".data").iterdir()} == {"dynamodb", "s3", "logs", "lock"}
+
+
+def test_by_default_a_failed_request_is_one_line_that_says_why(
+    start: Start, dynoxide_binary: Path, via: str
+) -> None:
+    """A developer sees the 404 and its reason in the terminal; what succeeds prints nothing."""
+    system = System(start(VIA=via))
+    assert system.request("PUT", "/v1/stream/tides", b"high", content_type="text/plain")[0] == 201
+    assert system.request("GET", "/v1/stream/missing?offset=-1")[0] == 404
+    code, out, err = system.end()
+    assert (code, out) == (0, "")
+    assert re.fullmatch(r"\S+ GET /v1/stream/missing 404 \d+ ms, 0 B in, \d+ B out: .*not exist.*\n", err), (
+        err
+    )
+
+
+def test_at_info_every_request_is_one_line(start: Start, dynoxide_binary: Path, via: str) -> None:
+    system = System(start(VIA=via, LOG_LEVEL="INFO"))
+    assert system.request("PUT", "/v1/stream/tides", b"high", content_type="text/plain")[0] == 201
+    assert system.request("GET", "/v1/stream/tides?offset=-1") == (200, b"high")
+    code, out, err = system.end()
+    assert (code, out) == (0, "")
+    put, get = err.splitlines()
+    assert re.fullmatch(r"\S+ PUT /v1/stream/tides 201 \d+ ms, 4 B in, 0 B out, offset \d+", put)
+    assert re.fullmatch(r"\S+ GET /v1/stream/tides 200 \d+ ms, 0 B in, 4 B out, offset \d+", get)
 
 
 def test_streams_survive_kill_9_of_everything(start: Start, dynoxide_binary: Path, via: str) -> None:
@@ -197,7 +222,7 @@ def test_ctrl_c_reaches_the_engines_only_through_the_system(start: Start, dynoxi
     assert system.wait() == (0, "", "")
 
 
-def test_interrupted_while_it_starts(start: Start, tmp_path: Path) -> None:
+def test_sigint_during_the_start_ends_it_cleanly(start: Start, tmp_path: Path) -> None:
     process = start()
     wait_until((tmp_path / ".data/lock").exists, "the data directory")
     process.send_signal(signal.SIGINT)

@@ -6,6 +6,7 @@ import re
 import socket
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -48,8 +49,9 @@ def ask(server: Server, sent: bytes) -> bytes:
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(sent)
         answer = b""
-        while piece := connection.recv(65536):
-            answer += piece
+        with suppress(ConnectionResetError):  # The server has not read everything that was sent.
+            while piece := connection.recv(65536):
+                answer += piece
     return answer
 
 
@@ -62,6 +64,37 @@ def test_no_header_gives_a_5xx(server: Server, method: bytes, header: bytes) -> 
     assert status is not None, answer
     assert int(status[1]) < 500, answer
     assert "Traceback" not in server.log_tail(1_000_000)
+
+
+NOT_REQUESTS = {
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(30),
+    "HTTP/0.9": b"GET /\r\n\r\n",
+    "HTTP/9.9": b"GET / HTTP/9.9\r\nHost: a\r\n\r\n",
+    "a method of its own": b"BREW /v1/stream/odd HTTP/1.1\r\nHost: a\r\n\r\n",
+    "CONNECT": b"CONNECT example.com:443 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    "OPTIONS *": b"OPTIONS * HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    "an absolute URL": b"GET http://[::1/v1/stream/odd HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    "a path in Latin-1": b"GET /v1/stream/\xff\xfe HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    "a path of two slashes": b"GET //v1//stream HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    "a control character in the path": b"GET /v1/\x1b[2J HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    "a long path": b"GET /" + b"a" * 60_000 + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    "a chunk of no size": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n\r\n",
+    "a second request that is none": b"GET /v1/health HTTP/1.1\r\nHost: a\r\n\r\nnonsense\r\n\r\n",
+    "zeros": bytes(1000),
+    "every byte": bytes(range(256)) * 4,
+}
+
+
+@pytest.mark.parametrize("sent", NOT_REQUESTS.values(), ids=NOT_REQUESTS)
+def test_no_bytes_give_a_traceback_or_a_5xx(server: Server, sent: bytes) -> None:
+    """Whatever is sent gets a response below 500, or the end of the connection; at most a line in the log."""
+    before = len(server.log_tail(1_000_000))
+    answer = ask(server, sent)
+    assert all(int(status) < 500 for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answer)), answer
+    said = server.log_tail(1_000_000)[before:]
+    assert "Traceback" not in said
+    assert said.count("\n") <= 2, said
 
 
 @pytest.mark.parametrize("body", [b"", b"half"])

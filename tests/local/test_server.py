@@ -125,6 +125,6 @@ def test_it_is_not_ready_before_it_is_healthy(monkeypatch: pytest.MonkeyPatch) -
         with listening_socket(LOOPBACK, 0) as listener:
             await serve(application, listener, lambda: called.append(True), asyncio.Event())
 
-    with pytest.raises(NotHealthy, match="answers 503"):
+    with pytest.raises(NotHealthy, match="responds with 503"):
         run(scenario())
     assert called == []

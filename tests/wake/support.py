@@ -16,7 +16,7 @@ from typing import Any, Final
 from tests.http.asgi import Exchange, make_scope
 from tests.support import World
 from tidemark.aws.sqs import Queues, sqs_client
-from tidemark.local.pump import Demand, Pump
+from tidemark.local.pump import PollingDemand, Pump
 from tidemark.local.template import Function, Template, load_template
 from tidemark.wake.receiver import OwnQueue
 from tidemark.wake.wake import Wake
@@ -64,7 +64,7 @@ def pumping(world: World, prefix: str, **demand: Any) -> Iterator[Pump]:
     """The trigger of the table's stream, from now on."""
     positioned = threading.Event()
     [trigger] = template().triggers
-    wanted = Demand(on_positioned=positioned.set, **demand)
+    wanted = PollingDemand(on_positioned=positioned.set, **demand)
     pump = Pump(trigger, notifier_function(world, prefix), world.table_name, wanted)
     pump.start()
     try:

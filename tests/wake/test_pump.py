@@ -16,7 +16,7 @@ from tests.support import Process, World, a_key
 from tests.wake.support import PATIENCE_SECONDS, ROOT, template, until
 from tidemark.local.environments import Environments, InvocationFailed, Throttled
 from tidemark.local.patterns import UnknownPattern, matches
-from tidemark.local.pump import Demand, Pump, _from_first_failure
+from tidemark.local.pump import PollingDemand, Pump, from_first_failure
 from tidemark.local.records import StreamRecords
 from tidemark.local.template import Function, load_template
 from tidemark.log.schema import log_pk
@@ -79,7 +79,7 @@ def recording(function: Function, world: World, **trigger: Any) -> Iterator[Reco
     [real] = template().triggers
     positioned, wanted = threading.Event(), threading.Event()
     wanted.set()
-    demand = Demand(0.01, 0.02, wanted.is_set, positioned.set)
+    demand = PollingDemand(0.01, 0.02, wanted.is_set, positioned.set)
     pump = Pump(replace(real, function="Recorder", **trigger), function, world.table_name, demand)
     pump.start()
     try:
@@ -196,9 +196,9 @@ def test_what_failed_comes_again_with_all_that_followed(
 def test_the_lowest_failure_decides() -> None:
     records = [{"dynamodb": {"SequenceNumber": str(number)}} for number in range(5)]
     failures = {"batchItemFailures": [{"itemIdentifier": "3"}, {"itemIdentifier": "1"}]}
-    assert _from_first_failure(records, failures) == records[1:]
-    assert _from_first_failure(records, {"batchItemFailures": []}) == []
-    assert _from_first_failure(records, None) == []
+    assert from_first_failure(records, failures) == records[1:]
+    assert from_first_failure(records, {"batchItemFailures": []}) == []
+    assert from_first_failure(records, None) == []
 
 
 def test_what_never_succeeds_is_given_up(

@@ -2,13 +2,14 @@
 
 Environment: `PORT` (4437), `HOST` (127.0.0.1), `DATA_DIR` (.data), `VIA` (asgi, or lambda: through the
 deployed handlers), `EDGE` (true: `VIA=lambda` streams events, as behind CloudFront), `LONG_POLL_SECONDS`,
-`JANITOR_SECONDS` (300), `DYNOXIDE_PATH`, and boto3's own `AWS_ENDPOINT_URL_*` for services that are not to
-be started here.
+`LOG_LEVEL` (WARNING; INFO logs every request), `NO_COLOR`, `JANITOR_SECONDS` (300), `DYNOXIDE_PATH`, and
+boto3's own `AWS_ENDPOINT_URL_*` for services that are not to be started here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -19,7 +20,7 @@ from typing import Never
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tidemark.local.configuration import Configuration, InvalidConfiguration, Via
+from tidemark.local.configuration import InvalidConfiguration, LocalConfiguration, Via
 from tidemark.local.dynoxide import RETENTION_SECONDS
 from tidemark.local.edge import Edge, load_application
 from tidemark.local.engines import ROOT, LocalServices
@@ -29,13 +30,14 @@ from tidemark.local.lock import DataDirectoryInUse
 from tidemark.local.ports import listening_socket, port_of
 from tidemark.local.process import EngineFailed
 from tidemark.local.pump import BY_TRIGGER_ALONE, Pump, beside
-from tidemark.local.schedule import Round, ScheduledFunction, StreamRecordTrimming
+from tidemark.local.request_log import RequestLog, wants_colour
+from tidemark.local.schedule import PeriodicTask, ScheduledFunction, StreamRecordTrimming
 from tidemark.local.server import Application, NotHealthy, loop_factory, serve
 from tidemark.local.template import InvalidTemplate, Template, load_template
 from tidemark.settings import InvalidSetting, Settings
 from tidemark.wake.hub import Hub
 
-#: What can keep it from starting, said in one line.
+#: The errors that can keep it from starting; each is printed as one line.
 REFUSALS = (
     BotoCoreError,
     ClientError,
@@ -53,8 +55,10 @@ def main(root: Path = ROOT) -> int:
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, _interrupt)
     try:
-        configuration = Configuration.from_environment(os.environ)
-        settings = _settings(configuration)
+        configuration = LocalConfiguration.from_environment(os.environ)
+        settings = Settings.from_environment(os.environ)
+        settings.authorization.check_not_open(configuration.host)
+        prepare_environment(settings)
         return _start(configuration, settings, root)
     except (InvalidConfiguration, InvalidSetting) as error:
         _say(error)
@@ -66,19 +70,19 @@ def main(root: Path = ROOT) -> int:
         return 0
 
 
-def _settings(configuration: Configuration) -> Settings:
-    """Raises InvalidSetting. On loopback nobody else can come in, so nothing has to be asked
-    for by name: the functions, that do not know where they are reached, hear of it here."""
-    settings = Settings.from_environment(os.environ)
-    settings.authorization.check_not_open(configuration.host)
+def prepare_environment(settings: Settings) -> None:
+    """Sets what the functions read when they are loaded. Only call it once `check_not_open` has passed."""
     if not settings.authorization.is_on:
+        # The server listens on loopback, which the functions cannot know: nobody else can reach them.
         os.environ["ALLOW_ANONYMOUS"] = "true"
-    # There is no CloudWatch to read the lines that metrics are.
+    # Metrics are lines for CloudWatch, and there is none.
     os.environ.setdefault("POWERTOOLS_METRICS_DISABLED", "true")
-    return settings
+    if settings.log_level == "INFO":
+        # The server logs each request: the function's own JSON line would be a second one.
+        os.environ["LOG_LEVEL"] = "WARNING"
 
 
-def _start(configuration: Configuration, settings: Settings, root: Path) -> int:
+def _start(configuration: LocalConfiguration, settings: Settings, root: Path) -> int:
     try:
         listener = listening_socket(configuration.host, configuration.port)
     except OSError as error:
@@ -95,9 +99,9 @@ def _start(configuration: Configuration, settings: Settings, root: Path) -> int:
 
 
 class System:
-    """The running whole: what is started after the engines, and ended before them."""
+    """The running whole: what is started after the engines, and stopped before them."""
 
-    def __init__(self, configuration: Configuration, settings: Settings, root: Path) -> None:
+    def __init__(self, configuration: LocalConfiguration, settings: Settings, root: Path) -> None:
         self.configuration = configuration
         self.settings = settings
         self.root = root
@@ -114,56 +118,54 @@ class System:
         services.create_bucket(self.settings.bucket_name)
         template = load_template(self.root / "template.yaml")
         application, hub = self._application(template)
-        rounds: list[Round | Pump] = [*self._rounds(template, services), *self._pumps(template, hub)]
+        tasks = self._background_tasks(template, services, hub)
         try:
-            for each in rounds:
-                each.start()
+            for task in tasks:
+                task.start()
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._serve(application, listener, services))
         finally:
-            for each in rounds:
-                each.stop()
+            for task in tasks:
+                task.stop()
             if isinstance(application, Gateway | Edge):
                 application.close()
         return 1 if self._failure else 0
 
     def fail(self, what: str) -> None:
-        """An engine ended by itself: nothing can be acknowledged any more. From any thread."""
+        """An engine has ended by itself, so nothing can be acknowledged any more. Called from any thread."""
         self._failure = what
         _say(f"{what}; stopping")
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
 
-    def _rounds(self, template: Template, services: LocalServices) -> list[Round]:
-        """What comes round beside the server."""
-        interval = self.configuration.janitor_seconds
-        if not interval:
-            return []
-        functions = [ScheduledFunction(template.functions[name], interval) for name in template.scheduled]
-        return [*functions, StreamRecordTrimming(services.trim_stream_records, RETENTION_SECONDS, interval)]
-
-    def _pumps(self, template: Template, hub: Hub | None) -> list[Pump]:
-        """What hands on the table's stream."""
-        table, functions = self.settings.table_name, template.functions
-        demand = beside(hub) if hub else BY_TRIGGER_ALONE
-        return [Pump(each, functions[each.function], table, demand) for each in template.triggers]
-
     def _application(self, template: Template) -> tuple[Application, Hub | None]:
-        """With the hub of its readers, where they wait in this very process."""
-        if self.configuration.via is Via.LAMBDA:
-            return self._functions(template), None
-        # Only one of the two is ever loaded.
-        from tidemark.http.app import create_app
-        from tidemark.local.application import create_local_backend
+        """The application, and the hub of its waiting readers where they wait in this very process."""
+        if self.configuration.via is Via.ASGI:
+            # Imported here, because only one of the two ways in is ever loaded.
+            from tidemark.http.app import create_app
+            from tidemark.local.application import create_local_backend
 
-        backend = create_local_backend(self.settings)
-        return create_app(backend, with_metrics=True), backend.hub
-
-    def _functions(self, template: Template) -> Gateway | Edge:
-        """As they are reached in a deployment."""
+            backend = create_local_backend(self.settings)
+            return create_app(backend, with_metrics=True), backend.hub
         if not self.configuration.edge or template.streaming is None:
-            return Gateway(template)
-        return Edge(Gateway(template), load_application(template.functions[template.streaming]))
+            return Gateway(template), None
+        streaming = load_application(template.functions[template.streaming])
+        return Edge(Gateway(template), streaming), None
+
+    def _background_tasks(
+        self, template: Template, services: LocalServices, hub: Hub | None
+    ) -> list[PeriodicTask | Pump]:
+        """The janitor and its like, unless they are turned off, and the pumps of the table's stream."""
+        functions, interval = template.functions, self.configuration.janitor_seconds
+        tasks: list[PeriodicTask | Pump] = []
+        if interval:
+            tasks += [ScheduledFunction(functions[name], interval) for name in template.scheduled]
+            tasks.append(StreamRecordTrimming(services.trim_stream_records, RETENTION_SECONDS, interval))
+        demand = beside(hub) if hub else BY_TRIGGER_ALONE
+        table_name = self.settings.table_name
+        return tasks + [
+            Pump(trigger, functions[trigger.function], table_name, demand) for trigger in template.triggers
+        ]
 
     async def _serve(
         self, application: Application, listener: socket.socket, services: LocalServices
@@ -171,19 +173,14 @@ class System:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         if self._failure is not None:
             return
-        line = self._ready_line(port_of(listener), services)
+        host, via = self.configuration.host, self.configuration.via.value
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port_of(listener)}"
+        place = f"data in {self.configuration.data_dir}" if services.durable else "NOTHING IS KEPT"
+        line = f"Tidemark is ready at {url} (via {via}; {services.description}; {place})"
+        level = logging.getLevelNamesMapping()[self.settings.log_level]
+        log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
         limits = self.configuration.limits
-        await serve(application, listener, lambda: print(line, flush=True), self._stopping, limits)
-
-    def _ready_line(self, port: int, services: LocalServices) -> str:
-        url = f"http://{_bracketed(self.configuration.host)}:{port}"
-        where = f"data in {self.configuration.data_dir}" if services.durable else "NOTHING IS KEPT"
-        served = f"via {self.configuration.via.value}; {services.description}; {where}"
-        return f"Tidemark is ready at {url} ({served})"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+        await serve(application, listener, lambda: print(line, flush=True), self._stopping, limits, log=log)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> Never:
@@ -198,5 +195,5 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads of requests that were cut off may still wait for an answer of an engine that is gone.
+    # Threads of requests that were cut off may still wait for a reply from an engine that is gone.
     os._exit(code)

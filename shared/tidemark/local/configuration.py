@@ -23,7 +23,7 @@ class Via(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Configuration:
+class LocalConfiguration:
     host: str = "127.0.0.1"
     #: 0 takes any free port.
     port: int = 4437
@@ -37,54 +37,36 @@ class Configuration:
     limits: Limits = field(default_factory=Limits)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Configuration:
+    def from_environment(cls, environment: Mapping[str, str]) -> LocalConfiguration:
         """Raises InvalidConfiguration."""
+        port = environment.get("PORT") or str(cls.port)
+        if not (port.isascii() and port.isdigit()) or int(port) > 65535:
+            raise InvalidConfiguration(f"PORT must be a number from 0 to 65535, got {port!r}")
+        via = environment.get("VIA") or cls.via.value
+        if via not in [each.value for each in Via]:
+            choices = " or ".join(each.value for each in Via)
+            raise InvalidConfiguration(f"VIA must be {choices}, got {via!r}")
+        try:
+            edge = parse_boolean(environment, "EDGE", default=cls.edge)
+            limits = Limits.from_environment(environment)
+        except (InvalidSetting, InvalidLimit) as error:
+            raise InvalidConfiguration(str(error)) from None
         return cls(
             host=environment.get("HOST") or cls.host,
-            port=_port(environment.get("PORT") or str(cls.port)),
+            port=int(port),
             data_dir=Path(environment.get("DATA_DIR") or cls.data_dir),
-            via=_via(environment.get("VIA") or cls.via.value),
-            janitor_seconds=_seconds(
-                "JANITOR_SECONDS", environment.get("JANITOR_SECONDS"), cls.janitor_seconds
-            ),
-            edge=_edge(environment),
-            limits=_limits(environment),
+            via=Via(via),
+            janitor_seconds=_janitor_seconds(environment.get("JANITOR_SECONDS") or str(cls.janitor_seconds)),
+            edge=edge,
+            limits=limits,
         )
 
 
-def _limits(environment: Mapping[str, str]) -> Limits:
+def _janitor_seconds(text: str) -> float:
     try:
-        return Limits.from_environment(environment)
-    except InvalidLimit as error:
-        raise InvalidConfiguration(str(error)) from None
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > 65535:
-        raise InvalidConfiguration(f"PORT must be a number from 0 to 65535, got {text!r}")
-    return int(text)
-
-
-def _via(text: str) -> Via:
-    try:
-        return Via(text)
+        seconds = float(text)
     except ValueError:
-        choices = " or ".join(via.value for via in Via)
-        raise InvalidConfiguration(f"VIA must be {choices}, got {text!r}") from None
-
-
-def _edge(environment: Mapping[str, str]) -> bool:
-    try:
-        return parse_boolean(environment, "EDGE", default=Configuration.edge)
-    except InvalidSetting as error:
-        raise InvalidConfiguration(str(error)) from None
-
-
-def _seconds(name: str, text: str | None, default: float) -> float:
-    try:
-        seconds = float(text or default)
-    except ValueError:
-        raise InvalidConfiguration(f"{name} must be a number of seconds, got {text!r}") from None
+        raise InvalidConfiguration(f"JANITOR_SECONDS must be a number of seconds, got {text!r}") from None
     if not 0 <= seconds <= 86_400:
-        raise InvalidConfiguration(f"{name} must be between 0 and 86400 seconds, got {text!r}")
+        raise InvalidConfiguration(f"JANITOR_SECONDS must be between 0 and 86400 seconds, got {text!r}")
     return seconds

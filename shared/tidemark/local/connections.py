@@ -1,7 +1,7 @@
 """HTTP connections of the local server: what uvicorn leaves unbounded, bounded.
 
-A connection that sends half a request, or does not read its answer, is a descriptor and memory
-that nobody else can have. Each of the limits can be set by an environment variable
+A connection that sends half a request, or does not read its response, holds a descriptor and memory
+that no other client can have. Each of the limits can be set by an environment variable
 (`docs/operations.md`).
 """
 
@@ -21,22 +21,24 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tidemark.protocol.caching import NO_STORE
 
-#: What a transport may hold of an answer before whoever writes it has to wait.
+#: How much of a response a transport buffers before the writer has to wait.
 WRITE_BUFFER_BYTES: Final = 16 * 1024
-#: What the kernel may hold of it beyond that. By itself it would take 4 MB for a client that does not read.
+#: How much the kernel buffers beyond that. Its default is up to 4 MB for a client that does not read.
 SEND_BUFFER_BYTES: Final = 256 * 1024
 #: Descriptors that are no client's: the engines, the listener, log files, the loop itself.
 OWN_DESCRIPTORS: Final = 64
 #: More than so many are not asked for, whatever the system would allow.
 MOST_DESCRIPTORS: Final = 65_536
 RETRY_SECONDS: Final = 5
-#: After so many connections have ended, and a moment later, freed memory is given back.
+#: After this many connections have ended, and a moment later, freed memory is returned to the system.
 TRIM_AFTER: Final = 100
 TRIM_SECONDS: Final = 2.0
 #: A connection that is refused is read for so long, so that its client reads why; with more than so
 #: many of them at once the next ones are closed without a word.
 LINGER_SECONDS: Final = 2.0
 MOST_LINGERING: Final = 64
+#: The first byte of a TLS handshake. No HTTP request begins with it.
+TLS_HANDSHAKE: Final = b"\x16"
 
 
 class InvalidLimit(ValueError):
@@ -49,7 +51,7 @@ class Limits:
     header_seconds: float = 20.0
     #: Between two pieces of a request's body.
     body_seconds: float = 30.0
-    #: For which a client may leave its answer unread.
+    #: How long a client may leave its response unread.
     send_seconds: float = 30.0
     #: For which a connection is kept between two requests.
     keep_alive_seconds: float = 75.0
@@ -59,18 +61,18 @@ class Limits:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Limits:
         """Raises InvalidLimit."""
-        named = {field.name: environment.get(field.name.upper()) for field in fields(cls)}
-        return cls(**{name: _positive(name.upper(), value) for name, value in named.items() if value})
-
-
-def _positive(name: str, value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = 0.0
-    if not 0 < number <= 1_000_000:
-        raise InvalidLimit(f"{name} must be a number above 0, got {value!r}")
-    return number
+        given: dict[str, float] = {}
+        for name in (field.name for field in fields(cls)):
+            value = environment.get(name.upper())
+            if not value:
+                continue
+            try:
+                given[name] = float(value)
+            except ValueError:
+                given[name] = 0.0
+            if not 0 < given[name] <= 1_000_000:
+                raise InvalidLimit(f"{name.upper()} must be a number above 0, got {value!r}")
+        return cls(**given)
 
 
 def raise_descriptor_limit() -> int:
@@ -94,7 +96,7 @@ def protocol_of(limits: Limits, max_connections: int) -> type[HttpToolsProtocol]
     return type("Connection", (Connection,), bounds)
 
 
-class Freed:
+class FreedMemory:
     """Gives memory back to the system after many connections have ended: the C library keeps what
     was freed between two things that are still there, and that adds up."""
 
@@ -115,13 +117,13 @@ class Freed:
 
 
 class Connection(HttpToolsProtocol):
-    """One at a time of two timers runs: for a request that is on its way, and for an answer that
-    is not read. Neither is needed where a request arrives whole and its answer is taken at once."""
+    """Has two timers: one for a request that is still arriving, one for a response that is not read. Neither
+    runs when a request arrives whole and its response is read at once."""
 
     limits: ClassVar[Limits] = Limits()
     max_connections: ClassVar[int] = 10_000
     lingering: ClassVar[set[Connection]] = set()
-    freed: ClassVar[Freed] = Freed()
+    freed: ClassVar[FreedMemory] = FreedMemory()
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -149,6 +151,12 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self in self.lingering or self.transport.is_closing():
             return
+        if not self._has_begun and data.startswith(TLS_HANDSHAKE):
+            self.logger.warning(
+                "A client spoke https to this port, which speaks http: use an http:// address"
+            )
+            self.transport.close()
+            return
         super().data_received(data)
         if self._has_headers:
             # What is waited for next is a piece of the body: the time begins anew.
@@ -160,14 +168,26 @@ class Connection(HttpToolsProtocol):
         else:
             self._stop_receiving()
 
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's signature
+        """uvicorn calls this, and logs one line, when the bytes are not HTTP."""
+        self._stop_receiving()
+        if self._has_headers and not self.cycle.response_started:
+            # The application has this request already: to it, the client is gone.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        elif self._is_in_use():
+            self.transport.close()  # The response to an earlier request is on its way.
+            return
+        self._refuse(400, "This is not a valid HTTP/1.1 request; see RFC 9112")
+
     def on_message_begin(self) -> None:
         """Of httptools, as the next two."""
         self._has_begun = True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        super().on_headers_complete()  # Raises where the target is no path, as of CONNECT.
         self._has_headers = True
-        super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._has_begun = self._has_headers = False
@@ -190,7 +210,7 @@ class Connection(HttpToolsProtocol):
             self._receiving = None
 
     def _is_in_use(self) -> bool:
-        """An answer is on its way, or the time until the next request runs already."""
+        """A response is being sent, or the keep-alive timer runs already."""
         cycle: Any = self.cycle
         return self.timeout_keep_alive_task is not None or (cycle is not None and not cycle.response_complete)
 
@@ -201,7 +221,7 @@ class Connection(HttpToolsProtocol):
             seconds = self.limits.header_seconds
             self._refuse(408, f"The request's headers did not arrive within {seconds:g} s")
         else:
-            self.transport.close()  # Nothing was asked, so nothing is answered.
+            self.transport.close()  # No request has begun, so there is nothing to respond to.
 
     def _give_up_body(self) -> None:
         if self.flow.read_paused:  # It is we who do not read.
@@ -210,19 +230,19 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
         else:
             seconds = self.limits.body_seconds
-            # To the application the client is gone; it is not to answer a second time.
+            # To the application, the client is gone: it must not send a second response.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             self._refuse(408, f"No more of the request's body arrived for {seconds:g} s")
 
     def _refuse(self, status: int, error: str, headers: str = "") -> None:
-        """Answer what has not come whole, and end the connection."""
+        """Respond to a request that has not arrived whole, and close the connection."""
         self.connections.discard(self)
         if len(self.lingering) >= MOST_LINGERING:
             self.transport.abort()
             return
         self.lingering.add(self)
-        phrase = {408: "Request Timeout", 503: "Service Unavailable"}[status]
+        phrase = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}[status]
         body = json.dumps({"error": error})
         head = (
             f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncache-control: {NO_STORE}\r\n"
@@ -230,5 +250,5 @@ class Connection(HttpToolsProtocol):
         )
         self.transport.write((head + body).encode())
         self.transport.write_eof()
-        # A reset would overtake the answer where the client has sent what was not read.
+        # Closing now would reset the connection if bytes are unread, and the client would miss the response.
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tidemark.local.dynoxide import DATABASE_NAME
-from tidemark.local.lock import LOCK_NAME, DataDirectoryInUse, DirectoryLock
+from tidemark.local.lock import DataDirectoryInUse, DirectoryLock
 
 PREFIX = "tidemark-local-"
 #: A file system in memory: SQLite runs there as it does on disk, but an fsync costs nothing.
@@ -67,19 +67,12 @@ class DataDirectory:
 def _remove_abandoned(root: Path) -> None:
     """What a run that was killed left in memory."""
     for path in root.glob(f"{PREFIX}*"):
-        if _age_seconds(path / LOCK_NAME) < ABANDONED_SECONDS:
-            continue
         lock = DirectoryLock(path)
         try:
+            if time.time() - lock.path.stat().st_mtime < ABANDONED_SECONDS:
+                continue
             lock.acquire(patience_seconds=0)
         except (DataDirectoryInUse, OSError):
             continue
         shutil.rmtree(path, ignore_errors=True)
         lock.release()
-
-
-def _age_seconds(path: Path) -> float:
-    try:
-        return time.time() - path.stat().st_mtime
-    except OSError:
-        return 0.0

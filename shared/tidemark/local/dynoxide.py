@@ -33,35 +33,43 @@ INDEX = (
     "CREATE INDEX IF NOT EXISTS tidemark_stream_records"
     " ON _stream_records (table_name, CAST(sequence_number AS INTEGER))"
 )
+NEWEST_RECORD = (
+    "SELECT id FROM _stream_records WHERE table_name = ?"
+    " ORDER BY CAST(sequence_number AS INTEGER) DESC LIMIT 1"
+)
 RETENTION_SECONDS = 24 * 3600
 #: One trimming transaction holds the write lock while it runs; dynoxide waits for it, so it must be short.
 TRIM_ROWS = 1000
 TRIM_SECONDS = 2.0
 BUSY_SECONDS = 30.0
-#: Whoever took the port may never answer.
-ANSWER_SECONDS = 1.0
+#: Another process may have taken the port, and may never respond.
+RESPONSE_SECONDS = 1.0
 PORT_ATTEMPTS = 5
 
 
-class NotToBeHad(RuntimeError):
+class EngineNotAvailable(RuntimeError):
     """There is no binary that may be run; the message says why."""
 
 
 def find_binary(environment: Mapping[str, str], root: Path) -> Path:
-    """The pinned binary: `DYNOXIDE_PATH`, or the one in the npm package. Raises NotToBeHad.
+    """The pinned binary: `DYNOXIDE_PATH`, or the one in the npm package. Raises EngineNotAvailable.
 
     The hash is checked either way: the index and the trimming know this build's database.
     """
     named = environment.get("DYNOXIDE_PATH")
     path = Path(named) if named else root / PACKAGED
     if not path.is_file():
-        raise NotToBeHad(f"{path} is missing" + ("" if named else " (npm ci installs it on Linux x64)"))
+        raise EngineNotAvailable(
+            f"{path} is missing" + ("" if named else " (npm ci installs it on Linux x64)")
+        )
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != SHA256:
-        raise NotToBeHad(f"{path} is not the pinned build (sha256 {found[:12]}…, expected {SHA256[:12]}…)")
+        raise EngineNotAvailable(
+            f"{path} is not the pinned build (sha256 {found[:12]}…, expected {SHA256[:12]}…)"
+        )
     if not os.access(path, os.X_OK):
-        raise NotToBeHad(f"{path} is not executable")
+        raise EngineNotAvailable(f"{path} is not executable")
     return path
 
 
@@ -92,7 +100,7 @@ class Dynoxide:
         """Raises EngineFailed. A port that was taken in between is changed for another."""
         for attempt in range(PORT_ATTEMPTS):
             try:
-                self.child.wait_until(self._answers)
+                self.child.wait_until(self._is_ready)
                 break
             except EngineFailed as failure:
                 if attempt == PORT_ATTEMPTS - 1 or "already in use" not in str(failure):
@@ -100,8 +108,8 @@ class Dynoxide:
                 self.start(self._descriptors)
         prepare_database(self.database)
 
-    def _answers(self) -> bool:
-        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=ANSWER_SECONDS)
+    def _is_ready(self) -> bool:
+        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=RESPONSE_SECONDS)
         try:
             connection.request("GET", "/")
             return (connection.getresponse().getheader("server") or "").startswith("Dynoxide")
@@ -127,22 +135,14 @@ def trim_stream_records(database: Path, *, older_than: float, budget_seconds: fl
     removed = 0
     deadline = time.monotonic() + budget_seconds
     with closing(_open(database)) as connection:
-        keep = _newest_of_each_table(connection)
+        tables = connection.execute("SELECT table_name FROM _tables").fetchall()
+        keep = [row[0] for table in tables for row in connection.execute(NEWEST_RECORD, table)]
         while time.monotonic() < deadline:
             rows = _delete_oldest(connection, older_than, keep)
             removed += rows
             if rows < TRIM_ROWS:
                 break
     return removed
-
-
-def _newest_of_each_table(connection: sqlite3.Connection) -> list[int]:
-    tables = connection.execute("SELECT table_name FROM _tables").fetchall()
-    newest = (
-        "SELECT id FROM _stream_records WHERE table_name = ?"
-        " ORDER BY CAST(sequence_number AS INTEGER) DESC LIMIT 1"
-    )
-    return [row[0] for table in tables for row in connection.execute(newest, table)]
 
 
 def _delete_oldest(connection: sqlite3.Connection, older_than: float, keep: list[int]) -> int:

@@ -1,7 +1,7 @@
 """What the edge does to the requests of a deployment (`edge/route.js`): event streams go to the function that
-streams its answers, everything else to the HTTP API. `EDGE=false` leaves it out, as the template's `Edge`.
+streams its responses, everything else to the HTTP API. `EDGE=false` leaves it out, as the template's `Edge`.
 
-Lambda Web Adapter, in front of that function, hands on requests and answers as they are; so here its
+Lambda Web Adapter, in front of that function, passes requests and responses on unchanged, so here its
 application is called itself.
 """
 
@@ -43,14 +43,12 @@ class Edge:
         self._live = live
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self._live if _is_for_live(scope) else self._api)(scope, receive, send)
+        if scope["type"] == "http":
+            is_live = is_event_stream(scope["method"], scope["query_string"].decode("latin-1"))
+        else:
+            # Unlike the functions behind the API, the streaming one is told of the end, and cleans up.
+            is_live = scope["type"] == "lifespan"
+        await (self._live if is_live else self._api)(scope, receive, send)
 
     def close(self) -> None:
         self._api.close()
-
-
-def _is_for_live(scope: Scope) -> bool:
-    """Its end, too: the function is told of it and cleans up, unlike those behind the API."""
-    if scope["type"] != "http":
-        return bool(scope["type"] == "lifespan")
-    return is_event_stream(scope["method"], scope["query_string"].decode("latin-1"))

@@ -22,6 +22,7 @@ CREDENTIALS: Final = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
 )
 DUMMY_CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": "tidemark", "AWS_SECRET_ACCESS_KEY": "tidemark"}
+AWS_DOMAINS: Final = (".amazonaws.com", ".api.aws", ".amazonaws.com.cn")
 DEFAULT_REGION: Final = "us-east-1"
 
 
@@ -35,27 +36,22 @@ def has_own_endpoint(service: str, environment: Mapping[str, str]) -> bool:
 def environment_for(endpoints: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """What to add to `environment` so that boto3 finds `endpoints` (service → URL)."""
     added = {VARIABLES[service]: url for service, url in endpoints.items()}
-    return added | _streams_beside_table(environment) | _identity(environment) | _past_the_proxy(environment)
-
-
-def _streams_beside_table(environment: Mapping[str, str]) -> dict[str, str]:
-    """Every emulator answers for tables and streams at one address; AWS alone does not."""
     table = environment.get(VARIABLES["dynamodb"], "")
-    if not table or environment.get(VARIABLES["streams"]) or _is_aws(table):
-        return {}
-    return {VARIABLES["streams"]: table}
-
-
-def _is_aws(url: str) -> bool:
-    return (urlsplit(url).hostname or "").endswith((".amazonaws.com", ".api.aws", ".amazonaws.com.cn"))
-
-
-def _identity(environment: Mapping[str, str]) -> dict[str, str]:
+    host = urlsplit(table).hostname or ""
+    # Every emulator serves tables and streams at one address; AWS alone does not.
+    if table and not environment.get(VARIABLES["streams"]) and not host.endswith(AWS_DOMAINS):
+        added[VARIABLES["streams"]] = table
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
-    identity = {"AWS_REGION": region, "AWS_DEFAULT_REGION": environment.get("AWS_DEFAULT_REGION") or region}
+    added["AWS_REGION"] = region
+    added["AWS_DEFAULT_REGION"] = environment.get("AWS_DEFAULT_REGION") or region
     if not any(environment.get(name) for name in CREDENTIALS):
-        identity |= DUMMY_CREDENTIALS
-    return identity
+        added |= DUMMY_CREDENTIALS
+    if {name.lower() for name, value in environment.items() if value} & {"http_proxy", "all_proxy"}:
+        # botocore would ask a proxy even for a loopback address.
+        bypassed = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+        value = ",".join(filter(None, (bypassed, "127.0.0.1", "localhost")))
+        added |= {"no_proxy": value, "NO_PROXY": value}
+    return added
 
 
 def credentials_of(environment: Mapping[str, str]) -> dict[str, str]:
@@ -64,13 +60,3 @@ def credentials_of(environment: Mapping[str, str]) -> dict[str, str]:
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
     given = {name: environment[name] for name in names if environment.get(name)}
     return given if any(environment.get(name) for name in CREDENTIALS) else dict(DUMMY_CREDENTIALS)
-
-
-def _past_the_proxy(environment: Mapping[str, str]) -> dict[str, str]:
-    """botocore would ask a proxy even for a loopback address."""
-    names = {name.lower() for name, value in environment.items() if value}
-    if not names & {"http_proxy", "all_proxy"}:
-        return {}
-    bypassed = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    value = ",".join(filter(None, (bypassed, "127.0.0.1", "localhost")))
-    return {"no_proxy": value, "NO_PROXY": value}

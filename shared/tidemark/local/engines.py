@@ -5,7 +5,7 @@
         services.create_table("tidemark")
         services.create_bucket("tidemark-blobs")
 
-DynamoDB and its Streams are dynoxide's, S3 and SQS ministack's. Where dynoxide is not to be had, ministack
+DynamoDB and its Streams are dynoxide's, S3 and SQS ministack's. Where dynoxide is not available, ministack
 does all of it, in memory, and `notices` says so. A service that has an endpoint variable already is the
 user's: it is left alone.
 """
@@ -22,7 +22,7 @@ from typing import Final, Self
 
 from tidemark.local import dynoxide, resources
 from tidemark.local.directory import DataDirectory
-from tidemark.local.dynoxide import Dynoxide, NotToBeHad, find_binary
+from tidemark.local.dynoxide import Dynoxide, EngineNotAvailable, find_binary
 from tidemark.local.endpoints import environment_for, has_own_endpoint
 from tidemark.local.ministack import Ministack
 
@@ -33,7 +33,7 @@ MINISTACK_NAMES: Final = {"dynamodb": "dynamodb", "streams": "dynamodbstreams", 
 
 
 @dataclass(frozen=True)
-class Plan:
+class EnginePlan:
     """Who serves what."""
 
     dynoxide: Path | None = None
@@ -48,17 +48,17 @@ class Plan:
         return self.lacking is not None
 
 
-def make_plan(wanted: Collection[str], environment: Mapping[str, str], root: Path = ROOT) -> Plan:
+def plan_engines(wanted: Collection[str], environment: Mapping[str, str], root: Path = ROOT) -> EnginePlan:
     own = tuple(name for name in ALL if name in wanted and has_own_endpoint(name, environment))
     tables = tuple(name for name in ("dynamodb", "streams") if name in wanted and name not in own)
     others = tuple(name for name in ("s3", "sqs") if name in wanted and name not in own)
     if not tables:
-        return Plan(ministack_services=others, own_services=own)
+        return EnginePlan(ministack_services=others, own_services=own)
     try:
         binary = find_binary(environment, root)
-    except NotToBeHad as reason:
-        return Plan(ministack_services=tables + others, own_services=own, lacking=str(reason))
-    return Plan(binary, tables, others, own)
+    except EngineNotAvailable as reason:
+        return EnginePlan(ministack_services=tables + others, own_services=own, lacking=str(reason))
+    return EnginePlan(binary, tables, others, own)
 
 
 @dataclass
@@ -78,7 +78,7 @@ class LocalServices:
     environment: dict[str, str] = field(default_factory=dict, init=False)
     _engines: list[Dynoxide | Ministack] = field(default_factory=list, init=False)
     _directory: DataDirectory | None = field(default=None, init=False)
-    _plan: Plan = field(default_factory=Plan, init=False)
+    _plan: EnginePlan = field(default_factory=EnginePlan, init=False)
     _failed: threading.Event = field(default_factory=threading.Event, init=False)
 
     def __enter__(self) -> Self:
@@ -92,7 +92,12 @@ class LocalServices:
 
     def start(self) -> None:
         """Raises DataDirectoryInUse, EngineFailed, OSError; nothing is left running then."""
-        self._directory = self._open_directory()
+        if self.in_memory:
+            self._directory = DataDirectory.open_in_memory()
+        elif self.data_dir is None:
+            raise ValueError("a data directory is needed unless in_memory")
+        else:
+            self._directory = DataDirectory.open(Path(self.data_dir))
         try:
             self._start_engines(self._directory)
         except BaseException:
@@ -139,7 +144,7 @@ class LocalServices:
         if self._plan.lacking is None or self.in_memory:
             return []
         notice = (
-            f"NOTHING WILL BE KEPT: dynoxide is not to be had ({self._plan.lacking}), so ministack stands in"
+            f"NOTHING WILL BE KEPT: dynoxide is not available ({self._plan.lacking}), so ministack stands in"
             " for DynamoDB, in memory, and S3 is in memory too; data from earlier runs stays on disk, unseen"
         )
         return [notice]
@@ -157,28 +162,27 @@ class LocalServices:
         parts += [f"{TITLES[name]}: your endpoint" for name in self._plan.own_services if name != "streams"]
         return "; ".join(parts)
 
-    def _open_directory(self) -> DataDirectory:
-        if self.in_memory:
-            return DataDirectory.open_in_memory()
-        if self.data_dir is None:
-            raise ValueError("a data directory is needed unless in_memory")
-        return DataDirectory.open(Path(self.data_dir))
-
     def _start_engines(self, directory: DataDirectory) -> None:
         wanted = {*self.only, *(("streams",) if "dynamodb" in self.only else ())}
         if unknown := wanted - set(ALL):
             raise ValueError(f"unknown services: {', '.join(sorted(unknown))}")
-        self._plan = make_plan(wanted, os.environ, self.root)
+        self._plan = plan_engines(wanted, os.environ, self.root)
         endpoints = self._launch(self._plan, directory)
         for engine in self._engines:
             engine.wait_until_ready()
         # Read after readiness: an engine may have had to change its port.
         urls = {service: engine.endpoint for service, engine in endpoints.items()}
         self.environment = environment_for(urls, os.environ)
-        for engine in self._engines:
-            engine.child.watch(self._engine_ended)
 
-    def _launch(self, plan: Plan, directory: DataDirectory) -> dict[str, Dynoxide | Ministack]:
+        def on_end(what: str) -> None:
+            if self.on_failure is not None and not self._failed.is_set():
+                self._failed.set()
+                self.on_failure(what)
+
+        for engine in self._engines:
+            engine.child.watch(on_end)
+
+    def _launch(self, plan: EnginePlan, directory: DataDirectory) -> dict[str, Dynoxide | Ministack]:
         """Starts both before either is waited for. Returns which engine serves what."""
         serving: dict[str, Dynoxide | Ministack] = {}
         if plan.dynoxide is not None:
@@ -194,8 +198,3 @@ class LocalServices:
             self._engines.append(engine)
             engine.start((directory.lock.descriptor,))
         return serving
-
-    def _engine_ended(self, what: str) -> None:
-        if self.on_failure is not None and not self._failed.is_set():
-            self._failed.set()
-            self.on_failure(what)

@@ -22,7 +22,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any, Final
 
 from tidemark.local.events import ACCOUNT_ID
@@ -31,7 +30,7 @@ from tidemark.local.template import Function
 #: Lambda's limit of an account that has not asked for more.
 CONCURRENCY: Final = 1000
 MAX_REQUEST_BYTES: Final = 6 * 1024 * 1024
-MAX_ANSWER_BYTES: Final = MAX_REQUEST_BYTES + 100
+MAX_RESPONSE_BYTES: Final = MAX_REQUEST_BYTES + 100
 
 Handler = Callable[[Any, Any], Any]
 _serial = itertools.count()
@@ -40,7 +39,7 @@ _loading = threading.Lock()
 
 
 class InvocationFailed(RuntimeError):
-    """The function did not answer. What happened is on standard error, as it would be in its log."""
+    """The function returned no response. What happened is on standard error, as it would be in its log."""
 
 
 class FunctionNotLoaded(RuntimeError):
@@ -94,17 +93,13 @@ def load_handler(function: Function) -> Handler:
     try:
         with _environment_of(function):
             specification.loader.exec_module(module)
-        return _handler_in(module, function)
     except Exception as error:
         del sys.modules[name]
         raise FunctionNotLoaded(f"{function.name} ({function.module}) does not load: {error!r}") from error
-
-
-def _handler_in(module: ModuleType, function: Function) -> Handler:
-    handler = getattr(module, function.attribute, None)
+    handler: Handler | None = getattr(module, function.attribute, None)
     if not callable(handler):
         raise FunctionNotLoaded(f"{function.module} has no function {function.attribute}")
-    return handler  # type: ignore[no-any-return]
+    return handler
 
 
 @contextmanager
@@ -129,13 +124,13 @@ def _environment_of(function: Function) -> Iterator[None]:
 def call_handler(function: Function, handler: Handler, payload: bytes, context: LambdaContext) -> bytes:
     """What Lambda's runtime does: parse, call, serialise. Raises InvocationFailed."""
     try:
-        answer = handler(json.loads(payload), context)
-        serialised = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
+        response = handler(json.loads(payload), context)
+        serialised = json.dumps(response, ensure_ascii=False, separators=(",", ":")).encode()
     except BaseException as error:  # a handler that exits is one more that failed
         raise InvocationFailed(f"{function.name} failed: {error!r}") from error
-    if len(serialised) > MAX_ANSWER_BYTES:
+    if len(serialised) > MAX_RESPONSE_BYTES:
         raise InvocationFailed(
-            f"{function.name} answered {len(serialised)} bytes: {MAX_ANSWER_BYTES} are allowed"
+            f"{function.name} returned {len(serialised)} bytes: at most {MAX_RESPONSE_BYTES} are allowed"
         )
     return serialised
 
@@ -163,11 +158,11 @@ class _Environment(threading.Thread):
 
     def _run(self, job: _Job) -> None:
         try:
-            answer = call_handler(self.function, self.handler, job.payload, job.context)
+            response = call_handler(self.function, self.handler, job.payload, job.context)
         except InvocationFailed as error:
             job.result.set_exception(error)
         else:
-            job.result.set_result(answer)
+            job.result.set_result(response)
 
 
 @contextmanager
@@ -182,13 +177,20 @@ def _event_loop() -> Iterator[None]:
         loop.close()
 
 
+def _load_beside_event_loop(function: Function) -> Handler:
+    with _event_loop():
+        return load_handler(function)
+
+
 class Environments:
     """The environments of one function, made as they are needed. Raises FunctionNotLoaded when it is made."""
 
     def __init__(self, function: Function, limit: int = CONCURRENCY) -> None:
         self.function = function
         self._limit = limit
-        self._handler = _load_in_thread(function)
+        # In a thread of its own, beside an event loop: so it will run as well.
+        with concurrent.futures.ThreadPoolExecutor(1) as executor:
+            self._handler = executor.submit(_load_beside_event_loop, function).result()
         self._idle: list[_Environment] = []
         self._count = 0
         self._lock = threading.Lock()
@@ -199,9 +201,17 @@ class Environments:
 
         Whoever stops waiting for it cancels nothing: the function goes on until it has finished.
         """
+        with self._lock:
+            environment = self._idle.pop() if self._idle else None
+            if environment is None:
+                if self._count >= self._limit:
+                    raise Throttled(f"{self.function.name} runs {self._count} times already")
+                self._count += 1
+        if environment is None:
+            environment = _Environment(self.function, self._handler)
+            environment.start()
         result: concurrent.futures.Future[bytes] = concurrent.futures.Future()
         result.set_running_or_notify_cancel()
-        environment = self._take()
         result.add_done_callback(lambda done: self._put_back(environment, done))
         environment.jobs.put(_Job(payload, make_context(self.function), result))
         return result
@@ -214,17 +224,6 @@ class Environments:
         for environment in idle:
             environment.jobs.put(None)
 
-    def _take(self) -> _Environment:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-            if self._count >= self._limit:
-                raise Throttled(f"{self.function.name} runs {self._count} times already")
-            self._count += 1
-        environment = _Environment(self.function, self._handler)
-        environment.start()
-        return environment
-
     def _put_back(self, environment: _Environment, done: concurrent.futures.Future[bytes]) -> None:
         error = done.exception()
         with self._lock:
@@ -236,14 +235,3 @@ class Environments:
             environment.jobs.put(None)
         elif error is not None:
             traceback.print_exception(error, file=sys.stderr)
-
-
-def _load_in_thread(function: Function) -> Handler:
-    """Beside an event loop, where it will run as well."""
-
-    def load() -> Handler:
-        with _event_loop():
-            return load_handler(function)
-
-    with concurrent.futures.ThreadPoolExecutor(1) as executor:
-        return executor.submit(load).result()

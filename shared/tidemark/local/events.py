@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -36,12 +36,15 @@ HOP_BY_HOP: Final = frozenset(
     }
 )
 
+#: The cookies have a place of their own in an event.
+LEFT_OUT: Final = HOP_BY_HOP | {"cookie"}
+
 Headers = Sequence[tuple[str, str]]
 Event = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """An HTTP request as it came: `path` and `query` percent-encoded; header names in lower case."""
 
     method: str
@@ -54,16 +57,19 @@ class Request:
     protocol: str = "HTTP/1.1"
 
 
-def http_event(request: Request, match: Match, now: datetime) -> Event:
+def http_event(request: HttpRequest, match: Match, now: datetime) -> Event:
     """`now` is aware. A key that AWS leaves out when it has no value is left out here."""
+    cookies = [
+        cookie.strip() for name, value in request.headers if name == "cookie" for cookie in value.split(";")
+    ]
     event: Event = {
         "version": "2.0",
         "routeKey": match.route.key,
         "rawPath": unquote(request.path),
         "rawQueryString": request.query,
-        "cookies": _cookies(request.headers),
+        "cookies": [cookie for cookie in cookies if cookie],
         "headers": _headers(request, now),
-        "queryStringParameters": _query_parameters(request.query),
+        "queryStringParameters": _joined(parse_qsl(request.query, keep_blank_values=True)),
         "requestContext": _context(request, match, now),
         "pathParameters": dict(match.path_parameters),
         **_body(request),
@@ -87,22 +93,9 @@ def schedule_event(rule: str, region: str, now: datetime) -> Event:
     }
 
 
-def _cookies(headers: Headers) -> list[str]:
-    return [
-        cookie.strip()
-        for name, value in headers
-        if name == "cookie"
-        for cookie in value.split(";")
-        if cookie.strip()
-    ]
-
-
-def _headers(request: Request, now: datetime) -> dict[str, str]:
+def _headers(request: HttpRequest, now: datetime) -> dict[str, str]:
     """The cookies have a place of their own. What the gateway learned itself is added last."""
-    joined: dict[str, str] = {}
-    for name, value in request.headers:
-        if name != "cookie" and name not in HOP_BY_HOP:
-            joined[name] = f"{joined[name]},{value}" if name in joined else value
+    joined = _joined((name, value) for name, value in request.headers if name not in LEFT_OUT)
     forwarded = joined.get("x-forwarded-for")
     return joined | {
         "content-length": str(len(request.body)),
@@ -113,14 +106,15 @@ def _headers(request: Request, now: datetime) -> dict[str, str]:
     }
 
 
-def _query_parameters(query: str) -> dict[str, str]:
+def _joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The values of a name that comes twice, with a bare comma between them."""
     joined: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True):
+    for name, value in pairs:
         joined[name] = f"{joined[name]},{value}" if name in joined else value
     return joined
 
 
-def _context(request: Request, match: Match, now: datetime) -> dict[str, Any]:
+def _context(request: HttpRequest, match: Match, now: datetime) -> dict[str, Any]:
     host = _first(request.headers, "host").rsplit(":", 1)[0] or "localhost"
     return {
         "accountId": ACCOUNT_ID,
@@ -142,22 +136,18 @@ def _context(request: Request, match: Match, now: datetime) -> dict[str, Any]:
     }
 
 
-def _body(request: Request) -> dict[str, Any]:
+def _body(request: HttpRequest) -> dict[str, Any]:
     if not request.body:
         return {"isBase64Encoded": False}
-    if _is_text(request.headers):
+    encoding = _first(request.headers, "content-encoding")
+    content_type = _first(request.headers, "content-type").split(";", 1)[0].strip().lower()
+    is_text = content_type.startswith("text/") or content_type in TEXT_TYPES
+    if is_text and encoding in ("", "identity"):
         try:
             return {"body": request.body.decode(), "isBase64Encoded": False}
         except UnicodeDecodeError:
             pass
     return {"body": base64.b64encode(request.body).decode(), "isBase64Encoded": True}
-
-
-def _is_text(headers: Headers) -> bool:
-    if _first(headers, "content-encoding") not in ("", "identity"):
-        return False
-    content_type = _first(headers, "content-type").split(";", 1)[0].strip().lower()
-    return content_type.startswith("text/") or content_type in TEXT_TYPES
 
 
 def _first(headers: Headers, wanted: str) -> str:

@@ -1,7 +1,7 @@
 """`VIA=lambda`: an HTTP API in front of the deployed handlers, as an ASGI application.
 
 Every request becomes the event that API Gateway would send to the function that the template routes it to, as
-JSON; the function's answer comes back as JSON. The platform's limits hold here too.
+JSON; the function's response comes back as JSON. The platform's limits hold here too.
 """
 
 from __future__ import annotations
@@ -9,23 +9,29 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from tidemark.local.answers import Answer, MalformedAnswer, for_method, gateway_answer, read_answer
 from tidemark.local.environments import MAX_REQUEST_BYTES, Environments, InvocationFailed, Throttled
-from tidemark.local.events import Request, http_event
+from tidemark.local.events import HttpRequest, http_event
+from tidemark.local.responses import (
+    HttpResponse,
+    MalformedResponse,
+    for_method,
+    gateway_response,
+    read_response,
+)
 from tidemark.local.routes import match_route
 from tidemark.local.template import Template
 
 MAX_BODY_BYTES: Final = 10 * 1024 * 1024
 INTEGRATION_SECONDS: Final = 30.0
 
-NOT_FOUND: Final = gateway_answer(404, "Not Found")
-TOO_LARGE: Final = gateway_answer(413, "Request Entity Too Large")
-FAILED: Final = gateway_answer(500, "Internal Server Error")
-UNAVAILABLE: Final = gateway_answer(503, "Service Unavailable")
+NOT_FOUND: Final = gateway_response(404, "Not Found")
+TOO_LARGE: Final = gateway_response(413, "Request Entity Too Large")
+FAILED: Final = gateway_response(500, "Internal Server Error")
+UNAVAILABLE: Final = gateway_response(503, "Service Unavailable")
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -37,7 +43,7 @@ class BodyTooLarge(ValueError):
     """The request's body is over the gateway's limit."""
 
 
-class ClientGone(ConnectionError):
+class RequestCutOff(ConnectionError):
     """The client left before it had sent its request."""
 
 
@@ -47,7 +53,10 @@ class Gateway:
     def __init__(self, template: Template, integration_seconds: float = INTEGRATION_SECONDS) -> None:
         self._routes = template.routes
         self._integration_seconds = integration_seconds
-        self._environments = _load(template, {route.function for route in template.routes})
+        self._environments = {
+            name: Environments(template.functions[name])
+            for name in sorted({route.function for route in template.routes})
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -63,17 +72,22 @@ class Gateway:
             environments.close()
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
         try:
-            request = _request(scope, await read_body(receive, _declared_length(scope)))
+            body = await read_body(receive, int(length) if length.isdigit() else None)
+            request = _request(scope, body)
         except BodyTooLarge:
-            answer = TOO_LARGE
-        except ClientGone:
+            response = TOO_LARGE
+        except RequestCutOff:
             return
         else:
-            answer = await self.answer(request)
-        await _send(send, for_method(answer, scope["method"]))
+            response = await self.respond(request)
+        response = for_method(response, scope["method"])
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body})
 
-    async def answer(self, request: Request) -> Answer:
+    async def respond(self, request: HttpRequest) -> HttpResponse:
         match = match_route(self._routes, request.method, request.path)
         if match is None:
             return NOT_FOUND
@@ -83,12 +97,12 @@ class Gateway:
             return TOO_LARGE
         return await self._invoke(self._environments[match.route.function], payload, request.method)
 
-    async def _invoke(self, environments: Environments, payload: bytes, method: str) -> Answer:
+    async def _invoke(self, environments: Environments, payload: bytes, method: str) -> HttpResponse:
         function_seconds = environments.function.timeout_seconds
         patience = min(function_seconds, self._integration_seconds)
         try:
             result = asyncio.wrap_future(environments.invoke(payload))
-            return read_answer(json.loads(await asyncio.wait_for(result, patience)), method)
+            return read_response(json.loads(await asyncio.wait_for(result, patience)), method)
         except Throttled:
             return UNAVAILABLE
         except TimeoutError:
@@ -96,24 +110,23 @@ class Gateway:
             return FAILED if function_seconds < self._integration_seconds else UNAVAILABLE
         except InvocationFailed:
             return FAILED
-        except MalformedAnswer as error:
-            print(f"{environments.function.name} answered what no HTTP API accepts: {error}", file=sys.stderr)
+        except MalformedResponse as error:
+            print(
+                f"{environments.function.name} returned a response that no HTTP API accepts: {error}",
+                file=sys.stderr,
+            )
             return FAILED
 
 
-def _load(template: Template, names: Iterable[str]) -> Mapping[str, Environments]:
-    return {name: Environments(template.functions[name]) for name in sorted(names)}
-
-
 async def read_body(receive: Receive, declared: int | None, limit: int = MAX_BODY_BYTES) -> bytes:
-    """Raises BodyTooLarge, before a byte is read where the length is declared; ClientGone."""
+    """Raises BodyTooLarge, before a byte is read where the length is declared; RequestCutOff."""
     if declared is not None and declared > limit:
         raise BodyTooLarge
     body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientGone
+            raise RequestCutOff
         body += message.get("body", b"")
         if len(body) > limit:
             raise BodyTooLarge
@@ -121,9 +134,9 @@ async def read_body(receive: Receive, declared: int | None, limit: int = MAX_BOD
             return bytes(body)
 
 
-def _request(scope: Scope, body: bytes) -> Request:
+def _request(scope: Scope, body: bytes) -> HttpRequest:
     client, server = scope.get("client"), scope.get("server")
-    return Request(
+    return HttpRequest(
         method=scope["method"],
         # What the client sent, without the query.
         path=scope["raw_path"].decode("latin-1"),
@@ -136,17 +149,6 @@ def _request(scope: Scope, body: bytes) -> Request:
         port=server[1] if server and server[1] else 80,
         protocol=f"HTTP/{scope['http_version']}",
     )
-
-
-def _declared_length(scope: Scope) -> int | None:
-    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    return int(length) if length.isdigit() else None
-
-
-async def _send(send: Send, answer: Answer) -> None:
-    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
 
 
 async def _live(receive: Receive, send: Send) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 LOCK_NAME = "lock"
@@ -39,10 +40,17 @@ class DirectoryLock:
         """Raises DataDirectoryInUse."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         deadline = time.monotonic() + patience_seconds
-        while not _try_lock(descriptor):
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             if time.monotonic() > deadline:
                 os.close(descriptor)
-                raise DataDirectoryInUse(self._refusal())
+                holder = self.path.read_text(errors="replace").strip()
+                who = f"process {holder}" if holder else "another process"
+                raise DataDirectoryInUse(
+                    f"{self.path.parent} is in use by {who}: stop it, or choose another DATA_DIR"
+                )
             time.sleep(POLL_SECONDS)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -52,16 +60,3 @@ class DirectoryLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-    def _refusal(self) -> str:
-        holder = self.path.read_text(errors="replace").strip()
-        who = f"process {holder}" if holder else "another process"
-        return f"{self.path.parent} is in use by {who}: stop it, or choose another DATA_DIR"
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

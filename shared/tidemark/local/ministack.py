@@ -1,4 +1,4 @@
-"""ministack: S3 and SQS in one Python process, and DynamoDB with Streams where dynoxide is not to be had."""
+"""ministack: S3 and SQS in one Python process, and DynamoDB with Streams where dynoxide is not available."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Ministack:
     def start(self, descriptors: tuple[int, ...] = ()) -> None:
         """Returns at once; `wait_until_ready` tells whether it works. Raises EngineFailed."""
         if importlib.util.find_spec(PACKAGE) is None:
-            raise EngineFailed("ministack is not installed (requirements-local.txt)")
+            raise EngineFailed("ministack is not installed; `make run` installs it (requirements/local.txt)")
         with listening_socket(LOOPBACK, 0) as listener:
             self.port = port_of(listener)
             command = [sys.executable, "-m", LAUNCHER, str(listener.fileno())]
@@ -44,7 +44,7 @@ class Ministack:
 
     def wait_until_ready(self) -> None:
         """Raises EngineFailed."""
-        self.child.wait_until(self._answers)
+        self.child.wait_until(self._is_ready)
 
     def _environment(self) -> Mapping[str, str]:
         environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
@@ -65,7 +65,7 @@ class Ministack:
             }
         )
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=5)
         try:
             connection.request("GET", "/_ministack/health")

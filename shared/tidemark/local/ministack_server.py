@@ -36,7 +36,10 @@ _settled: set[Path] = set()
 def main(descriptor: int) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if s3.S3_PERSIST:
-        _make_durable(Path(s3.DATA_DIR))
+        if not hasattr(s3, WRITER):
+            raise SystemExit(f"this ministack has no {WRITER}: install the pinned version")
+        setattr(s3, WRITER, _durable_write)
+        _settled.add(Path(s3.DATA_DIR))
     _make_prompt()
     asyncio.run(serve(app.app, _configuration(descriptor)))
 
@@ -57,20 +60,22 @@ def _configuration(descriptor: int) -> Config:
     return config
 
 
-def _make_durable(directory: Path) -> None:
-    if not hasattr(s3, WRITER):
-        raise SystemExit(f"this ministack has no {WRITER}: install the pinned version")
-    setattr(s3, WRITER, _durable_write)
-    _settled.add(directory)
-
-
 def _durable_write(fpath: str, data: bytes | str, *, text: bool = False) -> None:
     """In place of ministack's own: the file and its name are on disk when this returns.
 
     The caller would log an error and acknowledge the object all the same: a failure ends the process.
     """
     try:
-        _write_and_sync(Path(fpath), str(data).encode() if text else bytes(data))  # type: ignore[arg-type]
+        path = Path(fpath)
+        unfinished = path.with_name(f"{path.name}.tmp")
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(str(data).encode() if text else bytes(data))  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+        _sync_directory(path.parent)
+        _settle(path.parent)
     except OSError:
         traceback.print_exc()
         sys.stderr.flush()
@@ -101,18 +106,6 @@ def _make_prompt() -> None:
     setattr(sqs, SIGNAL, arrivals)
     clock = SimpleNamespace(iscoroutine=asyncio.iscoroutine, sleep=arrivals.sleep)
     setattr(sqs, "asyncio", clock)  # noqa: B010 - it is not declared as an attribute
-
-
-def _write_and_sync(path: Path, data: bytes) -> None:
-    unfinished = path.with_name(f"{path.name}.tmp")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    _sync_directory(path.parent)
-    _settle(path.parent)
 
 
 def _settle(directory: Path) -> None:

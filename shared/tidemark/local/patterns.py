@@ -23,12 +23,13 @@ def _matches_value(wanted: Any, value: Any) -> bool:
         return isinstance(value, Mapping) and matches(wanted, value)
     if not isinstance(wanted, Sequence) or isinstance(wanted, str):
         raise UnknownPattern(f"a list was expected: {wanted!r}")
-    return any(_matches_one(each, value) for each in wanted)
-
-
-def _matches_one(wanted: Any, value: Any) -> bool:
-    if not isinstance(wanted, Mapping):
-        return bool(wanted == value)
-    if set(wanted) != {"prefix"}:
-        raise UnknownPattern(f"only prefix is understood: {wanted!r}")
-    return isinstance(value, str) and value.startswith(wanted["prefix"])
+    for each in wanted:
+        if not isinstance(each, Mapping):
+            if each == value:
+                return True
+            continue
+        if set(each) != {"prefix"}:
+            raise UnknownPattern(f"only prefix is understood: {each!r}")
+        if isinstance(value, str) and value.startswith(each["prefix"]):
+            return True
+    return False

@@ -64,17 +64,18 @@ class Child:
                 raise EngineFailed(f"{self.name} was not ready in {patience_seconds:.0f} s{self._log_tail()}")
             time.sleep(POLL_SECONDS)
         if self._running().poll() is not None:
-            # Somebody else answered at that port.
+            # Another process responded at that port.
             raise EngineFailed(self.describe_end())
 
     def watch(self, on_end: Callable[[str], None]) -> None:
         """Calls `on_end` with a description, from a thread, should the process end without being stopped."""
-        threading.Thread(target=self._watch, args=(on_end,), name=f"watch {self.name}", daemon=True).start()
 
-    def _watch(self, on_end: Callable[[str], None]) -> None:
-        self._running().wait()
-        if not self._stopping.is_set():
-            on_end(self.describe_end())
+        def watch() -> None:
+            self._running().wait()
+            if not self._stopping.is_set():
+                on_end(self.describe_end())
+
+        threading.Thread(target=watch, name=f"watch {self.name}", daemon=True).start()
 
     def stop(self, patience_seconds: float = STOP_SECONDS) -> None:
         """Asks, then insists. Nothing is lost by insisting: what was acknowledged is on disk."""

@@ -10,7 +10,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ LINGER_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class PollingDemand:
     """Who the pump works for, and how eagerly: the seconds between two readings of the stream, as long as
     records come and when none do.
 
@@ -46,23 +46,23 @@ class Demand:
 
 
 #: The trigger alone wakes readers: fast while there is traffic.
-BY_TRIGGER_ALONE: Final = Demand()
+BY_TRIGGER_ALONE: Final = PollingDemand()
 
 
-def beside(hub: Hub) -> Demand:
+def beside(hub: Hub) -> PollingDemand:
     """Appends of this process ring its hub directly. This is for those of others, which may take longer, and
     only while somebody waits, so that a process that only writes pays nothing for it."""
-    return Demand(0.1, 0.1, lambda: hub.listening > 0, hub.ring_all)
+    return PollingDemand(0.1, 0.1, lambda: hub.listening > 0, hub.ring_all)
 
 
 class Pump:
     """A thread, from `start` to `stop`. Raises FunctionNotLoaded when it is made."""
 
-    def __init__(self, trigger: Trigger, function: Function, table_name: str, demand: Demand) -> None:
+    def __init__(self, trigger: Trigger, function: Function, table_name: str, demand: PollingDemand) -> None:
         self._trigger = trigger
         self._table_name = table_name
         self._demand = demand
-        # One works at a time; the one that has just answered may not have been put back yet.
+        # One works at a time; one that has just finished may not be idle yet.
         self._environments = Environments(function, limit=2)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"pump of {function.name}", daemon=True)
@@ -90,20 +90,19 @@ class Pump:
     def _follow(self) -> None:
         """From the present on, for as long as somebody wants it."""
         records = StreamRecords(self._table_name)
+        patterns, size = self._trigger.patterns, self._trigger.batch_size
         self._demand.on_positioned()
         pause, wanted_at = self._demand.busy_seconds, time.monotonic()
         while not self._stopped.is_set() and time.monotonic() - wanted_at < LINGER_SECONDS:
             if self._demand.is_wanted():
                 wanted_at = time.monotonic()
-            found = [record for record in records.read() if self._is_let_through(record)]
-            for batch in _batches(found, self._trigger.batch_size):
-                self._deliver(batch)
+            found = records.read()
+            if patterns:
+                found = [record for record in found if any(matches(pattern, record) for pattern in patterns)]
+            for start in range(0, len(found), size):
+                self._deliver(found[start : start + size])
             pause = self._demand.busy_seconds if found else min(pause * SLOWING, self._demand.idle_seconds)
             self._stopped.wait(pause)
-
-    def _is_let_through(self, record: Record) -> bool:
-        patterns = self._trigger.patterns
-        return not patterns or any(matches(pattern, record) for pattern in patterns)
 
     def _deliver(self, records: list[Record]) -> None:
         """From the first that failed on, records are delivered again, as often as the template allows."""
@@ -114,27 +113,22 @@ class Pump:
         print(f"{len(records)} stream records were given up", file=sys.stderr)
 
     def _invoke(self, records: list[Record]) -> list[Record]:
-        """What is to be delivered again."""
+        """Returns the records to deliver again: Lambda goes on from the first that is reported as failed."""
         event = json.dumps({"Records": records}, separators=(",", ":")).encode()
         try:
-            answer = json.loads(self._environments.invoke(event).result())
+            report = json.loads(self._environments.invoke(event).result())
         except (InvocationFailed, Throttled):
             return records
-        return _from_first_failure(records, answer)
+        return from_first_failure(records, report)
 
 
-def _from_first_failure(records: list[Record], answer: Any) -> list[Record]:
-    """Lambda reads the failures so: the lowest sequence number is where to go on."""
-    failures = (answer or {}).get("batchItemFailures") or []
+def from_first_failure(records: list[Record], report: Any) -> list[Record]:
+    """The records from the first one on that `report`, the function's response, names as failed."""
+    failures = (report or {}).get("batchItemFailures") or []
     failed = {failure.get("itemIdentifier") for failure in failures}
     if not failed:
         return []
     numbers = [record["dynamodb"]["SequenceNumber"] for record in records]
-    found = [index for index, number in enumerate(numbers) if number in failed]
+    first = next((index for index, number in enumerate(numbers) if number in failed), 0)
     # An identifier that is not in the batch fails it whole.
-    return records[found[0] :] if found else records
-
-
-def _batches(records: Sequence[Record], size: int) -> Iterator[list[Record]]:
-    for start in range(0, len(records), size):
-        yield list(records[start : start + size])
+    return records[first:]

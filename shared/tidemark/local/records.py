@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -38,19 +37,22 @@ class StreamRecords:
         """What has come since the last time, oldest first within each shard."""
         if time.monotonic() - self._described >= DESCRIBE_SECONDS:
             self._look_for_shards()
-        records = [record for shard in list(self._iterators) for record in self._read_shard(shard)]
+        records: list[Record] = []
+        for shard, iterator in list(self._iterators.items()):
+            if iterator is None:
+                continue
+            reply = self._client.get_records(ShardIterator=iterator, Limit=LIMIT)
+            self._iterators[shard] = reply.get("NextShardIterator")
+            for record in reply["Records"]:
+                # As Lambda hands it on: with where it comes from, and the time as a number.
+                change = dict(record["dynamodb"])
+                written = change.get("ApproximateCreationDateTime")
+                if isinstance(written, datetime):
+                    change["ApproximateCreationDateTime"] = written.timestamp()
+                records.append(record | {"dynamodb": change, "eventSourceARN": self._arn})
         if any(iterator is None for iterator in self._iterators.values()):
             self._look_for_shards()
         return records
-
-    def _read_shard(self, shard: str) -> Iterator[Record]:
-        iterator = self._iterators[shard]
-        if iterator is None:
-            return
-        answer = self._client.get_records(ShardIterator=iterator, Limit=LIMIT)
-        self._iterators[shard] = answer.get("NextShardIterator")
-        for record in answer["Records"]:
-            yield _as_event(record, self._arn)
 
     def _look_for_shards(self) -> None:
         """Shards that appear later are read from their beginning; those that are gone are forgotten."""
@@ -65,22 +67,13 @@ class StreamRecords:
         shards: list[str] = []
         page: dict[str, str] = {}
         while True:
-            answer = self._client.describe_stream(StreamArn=self._arn, **page)["StreamDescription"]
-            shards += [shard["ShardId"] for shard in answer["Shards"]]
-            if not answer.get("LastEvaluatedShardId"):
+            reply = self._client.describe_stream(StreamArn=self._arn, **page)["StreamDescription"]
+            shards += [shard["ShardId"] for shard in reply["Shards"]]
+            if not reply.get("LastEvaluatedShardId"):
                 return shards
-            page = {"ExclusiveStartShardId": answer["LastEvaluatedShardId"]}
+            page = {"ExclusiveStartShardId": reply["LastEvaluatedShardId"]}
 
     def _iterator(self, shard: str, kind: str) -> str:
-        answer = self._client.get_shard_iterator(StreamArn=self._arn, ShardId=shard, ShardIteratorType=kind)
-        iterator: str = answer["ShardIterator"]
+        reply = self._client.get_shard_iterator(StreamArn=self._arn, ShardId=shard, ShardIteratorType=kind)
+        iterator: str = reply["ShardIterator"]
         return iterator
-
-
-def _as_event(record: Record, arn: str) -> Record:
-    """As Lambda hands it on: with where it comes from, and the time as a number."""
-    change = dict(record["dynamodb"])
-    written = change.get("ApproximateCreationDateTime")
-    if isinstance(written, datetime):
-        change["ApproximateCreationDateTime"] = written.timestamp()
-    return record | {"dynamodb": change, "eventSourceARN": arn}

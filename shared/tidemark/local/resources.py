@@ -24,25 +24,21 @@ def create_table(table_name: str, environment: Mapping[str, str]) -> None:
         with suppress(client.exceptions.ResourceInUseException):
             client.create_table(**table_definition(table_name))
         client.get_waiter("table_exists").wait(TableName=table_name, WaiterConfig={"Delay": 1})
-        _enable_ttl(client, table_name)
-
-
-def _enable_ttl(client: Any, table_name: str) -> None:
-    """Expiry is judged on read, so an engine that deletes nothing, or refuses, is good enough."""
-    specification = {"Enabled": True, "AttributeName": TTL_ATTRIBUTE}
-    with suppress(ClientError):
-        client.update_time_to_live(TableName=table_name, TimeToLiveSpecification=specification)
+        specification = {"Enabled": True, "AttributeName": TTL_ATTRIBUTE}
+        # Expiry is judged on read, so an engine that deletes nothing, or refuses, is good enough.
+        with suppress(ClientError):
+            client.update_time_to_live(TableName=table_name, TimeToLiveSpecification=specification)
 
 
 def create_bucket(bucket_name: str, environment: Mapping[str, str]) -> None:
     """An existing bucket of the same owner is left as it is. Raises botocore's errors."""
     with closing(_client("s3", environment)) as client, suppress(client.exceptions.BucketAlreadyOwnedByYou):
-        client.create_bucket(Bucket=bucket_name, **_place(client.meta.region_name))
-
-
-def _place(region: str) -> dict[str, Any]:
-    """S3 wants to be told every region but the first."""
-    return {} if region == DEFAULT_REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+        region = client.meta.region_name
+        # S3 must be told every region but the first.
+        place = (
+            {"CreateBucketConfiguration": {"LocationConstraint": region}} if region != DEFAULT_REGION else {}
+        )
+        client.create_bucket(Bucket=bucket_name, **place)
 
 
 def _client(service: str, environment: Mapping[str, str]) -> Any:

@@ -43,7 +43,8 @@ def match_route(routes: Sequence[Route], method: str, raw_path: str) -> Match | 
             continue
         parameters = _match_path(route.path, segments)
         if parameters is not None:
-            found.append((_rank(route.path), route.method == ANY, Match(route, parameters)))
+            rank = tuple(_kind(part)[0] for part in route.path.removeprefix("/").split("/"))
+            found.append((rank, route.method == ANY, Match(route, parameters)))
     if found:
         return min(found, key=lambda candidate: candidate[:2])[2]
     return next((Match(route) for route in routes if route.path == DEFAULT), None)
@@ -65,10 +66,6 @@ def _match_path(path: str, segments: Sequence[str]) -> dict[str, str] | None:
         elif segments[index] != part:
             return None
     return parameters if len(pattern) == len(segments) else None
-
-
-def _rank(path: str) -> tuple[int, ...]:
-    return tuple(_kind(part)[0] for part in path.removeprefix("/").split("/"))
 
 
 def _kind(part: str) -> tuple[int, str]:

@@ -16,7 +16,7 @@ from tidemark.local.events import schedule_event
 from tidemark.local.template import Function
 
 
-class Round(ABC):
+class PeriodicTask(ABC):
     """Comes every `interval_seconds` in a thread of its own, for the first time after the first interval."""
 
     def __init__(self, name: str, interval_seconds: float) -> None:
@@ -40,7 +40,7 @@ class Round(ABC):
             self.once()
 
 
-class ScheduledFunction(Round):
+class ScheduledFunction(PeriodicTask):
     """A failure is printed; the next round tries again. Raises FunctionNotLoaded when it is made."""
 
     def __init__(self, function: Function, interval_seconds: float) -> None:
@@ -59,7 +59,7 @@ class ScheduledFunction(Round):
         self._environments.close()
 
 
-class StreamRecordTrimming(Round):
+class StreamRecordTrimming(PeriodicTask):
     """Removes stream records that AWS would have dropped; `trim` takes the oldest time to keep."""
 
     def __init__(

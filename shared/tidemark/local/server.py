@@ -22,6 +22,7 @@ from tidemark.local.connections import (
     raise_descriptor_limit,
 )
 from tidemark.local.ports import LOOPBACK, port_of
+from tidemark.local.request_log import CLIENT_LEFT, LoggedRequest, RequestLog
 
 #: How long running requests have to finish once the end was asked for; then they are cut off.
 GRACE_SECONDS: Final = 1.0
@@ -31,6 +32,8 @@ READY_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.02
 HEALTH_PATH: Final = "/v1/health"
 DEFAULT_LIMITS: Final = Limits()
+#: No response has so high a status.
+NEVER: Final = 1000
 WILDCARDS: Final = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - compared with, not bound to
 
 Scope = MutableMapping[str, Any]
@@ -51,6 +54,8 @@ class Requests:
         self._application = application
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ending = False
+        #: None until the server is ready: its own health checks are not logged.
+        self.log: RequestLog | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         task = asyncio.current_task()
@@ -70,15 +75,24 @@ class Requests:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = completed = False
+        log, logged = self.log, LoggedRequest()
+        from_status = log.from_status if log else NEVER
 
         async def watched(message: Message) -> None:
             nonlocal started, completed
             started = started or message["type"] == "http.response.start"
             completed = message["type"] == "http.response.body" and not message.get("more_body", False)
+            if message.get("status", logged.status) >= from_status:
+                logged.watch(message)
             await send(message)
 
+        async def counted() -> Message:
+            message = await receive()
+            logged.received += len(message.get("body", b""))
+            return message
+
         try:
-            await self._application(scope, receive, watched)
+            await self._application(scope, counted, watched)
         except asyncio.CancelledError:
             if not self._ending:
                 raise
@@ -87,6 +101,11 @@ class Requests:
                 await send({"type": "http.response.start", "status": 503, "headers": headers})
             if not completed:
                 await send({"type": "http.response.body", "body": b""})
+        finally:
+            if log and (
+                log.logs_everything or (logged.status >= from_status and logged.status != CLIENT_LEFT)
+            ):
+                log.write(scope, logged)
 
 
 class Server(uvicorn.Server):
@@ -103,6 +122,8 @@ async def serve(
     on_ready: Callable[[], None],
     stopping: asyncio.Event,
     limits: Limits = DEFAULT_LIMITS,
+    *,
+    log: RequestLog | None = None,
 ) -> None:
     """Serves until `stopping` is set, or SIGINT or SIGTERM comes; calls `on_ready` once it is healthy.
 
@@ -110,7 +131,8 @@ async def serve(
     """
     requests = Requests(application)
     server = Server(_configuration(requests, limits))
-    _stop_on_signals(stopping)
+    for name in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     ready = asyncio.create_task(_wait_until_healthy(listener))
     asked = asyncio.create_task(stopping.wait())
@@ -118,6 +140,7 @@ async def serve(
         await asyncio.wait((serving, ready, asked), return_when=asyncio.FIRST_COMPLETED)
         if ready.done():
             ready.result()
+            requests.log = log
             on_ready()
             await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
         if not asked.done():
@@ -131,7 +154,7 @@ async def serve(
 
 
 def _end(server: Server, requests: Requests) -> None:
-    """Cut off what still runs. Whoever does not read would not read the end of its answer either."""
+    """Cuts off the requests that still run. A client that does not read gets no end of its response."""
     for connection in list(server.server_state.connections):
         if isinstance(connection, Connection) and connection.flow.write_paused:
             connection.transport.abort()
@@ -162,19 +185,13 @@ def _configuration(application: Application, limits: Limits) -> uvicorn.Config:
     )
 
 
-def _stop_on_signals(stopping: asyncio.Event) -> None:
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(name, stopping.set)
-
-
 async def _wait_until_healthy(listener: socket.socket) -> None:
     """Raises NotHealthy."""
     host, port = str(listener.getsockname()[0]), port_of(listener)
     deadline = asyncio.get_running_loop().time() + READY_SECONDS
     while (status := await asyncio.to_thread(_health, WILDCARDS.get(host, host), port)) != 200:
         if asyncio.get_running_loop().time() > deadline:
-            raise NotHealthy(f"GET {HEALTH_PATH} answers {status} after {READY_SECONDS:.0f} s")
+            raise NotHealthy(f"GET {HEALTH_PATH} responds with {status} after {READY_SECONDS:.0f} s")
         await asyncio.sleep(POLL_SECONDS)
 
 

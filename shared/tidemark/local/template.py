@@ -57,7 +57,7 @@ class Template:
     #: Names of the functions that a schedule calls.
     scheduled: tuple[str, ...]
     triggers: tuple[Trigger, ...] = ()
-    #: The function that streams its answers, at an address of its own.
+    #: The function that streams its responses, at an address of its own.
     streaming: str | None = None
 
 
@@ -78,13 +78,28 @@ def load_template(path: Path) -> Template:
     if not isinstance(document, dict):
         raise InvalidTemplate(f"{path} is not a template")
     reader = _Reader(document, path.parent)
-    functions = {name: reader.function(name, resource) for name, resource in reader.resources()}
-    routes = tuple(route for name, resource in reader.resources() for route in _routes(name, resource))
-    _refuse_doubles(routes)
-    scheduled = tuple(name for name, resource in reader.resources() if _is_scheduled(resource))
-    triggers = tuple(each for name, resource in reader.resources() for each in _triggers(name, resource))
-    streaming = next((name for name, resource in reader.resources() if _is_streaming(resource)), None)
-    return Template(functions, routes, scheduled, triggers, streaming)
+    resources = dict(reader.resources())
+    functions = {name: reader.function(name, resource) for name, resource in resources.items()}
+    leads_to: dict[str, Route] = {}
+    for route in (route for name, resource in resources.items() for route in _routes(name, resource)):
+        other = leads_to.setdefault(route.key, route)
+        if other is not route:
+            raise InvalidTemplate(f"{route.key} leads to both {other.function} and {route.function}")
+    scheduled = tuple(
+        name
+        for name, resource in resources.items()
+        if any(event.get("Type") in SCHEDULES for event in (resource.get("Events") or {}).values())
+    )
+    streaming = next(
+        (
+            name
+            for name, resource in resources.items()
+            if (resource.get("FunctionUrlConfig") or {}).get("InvokeMode") == "RESPONSE_STREAM"
+        ),
+        None,
+    )
+    triggers = tuple(trigger for name, resource in resources.items() for trigger in _triggers(name, resource))
+    return Template(functions, tuple(leads_to.values()), scheduled, triggers, streaming)
 
 
 class _Loader(yaml.SafeLoader):
@@ -155,14 +170,6 @@ def _routes(function: str, properties: Mapping[str, Any]) -> Iterator[Route]:
         yield Route(method if path else ANY, path or DEFAULT, function)
 
 
-def _is_scheduled(properties: Mapping[str, Any]) -> bool:
-    return any(event.get("Type") in SCHEDULES for event in (properties.get("Events") or {}).values())
-
-
-def _is_streaming(properties: Mapping[str, Any]) -> bool:
-    return (properties.get("FunctionUrlConfig") or {}).get("InvokeMode") == "RESPONSE_STREAM"
-
-
 def _triggers(function: str, properties: Mapping[str, Any]) -> Iterator[Trigger]:
     for event in (properties.get("Events") or {}).values():
         if event.get("Type") != "DynamoDB":
@@ -175,11 +182,3 @@ def _triggers(function: str, properties: Mapping[str, Any]) -> Iterator[Trigger]
             retries=int(settings.get("MaximumRetryAttempts", 0)),
             patterns=tuple(json.loads(each["Pattern"]) for each in filters),
         )
-
-
-def _refuse_doubles(routes: tuple[Route, ...]) -> None:
-    seen: dict[str, str] = {}
-    for route in routes:
-        if route.key in seen:
-            raise InvalidTemplate(f"{route.key} leads to both {seen[route.key]} and {route.function}")
-        seen[route.key] = route.function

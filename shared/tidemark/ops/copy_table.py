@@ -42,8 +42,8 @@ class CannotCopy(Exception):
 
 
 @dataclass(slots=True)
-class Later:
-    """Items that must not be written yet, on disk: there may be many."""
+class DeferredItems:
+    """Items to write later, kept on disk because there may be many."""
 
     _lines: IO[bytes]
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -79,26 +79,28 @@ class Copy:
     def run(self) -> int:
         """The number of items. Safe to repeat as long as nobody has used the target."""
         with ExitStack() as files:
-            streams, due = (Later(files.enter_context(tempfile.TemporaryFile())) for _ in range(2))
+            streams, due = (DeferredItems(files.enter_context(tempfile.TemporaryFile())) for _ in range(2))
             with ThreadPoolExecutor(_SEGMENTS) as pool:
-                list(pool.map(lambda segment: self._copy_segment(segment, streams, due), range(_SEGMENTS)))
+                list(pool.map(lambda segment: self.copy_segment(segment, streams, due), range(_SEGMENTS)))
             self._put_all(streams.all())
             self._put_all(due.all())
         return self.copied
 
-    def _copy_segment(self, segment: int, streams: Later, due: Later) -> None:
-        self._put_all(self._sifted(self._scan(segment), streams, due))
+    def copy_segment(self, segment: int, streams: DeferredItems, due: DeferredItems) -> None:
+        """Copies a part of the table, but for what must be written later. Waiting readers are left out: they
+        waited on the old stack."""
 
-    def _sifted(self, items: Iterable[Item], streams: Later, due: Later) -> Iterator[Item]:
-        """The items that may be written at once. Whoever waited then waits no more."""
-        for item in items:
-            kind = item["pk"]["S"].partition("/")[0]
-            if kind == "bucket":
-                streams.keep(item)
-            elif kind == "due":
-                due.keep(item)
-            elif kind != "wait":
-                yield item
+        def items_to_copy_now() -> Iterator[Item]:
+            for item in self._scan(segment):
+                kind = item["pk"]["S"].partition("/")[0]
+                if kind == "bucket":
+                    streams.keep(item)
+                elif kind == "due":
+                    due.keep(item)
+                elif kind != "wait":
+                    yield item
+
+        self._put_all(items_to_copy_now())
 
     def _scan(self, segment: int) -> Iterator[Item]:
         start: dict[str, Any] = {}
@@ -137,12 +139,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("source", help="the restored table")
     parser.add_argument("target", help="the table of a new stack (its output TableName)")
     parser.add_argument("--again", action="store_true", help="go on with a copy that was cut off")
-    asked = parser.parse_args(arguments)
-    copy = Copy(connect_dynamodb(Account()), asked.source, asked.target)
+    options = parser.parse_args(arguments)
+    copy = Copy(connect_dynamodb(Account()), options.source, options.target)
     try:
-        if not asked.again:
+        if not options.again:
             copy.check_empty()
-        print(f"{copy.run()} items copied from {asked.source} to {asked.target}")
+        print(f"{copy.run()} items copied from {options.source} to {options.target}")
     except CannotCopy as reason:
         print(f"tidemark: {reason}", file=sys.stderr)
         return 1

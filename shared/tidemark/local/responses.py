@@ -1,4 +1,4 @@
-"""A function's answer (payload format 2.0) as an HTTP response, as API Gateway reads it."""
+"""A function's response (payload format 2.0) as an HTTP response, as API Gateway reads it."""
 
 from __future__ import annotations
 
@@ -15,69 +15,75 @@ BODILESS: Final = frozenset({204, 304})
 DEFAULT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 
 
-class MalformedAnswer(ValueError):
-    """API Gateway would answer 500 in its place; the message says what is wrong with it."""
+class MalformedResponse(ValueError):
+    """API Gateway would respond with 500 instead; the message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes = b""
 
 
-def gateway_answer(status: int, message: str) -> Answer:
-    """What the gateway says itself."""
+def gateway_response(status: int, message: str) -> HttpResponse:
+    """A response of the gateway itself."""
     body = json.dumps({"message": message}, separators=(",", ":")).encode()
-    return Answer(status, (("content-type", "application/json"), ("content-length", str(len(body)))), body)
+    return HttpResponse(
+        status, (("content-type", "application/json"), ("content-length", str(len(body)))), body
+    )
 
 
-def read_answer(answer: Any, method: str) -> Answer:
-    """`answer` is the parsed JSON that the function returned. Raises MalformedAnswer."""
-    if not isinstance(answer, dict) or "statusCode" not in answer:
+def read_response(response: Any, method: str) -> HttpResponse:
+    """`response` is the parsed JSON that the function returned. Raises MalformedResponse."""
+    if not isinstance(response, dict) or "statusCode" not in response:
         # The function returned its content alone.
         json_headers = {"content-type": "application/json"}
-        answer = {"statusCode": 200, "headers": json_headers, "body": json.dumps(answer, ensure_ascii=False)}
-    status = _status(answer["statusCode"])
-    body = b"" if status in BODILESS else _body(answer)
-    headers = _headers(answer)
+        response = {
+            "statusCode": 200,
+            "headers": json_headers,
+            "body": json.dumps(response, ensure_ascii=False),
+        }
+    status = _status(response["statusCode"])
+    body = b"" if status in BODILESS else _body(response)
+    headers = _headers(response)
     if body and not any(name == "content-type" for name, _ in headers):
         headers.append(("content-type", DEFAULT_CONTENT_TYPE))
     length = _content_length(status, method, headers, body)
     kept = [(name, value) for name, value in headers if name != "content-length"]
-    return Answer(status, (*kept, *length), body)
+    return HttpResponse(status, (*kept, *length), body)
 
 
-def for_method(answer: Answer, method: str) -> Answer:
-    """An answer to HEAD has no body, whoever gives it."""
-    return replace(answer, body=b"") if method == "HEAD" else answer
+def for_method(response: HttpResponse, method: str) -> HttpResponse:
+    """The response to HEAD has no body, whether the function or the gateway gives it."""
+    return replace(response, body=b"") if method == "HEAD" else response
 
 
 def _status(value: Any) -> int:
     status = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
     if not isinstance(status, int) or isinstance(status, bool) or not 200 <= status <= 599:
-        raise MalformedAnswer(f"statusCode is {value!r}")
+        raise MalformedResponse(f"statusCode is {value!r}")
     return status
 
 
-def _body(answer: Mapping[str, Any]) -> bytes:
-    body = answer.get("body")
+def _body(response: Mapping[str, Any]) -> bytes:
+    body = response.get("body")
     if body is None:
         return b""
     if not isinstance(body, str):
-        raise MalformedAnswer(f"body is a {type(body).__name__}, not a string")
-    if answer.get("isBase64Encoded") is not True:
+        raise MalformedResponse(f"body is a {type(body).__name__}, not a string")
+    if response.get("isBase64Encoded") is not True:
         return body.encode()
     try:
         return base64.b64decode(body, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise MalformedAnswer(f"body is not base64: {error}") from error
+        raise MalformedResponse(f"body is not base64: {error}") from error
 
 
-def _headers(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
-    headers, cookies = answer.get("headers") or {}, answer.get("cookies") or []
+def _headers(response: Mapping[str, Any]) -> list[tuple[str, str]]:
+    headers, cookies = response.get("headers") or {}, response.get("cookies") or []
     if not isinstance(headers, dict) or not isinstance(cookies, list):
-        raise MalformedAnswer("headers must be an object and cookies a list")
+        raise MalformedResponse("headers must be an object and cookies a list")
     pairs = [(name.lower(), _header_value(value)) for name, value in headers.items()]
     pairs += [("set-cookie", _header_value(cookie)) for cookie in cookies]
     return [(name, value) for name, value in pairs if name not in HOP_BY_HOP]
@@ -87,15 +93,11 @@ def _header_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, (str, int, float)):
-        raise MalformedAnswer(f"a header's value is a {type(value).__name__}")
+        raise MalformedResponse(f"a header's value is a {type(value).__name__}")
     text = str(value)
-    if any(character in text for character in "\r\n\0") or not _is_latin(text):
-        raise MalformedAnswer(f"{text!r} cannot be a header's value")
+    if any(character in "\r\n\0" or ord(character) > 255 for character in text):
+        raise MalformedResponse(f"{text!r} cannot be a header's value")
     return text
-
-
-def _is_latin(text: str) -> bool:
-    return all(ord(character) < 256 for character in text)
 
 
 def _content_length(

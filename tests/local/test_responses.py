@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from tidemark.local.answers import MalformedAnswer, for_method, gateway_answer, read_answer
+from tidemark.local.responses import MalformedResponse, for_method, gateway_response, read_response
 
 
 def headers_of(answer: Any, method: str = "GET") -> dict[str, str]:
-    return dict(read_answer(answer, method).headers)
+    return dict(read_response(answer, method).headers)
 
 
 def test_status_headers_cookies_and_body() -> None:
-    answer = read_answer(
+    answer = read_response(
         {
             "statusCode": 201,
             "headers": {"Content-Type": "text/css", "X-Count": 3, "X-Flag": True},
@@ -39,11 +39,11 @@ def test_status_headers_cookies_and_body() -> None:
 def test_base64_body_is_decoded() -> None:
     body = bytes(range(256))
     encoded = base64.b64encode(body).decode()
-    assert read_answer({"statusCode": 200, "body": encoded, "isBase64Encoded": True}, "GET").body == body
+    assert read_response({"statusCode": 200, "body": encoded, "isBase64Encoded": True}, "GET").body == body
 
 
 def test_content_without_a_status_is_json() -> None:
-    answer = read_answer({"tide": "high"}, "GET")
+    answer = read_response({"tide": "high"}, "GET")
     assert (answer.status, answer.body) == (200, b'{"tide": "high"}')
     assert dict(answer.headers)["content-type"] == "application/json"
 
@@ -55,7 +55,7 @@ def test_a_body_without_a_type_is_plain_text() -> None:
 @pytest.mark.parametrize("status", [204, 304])
 def test_an_answer_that_has_no_body_claims_none(status: int) -> None:
     """Neither a length nor a type is added, and what the function sent as a body is dropped."""
-    answer = read_answer({"statusCode": status, "headers": {"content-length": "5"}, "body": "stray"}, "GET")
+    answer = read_response({"statusCode": status, "headers": {"content-length": "5"}, "body": "stray"}, "GET")
     assert answer.body == b""
     assert answer.headers == ()
 
@@ -73,7 +73,7 @@ def test_head_keeps_the_length_the_function_gave() -> None:
 
 
 def test_head_has_no_body_even_in_an_error() -> None:
-    assert for_method(gateway_answer(500, "Internal Server Error"), "HEAD").body == b""
+    assert for_method(gateway_response(500, "Internal Server Error"), "HEAD").body == b""
 
 
 def test_headers_of_the_connection_are_dropped() -> None:
@@ -98,6 +98,6 @@ def test_headers_of_the_connection_are_dropped() -> None:
         {"statusCode": 200, "headers": {"x": "☃"}},
     ],
 )
-def test_malformed_answers_are_refused(answer: dict[str, Any]) -> None:
-    with pytest.raises(MalformedAnswer):
-        read_answer(answer, "GET")
+def test_a_malformed_response_is_refused(answer: dict[str, Any]) -> None:
+    with pytest.raises(MalformedResponse):
+        read_response(answer, "GET")

@@ -1,0 +1,105 @@
+"""The request log of the local server: one line a request, on standard error.
+
+`LOG_LEVEL=INFO` logs every request once its response has ended; `WARNING`, the default, logs those that are
+answered 4xx or 5xx, with the error's text; `ERROR` logs 5xx alone. Queries and headers are left out: they may
+hold tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Final, TextIO
+
+#: How much of an error's body is kept: the reason is at its beginning.
+ERROR_BYTES: Final = 4096
+#: The client left before it had sent its request: nobody got this status, and the application has logged it.
+CLIENT_LEFT: Final = 499
+RED, GREEN, YELLOW, CYAN = 31, 32, 33, 36
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+def wants_colour(output: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether `output` is a terminal that shows colours. `NO_COLOR` (no-color.org) turns them off."""
+    is_plain = environment.get("NO_COLOR") or environment.get("TERM") == "dumb"
+    return output.isatty() and not is_plain
+
+
+class LoggedRequest:
+    """What a request's line needs, collected from the messages of its response."""
+
+    __slots__ = ("error", "offset", "received", "sent", "started_at", "status")
+
+    def __init__(self) -> None:
+        self.started_at = time.perf_counter()
+        self.status = 0
+        self.received = 0
+        self.sent = 0
+        self.offset = b""
+        self.error = b""
+
+    def watch(self, message: Message) -> None:
+        """Takes note of a message of the response, in the order in which they are sent."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = message.get("headers", ())
+            self.offset = next((value for name, value in headers if name == b"stream-next-offset"), b"")
+            return
+        body = message.get("body", b"")
+        self.sent += len(body)
+        if self.status >= 400 and not self.error:
+            self.error = bytes(body[:ERROR_BYTES])
+
+
+class RequestLog:
+    """Writes the lines. `level` is one of `logging`'s numbers."""
+
+    def __init__(self, output: TextIO, level: int = logging.WARNING, *, colour: bool = False) -> None:
+        self._output = output
+        self._colour = colour
+        #: Responses with a lower status are not logged, and nothing is collected for them.
+        self.from_status = 0 if level <= logging.INFO else 400 if level <= logging.WARNING else 500
+
+    @property
+    def logs_everything(self) -> bool:
+        return self.from_status == 0
+
+    def write(self, scope: Scope, request: LoggedRequest) -> None:
+        milliseconds = (time.perf_counter() - request.started_at) * 1000
+        path = printable((scope.get("raw_path") or b"").decode("latin-1"))
+        parts = [f"{milliseconds:.0f} ms", f"{request.received} B in", f"{request.sent} B out"]
+        if request.offset:
+            parts.append(f"offset {printable(request.offset.decode('latin-1'))}")
+        error = error_text(request.error)
+        line = f"{scope['method']} {path} {self._status(request.status)} {', '.join(parts)}"
+        print(
+            time.strftime("%H:%M:%S"), line + (f": {error}" if error else ""), file=self._output, flush=True
+        )
+
+    def _status(self, status: int) -> str:
+        text = str(status) if status else "no response"
+        if not self._colour:
+            return text
+        colour = {2: GREEN, 3: CYAN, 4: YELLOW}.get(status // 100, RED)
+        return f"\x1b[{colour}m{text}\x1b[0m"
+
+
+def error_text(body: bytes) -> str:
+    """The sentence in an error's body: the application's `error`, or the gateway's `message`."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return ""
+    text = (document.get("error") or document.get("message")) if isinstance(document, dict) else None
+    return printable(text) if isinstance(text, str) else ""
+
+
+def printable(text: str) -> str:
+    """Control characters escaped: a request must not write lines or colours of its own."""
+    return text if text.isprintable() else ascii(text)[1:-1]

@@ -1,0 +1,104 @@
+"""The request log: which requests have a line at which level, what is in it, and what can never be in it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import re
+
+import pytest
+
+from tidemark.local.request_log import RequestLog, error_text, printable, wants_colour
+from tidemark.local.server import Message, Receive, Requests, Scope, Send
+
+Response = tuple[int, list[tuple[bytes, bytes]], bytes]
+CREATED: Response = (201, [(b"stream-next-offset", b"0000000000000007")], b"")
+MISSING: Response = (
+    404,
+    [(b"content-type", b"application/json")],
+    b'{"error": "This stream does not exist"}',
+)
+BROKEN: Response = (503, [], b'{"message": "Service Unavailable"}')
+
+
+def lines_of(response: Response, level: int, *, colour: bool = False, path: bytes = b"/a") -> str:
+    """What is written for one request with a body of three bytes that is answered by `response`."""
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": response[0], "headers": response[1]})
+        await send({"type": "http.response.body", "body": response[2]})
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"abc"}
+
+    async def send(message: Message) -> None:
+        pass
+
+    output = io.StringIO()
+    requests = Requests(application)
+    requests.log = RequestLog(output, level, colour=colour)
+    scope = {"type": "http", "method": "PUT", "raw_path": path, "query_string": b"token=secret"}
+    asyncio.run(requests(scope, receive, send))
+    return output.getvalue()
+
+
+def test_at_info_a_request_is_one_line_with_time_bytes_and_the_stream_offset() -> None:
+    line = lines_of(CREATED, logging.INFO)
+    assert re.fullmatch(
+        r"\d\d:\d\d:\d\d PUT /a 201 \d+ ms, 3 B in, 0 B out, offset 0000000000000007\n", line
+    ), line
+
+
+def test_at_warning_only_failures_have_a_line_with_the_errors_text() -> None:
+    assert lines_of(CREATED, logging.WARNING) == ""
+    assert lines_of(MISSING, logging.WARNING).endswith(": This stream does not exist\n")
+    assert lines_of(BROKEN, logging.WARNING).endswith(": Service Unavailable\n")
+
+
+def test_at_error_only_5xx_have_a_line() -> None:
+    assert lines_of(MISSING, logging.ERROR) == ""
+    assert " 503 " in lines_of(BROKEN, logging.ERROR)
+
+
+def test_a_client_that_left_has_no_second_line_at_warning() -> None:
+    """The application has logged it already, and nobody got this status."""
+    assert lines_of((499, [], b""), logging.WARNING) == ""
+
+
+def test_the_query_is_never_logged() -> None:
+    assert "secret" not in lines_of(CREATED, logging.INFO) + lines_of(MISSING, logging.WARNING)
+
+
+@pytest.mark.parametrize(("response", "colour"), [(CREATED, 32), (MISSING, 33), (BROKEN, 31)])
+def test_the_status_has_a_colour_by_its_class(response: Response, colour: int) -> None:
+    assert f"\x1b[{colour}m{response[0]}\x1b[0m" in lines_of(response, logging.INFO, colour=True)
+    assert "\x1b" not in lines_of(response, logging.INFO)
+
+
+def test_a_request_cannot_write_lines_or_colours_of_its_own() -> None:
+    error = b'{"error": "bad value \\u001b[31m\\nPUT /forged 200"}'
+    written = lines_of((400, [], error), logging.WARNING, path=b"/\x1b[2J\n\xff")
+    assert written.count("\n") == 1
+    assert "\x1b" not in written
+    assert printable("é") == "é"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_are_for_terminals_and_no_color_turns_them_off() -> None:
+    assert wants_colour(Terminal(), {"TERM": "xterm"})
+    assert not wants_colour(io.StringIO(), {"TERM": "xterm"})
+    assert not wants_colour(Terminal(), {"TERM": "xterm", "NO_COLOR": "1"})
+    assert not wants_colour(Terminal(), {"TERM": "dumb"})
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"not JSON", b"\xff", b"[1]", b'{"error": 5}', b'{"other": "x"}', b'"x"']
+)
+def test_a_body_without_an_error_sentence_gives_none(body: bytes) -> None:
+    assert error_text(body) == ""
