@@ -133,7 +133,7 @@ def test_request_headers_are_those_that_browsers_may_send() -> None:
 
 def test_answer_headers_are_those_that_browsers_may_read() -> None:
     """But for those that every script may read, or that are a matter of caches alone."""
-    assert set(HEADERS) - {"Cache-Control", "Vary"} == set(headers._ANSWER_HEADERS)
+    assert set(HEADERS) - {"Cache-Control", "Vary"} == set(headers._RESPONSE_HEADERS)
 
 
 def test_every_way_to_say_no_is_documented() -> None:

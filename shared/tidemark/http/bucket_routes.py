@@ -49,9 +49,9 @@ async def remove_bucket(request: Request) -> Response:
 
 async def list_bucket(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
-    asked = parse_list(request)
-    found = await backend.run(lambda: list_streams(backend.stores, place.bucket, asked))
-    return bucket_responses.listing(place.bucket, asked, found)
+    listing_request = parse_list(request)
+    found = await backend.run(lambda: list_streams(backend.stores, place.bucket, listing_request))
+    return bucket_responses.listing(place.bucket, listing_request, found)
 
 
 async def redirect_to_latest(request: Request) -> Response:
@@ -62,8 +62,8 @@ async def redirect_to_latest(request: Request) -> Response:
 
 async def put_snapshot(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
-    asked = await parse_publish(request, place.offset_token)
-    published = await backend.run(lambda: publish_snapshot(backend.stores, place.key, asked))
+    publish_request = await parse_publish(request, place.offset_token)
+    published = await backend.run(lambda: publish_snapshot(backend.stores, place.key, publish_request))
     return bucket_responses.published(published)
 
 
@@ -120,16 +120,16 @@ async def operate(request: Request) -> Response:
     operation = OPERATIONS[parse_place(request).resource].get(request.method)
     if operation is None:
         raise HTTPException(405)
-    answer = await operation(request)
+    response = await operation(request)
     if request.method == "HEAD":
-        answer.body = b""  # What its length would be stays.
-    return answer
+        response.body = b""  # Content-Length stays: it says how long the body of GET is.
+    return response
 
 
-def allowed_methods(request: Request) -> list[str]:
-    """Raises what is wrong with the path: where nothing is, no method is the right one."""
+def allowed_methods(request: Request) -> tuple[str, ...]:
+    """Raises what is wrong with the path: where no resource is, no method is right."""
     operations = OPERATIONS[parse_place(request).resource]
-    return [name for name in METHODS if name in operations or name == "OPTIONS"]
+    return tuple(name for name in METHODS if name in operations or name == "OPTIONS")
 
 
 class _BucketPath(Convertor[str]):

@@ -1,4 +1,4 @@
-"""Reading a request: from headers, query and path to what the rules speak of."""
+"""Parses requests: headers, query and path become the values that the protocol's rules take."""
 
 from __future__ import annotations
 
@@ -79,16 +79,12 @@ def request_path(scope: Mapping[str, Any]) -> tuple[str, bool]:
     event = scope.get("aws.event")
     if event is None:
         raw: bytes = scope["raw_path"]
-        return _as_text(raw.partition(b"?")[0]), True
+        try:
+            return raw.partition(b"?")[0].decode(), True
+        except UnicodeDecodeError:
+            raise Malformed("Stream name must be percent-encoded UTF-8") from None
     domain = str(event["requestContext"].get("domainName", ""))
     return str(event["rawPath"]), ".lambda-url." in domain
-
-
-def _as_text(raw_path: bytes) -> str:
-    try:
-        return raw_path.decode()
-    except UnicodeDecodeError:
-        raise Malformed("Stream name must be percent-encoded UTF-8") from None
 
 
 def url_path(request: Request) -> str:
@@ -146,10 +142,10 @@ def parse_fork(request: Request) -> ForkPoint | None:
         if offset_token is not None or sub_offset is not None:
             raise Malformed("Stream-Fork-Offset and Stream-Fork-Sub-Offset need Stream-Forked-From")
         return None
-    return ForkPoint(_parse_source(source), parse_fork_offset(offset_token), parse_sub_offset(sub_offset))
+    return ForkPoint(parse_fork_source(source), parse_fork_offset(offset_token), parse_sub_offset(sub_offset))
 
 
-def _parse_source(path: str) -> StreamKey:
+def parse_fork_source(path: str) -> StreamKey:
     """The path of a stream on this server, as it stands in its URL."""
     if path.startswith(STREAM_ROOT) and "?" not in path and "#" not in path:
         return parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=True)
@@ -179,8 +175,11 @@ async def parse_append(request: Request) -> AppendRequest:
 
 
 def parse_read(request: Request) -> ReadRequest:
-    live = _parse_live(single(request, "live"))
-    token = single(request, "offset")
+    mode, token = single(request, "live"), single(request, "offset")
+    try:
+        live = Live(mode) if mode is not None else None
+    except ValueError:
+        raise Malformed(f"live must be long-poll or sse, got {mode!r:.80}") from None
     if live is not None and token is None:
         raise Malformed(f"live={live.value} needs an offset: -1, now, or a Stream-Next-Offset")
     read_from = offset.parse_read_from(token)
@@ -199,12 +198,3 @@ def single(request: Request, name: str) -> str | None:
     if len(values) > 1:
         raise Malformed(f"{name} must be given once")
     return values[0] if values else None
-
-
-def _parse_live(value: str | None) -> Live | None:
-    if value is None:
-        return None
-    try:
-        return Live(value)
-    except ValueError:
-        raise Malformed("live must be long-poll or sse") from None
