@@ -8,7 +8,7 @@ from tidemark.log.read import read_page
 from tidemark.log.records import Fork, Segment, Snapshot
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.errors import Conflict, Malformed, StreamGone, StreamNotFound
+from tidemark.protocol.errors import Conflict, Malformed, SourceNotFound, StreamGone, StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import (
     ForkPoint,
@@ -75,7 +75,7 @@ def _load_source(stores: Stores, key: StreamKey) -> StreamHead:
     except StreamGone:
         raise Conflict("The source stream was deleted; it lives on for its present forks only") from None
     except StreamNotFound:
-        raise StreamNotFound("The source stream does not exist; Stream-Forked-From must name one") from None
+        raise SourceNotFound from None
 
 
 def _resolve(stores: Stores, source: StreamHead, anchor: int, sub_offset: int) -> int:
