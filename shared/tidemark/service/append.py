@@ -14,6 +14,7 @@ from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Append, Outcome, Plan, plan_appends, unknown_producers
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
+from tidemark.protocol.etag import IfMatch
 from tidemark.protocol.messages import NOTHING, parse_messages
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
@@ -35,6 +36,7 @@ class AppendRequest:
     close: bool = False
     stream_seq: str | None = None
     claim: Claim | None = None
+    if_match: IfMatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | N
     known = stores.tails.get(key, now_ms)
     if known is None or known.is_expired(now_ms):
         known = load_known(stores, key)
-    asked = _interpret_one(known.record.content_type, request)
+    asked = _interpret_one(known.record, request)
     data = asked.messages.data
     if asked.fault is not None or len(data) <= INLINE_BYTES:
         return None
@@ -138,7 +140,7 @@ class _Attempt:
         spilled = self._spilled
         if spilled is not None and spilled.asked is not None and spilled.incarnation == record.incarnation:
             return [spilled.asked]
-        return [_interpret_one(record.content_type, request) for request in self._requests]
+        return [_interpret_one(record, request) for request in self._requests]
 
     def _plan(self, known: StreamHead, appends: Sequence[Append]) -> Plan:
         """Producers' own items are read after the tail is known, never before: a producer
@@ -194,10 +196,10 @@ class _Attempt:
         return reload_tail(self._stores, known.record), True
 
 
-def _interpret_one(content_type: ContentType, request: AppendRequest) -> Append:
+def _interpret_one(record: StreamRecord, request: AppendRequest) -> Append:
     """Read the body as the stream's content type says; what is wrong with it is kept for
     the decision, which looks at the closed state first (§5.2, error precedence)."""
-    messages, fault = NOTHING, None
+    messages, fault, content_type = NOTHING, None, record.content_type
     try:
         if request.body or not request.close:
             messages = parse_messages(content_type, _check_body(content_type, request))
@@ -205,7 +207,15 @@ def _interpret_one(content_type: ContentType, request: AppendRequest) -> Append:
                 raise Malformed("Empty JSON array: there is nothing to append")
     except ProtocolError as refusal:
         fault = refusal
-    return Append(messages, request.close, request.stream_seq, request.claim, fault)
+    return Append(
+        messages,
+        request.close,
+        request.stream_seq,
+        request.claim,
+        fault,
+        record.incarnation,
+        request.if_match,
+    )
 
 
 def _check_body(content_type: ContentType, request: AppendRequest) -> bytes:
