@@ -13,10 +13,11 @@ from starlette.responses import Response
 
 from tidemark.http import bucket_responses, routes
 from tidemark.http.backend import backend_of
-from tidemark.http.bucket_requests import check_bootstrap, parse_list, parse_publish
+from tidemark.http.bucket_requests import check_bootstrap, check_bucket_creation, parse_list, parse_publish
 from tidemark.http.headers import METHODS
 from tidemark.http.requests import parse_place
 from tidemark.protocol.bucket import Resource
+from tidemark.protocol.errors import Malformed
 from tidemark.protocol.snapshot import parse_snapshot_offset
 from tidemark.service import buckets
 from tidemark.service.bootstrap import bootstrap
@@ -30,6 +31,7 @@ Operation = Callable[[Request], Awaitable[Response]]
 
 async def create_bucket(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
+    await check_bucket_creation(request, place.bucket)
     made = await backend.run(lambda: buckets.create_bucket(backend.stores, place.bucket))
     return bucket_responses.bucket_made(request, made)
 
@@ -117,7 +119,12 @@ OPERATIONS: Final[Mapping[Resource, Mapping[str, Operation]]] = {
 
 
 async def operate(request: Request) -> Response:
-    operation = OPERATIONS[parse_place(request).resource].get(request.method)
+    place = parse_place(request)
+    operation = OPERATIONS[place.resource].get(request.method)
+    if operation is None and place.resource is Resource.LISTING and request.method in routes.OPERATIONS:
+        raise Malformed(
+            "'streams' is reserved for GET, which lists the bucket's streams; take another stream id"
+        )
     if operation is None:
         raise HTTPException(405)
     response = await operation(request)

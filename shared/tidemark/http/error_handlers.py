@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -11,10 +12,20 @@ from starlette.responses import JSONResponse, Response
 
 from tidemark.http.bucket_routes import allowed_methods
 from tidemark.http.headers import METHODS, PREFLIGHT
-from tidemark.http.requests import STREAM_ROOT
-from tidemark.protocol.errors import ProtocolError
+from tidemark.http.requests import STREAM_ROOT, parse_place, plain_name
+from tidemark.protocol.bucket import Resource
+from tidemark.protocol.errors import BucketNotFound, ProtocolError, SourceNotFound, StreamNotFound
 
 _log = logging.getLogger("tidemark")
+
+#: In the scope of a request that came with a token.
+HAS_TOKEN: Final = "tidemark.has_token"
+#: A 404 is the same, word for word, whether something is absent or the token has no right to it.
+_WITH_TOKEN: Final = {
+    StreamNotFound().message: "Stream does not exist, or this token has no right to it",
+    BucketNotFound().message: "Bucket does not exist, or this token has no right to it",
+    SourceNotFound().message: "The source stream does not exist, or this token has no right to read it",
+}
 
 
 def install(app: FastAPI) -> None:
@@ -41,7 +52,10 @@ async def on_protocol_error(request: Request, error: Exception) -> Response:
 
 
 def error_response(request: Request, error: ProtocolError) -> Response:
-    return _response(request, error.status, error.message, error.headers)
+    message = error.message
+    if HAS_TOKEN in request.scope:
+        message = _WITH_TOKEN.get(message, message)
+    return _response(request, error.status, message, error.headers)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
@@ -55,15 +69,21 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
         return _response(request, error.status_code, str(error.detail))
     path: str = request.scope["path"]
     methods: tuple[str, ...] = METHODS
-    if not path.startswith(STREAM_ROOT):
+    hint = ""
+    if path in {"/", "/favicon.ico"}:
+        methods = ("GET", "HEAD", "OPTIONS")
+    elif path.startswith("/v1/") and plain_name(path) is None:
+        methods = ("GET",)
+    elif plain_name(path) is None:
         try:
-            methods = METHODS[:1] if path.startswith("/v1/") else allowed_methods(request)
+            methods, place = allowed_methods(request), parse_place(request)
         except ProtocolError as invalid_path:
             return error_response(request, invalid_path)
+        if place.resource is Resource.BUCKET:
+            hint = f"; a stream's path is {STREAM_ROOT}{place.bucket} or /{place.bucket}/{{stream id}}"
     allow = ", ".join(methods)
-    return _response(
-        request, 405, f"{request.method} is not allowed here; allowed: {allow}", {"Allow": allow}
-    )
+    message = f"{request.method} is not allowed here; allowed: {allow}{hint}"
+    return _response(request, 405, message, {"Allow": allow})
 
 
 async def on_disconnect(request: Request, _: Exception) -> Response:

@@ -15,6 +15,7 @@ METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
 _REQUEST_HEADERS: Final = (
     "Authorization",
     "Content-Type",
+    "If-Match",
     "If-None-Match",
     "Producer-Epoch",
     "Producer-Id",
@@ -29,6 +30,7 @@ _REQUEST_HEADERS: Final = (
     "Stream-TTL",
 )
 _RESPONSE_HEADERS: Final = (
+    "Accept-Encoding",
     "ETag",
     "Location",
     "Producer-Epoch",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tidemark.http.backend import backend_of
 from tidemark.http.requests import ReadRequest, header, url_path
 from tidemark.log.records import StreamRecord
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.caching import EVENT_STREAM, NO_STORE, decide_cache_control
 from tidemark.protocol.cursor import decide_cursor
-from tidemark.protocol.etag import etag_matches, render_etag
+from tidemark.protocol.etag import etag_matches, render_etag, render_tail_etag
 from tidemark.protocol.messages import render_body
 from tidemark.protocol.offset import NOW, render_offset
 from tidemark.service.append import AppendRequest
@@ -25,6 +26,7 @@ def created(request: Request, made: Created) -> Response:
     headers = {
         "Content-Type": known.record.content_type.served,
         "Stream-Next-Offset": render_offset(known.tail.offset),
+        "ETag": render_tail_etag(known.record.incarnation, known.tail.offset, closed=known.tail.closed),
         **_closed_if(closed=known.tail.closed),
     }
     if made.is_new:
@@ -38,14 +40,17 @@ def absolute_url(request: Request) -> str:
     scheme = (
         forwarded if forwarded in {"http", "https"} else "https" if "aws.event" in request.scope else "http"
     )
-    host = header(request, "X-Tidemark-Host") or header(request, "Host") or "localhost"
-    return f"{scheme}://{host}{url_path(request)}"
+    edge_host = None
+    if backend_of(request).settings.authorization.is_edge_only:  # Then the request had the origin secret.
+        edge_host = header(request, "X-Tidemark-Host")
+    return f"{scheme}://{edge_host or header(request, 'Host') or 'localhost'}{url_path(request)}"
 
 
 def appended(request: AppendRequest, outcome: Outcome) -> Response:
     """204, or 200 for a producer's new data (§5.2.1)."""
     headers = {
         "Stream-Next-Offset": render_offset(outcome.next_offset),
+        "ETag": render_tail_etag(outcome.incarnation, outcome.next_offset, closed=outcome.closed),
         **_closed_if(closed=outcome.closed),
     }
     if request.content_type is not None:
@@ -64,6 +69,7 @@ def metadata(known: StreamHead) -> Response:
     headers = {
         "Content-Type": known.record.content_type.served,
         "Stream-Next-Offset": render_offset(known.tail.offset),
+        "ETag": render_tail_etag(known.record.incarnation, known.tail.offset, closed=known.tail.closed),
         "Cache-Control": NO_STORE,
         **_closed_if(closed=known.tail.closed),
     }

@@ -8,16 +8,18 @@ from typing import Final
 
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
+from tidemark import __version__
 from tidemark.http import responses
 from tidemark.http.backend import Backend, backend_of
 from tidemark.http.cancel_on_disconnect import HungUp, cancel_on_disconnect, hang_up
 from tidemark.http.live import count_wake, event_stream, gathered_events, read_or_wait
 from tidemark.http.requests import (
-    STREAM_ROOT,
+    STREAM_ROOTS,
     Live,
     ReadRequest,
+    header,
     parse_append,
     parse_create,
     parse_read,
@@ -31,8 +33,27 @@ from tidemark.service.load import load_known
 from tidemark.service.read import read
 
 
+async def front_page(request: Request) -> Response:
+    """What this is and where to read on, as a page for browsers and as JSON for programs."""
+    from tidemark.http import front_page as page
+
+    headers = {"Cache-Control": "public, max-age=300", "Vary": "Accept"}
+    is_browser = "text/html" in (header(request, "Accept") or "")
+    response = HTMLResponse(page.render_html()) if is_browser else JSONResponse(page.FACTS)
+    response.headers.update(headers)
+    if request.method == "HEAD":
+        response.body = b""
+    return response
+
+
+async def favicon(_: Request) -> Response:
+    """Browsers ask for it by themselves; there is none."""
+    return Response(status_code=204, headers={"Cache-Control": "public, max-age=86400"})
+
+
 async def health(_: Request) -> Response:
-    return JSONResponse({"status": "ok"}, headers={"Cache-Control": "no-store"})
+    body = {"status": "ok", "version": __version__}
+    return JSONResponse(body, headers={"Cache-Control": "no-store"})
 
 
 async def openapi_document(_: Request) -> Response:
@@ -138,6 +159,9 @@ async def operate(request: Request) -> Response:
 def install(app: FastAPI) -> None:
     """Plain routes: FastAPI's own read parameters and bodies into models, which the
     protocol does not use, and cost an append a third of its CPU (`benchmarks/cpu.py`)."""
-    app.add_route(STREAM_ROOT + "{path:path}", operate, methods=list(OPERATIONS))
+    for root in STREAM_ROOTS:
+        app.add_route(root + "{path:path}", operate, methods=list(OPERATIONS))
+    app.add_route("/", front_page, methods=["GET"])
+    app.add_route("/favicon.ico", favicon, methods=["GET"])
     app.add_route("/v1/health", health, methods=["GET"])
     app.add_route("/v1/openapi.json", openapi_document, methods=["GET"])

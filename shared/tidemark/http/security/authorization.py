@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.authorization_settings import AuthorizationSettings
-from tidemark.http.error_handlers import error_response
+from tidemark.http.error_handlers import HAS_TOKEN, error_response
 from tidemark.http.requests import header
 from tidemark.http.security.keys import keys_of
-from tidemark.http.security.required_scopes import is_open, required_scopes
+from tidemark.http.security.required_scopes import is_for_everybody, required_scopes
 from tidemark.http.security.tokens import MAX_TOKEN_BYTES, Tokens
 from tidemark.protocol.authorization import Access, Unauthorized, grants_of_public
 from tidemark.protocol.caching import decide_private
@@ -49,7 +49,7 @@ class Authorization:
         self._public = Access(grants_of_public(public_buckets))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] == "OPTIONS" or is_open(scope):
+        if scope["type"] != "http" or scope["method"] == "OPTIONS" or is_for_everybody(scope):
             await self._app(scope, receive, send)
             return
         request = Request(scope)
@@ -57,6 +57,8 @@ class Authorization:
         try:
             credential = read_credential(request)
             in_query = credential.in_query
+            if credential.token is not None:
+                scope[HAS_TOKEN] = True
             is_public = await self.admit(request, credential)
         except ProtocolError as error:
             await error_response(request, error)(scope, receive, _private(send, in_query=False))

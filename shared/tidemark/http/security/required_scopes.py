@@ -12,17 +12,19 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from tidemark.http.metrics import METRICS_PATH
-from tidemark.http.requests import STREAM_ROOT, parse_fork, parse_place, request_path
+from tidemark.http.requests import parse_fork, parse_place, plain_name, request_path
 from tidemark.protocol.authorization import Demand, Right, Target
 from tidemark.protocol.bucket import Place, Resource
-from tidemark.protocol.errors import BucketNotFound, Malformed, ProtocolError, RouteNotFound
+from tidemark.protocol.errors import BucketNotFound, Malformed, ProtocolError, RouteNotFound, SourceNotFound
 from tidemark.protocol.stream_key import parse_plain_path
 
 #: Says nothing about any stream.
 OPEN_PATHS: Final = frozenset({"/v1/health", "/v1/openapi.json"})
+#: No token is needed, though the origin secret is.
+_FOR_EVERYBODY: Final = OPEN_PATHS | {"/", "/favicon.ico"}
 #: As the service says them, word for word.
 _NO_BUCKET: Final = BucketNotFound().message
-_NO_SOURCE: Final = "The source stream does not exist; Stream-Forked-From must name one"
+_NO_SOURCE: Final = SourceNotFound().message
 
 _READ: Final = frozenset({Right.READ})
 _WRITE: Final = frozenset({Right.WRITE})
@@ -42,14 +44,23 @@ def is_open(scope: Mapping[str, Any]) -> bool:
         return False
 
 
+def is_for_everybody(scope: Mapping[str, Any]) -> bool:
+    """Whether a request needs no token."""
+    try:
+        return request_path(scope)[0] in _FOR_EVERYBODY
+    except Malformed:
+        return False
+
+
 def required_scopes(request: Request) -> Iterator[Demand]:
     """All of them have to be met, in this order. Raises StreamNotFound where nothing can
     be, Malformed for a name that cannot be."""
     path, encoded = request_path(request.scope)
+    name = plain_name(path)
     if path == METRICS_PATH:
         yield Demand(Target(None), _READ)
-    elif path.startswith(STREAM_ROOT):
-        key = parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=encoded)
+    elif name is not None:
+        key = parse_plain_path(name, encoded=encoded)
         yield Demand(Target(key.bucket, key.stream_id), _STREAM.get(request.method, _MANAGE))
     elif path in {"/", "/v1"} or path.startswith("/v1/"):
         raise RouteNotFound
