@@ -66,10 +66,10 @@ def header(request: Request, name: str) -> str | None:
 def single_header(request: Request, name: str) -> str | None:
     """The value of a header that has only one. Raises Malformed for a repeat that can be seen: behind
     API Gateway it looks like one value with a comma in it, which the header's own form must refuse."""
-    count = len(request.headers.getlist(name))
-    if count > 1:
-        raise Malformed(f"{name} must be sent once; it was sent {count} times")
-    return header(request, name)
+    values = request.headers.getlist(name)
+    if len(values) > 1:
+        raise Malformed(f"{name} must be sent once; it was sent {len(values)} times")
+    return values[0].strip(" \t") if values else None
 
 
 def parse_stream(request: Request) -> StreamKey:

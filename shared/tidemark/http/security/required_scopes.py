@@ -1,7 +1,6 @@
-"""What a request asks for: from method, path and headers to the rights that it takes.
+"""The rights that a request needs, by its method, path and headers.
 
-Whatever is not named here is not served where authorization is on: a new route has to say
-here what it takes.
+With authorization on, a path that is not named here is not served: each new route needs its line here.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tidemark.protocol.bucket import Place, Resource
 from tidemark.protocol.errors import BucketNotFound, Malformed, ProtocolError, RouteNotFound, SourceNotFound
 from tidemark.protocol.stream_key import parse_plain_path
 
-#: Says nothing about any stream.
+#: They say nothing about any stream.
 OPEN_PATHS: Final = frozenset({"/v1/health", "/v1/openapi.json"})
 #: No token is needed, though the origin secret is.
 _FOR_EVERYBODY: Final = OPEN_PATHS | {"/", "/favicon.ico"}
@@ -37,24 +36,26 @@ _STREAM: Final = {"GET": _READ, "HEAD": _READ, "POST": _WRITE, "PUT": _CREATE, "
 
 
 def is_open(scope: Mapping[str, Any]) -> bool:
-    """A path that cannot be read is not one of them; what is wrong with it is said behind the door."""
-    try:
-        return request_path(scope)[0] in OPEN_PATHS
-    except Malformed:
-        return False
+    """Whether a request needs neither a token nor the origin secret."""
+    return _is_one_of(scope, OPEN_PATHS)
 
 
 def is_for_everybody(scope: Mapping[str, Any]) -> bool:
     """Whether a request needs no token."""
+    return _is_one_of(scope, _FOR_EVERYBODY)
+
+
+def _is_one_of(scope: Mapping[str, Any], paths: frozenset[str]) -> bool:
+    """A path that is not UTF-8 is none of them: the error for it comes later."""
     try:
-        return request_path(scope)[0] in _FOR_EVERYBODY
+        return request_path(scope)[0] in paths
     except Malformed:
         return False
 
 
 def required_scopes(request: Request) -> Iterator[Demand]:
-    """All of them have to be met, in this order. Raises StreamNotFound where nothing can
-    be, Malformed for a name that cannot be."""
+    """All of them must be granted, in this order. Raises StreamNotFound and RouteNotFound for paths that hold
+    nothing, Malformed for an invalid name."""
     path, encoded = request_path(request.scope)
     name = plain_name(path)
     if path == METRICS_PATH:
