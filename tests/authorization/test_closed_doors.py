@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import Asgi
 from tidemark.http.function import create_function_app
-from tidemark.http.security.origin_secret import EdgeOnly
+from tidemark.http.security.origin_secret import OriginSecretRequired
 from tidemark.local.__main__ import main
 from tidemark.settings import AuthorizationSettings, InvalidSetting, Settings
 
@@ -80,7 +80,7 @@ def test_secrets_are_not_shown() -> None:
 
 
 def edge(load: Callable[[], Awaitable[str | None]], runner: asyncio.Runner) -> Asgi:
-    return Asgi(EdgeOnly(PlainTextResponse("inside"), load), runner)
+    return Asgi(OriginSecretRequired(PlainTextResponse("inside"), load), runner)
 
 
 def test_who_does_not_come_through_the_edge_is_sent_away() -> None:

@@ -168,7 +168,7 @@ def test_a_fork_reads_its_source(
         ("OPTIONS", "/v1/stream/x", "", 204),
         ("PATCH", "/v1/stream/x", "", 404),
         ("PATCH", "/v1/stream/x", "manage:v1/x", 405),
-        ("GET", "/", "read:*", 404),
+        ("GET", "/", "read:*", 200),
         ("GET", "/v1", "read:*", 404),
         ("GET", "/v1/streams", "read:*", 404),
         ("GET", "/v1/stream/", "read:*", 400),
@@ -194,3 +194,29 @@ def test_encoded_names_are_judged_as_what_they_name(way: Way, stream: str) -> No
     encoded = stream.replace("a", "%61")
     assert way("GET", f"/v1/stream/{encoded}", bearer(f"read:v1/{stream}")).status == 200
     assert way("GET", f"/v1/stream/{encoded}", bearer("read:v1/other/*")).status == 404
+
+
+def test_a_404_says_that_the_right_may_be_what_is_missing(way: Way, name: str) -> None:
+    """The hint to create it with PUT misleads a client whose PUT was refused."""
+    path = f"/v1/stream/{name}"
+    words = "Stream does not exist, or this token has no right to it"
+    assert way("PUT", path, TEXT | bearer("write:elsewhere")).error == words
+    assert way("GET", path, bearer("read:v1")).error == words
+    assert way("PUT", path, TEXT | bearer("write:v1")).status == 201
+    assert way("GET", path, bearer("read:elsewhere")).error == words
+    words = "Bucket does not exist, or this token has no right to it"
+    assert way("PUT", "/no-such-bucket", bearer("write:v1")).error == words
+    assert way("GET", "/no-such-bucket", bearer("read:*")).error == words
+
+
+def test_the_alias_takes_the_same_rights(way: Way, stream: str) -> None:
+    alias = f"/v1/streams/{stream}"
+    assert way("GET", alias).status == 401
+    assert way("GET", alias, bearer("read:elsewhere")).status == 404
+    assert way("POST", alias, TEXT | bearer(f"read:v1/{stream}"), b"x").status == 403
+    assert way("GET", alias, bearer(f"read:v1/{stream}")).status == 200
+
+
+def test_the_front_page_needs_no_token(way: Way) -> None:
+    assert way("GET", "/").status == 200
+    assert way("GET", "/favicon.ico").status == 204

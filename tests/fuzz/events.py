@@ -42,7 +42,7 @@ NUMBERS: Final = st.sampled_from(
 ANYTHING: Final = st.text(max_size=40)
 HEADERS: Final[dict[str, st.SearchStrategy[str]]] = {
     "content-type": st.sampled_from(TYPES) | ANYTHING,
-    "stream-closed": st.sampled_from(["true", "TRUE", "false", ""]) | ANYTHING,
+    "stream-closed": st.sampled_from(["true", "TRUE", "false", "", "true,true", " true"]) | ANYTHING,
     "stream-ttl": NUMBERS | ANYTHING,
     "stream-expires-at": st.sampled_from(
         [
@@ -50,16 +50,21 @@ HEADERS: Final[dict[str, st.SearchStrategy[str]]] = {
             "2030-01-15T12:00:00+23:59",
             "0001-01-01T00:00:00+23:59",
             "9999-12-31T23:59:59-12:00",
+            "2016-12-31T23:59:60Z",
+            "9999-12-31T23:59:60Z",
+            "2030-01-15T12:00:00." + "1" * 30 + "Z",
         ]
     )
     | ANYTHING,
     "stream-forked-from": st.sampled_from([f"/v1/stream/{name}" for name in NAMES]) | ANYTHING,
     "stream-fork-offset": st.sampled_from(OFFSETS) | ANYTHING,
     "stream-fork-sub-offset": NUMBERS | ANYTHING,
-    "stream-seq": ANYTHING,
-    "producer-id": st.sampled_from(["p", "q", ""]) | ANYTHING,
+    "stream-seq": st.sampled_from(["a,b", " a ", "a, a"]) | ANYTHING,
+    "producer-id": st.sampled_from(["p", "q", "", "p,p", " p"]) | ANYTHING,
     "producer-epoch": NUMBERS,
     "producer-seq": NUMBERS,
+    "if-match": st.sampled_from(["*", '"x"', 'W/"x", "y"', "x"]) | ANYTHING,
+    "content-encoding": st.sampled_from(["gzip", "identity", ""]) | ANYTHING,
     "if-none-match": st.sampled_from(["*", '"x"', 'W/"x"']) | ANYTHING,
     "authorization": st.sampled_from(["Bearer x", "Bearer a.b.c"]) | ANYTHING,
     "x-forwarded-proto": ANYTHING,

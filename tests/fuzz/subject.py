@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.authorization.ways import Answer
+from tidemark.http.requests import plain_name
 from tidemark.protocol.bucket import Resource, parse_bucket_path
 from tidemark.protocol.errors import ProtocolError, RetentionGone
 from tidemark.protocol.expiry import NEVER
@@ -16,7 +17,6 @@ from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.stores import Stores
 
-ROOT: Final = "/v1/stream/"
 CHANGING: Final = frozenset({"PUT", "POST", "DELETE"})
 
 
@@ -90,8 +90,9 @@ class Subject:
 def key_of(path: str, *, encoded: bool) -> StreamKey | None:
     """Of the stream itself, or of what hangs below it, on either surface."""
     try:
-        if path.startswith(ROOT):
-            return parse_plain_path(path.removeprefix(ROOT), encoded=encoded)
+        name = plain_name(path)
+        if name is not None:
+            return parse_plain_path(name, encoded=encoded)
         place = parse_bucket_path(path.removeprefix("/"), encoded=encoded)
     except ProtocolError:
         return None
@@ -99,7 +100,7 @@ def key_of(path: str, *, encoded: bool) -> StreamKey | None:
 
 
 def is_stream(path: str, *, encoded: bool) -> bool:
-    if path.startswith(ROOT):
+    if plain_name(path) is not None:
         return True
     return parse_bucket_path(path.removeprefix("/"), encoded=encoded).resource is Resource.STREAM
 

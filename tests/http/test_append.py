@@ -31,7 +31,6 @@ def test_append(door: Door, make_stream: Make) -> None:
         "producer-epoch",
         "producer-seq",
         "stream-up-to-date",
-        "etag",
         "location",
     ):
         assert answer[absent] is None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.http.asgi import Answer, Door
+from tidemark import __version__
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError
 
 REQUEST_HEADERS = {
@@ -57,7 +58,7 @@ def test_preflight(door: Door, place: str, method: str) -> None:
 
 def test_health(door: Door) -> None:
     answer = door.get("/v1/health")
-    assert (answer.status, answer.json) == (200, {"status": "ok"})
+    assert (answer.status, answer.json) == (200, {"status": "ok", "version": __version__})
     assert answer["cache-control"] == "no-store"
 
 

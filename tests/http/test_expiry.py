@@ -210,3 +210,12 @@ def test_the_same_put_before_the_end(door: Door, make_stream: Make, clock: Clock
     clock.advance(WINDOW_MS - 1)
     assert door.put(path, TEXT | {"Stream-TTL": str(TTL_SECONDS)}).status == 200
     assert door.get(path).body == b"data"
+
+
+def test_a_stream_that_expires_in_the_past_is_created_and_over(door: Door, path: str) -> None:
+    """The text names no error for it: 201, and the stream has ended."""
+    headers = {"Content-Type": "text/plain", "Stream-Expires-At": "2001-01-01T00:00:00Z"}
+    for _ in range(2):
+        assert door.put(path, headers, b"x").status == 201
+        assert door.get(path).status == 404
+        assert door.head(path).status == 404

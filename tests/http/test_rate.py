@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import WAYS, Asgi, Way
 from tests.support import make_world
-from tidemark.http.security.rate_limit import Bucket, RateLimited
+from tidemark.http.security.rate_limit import RateLimited, TokenBucket
 from tidemark.local.engines import LocalServices
 from tidemark.settings import InvalidSetting, Settings
 
@@ -29,7 +29,7 @@ class Clock:
 
 def test_a_bucket_holds_what_a_second_brings() -> None:
     clock = Clock()
-    bucket = Bucket(10, clock)
+    bucket = TokenBucket(10, clock)
     assert [bucket.take() for _ in range(10)] == [0.0] * 10
     assert bucket.take() == pytest.approx(0.1)
     clock.now += 0.25
@@ -41,7 +41,7 @@ def test_a_bucket_holds_what_a_second_brings() -> None:
 
 def test_less_than_one_a_second() -> None:
     clock = Clock()
-    bucket = Bucket(0.1, clock)
+    bucket = TokenBucket(0.1, clock)
     assert bucket.take() == 0
     assert bucket.take() == pytest.approx(10)
     clock.now += 9
@@ -54,7 +54,7 @@ def test_less_than_one_a_second() -> None:
 def test_who_is_too_fast_is_told_when_to_come_again(per_second: float, retry_after: str) -> None:
     clock = Clock()
     with asyncio.Runner() as runner:
-        way = Asgi(RateLimited(PlainTextResponse("inside"), Bucket(per_second, clock)), runner)
+        way = Asgi(RateLimited(PlainTextResponse("inside"), TokenBucket(per_second, clock)), runner)
         while (answer := way("GET", "/v1/stream/a")).status == 200:
             pass
         assert (answer.status, answer.headers["retry-after"]) == (429, retry_after)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.protocol.etag import etag_matches, render_etag
+from tidemark.protocol.errors import Malformed, PreconditionFailed
+from tidemark.protocol.etag import etag_matches, parse_if_match, render_etag, render_tail_etag
 
 ETAG = '"abc:0000000000000000:0000000000000010"'
 OTHER = '"abc:0000000000000000:0000000000000011"'
@@ -69,3 +72,49 @@ def test_two_responses_that_differ_have_different_tags(
     """Incarnation, start, end and closure: when one of them differs, so does the tag (§10.1)."""
     same = etag_matches(render_etag(*one[:3], closed=one[3]), render_etag(*other[:3], closed=other[3]))
     assert same == (one == other)
+
+
+# --- If-Match -----------------------------------------------------------------------
+
+TAIL = '"abc:0000000000000010"'
+
+
+def test_a_tails_tag_is_not_that_of_a_page_and_changes_with_closing() -> None:
+    assert render_tail_etag("abc", 10, closed=False) == TAIL
+    assert render_tail_etag("abc", 10, closed=True) == '"abc:0000000000000010:c"'
+    assert render_etag("abc", 0, 10, closed=False) != TAIL
+
+
+@pytest.mark.parametrize("value", ["*", TAIL, f'"x", {TAIL}', f'W/"y"\t,{TAIL},"z"'])
+def test_an_if_match_that_names_the_tail_passes(value: str) -> None:
+    condition = parse_if_match(value)
+    assert condition is not None
+    condition.check("abc", 10, closed=False)
+
+
+@pytest.mark.parametrize("value", [f"W/{TAIL}", '"*"', '""', '"abc:0000000000000010:c"', ETAG])
+def test_an_if_match_that_names_another_tail_is_a_failed_precondition(value: str) -> None:
+    condition = parse_if_match(value)
+    assert condition is not None
+    with pytest.raises(PreconditionFailed) as refused:
+        condition.check("abc", 10, closed=False)
+    assert refused.value.status == 412
+    assert refused.value.headers == {"ETag": TAIL, "Stream-Next-Offset": "0000000000000010"}
+
+
+@pytest.mark.parametrize(
+    "value", ["", "abc", '"abc', 'abc"', "*, *", f"{TAIL},", f"{TAIL} {TAIL}", f"w/{TAIL}"]
+)
+def test_an_if_match_of_another_form_is_malformed(value: str) -> None:
+    with pytest.raises(Malformed, match="If-Match"):
+        parse_if_match(value)
+
+
+@given(st.text(max_size=40))
+def test_no_text_breaks_the_parser_of_if_match(value: str) -> None:
+    with contextlib.suppress(Malformed):
+        assert parse_if_match(value) is not None
+
+
+def test_an_append_without_if_match_has_no_condition() -> None:
+    assert parse_if_match(None) is None

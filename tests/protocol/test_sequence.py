@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.protocol.errors import Malformed, SequenceRegression
+from tidemark.protocol.producer import parse_claim
 from tidemark.protocol.sequence import MAX_LENGTH, check_stream_seq, parse_stream_seq
 
 ascii_text = st.text(alphabet=st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=8)
@@ -47,3 +48,16 @@ def test_stream_seqs_are_compared_byte_by_byte(last: str, received: str) -> None
         assert received.encode() <= last.encode()
     else:
         assert received.encode() > last.encode()
+
+
+@pytest.mark.parametrize("value", ["a,b", "a, b", ",", "a,"])
+def test_a_comma_is_refused_because_gateways_join_repeats_with_one(value: str) -> None:
+    with pytest.raises(Malformed, match="Stream-Seq must be sent once"):
+        parse_stream_seq(value)
+    with pytest.raises(Malformed, match="Producer-Id must be sent once"):
+        parse_claim(value, "0", "0")
+
+
+def test_a_conflict_begins_with_the_words_that_clients_look_for() -> None:
+    with pytest.raises(SequenceRegression, match=r"^Sequence conflict"):
+        check_stream_seq("b", "a")

@@ -12,11 +12,11 @@ from starlette.types import ASGIApp
 from tidemark import __version__
 from tidemark.http import bucket_routes, error_handlers, routes
 from tidemark.http.backend import Backend
-from tidemark.http.headers import EveryAnswer
+from tidemark.http.headers import ResponseHeaders
 from tidemark.http.metrics import METRICS_PATH, metrics
 
 
-def create_app(backend: Backend, *, with_metrics: bool = False) -> EveryAnswer:
+def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeaders:
     """`with_metrics` shows the process's numbers at `/v1/metrics`."""
 
     @asynccontextmanager
@@ -37,24 +37,26 @@ def create_app(backend: Backend, *, with_metrics: bool = False) -> EveryAnswer:
     if with_metrics:
         app.add_route(METRICS_PATH, metrics, methods=["GET"])
     error_handlers.install(app)
-    return EveryAnswer(_guarded(app, backend))
+    return ResponseHeaders(guarded(app, backend))
 
 
-def _guarded(app: ASGIApp, backend: Backend) -> ASGIApp:
-    """Behind what the settings ask for. Without keys everybody may come in: whoever starts
-    a server asks `check_not_open` first."""
+def guarded(app: ASGIApp, backend: Backend) -> ASGIApp:
+    """The application behind the checks that the settings switch on. Without keys everybody may
+    use it: a deployed function calls `check_not_open` first.
+
+    The imports are here because the libraries add a tenth of a second to a cold start.
+    """
     settings = backend.settings.authorization
     if settings.is_on:
-        # Only where they are wanted: the libraries cost a cold start a tenth of a second.
-        from tidemark.http.security.authorization import Authorization, checker
+        from tidemark.http.security.authorization import Authorization, make_check
 
-        app = Authorization(app, checker(settings, asyncio.to_thread), settings.public_read_buckets)
+        app = Authorization(app, make_check(settings, asyncio.to_thread), settings.public_read_buckets)
     if settings.is_edge_only:
-        from tidemark.http.security.origin_secret import EdgeOnly, word_of
+        from tidemark.http.security.origin_secret import OriginSecretRequired, origin_secret_loader
 
-        app = EdgeOnly(app, word_of(settings, asyncio.to_thread))
+        app = OriginSecretRequired(app, origin_secret_loader(settings, asyncio.to_thread))
     if backend.settings.requests_per_second:
-        from tidemark.http.security.rate_limit import Bucket, RateLimited
+        from tidemark.http.security.rate_limit import RateLimited, TokenBucket
 
-        app = RateLimited(app, Bucket(backend.settings.requests_per_second))
+        app = RateLimited(app, TokenBucket(backend.settings.requests_per_second))
     return app

@@ -32,7 +32,7 @@ _THREADS = 64
 _FIRST_PAGES = 8
 
 
-class OnLoop(Protocol):
+class LoopStores(Protocol):
     """`tidemark.local.on_loop.stores.OnLoop`, which only a server that wants it imports."""
 
     stores: Stores
@@ -41,9 +41,9 @@ class OnLoop(Protocol):
     async def close(self) -> None: ...
 
 
-class Append(Protocol):
-    """Commits one append, and raises what refuses it. `left` returns once the client has gone: an
-    append that still waits for its turn is then not sent."""
+class CommitAppend(Protocol):
+    """Commits one append, or raises the ProtocolError that refuses it. `left` returns once the client has
+    hung up: an append that still waits for its turn is then not sent."""
 
     def __call__(
         self, key: StreamKey, request: AppendRequest, left: Left | None = None, /
@@ -60,9 +60,9 @@ class Backend:
     run: Run
     look_stores: Stores
     look: Look
-    append: Append
+    append: CommitAppend
     wake: Wake
-    on_loop: OnLoop | None = None
+    on_loop: LoopStores | None = None
     #: For the first pages of event streams: a thousand that begin at once do not hold a thousand.
     first_pages: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FIRST_PAGES))
 
@@ -87,34 +87,30 @@ def make_wake(stores: Stores, settings: Settings) -> Wake:
     return Wake(stores.table, queues, stores.clock_ms)
 
 
-async def _on_the_spot(call: Callable[[], _T], /) -> _T:
-    return call()
-
-
-async def _look_on_the_spot(_name: Hashable, call: Callable[[], _T], /) -> _T:
-    return call()
-
-
 def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
     """For Lambda: an environment has one request, so nothing is gained by a thread."""
 
+    async def call_directly(call: Callable[[], _T], /) -> _T:
+        return call()
+
+    async def look_directly(_name: Hashable, call: Callable[[], _T], /) -> _T:
+        return call()
+
     async def append_alone(key: StreamKey, request: AppendRequest, _left: Left | None = None) -> Outcome:
-        answer = append(stores, key, [request])[0]
-        if isinstance(answer, ProtocolError):
-            raise answer
-        return answer
+        outcome = append(stores, key, [request])[0]
+        if isinstance(outcome, ProtocolError):
+            raise outcome
+        return outcome
 
     wake = wake or make_wake(stores, settings)
-    return Backend(
-        stores, settings, timed(_on_the_spot), stores, _look_on_the_spot, timed(append_alone), wake
-    )
+    return Backend(stores, settings, timed(call_directly), stores, look_directly, timed(append_alone), wake)
 
 
 def many_at_once(
     stores: Stores,
     settings: Settings,
     wake: Wake | None = None,
-    on_loop: Callable[[ThreadPoolExecutor], OnLoop] | None = None,
+    on_loop: Callable[[ThreadPoolExecutor], LoopStores] | None = None,
 ) -> Backend:
     """For a server: appends in groups, waiters woken directly, and storage calls on threads,
     or on the loop itself where `on_loop` makes the stores for that (`tidemark.local.on_loop`)."""

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from tidemark.http.requests import MAX_BODY_BYTES, header, parse_body_type, read_body, single
+from tidemark.http.requests import (
+    MAX_BODY_BYTES,
+    STREAM_ROOT,
+    parse_body_type,
+    read_body,
+    single,
+    single_header,
+)
 from tidemark.protocol import content_type
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import Malformed, PayloadTooLarge
@@ -21,7 +28,7 @@ def parse_list(request: Request) -> ListingRequest:
 
 async def parse_publish(request: Request, offset_token: str) -> PublishRequest:
     offset = parse_snapshot_offset(offset_token)
-    upload = parse_upload_id(header(request, "Snapshot-Upload"))
+    upload = parse_upload_id(single_header(request, "Snapshot-Upload"))
     body_type = parse_body_type(request) or parse_content_type(content_type.DEFAULT)
     try:
         body = await read_body(request)
@@ -30,6 +37,20 @@ async def parse_publish(request: Request, offset_token: str) -> PublishRequest:
     if upload is not None and body:
         raise Malformed("A publish that names a Snapshot-Upload has no body of its own")
     return PublishRequest(offset, body_type, body, upload)
+
+
+async def check_bucket_creation(request: Request, bucket: str) -> None:
+    """A bucket takes no body and no header of a stream: what has them was meant for a stream. Raises
+    Malformed, so that a forgotten `/v1/stream` does not make a bucket."""
+    body_type = parse_body_type(request)
+    is_for_stream = (body_type is not None and not body_type.is_json) or any(
+        name.startswith("stream-") for name in request.headers
+    )
+    if is_for_stream or await read_body(request):
+        raise Malformed(
+            f"/{bucket} is a bucket's path, and a bucket has no body and none of a stream's headers; "
+            f"to create a stream, PUT {STREAM_ROOT}{bucket} or PUT /{bucket}/{{stream id}}"
+        )
 
 
 def check_bootstrap(request: Request) -> None:

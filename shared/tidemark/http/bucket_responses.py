@@ -1,4 +1,4 @@
-"""Writing an answer on the bucket surface. All of them speak of this moment: none is cached."""
+"""Responses of the bucket surface. All of them describe this moment, so none is cached."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from starlette.responses import JSONResponse, Response
 
 from tidemark.http.responses import absolute_url
 from tidemark.log.records import BucketRecord, Snapshot
-from tidemark.log.tails import StreamHead
 from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.multipart import choose_boundary, render_multipart
@@ -42,27 +41,27 @@ def _bucket(record: BucketRecord) -> dict[str, Any]:
     }
 
 
-def listing(bucket_id: str, asked: ListingRequest, found: Listing) -> Response:
+def listing(bucket_id: str, request: ListingRequest, found: Listing) -> Response:
+    streams = [
+        {
+            "stream_id": head.record.key.stream_id,
+            "status": "Closed" if head.tail.closed else "Open",
+            "content_type": head.record.content_type.served,
+            "tail_offset": head.tail.offset,
+            "created_at_ms": head.record.created_ms,
+            "last_write_at_ms": head.written_ms,
+        }
+        for head in found.streams
+    ]
     body = {
         "bucket_id": bucket_id,
-        "prefix": asked.prefix,
+        "prefix": request.prefix,
         "stream_count": len(found.streams),
-        "streams": [_stream(known) for known in found.streams],
+        "streams": streams,
         "next_cursor": found.next_cursor,
         "has_more": found.has_more,
     }
     return JSONResponse(body, headers=_NOT_CACHED)
-
-
-def _stream(known: StreamHead) -> dict[str, Any]:
-    return {
-        "stream_id": known.record.key.stream_id,
-        "status": "Closed" if known.tail.closed else "Open",
-        "content_type": known.record.content_type.served,
-        "tail_offset": known.tail.offset,
-        "created_at_ms": known.record.created_ms,
-        "last_write_at_ms": known.written_ms,
-    }
 
 
 def nothing() -> Response:
@@ -91,7 +90,7 @@ def to_latest_snapshot(request: Request, snapshot: Snapshot) -> Response:
 
 
 def snapshot(reading: SnapshotReading) -> Response:
-    """A redirect carries the same headers: what it leads to knows nothing of streams."""
+    """A redirect carries the same headers, because S3, where it leads, knows nothing of streams."""
     found, tail = reading.snapshot, reading.head.tail
     headers = _NOT_CACHED | _snapshot_offset(found) | {"Stream-Next-Offset": render_offset(found.offset)}
     if tail.offset == found.offset:

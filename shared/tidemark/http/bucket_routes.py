@@ -13,10 +13,11 @@ from starlette.responses import Response
 
 from tidemark.http import bucket_responses, routes
 from tidemark.http.backend import backend_of
-from tidemark.http.bucket_requests import check_bootstrap, parse_list, parse_publish
+from tidemark.http.bucket_requests import check_bootstrap, check_bucket_creation, parse_list, parse_publish
 from tidemark.http.headers import METHODS
 from tidemark.http.requests import parse_place
 from tidemark.protocol.bucket import Resource
+from tidemark.protocol.errors import Malformed
 from tidemark.protocol.snapshot import parse_snapshot_offset
 from tidemark.service import buckets
 from tidemark.service.bootstrap import bootstrap
@@ -30,6 +31,7 @@ Operation = Callable[[Request], Awaitable[Response]]
 
 async def create_bucket(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
+    await check_bucket_creation(request, place.bucket)
     made = await backend.run(lambda: buckets.create_bucket(backend.stores, place.bucket))
     return bucket_responses.bucket_made(request, made)
 
@@ -49,9 +51,9 @@ async def remove_bucket(request: Request) -> Response:
 
 async def list_bucket(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
-    asked = parse_list(request)
-    found = await backend.run(lambda: list_streams(backend.stores, place.bucket, asked))
-    return bucket_responses.listing(place.bucket, asked, found)
+    listing_request = parse_list(request)
+    found = await backend.run(lambda: list_streams(backend.stores, place.bucket, listing_request))
+    return bucket_responses.listing(place.bucket, listing_request, found)
 
 
 async def redirect_to_latest(request: Request) -> Response:
@@ -62,8 +64,8 @@ async def redirect_to_latest(request: Request) -> Response:
 
 async def put_snapshot(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
-    asked = await parse_publish(request, place.offset_token)
-    published = await backend.run(lambda: publish_snapshot(backend.stores, place.key, asked))
+    publish_request = await parse_publish(request, place.offset_token)
+    published = await backend.run(lambda: publish_snapshot(backend.stores, place.key, publish_request))
     return bucket_responses.published(published)
 
 
@@ -117,19 +119,24 @@ OPERATIONS: Final[Mapping[Resource, Mapping[str, Operation]]] = {
 
 
 async def operate(request: Request) -> Response:
-    operation = OPERATIONS[parse_place(request).resource].get(request.method)
+    place = parse_place(request)
+    operation = OPERATIONS[place.resource].get(request.method)
+    if operation is None and place.resource is Resource.LISTING and request.method in routes.OPERATIONS:
+        raise Malformed(
+            "'streams' is reserved for GET, which lists the bucket's streams; take another stream id"
+        )
     if operation is None:
         raise HTTPException(405)
-    answer = await operation(request)
+    response = await operation(request)
     if request.method == "HEAD":
-        answer.body = b""  # What its length would be stays.
-    return answer
+        response.body = b""  # Content-Length stays: it says how long the body of GET is.
+    return response
 
 
-def allowed_methods(request: Request) -> list[str]:
-    """Raises what is wrong with the path: where nothing is, no method is the right one."""
+def allowed_methods(request: Request) -> tuple[str, ...]:
+    """Raises what is wrong with the path: where no resource is, no method is right."""
     operations = OPERATIONS[parse_place(request).resource]
-    return [name for name in METHODS if name in operations or name == "OPTIONS"]
+    return tuple(name for name in METHODS if name in operations or name == "OPTIONS")
 
 
 class _BucketPath(Convertor[str]):

@@ -1,4 +1,4 @@
-"""Work that ends when its client hangs up: nobody would read the answer."""
+"""Work that is cancelled when its client hangs up: nobody would read the response."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from starlette.types import Receive
 _T = TypeVar("_T")
 
 
-class ClientGone(Exception):
-    """The client has hung up before its answer was there."""
+class HungUp(Exception):
+    """The client hung up before its response was ready."""
 
 
 async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """The work's result. Raises ClientGone, and then the work has been stopped."""
+    """The work's result. Raises HungUp, and then the work has been stopped."""
     working, watching = asyncio.ensure_future(work), asyncio.ensure_future(hang_up(receive))
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise ClientGone
+            raise HungUp
         return working.result()
     finally:
         for task in (working, watching):
@@ -30,6 +30,6 @@ async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) 
 
 
 async def hang_up(receive: Receive) -> None:
-    """Returns once the client has hung up. Whatever it still sends is not wanted."""
+    """Returns once the client has hung up. What it still sends is thrown away."""
     while (await receive())["type"] != "http.disconnect":
         pass

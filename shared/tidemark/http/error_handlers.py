@@ -1,9 +1,9 @@
-"""What went wrong, as an answer: a status, `{"error": …}`, and never a stack trace."""
+"""Errors as responses: a status, `{"error": …}`, and never a stack trace."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from typing import Final
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -12,73 +12,87 @@ from starlette.responses import JSONResponse, Response
 
 from tidemark.http.bucket_routes import allowed_methods
 from tidemark.http.headers import METHODS, PREFLIGHT
-from tidemark.http.requests import STREAM_ROOT
+from tidemark.http.requests import STREAM_ROOT, parse_place, plain_name
+from tidemark.protocol.bucket import Resource
 from tidemark.protocol.caching import NO_STORE
-from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.errors import BucketNotFound, ProtocolError, SourceNotFound, StreamNotFound
 
 _log = logging.getLogger("tidemark")
 
+#: In the scope of a request that came with a token.
+HAS_TOKEN: Final = "tidemark.has_token"
+#: A 404 is the same, word for word, whether something is absent or the token has no right to it.
+_WITH_TOKEN: Final = {
+    StreamNotFound().message: "Stream does not exist, or this token has no right to it",
+    BucketNotFound().message: "Bucket does not exist, or this token has no right to it",
+    SourceNotFound().message: "The source stream does not exist, or this token has no right to read it",
+}
+
 
 def install(app: FastAPI) -> None:
-    app.add_exception_handler(ProtocolError, _refused)
-    app.add_exception_handler(HTTPException, _not_routed)
-    app.add_exception_handler(ClientDisconnect, _left)
-    app.add_exception_handler(Exception, _unexpected)
+    app.add_exception_handler(ProtocolError, on_protocol_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(ClientDisconnect, on_disconnect)
+    app.add_exception_handler(Exception, on_unexpected)
 
 
-def _answer(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """A fault says something about this moment: it is never cached."""
+def _response(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    """An error describes this moment, so no cache may keep it."""
     headers = {"Cache-Control": NO_STORE} | (headers or {})
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers, media_type="application/json")
     return JSONResponse({"error": message}, status, headers)
 
 
-async def _refused(request: Request, refusal: Exception) -> Response:
-    assert isinstance(refusal, ProtocolError)
-    if refusal.status >= 500 and refusal.__cause__ is not None:
-        cause = refusal.__cause__
-        _log.warning("%s is answered %d: %s: %s", request.method, refusal.status, type(cause).__name__, cause)
-    return refusal_answer(request, refusal)
+async def on_protocol_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ProtocolError)
+    if error.status >= 500 and error.__cause__ is not None:
+        cause = error.__cause__
+        _log.warning("%s gets %d: %s: %s", request.method, error.status, type(cause).__name__, cause)
+    return error_response(request, error)
 
 
-def refusal_answer(request: Request, refusal: ProtocolError) -> Response:
-    return _answer(request, refusal.status, refusal.message, refusal.headers)
+def error_response(request: Request, error: ProtocolError) -> Response:
+    message = error.message
+    if HAS_TOKEN in request.scope:
+        message = _WITH_TOKEN.get(message, message)
+    return _response(request, error.status, message, error.headers)
 
 
-async def _not_routed(request: Request, fault: Exception) -> Response:
-    """No such path, no such method, or a browser that asks before it sends."""
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """No such path, no such method, or a browser's preflight request."""
+    assert isinstance(error, HTTPException)
     if request.method == "OPTIONS":
         return Response(status_code=204, headers=PREFLIGHT | {"Content-Type": "text/plain"})
-    assert isinstance(fault, HTTPException)
-    if fault.status_code == 405:
-        return _not_allowed(request)
-    if fault.status_code == 404:
-        return _answer(request, 404, f"Nothing is here; streams live under {STREAM_ROOT}")
-    return _answer(request, fault.status_code, str(fault.detail))
+    if error.status_code == 404:
+        return _response(request, 404, f"Nothing is here; streams live under {STREAM_ROOT}")
+    if error.status_code != 405:
+        return _response(request, error.status_code, str(error.detail))
+    path: str = request.scope["path"]
+    methods: tuple[str, ...] = METHODS
+    hint = ""
+    if path in {"/", "/favicon.ico"}:
+        methods = ("GET", "HEAD", "OPTIONS")
+    elif path.startswith("/v1/") and plain_name(path) is None:
+        methods = ("GET",)
+    elif plain_name(path) is None:
+        try:
+            methods, place = allowed_methods(request), parse_place(request)
+        except ProtocolError as invalid_path:
+            return error_response(request, invalid_path)
+        if place.resource is Resource.BUCKET:
+            hint = f"; a stream's path is {STREAM_ROOT}{place.bucket} or /{place.bucket}/{{stream id}}"
+    allow = ", ".join(methods)
+    message = f"{request.method} is not allowed here; allowed: {allow}{hint}"
+    return _response(request, 405, message, {"Allow": allow})
 
 
-def _not_allowed(request: Request) -> Response:
-    try:
-        allow = ", ".join(_allowed_methods(request))
-    except ProtocolError as refusal:
-        return refusal_answer(request, refusal)
-    message = f"{request.method} is not allowed here; allowed: {allow}"
-    return _answer(request, 405, message, {"Allow": allow})
-
-
-def _allowed_methods(request: Request) -> Sequence[str]:
-    if request.scope["path"].startswith(STREAM_ROOT):
-        return METHODS
-    return METHODS[:1] if request.scope["path"].startswith("/v1/") else allowed_methods(request)
-
-
-async def _left(request: Request, _: Exception) -> Response:
-    """The client has hung up in the middle of its request: no fault of ours, and nobody to answer."""
-    _log.warning("%s: the client left before it had sent its whole request", request.method)
+async def on_disconnect(request: Request, _: Exception) -> Response:
+    """The client hung up in the middle of its request: the server is not at fault, and nobody reads this."""
+    _log.warning("%s: the client hung up before it had sent its whole request", request.method)
     return Response(status_code=499)
 
 
-async def _unexpected(request: Request, fault: Exception) -> Response:
-    _log.error("unexpected fault in %s", request.method, exc_info=fault)
-    return _answer(request, 500, "Internal error; the request may be tried again")
+async def on_unexpected(request: Request, error: Exception) -> Response:
+    _log.error("unexpected error in %s", request.method, exc_info=error)
+    return _response(request, 500, "Internal error; try the request again")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tidemark.http.app import create_app
 from tidemark.http.backend import one_at_a_time
-from tidemark.http.headers import EveryAnswer
+from tidemark.http.headers import ResponseHeaders
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
 
 
-def create_function_app(settings: Settings) -> EveryAnswer:
-    """Raises InvalidSetting for a function that would let everybody in unasked."""
+def create_function_app(settings: Settings) -> ResponseHeaders:
+    """Raises InvalidSetting for a function that would serve everybody without a token."""
     settings.authorization.check_not_open()
     return create_app(one_at_a_time(connect(settings), settings))

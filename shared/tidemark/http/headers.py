@@ -1,4 +1,4 @@
-"""Headers that every answer carries, errors included: browsers' security (§12.7) and CORS."""
+"""Headers that every response carries, errors included: browser security (§12.7) and CORS."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
 _REQUEST_HEADERS: Final = (
     "Authorization",
     "Content-Type",
+    "If-Match",
     "If-None-Match",
     "Producer-Epoch",
     "Producer-Id",
@@ -28,7 +29,8 @@ _REQUEST_HEADERS: Final = (
     "Stream-Seq",
     "Stream-TTL",
 )
-_ANSWER_HEADERS: Final = (
+_RESPONSE_HEADERS: Final = (
+    "Accept-Encoding",
     "ETag",
     "Location",
     "Producer-Epoch",
@@ -50,10 +52,10 @@ _ANSWER_HEADERS: Final = (
 _ALWAYS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "cross-origin",
-    "Access-Control-Expose-Headers": ", ".join(_ANSWER_HEADERS),
-    # The last of all. Over plain HTTP, Chromium takes an answer that was cut off inside its headers for a
-    # whole one with an empty body, and a client would go on behind what it was not given. Without this
-    # header it is an error.
+    "Access-Control-Expose-Headers": ", ".join(_RESPONSE_HEADERS),
+    # The last header of all. Over plain HTTP, Chromium takes a response that was cut off inside its headers
+    # for a complete one with an empty body, and a client would skip what it did not receive. Without this
+    # header a page gets an error.
     "Access-Control-Allow-Origin": "*",
 }
 #: Browsers keep a preflight's answer for at most a day.
@@ -65,9 +67,9 @@ PREFLIGHT: Final = {
 _RAW: Final = [(name.lower().encode(), value.encode()) for name, value in _ALWAYS.items()]
 
 
-class EveryAnswer:
-    """ASGI middleware, around the whole application so that nothing leaves without; and so
-    the place where answers are counted and timed."""
+class ResponseHeaders:
+    """ASGI middleware around the whole application: adds the headers of every response, and counts and
+    times the responses."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,7 +1,8 @@
-"""Reading a request: from headers, query and path to what the rules speak of."""
+"""Parses requests: headers, query and path become the values that the protocol's rules take."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +14,8 @@ from starlette.requests import Request
 from tidemark.protocol import content_type, cursor, offset
 from tidemark.protocol.bucket import Place, Resource, parse_bucket_path
 from tidemark.protocol.content_type import ContentType, parse_content_type
-from tidemark.protocol.errors import Malformed, PayloadTooLarge
+from tidemark.protocol.errors import Malformed, PayloadTooLarge, UnsupportedEncoding
+from tidemark.protocol.etag import parse_if_match
 from tidemark.protocol.expiry import parse_expiry
 from tidemark.protocol.fork import ForkPoint, parse_fork_offset, parse_sub_offset
 from tidemark.protocol.offset import ReadFrom
@@ -24,11 +26,17 @@ from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
 
 STREAM_ROOT: Final = "/v1/stream/"
+#: The second is an alias: `@durable-streams/proxy` uses it.
+STREAM_ROOTS: Final = (STREAM_ROOT, "/v1/streams/")
 
 #: One size everywhere: in base64 inside its event it must fit a Lambda request of 6 MB.
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 #: A body that is too large is read to its end, so that the answer can be, up to here.
 _DRAIN_BYTES: Final = 32 * 1024 * 1024
+
+#: A quoted parameter of a content type (RFC 9110 §5.6.4).
+_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+_FORMS: Final = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
 
 #: What stands for itself in a URL's path (RFC 3986 §3.3).
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;="
@@ -50,18 +58,30 @@ class ReadRequest:
 
 
 def header(request: Request, name: str) -> str | None:
-    """A header's value; one that was sent twice is joined, as gateways do, and so becomes
-    malformed where a single value is asked for."""
+    """A header's value, without the spaces and tabs around it; repeats are joined, as gateways do."""
     values = request.headers.getlist(name)
-    return ", ".join(values) if values else None
+    return ", ".join(value.strip(" \t") for value in values) if values else None
+
+
+def single_header(request: Request, name: str) -> str | None:
+    """The value of a header that has only one. Raises Malformed for a repeat that can be seen: behind
+    API Gateway it looks like one value with a comma in it, which the header's own form must refuse."""
+    values = request.headers.getlist(name)
+    if len(values) > 1:
+        raise Malformed(f"{name} must be sent once; it was sent {len(values)} times")
+    return values[0].strip(" \t") if values else None
 
 
 def parse_stream(request: Request) -> StreamKey:
     """On either surface."""
     path, encoded = request_path(request.scope)
-    if path.startswith(STREAM_ROOT):
-        return parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=encoded)
-    return parse_place(request).key
+    name = plain_name(path)
+    return parse_place(request).key if name is None else parse_plain_path(name, encoded=encoded)
+
+
+def plain_name(path: str) -> str | None:
+    """What follows the root of the plain surface; None for a path elsewhere."""
+    return next((path.removeprefix(root) for root in STREAM_ROOTS if path.startswith(root)), None)
 
 
 def parse_place(request: Request) -> Place:
@@ -79,16 +99,12 @@ def request_path(scope: Mapping[str, Any]) -> tuple[str, bool]:
     event = scope.get("aws.event")
     if event is None:
         raw: bytes = scope["raw_path"]
-        return _as_text(raw.partition(b"?")[0]), True
+        try:
+            return raw.partition(b"?")[0].decode(), True
+        except UnicodeDecodeError:
+            raise Malformed("Stream name must be percent-encoded UTF-8") from None
     domain = str(event["requestContext"].get("domainName", ""))
     return str(event["rawPath"]), ".lambda-url." in domain
-
-
-def _as_text(raw_path: bytes) -> str:
-    try:
-        return raw_path.decode()
-    except UnicodeDecodeError:
-        raise Malformed("Stream name must be percent-encoded UTF-8") from None
 
 
 def url_path(request: Request) -> str:
@@ -99,17 +115,23 @@ def url_path(request: Request) -> str:
 
 def is_closing(request: Request) -> bool:
     """§4.1: only `true`, in any case; any other value counts as absent."""
-    value = header(request, "Stream-Closed")
-    return value is not None and value.lower() == "true"
+    values = (single_header(request, "Stream-Closed") or "").lower().split(",")
+    if len(values) > 1 and "true" in (value.strip() for value in values):
+        raise Malformed("Stream-Closed must be sent once, as true")
+    return values == ["true"]
 
 
 def parse_body_type(request: Request) -> ContentType | None:
-    value = header(request, "Content-Type")
+    """Raises Malformed, also for two types that a gateway joined: a comma belongs in quotes only."""
+    value = single_header(request, "Content-Type")
+    if value and "," in _QUOTED.sub("", value):
+        raise Malformed(f"Content-Type must be sent once, as type/subtype; got {value[:80]!r}")
     return parse_content_type(value) if value else None
 
 
 async def read_body(request: Request) -> bytes:
-    """Raises PayloadTooLarge before anything is written."""
+    """Raises UnsupportedEncoding and PayloadTooLarge before anything is written."""
+    coding = single_header(request, "Content-Encoding") or "identity"
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
@@ -120,6 +142,8 @@ async def read_body(request: Request) -> bytes:
             break
     if size > MAX_BODY_BYTES:
         raise PayloadTooLarge(MAX_BODY_BYTES)
+    if size and coding.lower() != "identity":
+        raise UnsupportedEncoding(coding)
     return b"".join(chunks)
 
 
@@ -128,9 +152,16 @@ async def parse_create(request: Request) -> CreateRequest:
     body_type = parse_body_type(request)
     if body_type is None and fork is None:
         body_type = parse_content_type(content_type.DEFAULT)
+    if body_type is not None and body_type.essence in _FORMS:
+        raise Malformed(
+            f"{body_type.essence} is a form's type, not a stream's; "
+            "add a header such as Content-Type: text/plain (curl -d sends a form's type unless it is told)"
+        )
     return CreateRequest(
         content_type=body_type,
-        expiry=parse_expiry(header(request, "Stream-TTL"), header(request, "Stream-Expires-At")),
+        expiry=parse_expiry(
+            single_header(request, "Stream-TTL"), single_header(request, "Stream-Expires-At")
+        ),
         closed=is_closing(request),
         body=await read_body(request),
         fork=fork,
@@ -139,20 +170,21 @@ async def parse_create(request: Request) -> CreateRequest:
 
 def parse_fork(request: Request) -> ForkPoint | None:
     """The three fork headers (§4.2); the other two mean nothing without the source."""
-    source = header(request, "Stream-Forked-From")
-    offset_token = header(request, "Stream-Fork-Offset")
-    sub_offset = header(request, "Stream-Fork-Sub-Offset")
+    source = single_header(request, "Stream-Forked-From")
+    offset_token = single_header(request, "Stream-Fork-Offset")
+    sub_offset = single_header(request, "Stream-Fork-Sub-Offset")
     if source is None:
         if offset_token is not None or sub_offset is not None:
             raise Malformed("Stream-Fork-Offset and Stream-Fork-Sub-Offset need Stream-Forked-From")
         return None
-    return ForkPoint(_parse_source(source), parse_fork_offset(offset_token), parse_sub_offset(sub_offset))
+    return ForkPoint(parse_fork_source(source), parse_fork_offset(offset_token), parse_sub_offset(sub_offset))
 
 
-def _parse_source(path: str) -> StreamKey:
+def parse_fork_source(path: str) -> StreamKey:
     """The path of a stream on this server, as it stands in its URL."""
-    if path.startswith(STREAM_ROOT) and "?" not in path and "#" not in path:
-        return parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=True)
+    name = plain_name(path)
+    if name is not None and "?" not in path and "#" not in path:
+        return parse_plain_path(name, encoded=True)
     if path.startswith("/") and "?" not in path and "#" not in path:
         place = parse_bucket_path(path.removeprefix("/"), encoded=True)
         if place.resource is Resource.STREAM:
@@ -162,11 +194,12 @@ def _parse_source(path: str) -> StreamKey:
 
 async def parse_append(request: Request) -> AppendRequest:
     claim = parse_claim(
-        header(request, "Producer-Id"),
-        header(request, "Producer-Epoch"),
-        header(request, "Producer-Seq"),
+        single_header(request, "Producer-Id"),
+        single_header(request, "Producer-Epoch"),
+        single_header(request, "Producer-Seq"),
     )
-    stream_seq = parse_stream_seq(header(request, "Stream-Seq"))
+    stream_seq = parse_stream_seq(single_header(request, "Stream-Seq"))
+    if_match = parse_if_match(header(request, "If-Match"))
     body = await read_body(request)
     close = is_closing(request)
     if not body and not close:
@@ -175,12 +208,15 @@ async def parse_append(request: Request) -> AppendRequest:
     body_type = parse_body_type(request) if body else None
     if body and body_type is None:
         raise Malformed("Content-Type is missing: it must be the stream's own")
-    return AppendRequest(body_type, body, close, stream_seq, claim)
+    return AppendRequest(body_type, body, close, stream_seq, claim, if_match)
 
 
 def parse_read(request: Request) -> ReadRequest:
-    live = _parse_live(single(request, "live"))
-    token = single(request, "offset")
+    mode, token = single(request, "live"), single(request, "offset")
+    try:
+        live = Live(mode) if mode is not None else None
+    except ValueError:
+        raise Malformed(f"live must be long-poll or sse, got {mode!r:.80}") from None
     if live is not None and token is None:
         raise Malformed(f"live={live.value} needs an offset: -1, now, or a Stream-Next-Offset")
     read_from = offset.parse_read_from(token)
@@ -199,12 +235,3 @@ def single(request: Request, name: str) -> str | None:
     if len(values) > 1:
         raise Malformed(f"{name} must be given once")
     return values[0] if values else None
-
-
-def _parse_live(value: str | None) -> Live | None:
-    if value is None:
-        return None
-    try:
-        return Live(value)
-    except ValueError:
-        raise Malformed("live must be long-poll or sse") from None

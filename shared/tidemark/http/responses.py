@@ -1,17 +1,18 @@
-"""Writing an answer: from what the rules decided to status, headers and body."""
+"""Renders responses: what the rules decided becomes status, headers and body."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tidemark.http.backend import backend_of
 from tidemark.http.requests import ReadRequest, header, url_path
 from tidemark.log.records import StreamRecord
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.caching import EVENT_STREAM, NO_STORE, decide_cache_control, decide_long_poll
 from tidemark.protocol.cursor import decide_cursor
-from tidemark.protocol.etag import etag_matches, render_etag
+from tidemark.protocol.etag import etag_matches, render_etag, render_tail_etag
 from tidemark.protocol.messages import render_body
 from tidemark.protocol.offset import NOW, render_offset
 from tidemark.service.append import AppendRequest
@@ -25,6 +26,7 @@ def created(request: Request, made: Created) -> Response:
     headers = {
         "Content-Type": known.record.content_type.served,
         "Stream-Next-Offset": render_offset(known.tail.offset),
+        "ETag": render_tail_etag(known.record.incarnation, known.tail.offset, closed=known.tail.closed),
         **_closed_if(closed=known.tail.closed),
     }
     if made.is_new:
@@ -33,28 +35,31 @@ def created(request: Request, made: Created) -> Response:
 
 
 def absolute_url(request: Request) -> str:
-    """The request's URL as the client wrote it, seen through whatever proxy is in front."""
+    """The request's URL as the client wrote it, whatever proxy is in front."""
     forwarded = header(request, "X-Forwarded-Proto")
     scheme = (
         forwarded if forwarded in {"http", "https"} else "https" if "aws.event" in request.scope else "http"
     )
-    host = header(request, "X-Tidemark-Host") or header(request, "Host") or "localhost"
-    return f"{scheme}://{host}{url_path(request)}"
+    edge_host = None
+    if backend_of(request).settings.authorization.is_edge_only:  # Then the request had the origin secret.
+        edge_host = header(request, "X-Tidemark-Host")
+    return f"{scheme}://{edge_host or header(request, 'Host') or 'localhost'}{url_path(request)}"
 
 
-def appended(asked: AppendRequest, outcome: Outcome) -> Response:
+def appended(request: AppendRequest, outcome: Outcome) -> Response:
     """204, or 200 for a producer's new data (§5.2.1)."""
     headers = {
         "Stream-Next-Offset": render_offset(outcome.next_offset),
+        "ETag": render_tail_etag(outcome.incarnation, outcome.next_offset, closed=outcome.closed),
         **_closed_if(closed=outcome.closed),
     }
-    if asked.content_type is not None:
+    if request.content_type is not None:
         # A 204 without a type leaves an HTTP API as application/json.
-        headers["Content-Type"] = asked.content_type.value
-    if asked.claim is not None and outcome.producer is not None:
+        headers["Content-Type"] = request.content_type.value
+    if request.claim is not None and outcome.producer is not None:
         headers["Producer-Epoch"] = str(outcome.producer.epoch)
         headers["Producer-Seq"] = str(outcome.producer.seq)
-    is_new_data = outcome.kind is Kind.APPENDED and asked.claim is not None and asked.body
+    is_new_data = outcome.kind is Kind.APPENDED and request.claim is not None and request.body
     return Response(status_code=200 if is_new_data else 204, headers=headers)
 
 
@@ -64,6 +69,7 @@ def metadata(known: StreamHead) -> Response:
     headers = {
         "Content-Type": known.record.content_type.served,
         "Stream-Next-Offset": render_offset(known.tail.offset),
+        "ETag": render_tail_etag(known.record.incarnation, known.tail.offset, closed=known.tail.closed),
         "Cache-Control": NO_STORE,
         **_closed_if(closed=known.tail.closed),
     }
@@ -73,30 +79,32 @@ def metadata(known: StreamHead) -> Response:
         headers["Stream-Expires-At"] = expiry.expires_at
     if known.record.snapshot is not None:
         headers["Stream-Snapshot-Offset"] = render_offset(known.record.snapshot.offset)
-    return _without_length(Response(headers=headers))
+    response = Response(headers=headers)
+    del response.headers["Content-Length"]  # The response to HEAD does not say how long a body would be.
+    return response
 
 
-def caught_up(asked: ReadRequest, reading: Reading) -> Response:
+def caught_up(request: ReadRequest, reading: Reading) -> Response:
     """A catch-up read (§5.6): the page, or 304 where the client has it already."""
     page = reading.page
-    from_now = asked.read_from == NOW
+    from_now = request.read_from == NOW
     headers = _reading_headers(reading) | {
         "Cache-Control": decide_cache_control(has_data=page.has_data, closed=page.closed, from_now=from_now)
     }
     if not from_now:
         headers["ETag"] = _etag(reading)
-        if etag_matches(asked.if_none_match, headers["ETag"]):
+        if etag_matches(request.if_none_match, headers["ETag"]):
             return Response(status_code=304, headers=headers)
     return Response(_body(reading), headers=headers)
 
 
-def polled(asked: ReadRequest, reading: Reading, now_ms: int) -> Response:
-    """A long-poll's answer (§5.7): 200 with data, 204 without."""
+def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
+    """A long-poll's response (§5.7): 200 with data, 204 without."""
     page = reading.page
-    from_now = asked.read_from == NOW
+    from_now = request.read_from == NOW
     headers = _reading_headers(reading)
     if not page.closed:
-        headers["Stream-Cursor"] = str(decide_cursor(asked.cursor, now_ms))
+        headers["Stream-Cursor"] = str(decide_cursor(request.cursor, now_ms))
     headers["Cache-Control"] = decide_long_poll(has_data=page.has_data, from_now=from_now)
     if not page.has_data:
         return Response(status_code=204, headers=headers)
@@ -139,9 +147,3 @@ def deleted() -> Response:
 
 def _closed_if(*, closed: bool) -> dict[str, str]:
     return {"Stream-Closed": "true"} if closed else {}
-
-
-def _without_length(response: Response) -> Response:
-    """A HEAD answer has no body, and says nothing of how long one would be."""
-    del response.headers["Content-Length"]
-    return response

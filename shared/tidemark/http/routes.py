@@ -8,16 +8,18 @@ from typing import Final
 
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
+from tidemark import __version__
 from tidemark.http import responses
 from tidemark.http.backend import Backend, backend_of
-from tidemark.http.cancel_on_disconnect import ClientGone, cancel_on_disconnect, hang_up
+from tidemark.http.cancel_on_disconnect import HungUp, cancel_on_disconnect, hang_up
 from tidemark.http.live import count_wake, event_stream, gathered_events, read_or_wait
 from tidemark.http.requests import (
-    STREAM_ROOT,
+    STREAM_ROOTS,
     Live,
     ReadRequest,
+    header,
     parse_append,
     parse_create,
     parse_read,
@@ -32,8 +34,27 @@ from tidemark.service.load import load_head
 from tidemark.service.read import read
 
 
+async def front_page(request: Request) -> Response:
+    """What this is and where to read on, as a page for browsers and as JSON for programs."""
+    from tidemark.http import front_page as page
+
+    headers = {"Cache-Control": DOCUMENT, "Vary": "Accept"}
+    is_browser = "text/html" in (header(request, "Accept") or "")
+    response = HTMLResponse(page.render_html()) if is_browser else JSONResponse(page.FACTS)
+    response.headers.update(headers)
+    if request.method == "HEAD":
+        response.body = b""
+    return response
+
+
+async def favicon(_: Request) -> Response:
+    """Browsers ask for it by themselves; there is none."""
+    return Response(status_code=204, headers={"Cache-Control": DOCUMENT})
+
+
 async def health(_: Request) -> Response:
-    return JSONResponse({"status": "ok"}, headers={"Cache-Control": NO_STORE})
+    body = {"status": "ok", "version": __version__}
+    return JSONResponse(body, headers={"Cache-Control": NO_STORE})
 
 
 async def openapi_document(_: Request) -> Response:
@@ -46,18 +67,18 @@ async def openapi_document(_: Request) -> Response:
 async def create_stream(request: Request) -> Response:
     """§5.1."""
     backend, key = backend_of(request), parse_stream(request)
-    asked = await parse_create(request)
-    made = await backend.run(lambda: create(backend.stores, key, asked))
+    create_request = await parse_create(request)
+    made = await backend.run(lambda: create(backend.stores, key, create_request))
     return responses.created(request, made)
 
 
 async def append_to_stream(request: Request) -> Response:
     """§5.2, §5.3."""
     backend, key = backend_of(request), parse_stream(request)
-    asked = await parse_append(request)
-    outcome = await backend.append(key, asked, partial(hang_up, request.receive))
-    PROCESS.appended(len(asked.body))
-    return responses.appended(asked, outcome)
+    append_request = await parse_append(request)
+    outcome = await backend.append(key, append_request, partial(hang_up, request.receive))
+    PROCESS.appended(len(append_request.body))
+    return responses.appended(append_request, outcome)
 
 
 async def delete_stream(request: Request) -> Response:
@@ -77,44 +98,49 @@ async def stream_metadata(request: Request) -> Response:
 async def read_stream(request: Request) -> Response:
     """§5.6, §5.7, §5.8."""
     backend, key = backend_of(request), parse_stream(request)
-    asked = parse_read(request)
-    if asked.live is Live.LONG_POLL:
-        return await _long_poll(request, backend, key, asked)
-    if asked.live is Live.SSE:
-        return await _server_sent_events(request, backend, key, asked)
-    return responses.caught_up(asked, await backend.run(lambda: read(backend.stores, key, asked.read_from)))
+    read_request = parse_read(request)
+    if read_request.live is Live.LONG_POLL:
+        return await long_poll(request, backend, key, read_request)
+    if read_request.live is Live.SSE:
+        return await server_sent_events(request, backend, key, read_request)
+    reading = await backend.run(lambda: read(backend.stores, key, read_request.read_from))
+    return responses.caught_up(read_request, reading)
 
 
-async def _long_poll(request: Request, backend: Backend, key: StreamKey, asked: ReadRequest) -> Response:
-    waiting = read_or_wait(backend, key, asked, backend.settings.long_poll_seconds)
+async def long_poll(
+    request: Request, backend: Backend, key: StreamKey, read_request: ReadRequest
+) -> Response:
+    """§5.7."""
+    waiting = read_or_wait(backend, key, read_request, backend.settings.long_poll_seconds)
     began_ms = backend.stores.clock_ms()
     try:
         with PROCESS.waiting("long-poll"):
             reading = await cancel_on_disconnect(request.receive, waiting)
-    except ClientGone:
-        return Response(status_code=204)  # For nobody.
+    except HungUp:
+        return Response(status_code=204)  # Nobody receives it.
     now_ms = backend.stores.clock_ms()
     count_wake(reading, began_ms, now_ms)
-    return responses.polled(asked, reading, now_ms)
+    return responses.polled(read_request, reading, now_ms)
 
 
-async def _server_sent_events(
-    request: Request, backend: Backend, key: StreamKey, asked: ReadRequest
+async def server_sent_events(
+    request: Request, backend: Backend, key: StreamKey, read_request: ReadRequest
 ) -> Response:
+    """§5.8."""
     if "aws.event" in request.scope:
         with PROCESS.waiting("sse"):
-            record, events = await gathered_events(backend, key, asked)
+            record, events = await gathered_events(backend, key, read_request)
         return Response(events, headers=responses.event_stream_headers(record))
     async with backend.first_pages:
-        reading = await backend.run(lambda: read(backend.stores, key, asked.read_from, small=True))
+        reading = await backend.run(lambda: read(backend.stores, key, read_request.read_from, small=True))
     headers = responses.event_stream_headers(reading.record)
-    return StreamingResponse(_counted(event_stream(backend, key, asked, reading)), headers=headers)
 
+    async def counted_events() -> AsyncIterator[bytes]:
+        with PROCESS.waiting("sse"):
+            async for each in event_stream(backend, key, read_request, reading):
+                yield each
 
-async def _counted(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    with PROCESS.waiting("sse"):
-        async for each in events:
-            yield each
+    return StreamingResponse(counted_events(), headers=headers)
 
 
 #: What each method does to a stream; every other one is answered with 405.
@@ -133,7 +159,10 @@ async def operate(request: Request) -> Response:
 
 def install(app: FastAPI) -> None:
     """Plain routes: FastAPI's own read parameters and bodies into models, which the
-    protocol has none of, and cost an append a third of its CPU (`benchmarks/cpu.py`)."""
-    app.add_route(STREAM_ROOT + "{path:path}", operate, methods=list(OPERATIONS))
+    protocol does not use, and cost an append a third of its CPU (`benchmarks/cpu.py`)."""
+    for root in STREAM_ROOTS:
+        app.add_route(root + "{path:path}", operate, methods=list(OPERATIONS))
+    app.add_route("/", front_page, methods=["GET"])
+    app.add_route("/favicon.ico", favicon, methods=["GET"])
     app.add_route("/v1/health", health, methods=["GET"])
     app.add_route("/v1/openapi.json", openapi_document, methods=["GET"])

@@ -1,4 +1,4 @@
-"""Where an answer's time went: counted, and said in `Server-Timing`."""
+"""How long a request took, and how much of that was storage: the `Server-Timing` header."""
 
 from __future__ import annotations
 

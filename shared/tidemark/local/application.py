@@ -6,7 +6,7 @@ from functools import partial
 
 from tidemark.http.app import create_app
 from tidemark.http.backend import Backend, many_at_once
-from tidemark.http.headers import EveryAnswer
+from tidemark.http.headers import ResponseHeaders
 from tidemark.local.on_loop.stores import OnLoop
 from tidemark.service.stores import MEGABYTE, connect
 from tidemark.settings import Settings
@@ -17,5 +17,5 @@ def create_local_backend(settings: Settings) -> Backend:
     return many_at_once(stores, settings, on_loop=partial(OnLoop, stores, settings))
 
 
-def create_local_app(settings: Settings) -> EveryAnswer:
+def create_local_app(settings: Settings) -> ResponseHeaders:
     return create_app(create_local_backend(settings), with_metrics=True)

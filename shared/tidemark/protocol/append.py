@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tidemark.protocol.errors import ProducerFenced, ProtocolError, StreamClosed
+from tidemark.protocol.etag import IfMatch
 from tidemark.protocol.messages import NOTHING, Messages
 from tidemark.protocol.producer import Claim, ProducerState, check_producer, is_duplicate
 from tidemark.protocol.sequence import check_stream_seq
@@ -26,6 +27,8 @@ class Append:
     stream_seq: str | None = None
     claim: Claim | None = None
     fault: ProtocolError | None = None
+    incarnation: str = ""
+    if_match: IfMatch | None = None
 
 
 class Kind(Enum):
@@ -36,12 +39,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an append: the offset after it, and the producer's latest (epoch, seq)."""
+    """What became of an append: the offset after it, the producer's latest (epoch, seq), and the
+    incarnation of the stream that it was decided on."""
 
     kind: Kind
     next_offset: int
     closed: bool
     producer: ProducerState | None = None
+    incarnation: str = ""
 
 
 @dataclass(slots=True)
@@ -114,7 +119,9 @@ def _decide_append(
     if claim is not None:
         check_producer(state, claim)
         if is_duplicate(state, claim):
-            return _duplicate(tail, claim, state)
+            return _duplicate(tail, append, state)
+    if append.if_match is not None:
+        append.if_match.check(append.incarnation, tail.offset, closed=tail.closed)
     check_stream_seq(tail.stream_seq, append.stream_seq)
     return _accept(plan, append)
 
@@ -124,20 +131,20 @@ def _decide_on_closed(tail: Tail, append: Append, state: ProducerState | None) -
     claim = append.claim
     if claim is None:
         if append.close and not append.messages.data and append.fault is None:
-            return Outcome(Kind.ALREADY_CLOSED, tail.offset, closed=True)
+            return Outcome(Kind.ALREADY_CLOSED, tail.offset, closed=True, incarnation=append.incarnation)
         raise StreamClosed(tail.offset)
     if claim == tail.closed_by:
-        return _duplicate(tail, claim, state)
+        return _duplicate(tail, append, state)
     if state is not None and claim.epoch < state.epoch:
         raise ProducerFenced(state.epoch)
     raise StreamClosed(tail.offset)
 
 
-def _duplicate(tail: Tail, claim: Claim, state: ProducerState | None) -> Outcome:
+def _duplicate(tail: Tail, append: Append, state: ProducerState | None) -> Outcome:
     """With the offset after the original, if that was the producer's latest append; else with the tail."""
-    known = state is not None and state.seq == claim.seq
+    known = state is not None and append.claim is not None and state.seq == append.claim.seq
     next_offset = state.end if state is not None and known else tail.offset
-    return Outcome(Kind.DUPLICATE, next_offset, tail.closed, state)
+    return Outcome(Kind.DUPLICATE, next_offset, tail.closed, state, append.incarnation)
 
 
 def _accept(plan: AppendPlan, append: Append) -> Outcome:
@@ -159,4 +166,4 @@ def _accept(plan: AppendPlan, append: Append) -> Outcome:
     )
     plan.accepted.append(append.messages)
     plan.writes = True
-    return Outcome(Kind.APPENDED, end, append.close, producer)
+    return Outcome(Kind.APPENDED, end, append.close, producer, append.incarnation)

@@ -70,7 +70,8 @@ def parse_bucket_path(path: str, *, encoded: bool) -> Place:
 def parse_bucket_id(text: str) -> str:
     if not _BUCKET_ID.fullmatch(text) or text == RESERVED_SEGMENT:
         raise Malformed(
-            f"Bucket id must be 4 to 64 of a-z, 0-9, - and _, and not {RESERVED_SEGMENT}; got {text[:80]!r}"
+            f"Bucket id must be 4 to 64 of a-z, 0-9, - and _, and not {RESERVED_SEGMENT}; got {text[:80]!r}. "
+            "A stream without a bucket is at /v1/stream/{path}"
         )
     return text
 

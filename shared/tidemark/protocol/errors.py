@@ -10,6 +10,7 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     ├── OriginAccessDenied    403  the request did not come through the distribution in front
     ├── ProducerFenced        403  a newer epoch of this producer exists (§5.2.1)
     ├── StreamNotFound        404
+    │   └── SourceNotFound         Stream-Forked-From names no stream (§4.2)
     ├── BucketNotFound        404
     ├── SnapshotNotFound      404
     ├── RouteNotFound         404  no resource has this path
@@ -25,8 +26,10 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     │   └── UploadNotFound         a publish names an upload that does not exist
     ├── StreamGone            410  deleted, but forks still live on its data (§4.2)
     ├── RetentionGone         410  the offset lies below what is retained (extensions §2.2)
+    ├── PreconditionFailed    412  If-Match names another tail
     ├── PayloadTooLarge       413
     ├── TooManyMessages       413
+    ├── UnsupportedEncoding   415  the body has a Content-Encoding
     ├── Busy                  429  storage asks us to slow down
     ├── RateLimitExceeded     429  more requests than the server accepts in a second
     ├── OutcomeUnknown        503  storage did not answer: a write may have landed
@@ -98,6 +101,13 @@ class StreamNotFound(ProtocolError):
         super().__init__(message)
 
 
+class SourceNotFound(StreamNotFound):
+    """There is nothing to fork (§4.2)."""
+
+    def __init__(self) -> None:
+        super().__init__("The source stream does not exist; Stream-Forked-From must name one")
+
+
 class BucketNotFound(ProtocolError):
     status = 404
 
@@ -150,12 +160,21 @@ class StreamClosed(Conflict):
 
 class ContentTypeMismatch(Conflict):
     def __init__(self, expected: str, received: str) -> None:
-        super().__init__(f"Content type mismatch: expected {expected}, got {received}")
+        hint = ""
+        if received == "application/x-www-form-urlencoded":
+            hint = (
+                f"; add the header Content-Type: {expected} (curl -d sends a form's type unless it is told)"
+            )
+        super().__init__(f"Content type mismatch: expected {expected}, got {received}{hint}")
 
 
 class SequenceRegression(Conflict):
+    """The PHP, TypeScript and Elixir clients look for "Sequence conflict" at the beginning."""
+
     def __init__(self, last: str, received: str) -> None:
-        super().__init__(f"Stream-Seq must be greater than {last!r} (bytewise), got {received!r}")
+        super().__init__(
+            f"Sequence conflict: Stream-Seq must be greater than {last!r} (bytewise), got {received!r}"
+        )
 
 
 class SequenceGap(Conflict):
@@ -222,6 +241,18 @@ class ProducerFenced(ProtocolError):
         )
 
 
+class PreconditionFailed(ProtocolError):
+    """`If-Match` names another tail; the one that there is travels along."""
+
+    status = 412
+
+    def __init__(self, etag: str, tail: int) -> None:
+        super().__init__(
+            f"If-Match does not name the stream's tail, which is {etag}; nothing was appended",
+            {"ETag": etag, "Stream-Next-Offset": render_offset(tail)},
+        )
+
+
 class PayloadTooLarge(ProtocolError):
     status = 413
 
@@ -234,6 +265,18 @@ class TooManyMessages(ProtocolError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"Too many messages: at most {limit} in one request, so send them in several")
+
+
+class UnsupportedEncoding(ProtocolError):
+    """Reads have no way to label encoded bytes, so none are stored."""
+
+    status = 415
+
+    def __init__(self, coding: str) -> None:
+        super().__init__(
+            f"Content-Encoding {coding[:80]!r} is not supported; send the body without an encoding",
+            {"Accept-Encoding": "identity"},
+        )
 
 
 class Busy(ProtocolError):

@@ -18,10 +18,14 @@ from tidemark.protocol.integer import parse_integer
 
 #: One recorded renewal per this share of the window.
 RENEWALS_PER_WINDOW: Final = 20
+#: Of `Stream-Expires-At`: it is stored and given back as it was sent.
+MAX_LENGTH: Final = 64
 
 _HOUR_MINUTE = r"([01]\d|2[0-3]):[0-5]\d"
 _RFC3339 = re.compile(
-    rf"\d{{4}}-\d{{2}}-\d{{2}}[Tt]{_HOUR_MINUTE}:\d{{2}}(\.\d{{1,9}})?([Zz]|[+-]{_HOUR_MINUTE})", re.ASCII
+    rf"(?P<minute>\d{{4}}-\d{{2}}-\d{{2}}[Tt]{_HOUR_MINUTE}):(?P<second>\d{{2}})(\.(?P<fraction>\d+))?"
+    rf"(?P<zone>[Zz]|[+-]{_HOUR_MINUTE})",
+    re.ASCII,
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -57,11 +61,22 @@ def parse_expiry(ttl: str | None, expires_at: str | None) -> Expiry:
 
 
 def _parse_instant_ms(value: str) -> int:
+    """Digits beyond milliseconds are dropped. A leap second is the second after it, as in POSIX time;
+    it can only be the last one of a month in UTC (RFC 3339 §5.7)."""
     try:
-        if not _RFC3339.fullmatch(value):
+        match = _RFC3339.fullmatch(value) if len(value) <= MAX_LENGTH else None
+        if match is None:
             raise ValueError(value)
+        is_leap = match["second"] == "60"
+        second = "59" if is_leap else match["second"]
+        moment = datetime.fromisoformat(f"{match['minute']}:{second}{match['zone']}".upper()).astimezone(UTC)
+        if is_leap:
+            moment += timedelta(seconds=1)
+            if (moment.day, moment.hour, moment.minute) != (1, 0, 0):
+                raise ValueError(value)
         # Whole numbers all the way: through a float, an instant may lose its last millisecond.
-        return (datetime.fromisoformat(value.upper()) - _EPOCH) // timedelta(milliseconds=1)
+        millisecond = int((match["fraction"] or "0")[:3].ljust(3, "0"))
+        return (moment - _EPOCH) // timedelta(milliseconds=1) + millisecond
     except (ValueError, OverflowError):
         form = "an RFC 3339 timestamp such as 2030-01-15T12:00:00Z"
         raise Malformed(f"Stream-Expires-At must be {form}, got {value[:40]!r}") from None

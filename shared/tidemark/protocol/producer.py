@@ -8,6 +8,7 @@ from typing import Final
 
 from tidemark.protocol.errors import Malformed, ProducerFenced, SequenceGap
 from tidemark.protocol.integer import parse_integer
+from tidemark.protocol.single_value import check_sent_once
 
 MAX_ID_LENGTH: Final = 256
 
@@ -41,6 +42,7 @@ def parse_claim(producer_id: str | None, epoch: str | None, seq: str | None) -> 
         raise Malformed("Producer-Id, Producer-Epoch and Producer-Seq must be sent together or not at all")
     if len(producer_id) > MAX_ID_LENGTH or not _PRINTABLE.fullmatch(producer_id):
         raise Malformed(f"Producer-Id must be 1 to {MAX_ID_LENGTH} printable ASCII characters")
+    check_sent_once("Producer-Id", producer_id)
     return Claim(producer_id, parse_integer("Producer-Epoch", epoch), parse_integer("Producer-Seq", seq))
 
 

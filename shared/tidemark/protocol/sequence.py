@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidemark.protocol.errors import Malformed, SequenceRegression
+from tidemark.protocol.single_value import check_sent_once
 
 MAX_LENGTH: Final = 256
 
@@ -15,6 +16,7 @@ MAX_LENGTH: Final = 256
 def parse_stream_seq(value: str | None) -> str | None:
     if value is not None and (not 0 < len(value) <= MAX_LENGTH or not value.isascii()):
         raise Malformed(f"Stream-Seq must be 1 to {MAX_LENGTH} ASCII characters")
+    check_sent_once("Stream-Seq", value)
     return value
 
 

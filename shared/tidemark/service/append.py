@@ -66,6 +66,7 @@ from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
+from tidemark.protocol.etag import IfMatch
 from tidemark.protocol.messages import NOTHING, parse_messages
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
@@ -87,6 +88,7 @@ class AppendRequest:
     close: bool = False
     stream_seq: str | None = None
     claim: Claim | None = None
+    if_match: IfMatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ class _Attempt:
         spilled = self._spilled
         if spilled is not None and spilled.parsed is not None and spilled.incarnation == record.incarnation:
             return [spilled.parsed]
-        return [_parse_request(record.content_type, request) for request in self._requests]
+        return [_parse_request(record, request) for request in self._requests]
 
     def decide(self, head: StreamHead, appends: Sequence[Append]) -> AppendPlan:
         """The items of producers are read after the tail is known, never before."""
@@ -212,7 +214,7 @@ def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | N
     Raises StreamNotFound, and StorageUnavailable, StorageSilent or Busy for S3. Nothing has changed then.
     """
     head, _ = _remembered_or_read(stores, key)
-    parsed = _parse_request(head.record.content_type, request)
+    parsed = _parse_request(head.record, request)
     data = parsed.messages.data
     if parsed.fault is not None or len(data) <= INLINE_BYTES:
         return None
@@ -239,10 +241,10 @@ def _put_blob(stores: Stores, record: StreamRecord, data: bytes) -> Spilled:
     return Spilled(record.incarnation, data, name)
 
 
-def _parse_request(content_type: ContentType, request: AppendRequest) -> Append:
+def _parse_request(record: StreamRecord, request: AppendRequest) -> Append:
     """Read the body as the stream's content type says; closing alone needs no body (§5.2). What is wrong
     with the body is kept for the decision, which looks at the closed state first (§5.2, error precedence)."""
-    messages, fault = NOTHING, None
+    messages, fault, content_type = NOTHING, None, record.content_type
     try:
         if request.body or not request.close:
             if not request.body:
@@ -256,4 +258,12 @@ def _parse_request(content_type: ContentType, request: AppendRequest) -> Append:
                 raise Malformed("Empty JSON array: there is nothing to append")
     except ProtocolError as refusal:
         fault = refusal
-    return Append(messages, request.close, request.stream_seq, request.claim, fault)
+    return Append(
+        messages,
+        request.close,
+        request.stream_seq,
+        request.claim,
+        fault,
+        record.incarnation,
+        request.if_match,
+    )

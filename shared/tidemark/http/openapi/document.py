@@ -29,7 +29,7 @@ from tidemark.http.openapi.parts import (
 
 _TAIL: Final = ("Stream-Next-Offset", "Stream-Closed")
 _READ: Final = (*_TAIL, "ETag", "Stream-Up-To-Date", "Stream-Cursor", "Stream-SSE-Data-Encoding")
-_ANSWERED_NOW: Final = ("Producer-Epoch", "Producer-Seq")
+_ANSWERED_NOW: Final = ("ETag", "Producer-Epoch", "Producer-Seq")
 
 _CREATE: Final[Part] = {
     "operationId": "createStream",
@@ -45,7 +45,7 @@ _CREATE: Final[Part] = {
     "requestBody": {"required": False, "description": "The stream's first content.", "content": ANY_BYTES},
     "responses": {
         "201": answer("It was made.", "Location", *_TAIL),
-        "200": answer("It was there already, the same.", *_TAIL),
+        "200": answer("It was there already, the same.", *_TAIL, "ETag"),
         **faults(
             _409=fault("A different stream is there, or the source cannot be forked."),
             _413=fault("The body is too large."),
@@ -56,7 +56,9 @@ _CREATE: Final[Part] = {
 _APPEND: Final[Part] = {
     "operationId": "appendToStream",
     "summary": "Append, close, or both (§5.2, §5.3)",
-    "parameters": parameters("Stream-Closed", "Stream-Seq", "Producer-Id", "Producer-Epoch", "Producer-Seq"),
+    "parameters": parameters(
+        "Stream-Closed", "Stream-Seq", "Producer-Id", "Producer-Epoch", "Producer-Seq", "If-Match"
+    ),
     "requestBody": {"required": False, "description": "In the stream's content type.", "content": ANY_BYTES},
     "responses": {
         "200": answer("A producer's append was accepted.", *_TAIL, *_ANSWERED_NOW),
@@ -69,6 +71,7 @@ _APPEND: Final[Part] = {
                 "Producer-Expected-Seq",
                 "Producer-Received-Seq",
             ),
+            _412=fault("`If-Match` names another tail.", "ETag", "Stream-Next-Offset"),
             _413=fault("The body is too large."),
         ),
     },
@@ -91,7 +94,7 @@ _METADATA: Final[Part] = {
     "summary": "What kind of stream it is, and where its tail is (§5.5)",
     "parameters": [],
     "responses": {
-        "200": answer("It is there.", *_TAIL, "Stream-TTL", "Stream-Expires-At"),
+        "200": answer("It is there.", *_TAIL, "ETag", "Stream-TTL", "Stream-Expires-At"),
         **{status: headless(part) for status, part in faults().items()},
     },
     "security": [{"bearer": ["read"]}, {}],
@@ -123,14 +126,32 @@ _STREAM: Final = {
     "head": _METADATA,
     "delete": _DELETE,
 }
+_ALIAS: Final = {
+    method: part | {"operationId": f"{part['operationId']}ByAlias"} for method, part in _STREAM.items()
+}
 PATHS: Final[dict[str, Part]] = {
+    "/": {
+        "get": _open("What this server is, and where its documentation is", "frontPage", {"type": "object"})
+    },
+    "/favicon.ico": {
+        "get": {
+            "operationId": "favicon",
+            "summary": "There is no icon",
+            "responses": {"204": {"description": "None."}},
+            "security": [{}],
+        }
+    },
     "/v1/stream/{path}": {"parameters": parameters("path"), **_STREAM},
+    "/v1/streams/{path}": {"parameters": parameters("path"), **_ALIAS},
     **bucket_paths(_STREAM),
     "/v1/health": {
         "get": _open(
             "Whether the server is up",
             "health",
-            {"type": "object", "properties": {"status": {"const": "ok"}}},
+            {
+                "type": "object",
+                "properties": {"status": {"const": "ok"}, "version": {"type": "string"}},
+            },
         )
     },
     "/v1/openapi.json": {"get": _open("This document", "openapi", {"type": "object"})},

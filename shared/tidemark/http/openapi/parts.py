@@ -19,8 +19,13 @@ HEADERS: Final[dict[str, Part]] = {
         "description": "What caches may do (§10). `private` unless everybody may read.",
         "schema": {"type": "string"},
     },
+    "Accept-Encoding": {
+        "description": "Content codings that a request's body may have: none.",
+        "schema": {"type": "string", "enum": ["identity"]},
+    },
     "ETag": {
-        "description": "Names exactly these bytes of exactly this stream.",
+        "description": "Of a page: names exactly these bytes of exactly this stream. Of HEAD and of writes: "
+        "names the tail, for `If-Match`.",
         "schema": {"type": "string"},
     },
     "Location": {"description": "The new stream's URL.", "schema": {"type": "string", "format": "uri"}},
@@ -122,6 +127,11 @@ PARAMETERS: Final[dict[str, Part]] = {
         "The bearer token of an EventSource, which cannot send headers; with `live=sse` only.",
         {"type": "string"},
     ),
+    "If-Match": _sent(
+        "If-Match",
+        "Append only behind this tail: the `ETag` of HEAD or of an append; `*` is any (an extension).",
+        {"type": "string", "pattern": r'^(\*|"[!#-~]*")$'},
+    ),
     "If-None-Match": _sent("If-None-Match", "An `ETag`: 304 where it still holds.", {"type": "string"}),
     "Stream-TTL": _sent("Stream-TTL", "End after so many seconds without reads and writes.", _COUNT),
     "Stream-Expires-At": _sent(
@@ -143,12 +153,12 @@ PARAMETERS: Final[dict[str, Part]] = {
     "Stream-Seq": _sent(
         "Stream-Seq",
         "Must grow from append to append, compared bytewise.",
-        {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[!-~]+$"},
+        {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[!-+\\--~]+$"},
     ),
     "Producer-Id": _sent(
         "Producer-Id",
         "With epoch and sequence, makes a repeated append land once (§5.2.1).",
-        {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[!-~]+$"},
+        {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[!-+\\--~]+$"},
     ),
     "Producer-Epoch": _sent("Producer-Epoch", "Grows when the producer starts anew.", _COUNT),
     "Producer-Seq": _sent("Producer-Seq", "Counts from 0 in each epoch.", _COUNT),
@@ -171,6 +181,7 @@ _ALWAYS: Final = {
         "Deleted but kept for its forks, or no longer retained.",
         ("Stream-Next-Offset",),
     ),
+    "415": ("The body has a Content-Encoding.", ("Accept-Encoding",)),
     "429": ("Too much for this stream, or the table, right now.", ("Retry-After",)),
     "500": ("An error of the server's; it may be tried again.", ()),
     "503": ("Storage does not answer: the outcome is unknown.", ("Retry-After",)),

@@ -1,7 +1,7 @@
-"""Authorization, around the whole application: the same on every way in.
+"""Authorization, around the whole application: the same for the server and the functions.
 
-A request is judged before anything of it is looked up, and what no rule speaks of is not
-served. So no answer depends on whether a stream exists that may not be read.
+A request is checked before anything is looked up, and a path that `required_scopes` does not name is
+not served. So no response reveals whether a stream exists that the token may not read.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.http.error_handlers import refusal_answer
+from tidemark.http.error_handlers import HAS_TOKEN, error_response
 from tidemark.http.requests import header
 from tidemark.http.security.keys import keys_of
-from tidemark.http.security.required_scopes import is_open, required_scopes
+from tidemark.http.security.required_scopes import is_for_everybody, required_scopes
 from tidemark.http.security.tokens import MAX_TOKEN_BYTES, Tokens
-from tidemark.protocol.authorization import Access, RequiredScope, grants_of_public
+from tidemark.protocol.authorization import Access, grants_of_public
 from tidemark.protocol.caching import decide_private
 from tidemark.protocol.errors import ProtocolError, Unauthorized
 from tidemark.settings import AuthorizationSettings
 
-#: Where a signed request comes in, `Authorization` is the signature's place; the edge moves the token here.
+#: A request that CloudFront signs has the signature in `Authorization`; the edge moves the token here.
 FORWARDED: Final = "X-Tidemark-Authorization"
 QUERY_NAME: Final = "access_token"
 _SIGNATURE: Final = "AWS4-HMAC-SHA256"
@@ -49,7 +49,7 @@ class Authorization:
         self._public = Access(grants_of_public(public_buckets))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] == "OPTIONS" or is_open(scope):
+        if scope["type"] != "http" or scope["method"] == "OPTIONS" or is_for_everybody(scope):
             await self._app(scope, receive, send)
             return
         request = Request(scope)
@@ -57,33 +57,31 @@ class Authorization:
         try:
             credential = read_credential(request)
             in_query = credential.in_query
-            is_public = await self._admit(request, credential)
-        except ProtocolError as refusal:
-            await refusal_answer(request, refusal)(scope, receive, _private(send, in_query=False))
+            if credential.token is not None:
+                scope[HAS_TOKEN] = True
+            is_public = await self.admit(request, credential)
+        except ProtocolError as error:
+            await error_response(request, error)(scope, receive, _private(send, in_query=False))
         else:
             await self._app(scope, receive, send if is_public else _private(send, in_query=in_query))
 
-    async def _admit(self, request: Request, credential: Credential) -> bool:
-        """Whether everybody may have the answer. Raises what turns the request away."""
+    async def admit(self, request: Request, credential: Credential) -> bool:
+        """Whether everybody may have the response. Raises the ProtocolError that refuses the request."""
+        demands = required_scopes(request)
         if credential.token is None:
-            return self._admit_anonymous(request)
+            try:
+                for demand in demands:
+                    self._public.check(demand)
+            except ProtocolError:
+                raise Unauthorized("A bearer token is needed", token_given=False) from None
+            return True
         granted = await self._check(credential.token)
         access = Access((*granted.grants, *self._public.grants))
-        demands = list(required_scopes(request))
-        for demand in demands:
+        buckets = set()
+        for demand in list(demands):
             access.check(demand)
-        return not credential.in_query and self._is_public(demands)
-
-    def _admit_anonymous(self, request: Request) -> bool:
-        try:
-            for demand in required_scopes(request):
-                self._public.check(demand)
-        except ProtocolError:
-            raise Unauthorized("A bearer token is needed", token_given=False) from None
-        return True
-
-    def _is_public(self, demands: list[RequiredScope]) -> bool:
-        return all(demand.target.bucket in self._public_buckets for demand in demands)
+            buckets.add(demand.target.bucket)
+        return not credential.in_query and buckets <= self._public_buckets
 
 
 def read_credential(request: Request) -> Credential:
@@ -95,35 +93,23 @@ def read_credential(request: Request) -> Credential:
     sent = header(request, "Authorization")
     if sent is None or sent.startswith(_SIGNATURE):
         sent = header(request, FORWARDED)
-    in_query = _in_query(request)
-    if in_query is not None:
-        return _from_query(request, in_query, sent)
+    query: bytes = request.scope["query_string"]
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True) if QUERY_NAME.encode() in query else []
+    tokens = [value for name, value in pairs if name == QUERY_NAME]
+    if len(tokens) > 1:
+        raise Unauthorized(f"{QUERY_NAME} must be given once", token_given=True)
+    if tokens and (request.method != "GET" or request.query_params.get("live") != "sse"):
+        raise Unauthorized(f"{QUERY_NAME} is for GET with live=sse; send a header instead", token_given=True)
+    if tokens and sent is not None:
+        raise Unauthorized(f"Send the token once: by header, or as {QUERY_NAME}", token_given=True)
+    if tokens:
+        return Credential(_sized(tokens[0]), in_query=True)
     if sent is None:
         return Credential(None)
     scheme, _, token = sent.partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise Unauthorized("Authorization must be: Bearer <token>", token_given=True)
     return Credential(_sized(token.strip()))
-
-
-def _from_query(request: Request, token: str, sent: str | None) -> Credential:
-    if request.method != "GET" or request.query_params.get("live") != "sse":
-        raise Unauthorized(f"{QUERY_NAME} is for GET with live=sse; send a header instead", token_given=True)
-    if sent is not None:
-        raise Unauthorized(f"Send the token once: by header, or as {QUERY_NAME}", token_given=True)
-    return Credential(_sized(token), in_query=True)
-
-
-def _in_query(request: Request) -> str | None:
-    tokens = [value for name, value in _query(request) if name == QUERY_NAME]
-    if len(tokens) > 1:
-        raise Unauthorized(f"{QUERY_NAME} must be given once", token_given=True)
-    return tokens[0] if tokens else None
-
-
-def _query(request: Request) -> list[tuple[str, str]]:
-    query: bytes = request.scope["query_string"]
-    return parse_qsl(query.decode("latin-1"), keep_blank_values=True) if QUERY_NAME.encode() in query else []
 
 
 def _sized(token: str) -> str:
@@ -133,7 +119,7 @@ def _sized(token: str) -> str:
 
 
 def _private(send: Send, *, in_query: bool) -> Send:
-    """The answer leaves for the one who asked, and for nobody else's cache."""
+    """Only the client that sent the request may keep the response, and no shared cache."""
 
     async def send_privately(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -146,10 +132,10 @@ def _private(send: Send, *, in_query: bool) -> Send:
     return send_privately
 
 
-def checker(
+def make_check(
     settings: AuthorizationSettings, run: Callable[[Callable[[], Access]], Awaitable[Access]]
 ) -> Check:
-    """What a token grants: remembered, or checked where it may take its time over keys."""
+    """Says what a token grants: from memory, or, where keys may have to be fetched, through `run`."""
     tokens = Tokens(keys_of(settings), settings.issuer, settings.audience)
 
     async def check(token: str) -> Access:

@@ -1,7 +1,7 @@
 """Keys that tokens are checked with: shared secrets, and public keys fetched by URL.
 
-A key decides what it is for. What a token's header says is looked up, never believed: a
-public key cannot serve as a secret, nor `none` as a key.
+The key decides which algorithm it is for; the token's header does not. So a public key cannot serve as
+a shared secret, nor `none` as a key.
 """
 
 from __future__ import annotations
@@ -89,35 +89,38 @@ def fetch_public_keys(url: str) -> PublicKeys:
     """Raises CannotFetch."""
     try:
         with urllib3.PoolManager() as pool:
-            answer = pool.request(
+            response = pool.request(
                 "GET", url, timeout=_TIMEOUT, retries=False, redirect=False, preload_content=False
             )
-            document = answer.read(_MAX_DOCUMENT_BYTES + 1)
-            answer.drain_conn() if len(document) <= _MAX_DOCUMENT_BYTES else answer.close()
+            document = response.read(_MAX_DOCUMENT_BYTES + 1)
+            response.drain_conn() if len(document) <= _MAX_DOCUMENT_BYTES else response.close()
     except urllib3.exceptions.HTTPError as failure:
         raise CannotFetch(f"{url}: {type(failure).__name__}") from None
-    if answer.status != 200 or len(document) > _MAX_DOCUMENT_BYTES:
-        raise CannotFetch(f"{url}: status {answer.status}, {len(document)} bytes")
+    if response.status != 200 or len(document) > _MAX_DOCUMENT_BYTES:
+        raise CannotFetch(f"{url}: status {response.status}, {len(document)} bytes")
     return parse_public_keys(document, url)
 
 
 def parse_public_keys(document: bytes, source: str) -> PublicKeys:
-    """The keys that we can use; others may stand beside them. Raises CannotFetch."""
+    """The keys that we can use; others may be beside them. Raises CannotFetch."""
+    found: dict[str | None, jwt.PyJWK] = {}
     try:
-        entries = json.loads(document)["keys"]
-        found = [key for entry in entries if (key := _parse_key(entry)) is not None]
+        for entry in json.loads(document)["keys"]:
+            if (
+                not isinstance(entry, dict)
+                or entry.get("use", "sig") != "sig"
+                or "d" in entry
+                or "k" in entry
+            ):
+                continue
+            try:
+                key = jwt.PyJWK(entry)
+            except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+                continue
+            if key.algorithm_name in PUBLIC_ALGORITHMS:
+                found[key.key_id] = key
     except (ValueError, KeyError, TypeError, RecursionError):
         raise CannotFetch(f"{source}: not a JSON Web Key Set") from None
     if not found:
         raise CannotFetch(f"{source}: no key for {', '.join(sorted(PUBLIC_ALGORITHMS))}")
-    return {key.key_id: key for key in found}
-
-
-def _parse_key(entry: Any) -> jwt.PyJWK | None:
-    if not isinstance(entry, dict) or entry.get("use", "sig") != "sig" or "d" in entry or "k" in entry:
-        return None
-    try:
-        key = jwt.PyJWK(entry)
-    except (jwt.PyJWTError, ValueError, TypeError, KeyError):
-        return None
-    return key if key.algorithm_name in PUBLIC_ALGORITHMS else None
+    return found

@@ -1,5 +1,5 @@
-"""The word that the distribution in front says with every request: who does not know it
-has come past the distribution, its cache and its limits, and is sent away."""
+"""The origin secret: CloudFront sends it with every request. A request without it came past the
+distribution, its cache and its limits, and is refused."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
-from tidemark.http.error_handlers import refusal_answer
+from tidemark.http.error_handlers import error_response
 from tidemark.http.requests import header
 from tidemark.http.security.refreshing_cache import CannotFetch, RefreshingCache
 from tidemark.http.security.required_scopes import is_open
-from tidemark.protocol.errors import KeysUnavailable, OriginAccessDenied, ProtocolError
+from tidemark.protocol.errors import KeysUnavailable, OriginAccessDenied
 from tidemark.settings import AuthorizationSettings
 
 HEADER: Final = "X-Tidemark-Edge"
@@ -23,7 +23,7 @@ Load = Callable[[], Awaitable[str | None]]
 Run = Callable[[Callable[[], str | None]], Awaitable[str | None]]
 
 
-class EdgeOnly:
+class OriginSecretRequired:
     """ASGI middleware."""
 
     def __init__(self, app: ASGIApp, load: Load) -> None:
@@ -34,35 +34,32 @@ class EdgeOnly:
         if scope["type"] != "http" or is_open(scope):
             await self._app(scope, receive, send)
             return
-        refusal = await self._refusal(Request(scope))
-        answer = self._app if refusal is None else refusal_answer(Request(scope), refusal)
-        await answer(scope, receive, send)
-
-    async def _refusal(self, request: Request) -> ProtocolError | None:
+        request = Request(scope)
         expected = await self._load()
+        sent = header(request, HEADER) or ""
         if expected is None:
-            return KeysUnavailable()
-        said = header(request, HEADER) or ""
-        return None if hmac.compare_digest(said.encode(), expected.encode()) else OriginAccessDenied()
+            await error_response(request, KeysUnavailable())(scope, receive, send)
+        elif not hmac.compare_digest(sent.encode(), expected.encode()):
+            await error_response(request, OriginAccessDenied())(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
-def word_of(settings: AuthorizationSettings, run: Run) -> Load:
-    """The stack's own word, which never changes; or one that is kept elsewhere, and may."""
-    if settings.edge_secret_name:
-        return _fetched(settings.edge_secret_name, run)
+def origin_secret_loader(settings: AuthorizationSettings, run: Run) -> Load:
+    """Loads the stack's own secret, which never changes; or one from a parameter, which may."""
+    name = settings.edge_secret_name
+    if not name:
 
-    async def known() -> str | None:
-        return settings.edge_secret
+        async def known() -> str | None:
+            return settings.edge_secret
 
-    return known
+        return known
 
-
-def _fetched(name: str, run: Run) -> Load:
     def fetch() -> str:
         try:
             return load_parameter(name)
         except ParameterUnavailable as failure:
             raise CannotFetch(str(failure)) from None
 
-    word = RefreshingCache(fetch)
-    return lambda: run(word.get)
+    secret = RefreshingCache(fetch)
+    return lambda: run(secret.get)

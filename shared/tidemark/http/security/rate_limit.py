@@ -1,7 +1,6 @@
-"""How many requests a second a server lets in; an HTTP API does the same before its functions.
+"""The rate limit of a server, in requests a second. An HTTP API limits requests before they reach functions.
 
-For a process that serves many: an environment of a function has one request at a time, and
-says nothing about all of them.
+It is for a process that serves many requests: a function's environment has one at a time.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidemark.http.error_handlers import refusal_answer
+from tidemark.http.error_handlers import error_response
 from tidemark.http.security.required_scopes import is_open
 from tidemark.protocol.errors import RateLimitExceeded
 
 
-class Bucket:
-    """Fills by so many tokens a second, up to what one second brings. Used from one event loop."""
+class TokenBucket:
+    """Gains `per_second` tokens a second, up to one second's worth. Used from one event loop."""
 
     def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_second
@@ -39,9 +38,9 @@ class Bucket:
 
 
 class RateLimited:
-    """ASGI middleware. What is refused has cost nothing: neither keys nor storage were asked."""
+    """ASGI middleware. A refused request costs nothing: neither keys nor storage are used."""
 
-    def __init__(self, app: ASGIApp, bucket: Bucket) -> None:
+    def __init__(self, app: ASGIApp, bucket: TokenBucket) -> None:
         self._app = app
         self._bucket = bucket
 
@@ -50,5 +49,5 @@ class RateLimited:
             await self._app(scope, receive, send)
             return
         wait_seconds = self._bucket.take()
-        refused = refusal_answer(Request(scope), RateLimitExceeded(wait_seconds)) if wait_seconds else None
-        await (refused or self._app)(scope, receive, send)
+        rejection = error_response(Request(scope), RateLimitExceeded(wait_seconds)) if wait_seconds else None
+        await (rejection or self._app)(scope, receive, send)

@@ -1,4 +1,4 @@
-"""A value from elsewhere, kept for a while: keys that are fetched."""
+"""A cache of one fetched value, such as keys, that refreshes itself."""
 
 from __future__ import annotations
 
@@ -12,22 +12,18 @@ from typing import Final, Generic, TypeVar
 _log = logging.getLogger("tidemark")
 _T = TypeVar("_T")
 
-#: How long it is taken for the present one: a key that is withdrawn holds for so long.
+#: How long a fetched value counts as current: a withdrawn key is accepted for so long.
 FRESH_SECONDS: Final = 300.0
-#: How often somebody who misses something in it may make us look whether it is there by now.
+#: How often a caller that misses something in the value may make us fetch it again.
 MISSING_SECONDS: Final = 30.0
-#: How soon it is tried again where fetching failed.
+#: How soon a failed fetch is tried again.
 FAILED_SECONDS: Final = 5.0
-#: How long it is good enough when there is no newer one to be had.
+#: How long an old value is used while no newer one can be fetched.
 STALE_SECONDS: Final = 24 * 3600.0
 
 
 class CannotFetch(Exception):
-    """It was not there, or is not what it should be. The message quotes nothing of it."""
-
-
-def _is_enough(_: object) -> bool:
-    return True
+    """The value is not there, or is not valid. The message quotes nothing of it."""
 
 
 class RefreshingCache(Generic[_T]):
@@ -41,24 +37,18 @@ class RefreshingCache(Generic[_T]):
         self._fetched_at = self._tried_at = -math.inf
         self._failed = False
 
-    def get(self, is_enough: Callable[[_T], bool] = _is_enough) -> _T | None:
-        """None where there is none to be had."""
+    def get(self, is_enough: Callable[[_T], bool] = lambda _: True) -> _T | None:
+        """The value, fetched again where it is old or not enough; None where none can be fetched."""
         with self._lock:
             now = self._clock()
-            if self._is_due(now, is_enough):
-                self._refresh(now)
+            may_try = now - self._tried_at >= (FAILED_SECONDS if self._failed else MISSING_SECONDS)
+            is_old = self._value is None or now - self._fetched_at > FRESH_SECONDS
+            if may_try and (is_old or (self._value is not None and not is_enough(self._value))):
+                self._tried_at, self._failed = now, True
+                try:
+                    self._value = self._fetch()
+                except CannotFetch as failure:
+                    _log.warning("keys cannot be fetched: %s", failure)
+                else:
+                    self._fetched_at, self._failed = now, False
             return self._value if now - self._fetched_at <= STALE_SECONDS else None
-
-    def _is_due(self, now: float, is_enough: Callable[[_T], bool]) -> bool:
-        if now - self._tried_at < (FAILED_SECONDS if self._failed else MISSING_SECONDS):
-            return False
-        return self._value is None or now - self._fetched_at > FRESH_SECONDS or not is_enough(self._value)
-
-    def _refresh(self, now: float) -> None:
-        self._tried_at, self._failed = now, True
-        try:
-            self._value = self._fetch()
-        except CannotFetch as failure:
-            _log.warning("keys cannot be fetched: %s", failure)
-        else:
-            self._fetched_at, self._failed = now, False

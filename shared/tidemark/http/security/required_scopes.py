@@ -1,7 +1,6 @@
-"""What a request asks for: from method, path and headers to the rights that it takes.
+"""The rights that a request needs, by its method, path and headers.
 
-Whatever is not named here is not served where authorization is on: a new route has to say
-here what it takes.
+With authorization on, a path that is not named here is not served: each new route needs its line here.
 """
 
 from __future__ import annotations
@@ -12,17 +11,19 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from tidemark.http.metrics import METRICS_PATH
-from tidemark.http.requests import STREAM_ROOT, parse_fork, parse_place, request_path
+from tidemark.http.requests import parse_fork, parse_place, plain_name, request_path
 from tidemark.protocol.authorization import RequiredScope, Right, Target
 from tidemark.protocol.bucket import Place, Resource
-from tidemark.protocol.errors import BucketNotFound, Malformed, ProtocolError, RouteNotFound
+from tidemark.protocol.errors import BucketNotFound, Malformed, ProtocolError, RouteNotFound, SourceNotFound
 from tidemark.protocol.stream_key import parse_plain_path
 
-#: Says nothing about any stream.
+#: They say nothing about any stream.
 OPEN_PATHS: Final = frozenset({"/v1/health", "/v1/openapi.json"})
+#: No token is needed, though the origin secret is.
+_FOR_EVERYBODY: Final = OPEN_PATHS | {"/", "/favicon.ico"}
 #: As the service says them, word for word.
 _NO_BUCKET: Final = BucketNotFound().message
-_NO_SOURCE: Final = "The source stream does not exist; Stream-Forked-From must name one"
+_NO_SOURCE: Final = SourceNotFound().message
 
 _READ: Final = frozenset({Right.READ})
 _WRITE: Final = frozenset({Right.WRITE})
@@ -35,21 +36,32 @@ _STREAM: Final = {"GET": _READ, "HEAD": _READ, "POST": _WRITE, "PUT": _CREATE, "
 
 
 def is_open(scope: Mapping[str, Any]) -> bool:
-    """A path that cannot be read is not one of them; what is wrong with it is said behind the door."""
+    """Whether a request needs neither a token nor the origin secret."""
+    return _is_one_of(scope, OPEN_PATHS)
+
+
+def is_for_everybody(scope: Mapping[str, Any]) -> bool:
+    """Whether a request needs no token."""
+    return _is_one_of(scope, _FOR_EVERYBODY)
+
+
+def _is_one_of(scope: Mapping[str, Any], paths: frozenset[str]) -> bool:
+    """A path that is not UTF-8 is none of them: the error for it comes later."""
     try:
-        return request_path(scope)[0] in OPEN_PATHS
+        return request_path(scope)[0] in paths
     except Malformed:
         return False
 
 
 def required_scopes(request: Request) -> Iterator[RequiredScope]:
-    """All of them have to be met, in this order. Raises StreamNotFound where nothing can
-    be, Malformed for a name that cannot be."""
+    """All of them must be granted, in this order. Raises StreamNotFound and RouteNotFound for paths that hold
+    nothing, Malformed for an invalid name."""
     path, encoded = request_path(request.scope)
+    name = plain_name(path)
     if path == METRICS_PATH:
         yield RequiredScope(Target(None), _READ)
-    elif path.startswith(STREAM_ROOT):
-        key = parse_plain_path(path.removeprefix(STREAM_ROOT), encoded=encoded)
+    elif name is not None:
+        key = parse_plain_path(name, encoded=encoded)
         yield RequiredScope(Target(key.bucket, key.stream_id), _STREAM.get(request.method, _MANAGE))
     elif path in {"/", "/v1"} or path.startswith("/v1/"):
         raise RouteNotFound

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import jwt
@@ -59,7 +59,9 @@ class Tokens:
         """May fetch keys. Raises Unauthorized, KeysUnavailable."""
         if len(token) > MAX_TOKEN_BYTES:
             raise _invalid(f"Token is too long: at most {MAX_TOKEN_BYTES} bytes")
-        claims = self._verify(token, *_read_header(token))
+        algorithm, key_id = read_header(token)
+        candidates = [key for keys in self._keys for key in keys.find(algorithm, key_id)]
+        claims = self.verify(token, algorithm, candidates)
         access = parse_scopes(claims.get("scope"))
         until = min(float(claims["exp"]) + LEEWAY_SECONDS, self._clock() + _REMEMBERED_SECONDS)
         if len(self._remembered) >= _REMEMBERED:
@@ -67,21 +69,22 @@ class Tokens:
         self._remembered[token] = (access, until)
         return access
 
-    def _verify(self, token: str, algorithm: str, key_id: str | None) -> dict[str, Any]:
-        candidates = [key for keys in self._keys for key in keys.find(algorithm, key_id)]
-        if not candidates:
-            raise _invalid("Token is signed with an algorithm or a key that is not known here")
-        for key in candidates[:-1]:
+    def verify(self, token: str, algorithm: str, candidates: Sequence[Any]) -> dict[str, Any]:
+        """The token's claims, if one of the keys signed it. Raises Unauthorized."""
+        fault: Exception | None = None
+        for key in candidates:
             try:
                 return self._decode(token, key, algorithm)
-            except jwt.InvalidSignatureError:
-                continue
-            except _ODD as fault:
-                raise _refusal(fault) from None
-        try:
-            return self._decode(token, candidates[-1], algorithm)
-        except _ODD as fault:
-            raise _refusal(fault) from None
+            except jwt.InvalidSignatureError as other_key:
+                fault = other_key
+            except _ODD as odd:
+                fault = odd
+                break
+        if fault is None:
+            raise _invalid("Token is signed with an algorithm or a key that is not known here")
+        raise _invalid(
+            next((text for kind, text in _FAULTS if isinstance(fault, kind)), _UNREADABLE)
+        ) from None
 
     def _decode(self, token: str, key: Any, algorithm: str) -> dict[str, Any]:
         return jwt.decode(
@@ -102,7 +105,7 @@ class Tokens:
         )
 
 
-def _read_header(token: str) -> tuple[str, str | None]:
+def read_header(token: str) -> tuple[str, str | None]:
     try:
         header = jwt.get_unverified_header(token)
         algorithm, key_id = header["alg"], header.get("kid")
@@ -111,10 +114,6 @@ def _read_header(token: str) -> tuple[str, str | None]:
     if not isinstance(algorithm, str) or not isinstance(key_id, str | None):
         raise _invalid(_UNREADABLE)
     return algorithm, key_id
-
-
-def _refusal(fault: Exception) -> Unauthorized:
-    return _invalid(next((message for kind, message in _FAULTS if isinstance(fault, kind)), _UNREADABLE))
 
 
 def _invalid(message: str) -> Unauthorized:

@@ -1,0 +1,57 @@
+"""What a person or a monitor sees at the root, beside the streams."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.http.asgi import Door
+from tidemark import __version__
+
+DOCS = "https://github.com/durable-streams/durable-streams/blob/main/PROTOCOL.md"
+
+
+def test_a_browser_gets_a_page_that_says_what_this_is(door: Door) -> None:
+    answer = door.get("/", {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert answer.status == 200
+    assert answer["Content-Type"] == "text/html; charset=utf-8"
+    page = answer.body.decode()
+    assert "Tidemark" in page
+    assert "/v1/stream/" in page
+    assert DOCS in page
+    assert "/v1/openapi.json" in page
+    assert __version__ in page
+    assert answer["Vary"] == "Accept"
+
+
+@pytest.mark.parametrize("accept", [{}, {"Accept": "*/*"}, {"Accept": "application/json"}])
+def test_a_program_gets_the_same_as_json(door: Door, accept: dict[str, str]) -> None:
+    answer = door.get("/", accept)
+    assert answer.status == 200
+    assert answer["Content-Type"] == "application/json"
+    assert answer.json == {
+        "service": "Tidemark",
+        "version": __version__,
+        "what": "Durable Streams: append-only streams over HTTP",
+        "streams": "/v1/stream/{path}",
+        "openapi": "/v1/openapi.json",
+        "health": "/v1/health",
+        "docs": DOCS,
+    }
+
+
+def test_the_root_takes_no_other_method(door: Door) -> None:
+    refused = door.put("/")
+    assert refused.status == 405
+    assert refused["Allow"] == "GET, HEAD, OPTIONS"
+
+
+def test_a_head_of_the_root_has_no_body(door: Door) -> None:
+    assert door.head("/").status == 200
+
+
+def test_a_browsers_icon_is_no_error(door: Door) -> None:
+    assert door.get("/favicon.ico").status == 204
+
+
+def test_health_tells_the_version(door: Door) -> None:
+    assert door.get("/v1/health").json == {"status": "ok", "version": __version__}

@@ -1,0 +1,136 @@
+"""`If-Match` on POST (an extension): the append is accepted only behind the tail that the client knows."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.http.asgi import Door
+from tests.support import World
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.stream_key import StreamKey
+
+TEXT = {"Content-Type": "text/plain"}
+PRODUCER = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
+
+
+@pytest.fixture
+def stream(door: Door, path: str) -> str:
+    assert door.put(path, TEXT, b"a").status == 201
+    return path
+
+
+def test_the_tails_etag_is_the_same_wherever_it_is_told(door: Door, path: str) -> None:
+    created = door.put(path, TEXT, b"a")
+    assert created["ETag"] == door.head(path)["ETag"] is not None
+    appended = door.post(path, TEXT, b"b")
+    assert appended["ETag"] == door.head(path)["ETag"] != created["ETag"]
+    with_producer = door.post(path, TEXT | PRODUCER, b"c")
+    assert with_producer.status == 200
+    assert with_producer["ETag"] == door.head(path)["ETag"]
+    closed = door.post(path, {"Stream-Closed": "true"})
+    assert closed["ETag"] == door.head(path)["ETag"] != with_producer["ETag"], "closing changes the tail"
+
+
+def test_an_append_behind_the_known_tail_is_accepted(door: Door, stream: str) -> None:
+    etag = door.head(stream).headers["etag"]
+    appended = door.post(stream, TEXT | {"If-Match": etag}, b"b")
+    assert appended.status == 204
+    assert door.post(stream, TEXT | {"If-Match": f'"x", {appended["ETag"]}'}, b"c").status == 204
+    assert door.get(stream).body == b"abc"
+
+
+def test_another_tail_gets_412_with_the_tail_that_is(door: Door, stream: str) -> None:
+    etag = door.head(stream).headers["etag"]
+    assert door.post(stream, TEXT, b"b").status == 204
+    refused = door.post(stream, TEXT | {"If-Match": etag}, b"c")
+    assert refused.status == 412
+    assert refused["ETag"] == door.head(stream)["ETag"]
+    assert refused["Stream-Next-Offset"] == door.head(stream)["Stream-Next-Offset"]
+    assert "If-Match" in refused.json["error"]
+    assert door.get(stream).body == b"ab"
+    assert door.post(stream, TEXT | {"If-Match": refused.headers["etag"]}, b"c").status == 204
+
+
+def test_a_star_means_that_the_stream_exists(door: Door, stream: str) -> None:
+    assert door.post(stream, TEXT | {"If-Match": "*"}, b"b").status == 204
+    assert door.post(f"{stream}/none", TEXT | {"If-Match": "*"}, b"b").status == 404
+
+
+def test_a_weak_tag_matches_nothing(door: Door, stream: str) -> None:
+    """RFC 9110 §13.1.1 compares strongly."""
+    etag = door.head(stream).headers["etag"]
+    assert door.post(stream, TEXT | {"If-Match": f"W/{etag}"}, b"b").status == 412
+
+
+@pytest.mark.parametrize("value", ["", "abc", '"abc', "0000000000000001", '*, "a"', '"a" "b"'])
+def test_what_is_no_entity_tag_gets_400(door: Door, stream: str, value: str) -> None:
+    refused = door.post(stream, TEXT | {"If-Match": value}, b"b")
+    assert refused.status == 400
+    assert "If-Match" in refused.json["error"]
+
+
+def test_the_tag_of_an_earlier_stream_of_the_same_name_does_not_match(door: Door, stream: str) -> None:
+    etag = door.head(stream).headers["etag"]
+    assert door.delete(stream).status == 204
+    assert door.put(stream, TEXT, b"a").status == 201
+    assert door.post(stream, TEXT | {"If-Match": etag}, b"b").status == 412
+
+
+def test_a_duplicate_is_still_a_duplicate(door: Door, stream: str) -> None:
+    etag = door.head(stream).headers["etag"]
+    headers = TEXT | PRODUCER | {"If-Match": etag}
+    first = door.post(stream, headers, b"b")
+    assert first.status == 200
+    again = door.post(stream, headers, b"b")
+    assert (again.status, again["ETag"]) == (204, first["ETag"])
+    assert door.get(stream).body == b"ab"
+
+
+def test_a_close_may_have_a_condition(door: Door, stream: str) -> None:
+    etag = door.head(stream).headers["etag"]
+    assert door.post(stream, TEXT, b"b").status == 204
+    assert door.post(stream, {"Stream-Closed": "true", "If-Match": etag}).status == 412
+    now = door.head(stream).headers["etag"]
+    assert door.post(stream, {"Stream-Closed": "true", "If-Match": now}).status == 204
+    assert door.post(stream, {"Stream-Closed": "true", "If-Match": etag}).status == 204, (
+        "it is closed already"
+    )
+    refused = door.post(stream, TEXT | {"If-Match": now}, b"c")
+    assert (refused.status, refused["Stream-Closed"]) == (409, "true")
+
+
+def test_of_many_with_the_same_tag_one_is_accepted(door: Door, stream: str) -> None:
+    """Also where they share one write."""
+    etag = door.head(stream).headers["etag"]
+
+    async def scenario() -> list[int]:
+        asking = (door.ask("POST", stream, TEXT | {"If-Match": etag}, b"b") for _ in range(8))
+        return [answer.status for answer in await asyncio.gather(*asking)]
+
+    assert sorted(door.run(scenario())) == [204] + [412] * 7
+    assert door.get(stream).body == b"ab"
+
+
+def test_a_stale_memory_of_the_tail_decides_nothing(door: Door, world: World, stream: str) -> None:
+    """Another process has appended: what this one remembers is neither a reason to accept nor to refuse."""
+    key = StreamKey("v1", stream.removeprefix("/v1/stream/"))
+    text = parse_content_type("text/plain")
+    known = door.post(stream, TEXT, b"b").headers["etag"]
+    world.process().append(key, b"c", content_type=text)
+    assert door.post(stream, TEXT | {"If-Match": known}, b"d").status == 412
+    assert door.get(stream).body == b"abc"
+    latest = door.head(stream).headers["etag"]
+    world.process().append(key, b"d", content_type=text)
+    assert door.post(stream, TEXT | {"If-Match": latest}, b"e").status == 412
+    latest = door.head(stream).headers["etag"]
+    assert door.post(stream, TEXT | {"If-Match": latest}, b"e").status == 204
+    assert door.get(stream).body == b"abcde"
+
+
+def test_an_accepted_condition_costs_one_write_and_nothing_else(door: Door, stream: str) -> None:
+    etag = door.post(stream, TEXT, b"b").headers["etag"]
+    door.process.calls.taken()
+    assert door.post(stream, TEXT | {"If-Match": etag}, b"c").status == 204
+    assert door.process.calls.taken() == {"PutItem": 1}

@@ -1,0 +1,85 @@
+"""Requests that a newcomer sends to the wrong place: the error says where the right one is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.http.asgi import Door
+
+TEXT = {"Content-Type": "text/plain"}
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        (TEXT, b""),
+        ({"Content-Type": "application/octet-stream"}, b""),
+        ({"Stream-TTL": "60"}, b""),
+        ({"Stream-Closed": "true"}, b""),
+        ({"Stream-Expires-At": "2040-01-01T00:00:00Z"}, b""),
+        ({}, b"hello"),
+        ({"Content-Type": "application/json"}, b"{}"),
+    ],
+)
+def test_a_stream_created_where_buckets_are_gets_400(
+    door: Door, headers: dict[str, str], body: bytes
+) -> None:
+    """`create({url: "…/chat"})` once made a bucket, and the append that followed failed without a reason."""
+    refused = door.put("/forgotten", headers, body)
+    assert refused.status == 400
+    assert "PUT /v1/stream/forgotten" in refused.json["error"]
+    assert "PUT /forgotten/" in refused.json["error"]
+    assert door.get("/forgotten").status == 404, "no bucket was made"
+
+
+def test_a_bucket_is_created_without_a_body_or_with_the_type_of_json(door: Door, path: str) -> None:
+    number = path.rpartition("/")[2]
+    assert door.put(f"/plain-bucket-{number}").status == 201
+    assert door.put(f"/json-bucket-{number}", {"Content-Type": "application/json"}).status == 201
+
+
+@pytest.mark.parametrize("bucket", ["chat", "nothing-here"])
+def test_an_append_to_a_bucket_gets_405_that_says_where_streams_live(door: Door, bucket: str) -> None:
+    refused = door.post(f"/{bucket}", TEXT, b"x")
+    assert refused.status == 405
+    assert refused["Allow"] == "GET, HEAD, PUT, DELETE, OPTIONS"
+    assert f"a stream's path is /v1/stream/{bucket} or /{bucket}/" in refused.json["error"]
+
+
+def test_a_name_too_short_for_a_bucket_gets_400_that_says_where_streams_live(door: Door) -> None:
+    for refused in (door.put("/abc", TEXT), door.post("/abc", TEXT, b"x")):
+        assert refused.status == 400
+        assert "/v1/stream/" in refused.json["error"]
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
+def test_the_reserved_stream_id_gets_400_that_names_it(door: Door, method: str) -> None:
+    refused = door(method, "/agents/streams", TEXT, b"x")
+    assert refused.status == 400
+    assert "'streams' is reserved" in refused.json["error"]
+
+
+@pytest.mark.parametrize("value", [*FORM.values(), "multipart/form-data; boundary=a", "Multipart/Form-Data"])
+def test_a_form_is_no_stream(door: Door, path: str, value: str) -> None:
+    refused = door.put(path, {"Content-Type": value}, b"a=b")
+    assert refused.status == 400
+    assert "Content-Type: text/plain" in refused.json["error"]
+    assert door.head(path).status == 404
+
+
+def test_curl_without_a_type_is_told_which_header_to_add(door: Door, path: str) -> None:
+    """`curl -d` sends the type of a form."""
+    assert door.put(path, TEXT).status == 201
+    refused = door.post(path, FORM, b"hello")
+    assert refused.status == 409
+    assert "add the header Content-Type: text/plain" in refused.json["error"]
+    assert "curl" in refused.json["error"]
+
+
+def test_a_stream_seq_conflict_begins_with_the_words_that_clients_look_for(door: Door, path: str) -> None:
+    assert door.put(path, TEXT).status == 201
+    assert door.post(path, TEXT | {"Stream-Seq": "b"}, b"x").status == 204
+    refused = door.post(path, TEXT | {"Stream-Seq": "a"}, b"x")
+    assert refused.status == 409
+    assert refused.json["error"].startswith("Sequence conflict")

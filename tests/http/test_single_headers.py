@@ -1,0 +1,140 @@
+"""Headers that have one value: spaces around it do not count, and a repeat is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.http.asgi import Door
+
+TEXT = {"Content-Type": "text/plain"}
+
+
+@pytest.fixture
+def stream(door: Door, path: str) -> str:
+    assert door.put(path, TEXT).status == 201
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Stream-Seq", "a"),
+        ("Stream-Closed", "true"),
+        ("Stream-Closed", "false"),
+        ("Content-Type", "text/plain"),
+        ("Content-Encoding", "identity"),
+    ],
+)
+def test_an_append_with_a_header_sent_twice_gets_400(door: Door, stream: str, name: str, value: str) -> None:
+    headers = [*(TEXT | {name: value}).items(), (name, value)]
+    refused = door.post(stream, headers, b"x")
+    assert refused.status == 400
+    assert refused.json["error"] == f"{name} must be sent once; it was sent 2 times"
+    assert door.get(stream).body == b"", "nothing is appended"
+
+
+@pytest.mark.parametrize("name", ["Producer-Id", "Producer-Epoch", "Producer-Seq"])
+def test_a_producer_header_sent_twice_gets_400(door: Door, stream: str, name: str) -> None:
+    producer = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
+    refused = door.post(stream, [*(TEXT | producer).items(), (name, producer[name])], b"x")
+    assert refused.status == 400
+    assert name in refused.json["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Stream-TTL", "60"),
+        ("Stream-Expires-At", "2040-01-01T00:00:00Z"),
+        ("Stream-Closed", "true"),
+        ("Stream-Forked-From", "/v1/stream/a"),
+        ("Stream-Fork-Offset", "0" * 16),
+    ],
+)
+def test_a_creation_with_a_header_sent_twice_gets_400(door: Door, path: str, name: str, value: str) -> None:
+    refused = door.put(path, [*TEXT.items(), (name, value), (name, value)])
+    assert refused.status == 400
+    assert refused.json["error"] == f"{name} must be sent once; it was sent 2 times"
+    assert door.head(path).status == 404
+
+
+def test_what_a_gateway_joined_is_a_repeat_too(door: Door, stream: str) -> None:
+    """API Gateway joins repeated headers with a comma before a function sees them."""
+    producer = {"Producer-Id": "p,p", "Producer-Epoch": "0", "Producer-Seq": "0"}
+    for headers in (producer, {"Stream-Seq": "a,b"}, {"Stream-Seq": "a, b"}):
+        refused = door.post(stream, TEXT | headers, b"x")
+        assert refused.status == 400
+        assert "must not contain a comma: gateways join repeated headers with one" in refused.json["error"]
+    for headers in (
+        {"Stream-Closed": "true,true"},
+        {"Stream-Closed": "false, TRUE"},
+        {"Content-Type": "text/plain; charset=utf-8,text/plain"},
+    ):
+        refused = door.post(stream, TEXT | headers, b"x")
+        assert refused.status == 400
+        assert "must be sent once" in refused.json["error"]
+    assert door.head(stream)["Stream-Closed"] is None
+
+
+def test_a_comma_in_quotes_is_a_part_of_the_content_type(door: Door, path: str) -> None:
+    value = 'multipart/mixed; boundary="a,b"'
+    assert door.put(path, {"Content-Type": value}).status == 201
+    assert door.head(path)["Content-Type"] == value
+
+
+@pytest.mark.parametrize("value", ["false", "1", "yes", "", "tru e", "no, never", "truely,no"])
+def test_any_other_value_of_stream_closed_counts_as_absent(door: Door, stream: str, value: str) -> None:
+    """§4.1."""
+    assert door.post(stream, TEXT | {"Stream-Closed": value}, b"x").status == 204
+    assert door.head(stream)["Stream-Closed"] is None
+
+
+@pytest.mark.parametrize("value", [" true", "true\t", " \t True \t"])
+def test_spaces_around_a_value_do_not_count(door: Door, path: str, value: str) -> None:
+    """RFC 9110 §5.5."""
+    created = door.put(path, {"Content-Type": " text/plain ", "Stream-TTL": " 60 ", "Stream-Closed": value})
+    assert created.status == 201
+    assert created["Stream-Closed"] == "true"
+    assert created["Content-Type"] == "text/plain"
+    assert door.head(path)["Stream-TTL"] == "60"
+
+
+def test_spaces_around_a_producer_id_do_not_make_another_producer(door: Door, stream: str) -> None:
+    producer = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
+    assert door.post(stream, TEXT | producer, b"x").status == 200
+    repeated = {"Producer-Id": " p\t", "Producer-Epoch": " 0", "Producer-Seq": "0 "}
+    assert door.post(stream, TEXT | repeated, b"x").status == 204
+    assert door.get(stream).body == b"x"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "gzip, br", "identity, gzip", "x"])
+def test_an_encoded_body_gets_415(door: Door, path: str, stream: str, encoding: str) -> None:
+    """It would be served without its label, and no reader could tell."""
+    headers = TEXT | {"Content-Encoding": encoding}
+    for refused in (door.post(stream, headers, b"\x1f\x8b"), door.put(f"{path}/new", headers, b"\x1f\x8b")):
+        assert refused.status == 415
+        assert refused["Accept-Encoding"] == "identity"
+        assert "Content-Encoding" in refused.json["error"]
+    assert door.get(stream).body == b""
+    assert door.head(f"{path}/new").status == 404
+
+
+@pytest.mark.parametrize("encoding", ["identity", " Identity ", ""])
+def test_identity_is_no_encoding(door: Door, stream: str, encoding: str) -> None:
+    assert door.post(stream, TEXT | {"Content-Encoding": encoding}, b"x").status == 204
+
+
+def test_an_encoded_snapshot_gets_415(door: Door, path: str) -> None:
+    bucket = f"/bucket-{path.rpartition('/')[2]}"
+    assert door.put(bucket).status == 201
+    assert door.put(f"{bucket}/a", TEXT, b"abc").status == 201
+    target = f"{bucket}/a/snapshot/0000000000000003"
+    assert door.put(target, TEXT | {"Content-Encoding": "gzip"}, b"\x1f\x8b").status == 415
+    assert door.put(target, TEXT, b"abc").status == 204
+
+
+def test_a_host_that_a_client_claims_is_not_believed(door: Door, path: str) -> None:
+    """Only CloudFront, which sends the origin secret, may say by which host the client came."""
+    created = door.put(path, TEXT | {"X-Tidemark-Host": "evil.example"})
+    assert created.status == 201
+    assert "evil" not in created.headers["location"]
