@@ -28,7 +28,7 @@ class Rules:
     recovery: tuple[str, ...] = ("register", "read", "receive")
     #: Reads that may return what was there a while ago: `first`, `again`, `waiters`.
     stale: frozenset[str] = frozenset()
-    #: A ring names the append it is for. A reader that has read so many ignores it if it is an
+    #: A message names the append it is for. A reader that has read so many ignores it if it is an
     #: older one: older than how many?
     ignores_below: int = 0
     #: The queue may be removed under the reader at any moment, once.
@@ -41,10 +41,10 @@ RIGHT_SWEPT = Rules(swept=True)
 WRONG = {
     "reads before it registers": Rules(reader=("read", "register", "receive")),
     "first read eventually consistent": Rules(stale=frozenset({"first"})),
-    "read after the ring eventually consistent": Rules(stale=frozenset({"again"})),
+    "read after the message eventually consistent": Rules(stale=frozenset({"again"})),
     "trigger's query eventually consistent": Rules(stale=frozenset({"waiters"})),
     "waits before it has read": Rules(reader=("register", "receive")),
-    "takes the next append's ring for an old one": Rules(ignores_below=1),
+    "takes the next append's message for an old one": Rules(ignores_below=1),
     "does not read after its queue was replaced": Rules(swept=True, recovery=("register", "receive")),
     "reads before it registers with the new queue": Rules(
         swept=True, recovery=("read", "register", "receive")
@@ -102,7 +102,7 @@ def _trigger_steps(rules: Rules, state: State, index: int, found: int | None) ->
     else:
         # To a queue that is not there any more, or to none, nothing arrives.
         arrives = found == state.queue and found != 0
-        rings = tuple(sorted((*state.rings, append))) if arrives else state.rings
+        rings = tuple(sorted((*state.wakes, append))) if arrives else state.wakes
         yield f"send for {append}", replace(_delivered(state, index, -1), rings=rings)
 
 
@@ -124,12 +124,12 @@ def _reader_steps(rules: Rules, state: State) -> Iterator[tuple[str, State]]:
         if rules.recovery:
             yield "find the queue gone", replace(state, plan=rules.recovery)
     else:
-        for ring in set(state.rings):
+        for ring in set(state.wakes):
             yield f"receive {ring}", _received(rules, state, ring)
 
 
 def _received(rules: Rules, state: State, ring: int) -> State:
-    rings = list(state.rings)
+    rings = list(state.wakes)
     rings.remove(ring)
     ignored = ring < state.seen + rules.ignores_below
     return replace(state, rings=tuple(rings), plan=("receive",) if ignored else ("read", "receive"))

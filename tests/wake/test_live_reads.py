@@ -81,8 +81,8 @@ class SilentQueues(CountedQueues):
         return []
 
 
-def test_every_wait_ends_with_a_look(world: World) -> None:
-    """A ring that was lost costs a long-poll its time, not its data."""
+def test_every_long_poll_reads_the_log_before_it_ends(world: World) -> None:
+    """A wake message that was lost costs a long-poll its time, not its data."""
     waits = Settings(long_poll_seconds=3)
     scene = Scene(world, many_at_once, 20, make_queues=SilentQueues, settings=waits)
     settled(scene.wake)
@@ -101,7 +101,7 @@ def test_every_wait_ends_with_a_look(world: World) -> None:
 def test_a_reader_does_not_depend_on_the_thread_that_listens(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that nothing has rung for longer than a receive lasts looks for itself."""
+    """A reader that nothing has woken for longer than a receive lasts polls the log."""
     monkeypatch.setattr(wake, "_OVERDUE_SECONDS", 0.1)
     scene = Scene(world, many_at_once, receive_seconds=1, make_queues=SilentQueues)
     settled(scene.wake)
@@ -117,10 +117,8 @@ def test_a_reader_does_not_depend_on_the_thread_that_listens(
     scene.wake.close()
 
 
-def test_a_reader_looks_for_itself_while_its_queue_is_new(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SQS may not know a new queue everywhere, so that a ring would get lost: no ring arrives here."""
+def test_a_reader_polls_the_log_while_its_queue_is_new(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQS may not know a new queue everywhere, so that a message would get lost: none arrives here."""
     monkeypatch.setattr(receiver, "SETTLING_SECONDS", 10 * PATIENCE_SECONDS)
     monkeypatch.setattr(wake, "_OVERDUE_SECONDS", 10 * PATIENCE_SECONDS)
     scene = Scene(world, many_at_once, receive_seconds=20, make_queues=SilentQueues)
@@ -150,7 +148,7 @@ def test_a_stream_that_ends_under_its_readers(world: World, ending: str, kind: s
     def end() -> None:
         if ending == "expired":
             world.clock.advance(60_000)
-            scene.wake.hub.ring_all()  # The clock was moved by hand: nobody notices by himself.
+            scene.wake.hub.wake_all()  # The clock was moved by hand: nobody notices by himself.
             return
         delete(scene.writer.stores, scene.key)
         if ending.endswith("again"):
@@ -203,7 +201,7 @@ def test_a_snapshot_that_overtakes_a_reader(world: World, kind: str) -> None:
 
 
 def test_a_stream_that_expires_is_noticed_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expiry rings nothing, so the reader's own wait ends when the stream does; here by the real clock. No
+    """Expiry wakes nobody, so the reader's own wait ends when the stream does; here by the real clock. No
     receive ends, and neither a look nor the long-poll's end is due, so nothing else can end it."""
     monkeypatch.setattr(wake, "_OVERDUE_SECONDS", 10 * PATIENCE_SECONDS)
     patient = Settings(long_poll_seconds=10 * PATIENCE_SECONDS)
@@ -236,7 +234,7 @@ def test_a_reader_does_not_end_a_stream_that_others_renew(world: World) -> None:
                 world.clock.advance(20_000)
                 async with request(scene.app, scene.target.partition("&")[0]) as other:
                     assert (await whole(other)).status == 200
-                scene.wake.hub.ring_all()
+                scene.wake.hub.wake_all()
                 await eventually(lambda: scene.wake.hub._waiting)
             await scene.append(b"still here")
             await asyncio.to_thread(scene.notify, 0)

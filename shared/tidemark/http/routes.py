@@ -63,7 +63,7 @@ async def delete_stream(request: Request) -> Response:
     """§5.4."""
     backend, key = backend_of(request), parse_stream(request)
     await backend.run(lambda: delete(backend.stores, key))
-    backend.hub.ring(key)
+    backend.hub.wake(key)
     return responses.deleted()
 
 
