@@ -195,7 +195,7 @@ def test_the_janitor_fails_loudly_and_finishes_later(scene: Scene) -> None:
 
 
 def test_the_trigger_is_behind(scene: Scene) -> None:
-    """Nobody is woken by a message: a receive that ends empty is enough, and what arrives too late wakes nobody."""
+    """No message wakes the reader: an empty receive is enough, and a late message wakes nobody."""
     path = scene.stream()
     waiting = scene.wait(path, 0)
     until(lambda: "ReceiveMessage" in scene.receiving.asked)

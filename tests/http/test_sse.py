@@ -384,7 +384,7 @@ def test_what_comes_while_it_waits_counts_as_a_wake(server: Door, path: str, clo
 def test_a_late_wake_counts_in_full(
     server: Door, path: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Heartbeats in between do not make it short: a wake message that was lost is what the number should show."""
+    """Heartbeats in between do not make it short: the number should show a lost wake message."""
     monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.01)
     server.put(path, TEXT)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -232,13 +233,17 @@ def test_a_message_may_have_500_levels_alone_or_in_a_batch(nested: Callable[[int
     deepest, too_deep = nested(MAX_DEPTH), nested(MAX_DEPTH + 2)
     assert MAX_DEPTH == 500
     for body in (b"[" + deepest + b"]", b"[0," + deepest + b",{}]"):
-        assert deepest in at_a_depth_of_the_stack(700, lambda body=body: split(parse_messages(JSON, body)))
+        assert deepest in at_a_depth_of_the_stack(700, partial(split_body, body))
     with pytest.raises(Malformed, match="500 levels"):
         parse_messages(JSON, b"[" + too_deep + b"]")
     if not deepest.startswith(b"["):
         assert split(parse_messages(JSON, deepest)) == [deepest]
         with pytest.raises(Malformed, match="500 levels"):
             parse_messages(JSON, too_deep)
+
+
+def split_body(body: bytes) -> list[bytes]:
+    return split(parse_messages(JSON, body))
 
 
 def at_a_depth_of_the_stack(depth: int, call: Callable[[], Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from tidemark.http import live
 from tidemark.http.backend import many_at_once
 from tidemark.protocol.expiry import Expiry
 from tidemark.service.delete import delete
+from tidemark.service.load import load_known
 from tidemark.service.stores import wall_clock_ms
 from tidemark.settings import Settings
 from tidemark.wake import receiver, wake
@@ -200,9 +202,11 @@ def test_a_snapshot_that_overtakes_a_reader(world: World, kind: str) -> None:
     scene.wake.close()
 
 
-def test_a_stream_that_expires_is_noticed_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_reader_notices_the_fixed_end_of_its_stream(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Expiry wakes nobody, so the reader's own wait ends when the stream does; here by the real clock. No
-    receive ends, and neither a look nor the long-poll's end is due, so nothing else can end it."""
+    receive ends, and neither a poll nor the long-poll's end is due, so nothing else can end it."""
     monkeypatch.setattr(wake, "_OVERDUE_SECONDS", 10 * PATIENCE_SECONDS)
     patient = Settings(long_poll_seconds=10 * PATIENCE_SECONDS)
     scene = Scene(world, many_at_once, 20, make_queues=SilentQueues, settings=patient, clock=wall_clock_ms)
@@ -210,13 +214,64 @@ def test_a_stream_that_expires_is_noticed_in_time(world: World, monkeypatch: pyt
 
     async def scenario() -> None:
         scene.key = a_key("expires")
-        scene.writer.create(scene.key, content_type=TEXT, expiry=Expiry(ttl_seconds=2))
+        ends_ms = wall_clock_ms() + 2000
+        scene.writer.create(scene.key, content_type=TEXT, expiry=Expiry(None, "in two seconds", ends_ms))
         async with request(scene.app, scene.target + "long-poll") as exchange:
             answer = await whole(exchange)
         assert answer.status == 404
 
     asyncio.run(scenario())
     scene.queues.released.set()  # type: ignore[attr-defined]
+    scene.wake.close()
+
+
+@pytest.mark.parametrize("kind", ["sse", "long-poll"])
+def test_a_stream_does_not_expire_while_a_reader_waits(world: World, kind: str) -> None:
+    """§5.1: "A stream with active live readers will not expire". Here by the real clock: two windows pass."""
+    settings = Settings(long_poll_seconds=5, sse_seconds=5)
+    scene = Scene(world, many_at_once, 20, make_queues=SilentQueues, settings=settings, clock=wall_clock_ms)
+    settled(scene.wake)
+
+    async def scenario() -> None:
+        scene.key = a_key("kept")
+        scene.writer.create(scene.key, content_type=TEXT, expiry=Expiry(ttl_seconds=2))
+        async with request(scene.app, scene.target + kind) as exchange:
+            answer = await whole(exchange)
+        assert answer.status == (200 if kind == "sse" else 204)
+        assert (await asyncio.to_thread(load_known, scene.writer.stores, scene.key)).tail.offset == 0
+
+    asyncio.run(scenario())
+    scene.queues.released.set()  # type: ignore[attr-defined]
+    scene.wake.close()
+
+
+def test_a_hundred_waiting_readers_renew_a_stream_once_in_a_window(world: World) -> None:
+    """Not once for each reader, nor for each of the polls in between; and appends renew it for nothing."""
+    scene = Scene(world, many_at_once, key=a_key("kept"))
+    settled(scene.wake)
+
+    async def scenario() -> None:
+        scene.key = a_key("kept")
+        known = scene.writer.create(scene.key, content_type=TEXT, expiry=Expiry(ttl_seconds=100)).known
+        scene.record = known.record
+        async with AsyncExitStack() as exchanges:
+            for kind in ("sse", "long-poll") * 50:
+                await exchanges.enter_async_context(request(scene.app, scene.target + kind))
+            await eventually(lambda: len(scene.wake.hub._waiting) == 100)
+            scene.reader.calls.taken()
+            for _ in range(6):
+                world.clock.advance(51_000)  # Every second time the window is nearly over.
+                scene.wake.hub.wake_all()
+                await eventually(lambda: len(scene.wake.hub._waiting) == 100)
+            assert scene.reader.calls.taken()["UpdateItem"] == 3
+            for end in (6, 12, 18, 24):
+                world.clock.advance(90_000)
+                await scene.append(b"batch ")
+                await asyncio.to_thread(scene.notify, end - 6)
+                await eventually(lambda: len(scene.wake.hub._waiting) >= 50)
+            assert scene.reader.calls.taken().get("UpdateItem", 0) == 0
+
+    asyncio.run(scenario())
     scene.wake.close()
 
 

@@ -1,4 +1,4 @@
-"""The notifier, through the function's own handler: which queues it sends to, what that takes, what it reports."""
+"""The notifier, through the function's own handler: which queues get messages, calls made, failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The receiver: one thread that listens while somebody waits, and wakes too many readers rather than too few."""
+"""The receiver: one thread listens while a request waits, and rather wakes too many readers than too few."""
 
 from __future__ import annotations
 

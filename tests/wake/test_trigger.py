@@ -219,8 +219,8 @@ def test_records_out_of_order_and_twice(world: World, run: Run) -> None:
 
 
 def test_news_that_were_read_already_cost_nothing(world: World, run: Run) -> None:
-    """The process's own append has woken its reader. When the trigger's message for it arrives, the reader has
-    read further: it does not look again."""
+    """The process's own append has woken its reader. When the trigger's message for it arrives, the
+    reader has read further: it does not poll again."""
 
     async def scenario(scene: Scene) -> None:
         async with scene.reading("sse") as exchange:

@@ -18,8 +18,8 @@ from tidemark.log.records import StreamRecord
 from tidemark.observability.metrics import PROCESS, WAKE_SECONDS
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.cursor import decide_cursor
-from tidemark.protocol.errors import ProtocolError, StreamNotFound
-from tidemark.protocol.expiry import deadline_ms, is_expired
+from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.expiry import renew_waiting_at_ms
 from tidemark.protocol.sse import (
     HEARTBEAT,
     render_control_event,
@@ -28,8 +28,7 @@ from tidemark.protocol.sse import (
     text_end,
 )
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import load_known
-from tidemark.service.read import SMALL_PAGE_BYTES, Reading, read, read_on
+from tidemark.service.read import SMALL_PAGE_BYTES, Reading, read, read_on, renew_while_waiting
 from tidemark.service.stores import Stores
 from tidemark.wake.hub import Listener
 from tidemark.wake.wake import Wake
@@ -127,6 +126,12 @@ class Follower:
 
     async def _poll(self) -> Reading:
         backend, seen = self._backend, self._reading
+        due_ms = renew_waiting_at_ms(seen.record.expiry, seen.record.used_ms)
+        if due_ms is not None and backend.stores.clock_ms() >= due_ms:
+            # One renewal for all readers, whatever they read next.
+            renew = partial(renew_while_waiting, backend.poll_stores, seen.record)
+            renewed = await backend.poll(("renew", seen.record.incarnation), renew)
+            seen = replace(seen, record=renewed)
         name = (seen.record.incarnation, seen.page.start, self._at_tail, self._small)
         wake = backend.wake if self._at_tail else None
         call = partial(poll, backend.poll_stores, wake, seen, small=self._small)
@@ -142,28 +147,26 @@ class Follower:
 
 
 def _without_bytes(reading: Reading) -> Reading:
-    """The place behind a page, without its bytes: a reader may wait there for long."""
-    return Reading(reading.record, Page(reading.page.end, (), up_to_date=True))
+    """The place behind a page, without its bytes: a reader may wait there for long. The page's batches
+    have renewed a sliding expiry."""
+    record, page = reading.record, reading.page
+    if record.expiry.ttl_seconds is not None and page.last is not None:
+        record = replace(record, touched_ms=max(record.touched_ms, page.last.time_ms))
+    return Reading(record, Page(page.end, (), up_to_date=True))
 
 
 def poll(stores: Stores, wake: Wake | None, seen: Reading, *, small: bool = False) -> tuple[Reading, float]:
     """What has come since `seen`, and the seconds after which to poll again at the latest.
 
     First makes sure that what comes later wakes this process, unless the reader is still behind
-    (`wake` is None). The end of an expired stream wakes nobody and shows in its item alone.
-    Raises StreamNotFound.
+    (`wake` is None). The end of a window wakes nobody, so the seconds returned do not pass it.
+    Raises StreamNotFound or StreamGone.
     """
     poll_seconds = wake.ensure_subscribed(seen.record.incarnation) if wake else 0.0
-    record = seen.record
-    if is_expired(record.expiry, record.used_ms, stores.clock_ms()):
-        known = load_known(stores, record.key)
-        if known.record.incarnation != record.incarnation:
-            raise StreamNotFound
-        seen = replace(seen, record=replace(record, touched_ms=known.touched_ms))
     reading = read_on(stores, seen, small=small)
-    deadline = deadline_ms(reading.record.expiry, reading.record.used_ms)
-    if deadline is not None:
-        poll_seconds = min(poll_seconds, max(0, deadline - stores.clock_ms()) / 1000)
+    due_ms = renew_waiting_at_ms(reading.record.expiry, reading.record.used_ms)
+    if due_ms is not None:
+        poll_seconds = min(poll_seconds, max(0, due_ms - stores.clock_ms()) / 1000)
     return reading, poll_seconds
 
 

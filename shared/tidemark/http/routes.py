@@ -81,7 +81,8 @@ async def read_stream(request: Request) -> Response:
         return await _long_poll(request, backend, key, asked)
     if asked.live is Live.SSE:
         return await _server_sent_events(request, backend, key, asked)
-    return responses.caught_up(asked, await backend.run(lambda: read(backend.stores, key, asked.read_from)))
+    reading = await backend.run(lambda: read(backend.stores, key, asked.read_from))
+    return responses.caught_up(asked, reading, backend.stores.clock_ms())
 
 
 async def _long_poll(request: Request, backend: Backend, key: StreamKey, asked: ReadRequest) -> Response:

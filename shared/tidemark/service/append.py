@@ -18,6 +18,7 @@ from tidemark.protocol.messages import NOTHING, parse_messages
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import head_from, load_known, reload_tail
+from tidemark.service.read import renew
 from tidemark.service.stores import Stores
 
 #: Bytes up to this size travel in the table's item, larger ones go to S3 first.
@@ -113,6 +114,9 @@ class _Attempt:
             plan = self._plan(known, appends)
             if not plan.writes:
                 if fresh:
+                    # A repeated append that succeeds is a write, which renews a sliding expiry (§5.1).
+                    if any(isinstance(answer, Outcome) for answer in plan.answers):
+                        renew(self._stores, known.record, known.touched_ms, self._stores.clock_ms())
                     return plan.answers
                 latest, fresh = load_known(self._stores, self._key), True
             else:
