@@ -28,7 +28,7 @@ CLOSE = {"Stream-Closed": "true"}
 SSE = "&live=sse"
 Make = Callable[..., str]
 
-pytestmark = pytest.mark.usefixtures("only_bells")
+pytestmark = pytest.mark.usefixtures("no_polling")
 
 
 def interval(clock: Clock) -> int:

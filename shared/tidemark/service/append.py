@@ -14,10 +14,11 @@ from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Append, Outcome, Plan, plan_appends, unknown_producers
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
-from tidemark.protocol.messages import NOTHING, parse_messages
+from tidemark.protocol.messages import NOTHING
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import head_from, load_known, reload_tail
+from tidemark.service.parse import parse_body
 from tidemark.service.read import renew
 from tidemark.service.stores import Stores
 
@@ -77,7 +78,7 @@ def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | N
     known = stores.tails.get(key, now_ms)
     if known is None or known.is_expired(now_ms):
         known = load_known(stores, key)
-    asked = _interpret_one(known.record.content_type, request)
+    asked = _interpret_one(stores, known.record.content_type, request)
     data = asked.messages.data
     if asked.fault is not None or len(data) <= INLINE_BYTES:
         return None
@@ -142,7 +143,7 @@ class _Attempt:
         spilled = self._spilled
         if spilled is not None and spilled.asked is not None and spilled.incarnation == record.incarnation:
             return [spilled.asked]
-        return [_interpret_one(record.content_type, request) for request in self._requests]
+        return [_interpret_one(self._stores, record.content_type, request) for request in self._requests]
 
     def _plan(self, known: StreamHead, appends: Sequence[Append]) -> Plan:
         """Producers' own items are read after the tail is known, never before: a producer
@@ -198,13 +199,13 @@ class _Attempt:
         return reload_tail(self._stores, known.record), True
 
 
-def _interpret_one(content_type: ContentType, request: AppendRequest) -> Append:
+def _interpret_one(stores: Stores, content_type: ContentType, request: AppendRequest) -> Append:
     """Read the body as the stream's content type says; what is wrong with it is kept for
     the decision, which looks at the closed state first (§5.2, error precedence)."""
     messages, fault = NOTHING, None
     try:
         if request.body or not request.close:
-            messages = parse_messages(content_type, _check_body(content_type, request))
+            messages = parse_body(stores, content_type, _check_body(content_type, request))
             if not messages.data:
                 raise Malformed("Empty JSON array: there is nothing to append")
     except ProtocolError as refusal:

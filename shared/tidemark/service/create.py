@@ -27,13 +27,13 @@ from tidemark.protocol.create import Configuration, check_same_configuration
 from tidemark.protocol.errors import Busy, Conflict
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.fork import ForkPoint, check_same_fork
-from tidemark.protocol.messages import parse_messages
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import end
 from tidemark.service.fork import Origin, fork_origin
 from tidemark.service.load import head_from
+from tidemark.service.parse import parse_body
 from tidemark.service.release import release, release_writes
 from tidemark.service.stores import Stores
 
@@ -125,7 +125,7 @@ class _Creation:
     def _with_content(self, record: StreamRecord, request: CreateRequest, now_ms: int) -> Creation:
         """An open stream without content of its own has an empty log. A large body is in S3 before the
         stream is there, which may never be: the janitor's entry for it comes first."""
-        messages = parse_messages(record.content_type, request.body)
+        messages = parse_body(self._stores, record.content_type, request.body)
         if not messages.data and not request.closed:
             return Creation(record)
         data, blob, orphan = messages.data, None, None
