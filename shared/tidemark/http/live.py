@@ -297,10 +297,10 @@ async def event_stream(
             for event in pending:
                 for piece in event:
                     yield piece
+                    # A client that takes all at once must not keep the others from being served.
+                    await asyncio.sleep(0)
                 if time.monotonic() >= deadline:
                     return
-                # A client that takes all at once must not keep the others from being served.
-                await asyncio.sleep(0)
             if is_closed:
                 return
             try:
