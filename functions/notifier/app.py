@@ -1,4 +1,4 @@
-"""The `notifier` function: rings those who wait for what the table's stream says was written."""
+"""The `notifier` function: wakes the processes that wait for what the table's stream says was written."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.observability.tracing import traced
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
-from tidemark.wake.notifier import Notifier, ring_of
-from tidemark.wake.ring import Ring
+from tidemark.wake.message import WakeMessage
+from tidemark.wake.notifier import Notifier, message_from_record
 
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)
@@ -24,24 +24,24 @@ _processor = BatchProcessor(event_type=EventType.DynamoDBStreams)
 
 
 def _run(event: dict[str, Any], context: Any) -> Any:
-    """All records at once, then record by record what became of it: those of a log whose
-    readers could not be rung, and those that cannot be read, are delivered again."""
-    failures = _notifier.notify(_rings(event["Records"]))
+    """Handle all records at once, then report each record that failed: those of a log whose readers
+    could not be woken, and those that cannot be decoded, are delivered again."""
+    failures = _notifier.notify(_messages(event["Records"]))
 
     def check(record: DynamoDBRecord) -> None:
-        ring = ring_of(record.raw_event)
-        if ring is not None and ring.log_pk in failures:
-            raise failures[ring.log_pk]
+        message = message_from_record(record.raw_event)
+        if message is not None and message.log_pk in failures:
+            raise failures[message.log_pk]
 
     return process_partial_response(event=event, record_handler=check, processor=_processor, context=context)
 
 
-def _rings(records: Sequence[Mapping[str, Any]]) -> Iterator[Ring]:
+def _messages(records: Sequence[Mapping[str, Any]]) -> Iterator[WakeMessage]:
     for record in records:
         with suppress(KeyError, ValueError, TypeError):
-            ring = ring_of(record)
-            if ring is not None:
-                yield ring
+            message = message_from_record(record)
+            if message is not None:
+                yield message
 
 
 handler = traced("notifier", _settings, _run)

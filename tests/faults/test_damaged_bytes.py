@@ -317,7 +317,7 @@ def cut_one(number: int, position: int) -> Callable[[Reply], Sent]:
 def test_a_reply_of_sqs_that_is_cut_is_none(
     services: object, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    """A ring that was received by nobody must not look like no ring."""
+    """A wake message that nobody received must not look like none."""
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
     with Proxy(os.environ["AWS_ENDPOINT_URL_SQS"]) as proxy:
         monkeypatch.setitem(os.environ, "AWS_ENDPOINT_URL_SQS", proxy.endpoint)

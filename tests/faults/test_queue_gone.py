@@ -54,7 +54,7 @@ class Scene:
     world: World
     writer: Functions
     reader: Functions
-    #: What makes, rings and removes queues, and what receives.
+    #: What makes, sends to and removes queues, and what receives.
     sqs: Breakable
     receiving: Breakable
     pool: ThreadPoolExecutor
@@ -149,7 +149,7 @@ def test_readers_go_on_when_their_queue_is_removed(scene: Scene) -> None:
 
 
 def test_readers_are_woken_again_once_sqs_is_back(scene: Scene) -> None:
-    """Who has waited without a queue gets one, and is rung by it."""
+    """Who has waited without a queue gets one, and is woken through it."""
     path = scene.stream()
     with scene.sqs.failing(FAULTS["no connection"]):
         waiting = scene.wait(path, 0)
@@ -195,7 +195,7 @@ def test_the_janitor_fails_loudly_and_finishes_later(scene: Scene) -> None:
 
 
 def test_readers_go_on_when_the_trigger_is_late(scene: Scene) -> None:
-    """Nobody is rung: a receive that ends empty is enough, and what rings too late rings nobody."""
+    """No message wakes the reader: an empty receive is enough, and a late message wakes nobody."""
     path = scene.stream()
     waiting = scene.wait(path, 0)
     until(lambda: "ReceiveMessage" in scene.receiving.asked)
@@ -220,7 +220,7 @@ def test_event_streams_go_on_without_sqs(scene: Scene, world: World) -> None:
 
 
 def test_an_sqs_that_does_not_answer_keeps_nobody_for_long(services: LocalServices) -> None:
-    """Making a queue is part of a reader's request, and ringing one of a notifier's thirty seconds.
+    """Making a queue is part of a reader's request, and sending to one of a notifier's thirty seconds.
     Who receives waits for as long as a receive lasts, and a little longer."""
     prompt, patient = sqs_client().meta.config, receiving_client().meta.config
     assert prompt.retries["total_max_attempts"] * prompt.read_timeout + 1 < 10

@@ -47,9 +47,9 @@ def server(world: World) -> Iterator[Door]:
 
 
 @pytest.fixture
-def only_bells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that waits does not look again by itself: what wakes it is an append in its own process."""
-    monkeypatch.setattr(Wake, "expect", lambda *_: math.inf)
+def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that waits does not poll the log by itself: only an append in its own process wakes it."""
+    monkeypatch.setattr(Wake, "ensure_subscribed", lambda *_: math.inf)
 
 
 @pytest.fixture

@@ -149,6 +149,54 @@ def test_the_longest_ttl(door: Door, make_stream: Make, clock: Clock) -> None:
     assert door.head(path)["stream-ttl"] == str(2**53 - 1)
 
 
+@pytest.mark.parametrize("live", ["", "&live=long-poll"])
+def test_no_cache_may_serve_a_stream_beyond_its_window(door: Door, make_stream: Make, live: str) -> None:
+    url = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS)) + "?offset=-1" + live
+    assert door.get(url)["cache-control"] == "public, max-age=60, stale-while-revalidate=45"
+
+
+@pytest.mark.parametrize("live", ["", "&live=long-poll"])
+def test_no_cache_may_serve_a_stream_beyond_its_fixed_end(
+    door: Door, make_stream: Make, clock: Clock, live: str
+) -> None:
+    url = make_stream(body=b"data", Stream_Expires_At=later(clock, 3)) + "?offset=-1" + live
+    assert door.get(url)["cache-control"] == "public, max-age=3, stale-while-revalidate=0"
+    clock.advance(2_500)
+    assert door.get(url)["cache-control"] == "no-store"
+
+
+REPEATED: dict[str, tuple[dict[str, str], bytes]] = {
+    "a producer's append": (TEXT | PRODUCER, b"x"),
+    "a producer's close": (TEXT | PRODUCER | CLOSE, b"x"),
+    "a close": (CLOSE, b""),
+}
+
+
+@pytest.mark.parametrize(("headers", "body"), REPEATED.values(), ids=REPEATED.keys())
+def test_an_accepted_duplicate_renews_the_window(
+    door: Door, make_stream: Make, clock: Clock, headers: dict[str, str], body: bytes
+) -> None:
+    """§5.1: a write renews, and for the client that repeats it a duplicate is a write that succeeded."""
+    path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
+    first = door.post(path, headers, body)
+    for _ in range(5):
+        clock.advance(WINDOW_MS - 1)
+        again = door.post(path, headers, body)
+        assert (again.status, again.next_offset) == (204, first.next_offset)
+    clock.advance(WINDOW_MS + LATE_MS)
+    assert door.head(path).status == 404
+
+
+def test_a_refused_repetition_does_not_renew_the_window(door: Door, make_stream: Make, clock: Clock) -> None:
+    path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
+    door.post(path, TEXT | PRODUCER | {"Producer-Epoch": "5"}, b"x")
+    for _ in range(2):
+        clock.advance(WINDOW_MS // 2)
+        assert door.post(path, TEXT | PRODUCER, b"x").status == 403
+    clock.advance(LATE_MS)
+    assert door.head(path).status == 404
+
+
 # --- a fixed instant ----------------------------------------------------------------
 
 

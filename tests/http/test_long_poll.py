@@ -20,7 +20,7 @@ CLOSE = {"Stream-Closed": "true"}
 POLL = "&live=long-poll"
 Make = Callable[..., str]
 
-pytestmark = pytest.mark.usefixtures("only_bells")
+pytestmark = pytest.mark.usefixtures("no_polling")
 
 
 def interval(clock: Clock) -> int:

@@ -28,7 +28,7 @@ CLOSE = {"Stream-Closed": "true"}
 SSE = "&live=sse"
 Make = Callable[..., str]
 
-pytestmark = pytest.mark.usefixtures("only_bells")
+pytestmark = pytest.mark.usefixtures("no_polling")
 
 
 def interval(clock: Clock) -> int:
@@ -384,7 +384,7 @@ def test_what_comes_while_it_waits_counts_as_a_wake(server: Door, path: str, clo
 def test_a_late_wake_counts_in_full(
     server: Door, path: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Heartbeats in between do not make it short: a ring that was lost is what the number should show."""
+    """Heartbeats in between do not make it short: the number should show a lost wake message."""
     monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.01)
     server.put(path, TEXT)
 
@@ -396,7 +396,7 @@ def test_a_late_wake_counts_in_full(
             beats = exchange.received.count(HEARTBEAT)
             await exchange.until(lambda answer: answer.body.count(HEARTBEAT) > beats + 1)
             clock.advance(7000)
-            server.backend.hub.ring_all()
+            server.backend.hub.wake_all()
             await exchange.until_events(3)
 
     before = wakes()

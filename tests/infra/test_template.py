@@ -21,7 +21,7 @@ from tidemark.log.schema import log_pk, table_definition, wait_pk
 from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.settings import Settings
-from tidemark.wake.notifier import ring_of
+from tidemark.wake.notifier import message_from_record
 
 ROOT = Path(__file__).parents[2]
 EVENTS = sorted((ROOT / "events").glob("*.json"))
@@ -202,7 +202,7 @@ def test_the_trigger_rings_for_new_batches_and_gives_up_in_time() -> None:
 
 
 def test_the_triggers_filter_and_the_code_mean_the_same_records() -> None:
-    """What the filter lets through is what the notifier rings for, no less and no more."""
+    """What the filter lets through is what the notifier sends messages for, no less and no more."""
     pattern = json.loads(
         FUNCTIONS["NotifierFunction"]["Events"]["Appended"]["Properties"]["FilterCriteria"]["Filters"][0][
             "Pattern"
@@ -214,7 +214,7 @@ def test_the_triggers_filter_and_the_code_mean_the_same_records() -> None:
     ):
         keys = {"pk": {"S": pk}, "sk": {"S": "0000000000000000"}}
         record = {"eventName": name, "dynamodb": {"Keys": keys}}
-        assert matches(pattern, record) == (ring_of(record) is not None), record
+        assert matches(pattern, record) == (message_from_record(record) is not None), record
 
 
 def test_the_live_function_streams() -> None:

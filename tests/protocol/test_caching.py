@@ -73,3 +73,22 @@ def test_no_other_file_writes_a_cache_control_of_its_own() -> None:
 def test_shared_responses_have_the_directives_that_the_protocol_names() -> None:
     """§10.1 names the directives for shared streams."""
     assert SHARED == "public, max-age=60, stale-while-revalidate=300"
+
+
+@pytest.mark.parametrize(
+    ("life_ms", "expected"),
+    [
+        (None, SHARED),
+        (10**12, SHARED),
+        (360_000, SHARED),
+        (359_999, "public, max-age=60, stale-while-revalidate=299"),
+        (60_000, "public, max-age=60, stale-while-revalidate=0"),
+        (3_999, "public, max-age=3, stale-while-revalidate=0"),
+        (999, NO_STORE),
+        (0, NO_STORE),
+    ],
+)
+def test_no_cache_serves_a_stream_for_longer_than_it_lives(life_ms: int | None, expected: str) -> None:
+    """Freshness and staleness together end before the stream does."""
+    for closed in (False, True):
+        assert decide_cache_control(has_data=True, closed=closed, from_now=False, life_ms=life_ms) == expected

@@ -114,6 +114,9 @@ class Turns:
     def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
         return self._all([lambda item=item: call(item) for item in items])  # type: ignore[misc]
 
+    def compute(self, call: Callable[[], _T]) -> _T:
+        return call()
+
     def sleep(self, _seconds: float) -> None:
         self._scheduler.give_turn()
 

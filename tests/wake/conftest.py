@@ -13,7 +13,7 @@ from tidemark.wake import receiver
 def no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulated queue is known everywhere at once, so no test waits for a new queue's first second.
 
-    In that second readers look for themselves; without it a ring alone wakes them. Two tests set it again.
+    In that second readers poll the log; without it only a message wakes them. Two tests set it again.
     """
     monkeypatch.setattr(receiver, "SETTLING_SECONDS", 0.0)
 

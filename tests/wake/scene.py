@@ -19,8 +19,8 @@ from tidemark.log.waiters import load_waiters
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.settings import Settings
+from tidemark.wake.message import WakeMessage
 from tidemark.wake.notifier import Notifier
-from tidemark.wake.ring import Ring
 from tidemark.wake.wake import Wake
 
 #: Short, because tests wait for receives to end; what they assert is how many it takes.
@@ -97,4 +97,4 @@ class Scene:
         notifier = Notifier(self.writer.stores.table, Queues(shared_sqs, self.prefix), self.clock)
         pk = log_pk(self.key, self.record.incarnation)
         for start in starts:
-            assert notifier.notify([Ring(pk, start)]) == {}
+            assert notifier.notify([WakeMessage(pk, start)]) == {}

@@ -146,7 +146,7 @@ class FrozenQueues(CountedQueues):
 
 @pytest.mark.parametrize("live", ["long-poll", "sse"])
 def test_a_freeze_in_the_middle_of_a_receive(world: World, live: str) -> None:
-    """The request after the freeze is woken by its ring, and does not wait for what will never come."""
+    """The request after the freeze is woken by its message, and does not wait for what will never come."""
     scene = Scene(world, one_at_a_time, 20, make_queues=FrozenQueues, settings=Settings(long_poll_seconds=2))
     settled(scene.wake)
     queues: Any = scene.queues
@@ -167,6 +167,6 @@ def test_a_freeze_in_the_middle_of_a_receive(world: World, live: str) -> None:
         [answer] = after.join_in_time()
     assert answer["statusCode"] == 200
     assert "news" in answer["body"]
-    assert 0 not in scene.queues.receives, "it was the ring that woke it"
+    assert 0 not in scene.queues.receives, "it was the message that woke it"
     queues.thawed.set()
     scene.wake.close()

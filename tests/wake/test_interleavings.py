@@ -28,7 +28,7 @@ class Rules:
     recovery: tuple[str, ...] = ("register", "read", "receive")
     #: Reads that may return what was there a while ago: `first`, `again`, `waiters`.
     stale: frozenset[str] = frozenset()
-    #: A ring names the append it is for. A reader that has read so many ignores it if it is an
+    #: A message names the append it is for. A reader that has read so many ignores it if it is an
     #: older one: older than how many?
     ignores_below: int = 0
     #: The queue may be removed under the reader at any moment, once.
@@ -41,10 +41,10 @@ RIGHT_SWEPT = Rules(swept=True)
 WRONG = {
     "reads before it registers": Rules(reader=("read", "register", "receive")),
     "first read eventually consistent": Rules(stale=frozenset({"first"})),
-    "read after the ring eventually consistent": Rules(stale=frozenset({"again"})),
+    "read after the message eventually consistent": Rules(stale=frozenset({"again"})),
     "trigger's query eventually consistent": Rules(stale=frozenset({"waiters"})),
     "waits before it has read": Rules(reader=("register", "receive")),
-    "takes the next append's ring for an old one": Rules(ignores_below=1),
+    "takes the next append's message for an old one": Rules(ignores_below=1),
     "does not read after its queue was replaced": Rules(swept=True, recovery=("register", "receive")),
     "reads before it registers with the new queue": Rules(
         swept=True, recovery=("read", "register", "receive")
@@ -65,8 +65,8 @@ class State:
     copied_registered: int = 0
     queue: int = 1
     swept: bool = False
-    #: For which appends there are rings in the queue.
-    rings: tuple[int, ...] = ()
+    #: For which appends there are messages in the queue.
+    messages: tuple[int, ...] = ()
     #: Of each delivery: None before its query, then the queue it found, then done (-1).
     deliveries: tuple[int | None, ...] = (None,) * len(DELIVERIES)
     seen: int = 0
@@ -80,7 +80,7 @@ def steps(rules: Rules, state: State) -> Iterator[tuple[str, State]]:
     for index, found in enumerate(state.deliveries):
         yield from _trigger_steps(rules, state, index, found)
     if rules.swept and not state.swept:
-        yield "sweep", replace(state, swept=True, queue=0, rings=())
+        yield "sweep", replace(state, swept=True, queue=0, messages=())
     if state.copied_committed < state.committed:
         yield "copy log", replace(state, copied_committed=state.copied_committed + 1)
     if state.copied_registered != state.registered:
@@ -102,8 +102,8 @@ def _trigger_steps(rules: Rules, state: State, index: int, found: int | None) ->
     else:
         # To a queue that is not there any more, or to none, nothing arrives.
         arrives = found == state.queue and found != 0
-        rings = tuple(sorted((*state.rings, append))) if arrives else state.rings
-        yield f"send for {append}", replace(_delivered(state, index, -1), rings=rings)
+        messages = tuple(sorted((*state.messages, append))) if arrives else state.messages
+        yield f"send for {append}", replace(_delivered(state, index, -1), messages=messages)
 
 
 def _delivered(state: State, index: int, outcome: int) -> State:
@@ -124,15 +124,15 @@ def _reader_steps(rules: Rules, state: State) -> Iterator[tuple[str, State]]:
         if rules.recovery:
             yield "find the queue gone", replace(state, plan=rules.recovery)
     else:
-        for ring in set(state.rings):
-            yield f"receive {ring}", _received(rules, state, ring)
+        for message in set(state.messages):
+            yield f"receive {message}", _received(rules, state, message)
 
 
-def _received(rules: Rules, state: State, ring: int) -> State:
-    rings = list(state.rings)
-    rings.remove(ring)
-    ignored = ring < state.seen + rules.ignores_below
-    return replace(state, rings=tuple(rings), plan=("receive",) if ignored else ("read", "receive"))
+def _received(rules: Rules, state: State, message: int) -> State:
+    messages = list(state.messages)
+    messages.remove(message)
+    ignored = message < state.seen + rules.ignores_below
+    return replace(state, messages=tuple(messages), plan=("receive",) if ignored else ("read", "receive"))
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def explore(rules: Rules) -> Explored:
 
 @pytest.mark.parametrize("rules", [RIGHT, RIGHT_SWEPT], ids=["as it is", "queue swept meanwhile"])
 def test_no_order_loses_a_wake_up(rules: Rules) -> None:
-    """In every order the reader ends up knowing all appends, with nobody's help but the rings'."""
+    """In every order the reader ends up knowing all appends, with nobody's help but the messages'."""
     explored = explore(rules)
     print(f"{explored.orders:,} orders")
     assert explored.lost is None, explored.lost

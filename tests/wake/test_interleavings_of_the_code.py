@@ -1,7 +1,7 @@
 """The orders of `test_interleavings.py`, taken by the code itself on real engines.
 
 One reader, one writer with its trigger; every call to the table or the queue waits for its turn.
-What would rescue a reader whose ring got lost, a receive that returns empty, is counted: there
+What would rescue a reader whose wake message got lost, a receive that returns empty, is counted: there
 must be none.
 """
 
@@ -26,8 +26,8 @@ from tidemark.log.schema import log_pk
 from tidemark.service.read import Reading
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
+from tidemark.wake.message import WakeMessage
 from tidemark.wake.notifier import Notifier
-from tidemark.wake.ring import Ring
 from tidemark.wake.wake import Wake
 
 #: Stream item, log, register, log, receive; and commit, waiters, send.
@@ -97,7 +97,7 @@ class TurnedQueues(Queues):
 @pytest.mark.parametrize("order", ORDERS)
 def test_the_reader_gets_the_append(world: World, order: str) -> None:
     queues = _read_and_append(world, order, MAX_RECEIVE_SECONDS)
-    assert queues.empty_receives == 0, "the ring was lost, and only the end of the receive helped"
+    assert queues.empty_receives == 0, "the wake message was lost, and only the end of the receive helped"
 
 
 def test_there_are_no_other_orders() -> None:
@@ -105,17 +105,19 @@ def test_there_are_no_other_orders() -> None:
 
 
 def test_the_wrong_order_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With reading and registering swapped, an append between the two rings nobody. The reader still gets
+    """With reading and registering swapped, an append between the two wakes nobody. The reader still gets
     it, when its receive returns empty."""
-    look = live._look
+    poll = live.poll
 
     def read_then_register(
         stores: Stores, wake: Wake | None, seen: Reading, *, small: bool = False
     ) -> tuple[Reading, float]:
-        reading, patience_seconds = look(stores, None, seen, small=small)
-        return reading, max(patience_seconds, wake.expect(seen.record.incarnation) if wake else 0.0)
+        reading, patience_seconds = poll(stores, None, seen, small=small)
+        return reading, max(
+            patience_seconds, wake.ensure_subscribed(seen.record.incarnation) if wake else 0.0
+        )
 
-    monkeypatch.setattr(live, "_look", read_then_register)
+    monkeypatch.setattr(live, "poll", read_then_register)
     queues = _read_and_append(world, order="RRR" + "TTT" + "RR", receive_seconds=1)
     assert queues.empty_receives > 0
 
@@ -140,13 +142,13 @@ def _read_and_append(world: World, order: str, receive_seconds: int) -> TurnedQu
         got.append(asyncio.run(live.read_or_wait(backend, key, asked, PATIENCE_SECONDS)).data)
         turns.finish("R")
 
-    def append_and_ring() -> None:
+    def append_and_wake() -> None:
         trigger.append(key, b"news")
         notifier = Notifier(trigger.stores.table, queues, world.clock)
-        assert notifier.notify([Ring(log_pk(key, known.record.incarnation), 0)]) == {}
+        assert notifier.notify([WakeMessage(log_pk(key, known.record.incarnation), 0)]) == {}
         turns.finish("T")
 
-    _together(read, append_and_ring)
+    _together(read, append_and_wake)
     wake.close()
     assert got == [b"news"]
     return queues

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from tidemark.http import live
 from tidemark.http.backend import many_at_once
 from tidemark.protocol.expiry import Expiry
 from tidemark.service.delete import delete
+from tidemark.service.load import load_head
 from tidemark.service.stores import wall_clock_ms
 from tidemark.settings import Settings
 from tidemark.wake import receiver, wake
@@ -81,8 +83,8 @@ class SilentQueues(CountedQueues):
         return []
 
 
-def test_every_wait_ends_with_a_look(world: World) -> None:
-    """A ring that was lost costs a long-poll its time, not its data."""
+def test_every_long_poll_reads_the_log_before_it_ends(world: World) -> None:
+    """A wake message that was lost costs a long-poll its time, not its data."""
     waits = Settings(long_poll_seconds=3)
     scene = Scene(world, many_at_once, 20, make_queues=SilentQueues, settings=waits)
     settled(scene.wake)
@@ -101,7 +103,7 @@ def test_every_wait_ends_with_a_look(world: World) -> None:
 def test_a_reader_does_not_depend_on_the_thread_that_listens(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that nothing has rung for longer than a receive lasts looks for itself."""
+    """A reader that nothing has woken for longer than a receive lasts polls the log."""
     monkeypatch.setattr(wake, "_OVERDUE_SECONDS", 0.1)
     scene = Scene(world, many_at_once, receive_seconds=1, make_queues=SilentQueues)
     settled(scene.wake)
@@ -117,10 +119,8 @@ def test_a_reader_does_not_depend_on_the_thread_that_listens(
     scene.wake.close()
 
 
-def test_a_reader_looks_for_itself_while_its_queue_is_new(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SQS may not know a new queue everywhere, so that a ring would get lost: no ring arrives here."""
+def test_a_reader_polls_the_log_while_its_queue_is_new(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQS may not know a new queue everywhere, so that a message would get lost: none arrives here."""
     monkeypatch.setattr(receiver, "SETTLING_SECONDS", 10 * PATIENCE_SECONDS)
     monkeypatch.setattr(wake, "_OVERDUE_SECONDS", 10 * PATIENCE_SECONDS)
     scene = Scene(world, many_at_once, receive_seconds=20, make_queues=SilentQueues)
@@ -150,7 +150,7 @@ def test_a_stream_that_ends_under_its_readers(world: World, ending: str, kind: s
     def end() -> None:
         if ending == "expired":
             world.clock.advance(60_000)
-            scene.wake.hub.ring_all()  # The clock was moved by hand: nobody notices by himself.
+            scene.wake.hub.wake_all()  # The clock was moved by hand: nobody notices by himself.
             return
         delete(scene.writer.stores, scene.key)
         if ending.endswith("again"):
@@ -202,9 +202,11 @@ def test_a_snapshot_that_overtakes_a_reader(world: World, kind: str) -> None:
     scene.wake.close()
 
 
-def test_a_stream_that_expires_is_noticed_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expiry rings nothing, so the reader's own wait ends when the stream does; here by the real clock. No
-    receive ends, and neither a look nor the long-poll's end is due, so nothing else can end it."""
+def test_a_waiting_reader_notices_the_fixed_end_of_its_stream(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Expiry wakes nobody, so the reader's own wait ends when the stream does; here by the real clock. No
+    receive ends, and neither a poll nor the long-poll's end is due, so nothing else can end it."""
     monkeypatch.setattr(wake, "_OVERDUE_SECONDS", 10 * PATIENCE_SECONDS)
     patient = Settings(long_poll_seconds=10 * PATIENCE_SECONDS)
     scene = Scene(world, many_at_once, 20, make_queues=SilentQueues, settings=patient, clock=wall_clock_ms)
@@ -212,13 +214,64 @@ def test_a_stream_that_expires_is_noticed_in_time(world: World, monkeypatch: pyt
 
     async def scenario() -> None:
         scene.key = a_key("expires")
-        scene.writer.create(scene.key, content_type=TEXT, expiry=Expiry(ttl_seconds=2))
+        ends_ms = wall_clock_ms() + 2000
+        scene.writer.create(scene.key, content_type=TEXT, expiry=Expiry(None, "in two seconds", ends_ms))
         async with request(scene.app, scene.target + "long-poll") as exchange:
             answer = await whole(exchange)
         assert answer.status == 404
 
     asyncio.run(scenario())
     scene.queues.released.set()  # type: ignore[attr-defined]
+    scene.wake.close()
+
+
+@pytest.mark.parametrize("kind", ["sse", "long-poll"])
+def test_a_stream_does_not_expire_while_a_reader_waits(world: World, kind: str) -> None:
+    """§5.1: "A stream with active live readers will not expire". Here by the real clock: two windows pass."""
+    settings = Settings(long_poll_seconds=5, sse_seconds=5)
+    scene = Scene(world, many_at_once, 20, make_queues=SilentQueues, settings=settings, clock=wall_clock_ms)
+    settled(scene.wake)
+
+    async def scenario() -> None:
+        scene.key = a_key("kept")
+        scene.writer.create(scene.key, content_type=TEXT, expiry=Expiry(ttl_seconds=2))
+        async with request(scene.app, scene.target + kind) as exchange:
+            answer = await whole(exchange)
+        assert answer.status == (200 if kind == "sse" else 204)
+        assert (await asyncio.to_thread(load_head, scene.writer.stores, scene.key)).tail.offset == 0
+
+    asyncio.run(scenario())
+    scene.queues.released.set()  # type: ignore[attr-defined]
+    scene.wake.close()
+
+
+def test_a_hundred_waiting_readers_renew_a_stream_once_in_a_window(world: World) -> None:
+    """Not once for each reader, nor for each of the polls in between; and appends renew it for nothing."""
+    scene = Scene(world, many_at_once, key=a_key("kept"))
+    settled(scene.wake)
+
+    async def scenario() -> None:
+        scene.key = a_key("kept")
+        known = scene.writer.create(scene.key, content_type=TEXT, expiry=Expiry(ttl_seconds=100)).head
+        scene.record = known.record
+        async with AsyncExitStack() as exchanges:
+            for kind in ("sse", "long-poll") * 50:
+                await exchanges.enter_async_context(request(scene.app, scene.target + kind))
+            await eventually(lambda: len(scene.wake.hub._waiting) == 100)
+            scene.reader.calls.taken()
+            for _ in range(6):
+                world.clock.advance(51_000)  # Every second time the window is nearly over.
+                scene.wake.hub.wake_all()
+                await eventually(lambda: len(scene.wake.hub._waiting) == 100)
+            assert scene.reader.calls.taken()["UpdateItem"] == 3
+            for end in (6, 12, 18, 24):
+                world.clock.advance(90_000)
+                await scene.append(b"batch ")
+                await asyncio.to_thread(scene.notify, end - 6)
+                await eventually(lambda: len(scene.wake.hub._waiting) >= 50)
+            assert scene.reader.calls.taken().get("UpdateItem", 0) == 0
+
+    asyncio.run(scenario())
     scene.wake.close()
 
 
@@ -236,7 +289,7 @@ def test_a_reader_does_not_end_a_stream_that_others_renew(world: World) -> None:
                 world.clock.advance(20_000)
                 async with request(scene.app, scene.target.partition("&")[0]) as other:
                     assert (await whole(other)).status == 200
-                scene.wake.hub.ring_all()
+                scene.wake.hub.wake_all()
                 await eventually(lambda: scene.wake.hub._waiting)
             await scene.append(b"still here")
             await asyncio.to_thread(scene.notify, 0)

@@ -77,7 +77,7 @@ async def open_reader(stack: AsyncExitStack, scene: Scene, number: int) -> Excha
 
 
 async def append_reaches_all(scene: Scene, exchanges: list[Exchange]) -> None:
-    """With one ring, and far fewer reads than readers."""
+    """With one wake message, and far fewer reads than readers."""
     await scene.append(b"to all")
     scene.reader.calls.taken()
     await asyncio.to_thread(scene.notify, 0)

@@ -1,4 +1,4 @@
-"""The notifier, through the function's own handler: whom it rings, what that takes, what it reports."""
+"""The notifier, through the function's own handler: which queues get messages, calls made, failures."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tidemark.local.template import Function
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import load_waiters, put_waiter
 from tidemark.service.stores import wall_clock_ms
-from tidemark.wake.notifier import Notifier, ring_of
-from tidemark.wake.ring import Ring, decode_ring
+from tidemark.wake.message import WakeMessage, decode_message
+from tidemark.wake.notifier import Notifier, message_from_record
 
 FAR_MS = wall_clock_ms() + 3_600_000
 
@@ -54,11 +54,11 @@ class Notified:
         answer = json.loads(call_handler(self.function, self.handler, event, make_context(self.function)))
         return [each["itemIdentifier"] for each in answer["batchItemFailures"]]
 
-    def received(self, url: str) -> list[Ring]:
-        rings: list[Ring] = []
+    def received(self, url: str) -> list[WakeMessage]:
+        messages: list[WakeMessage] = []
         while bodies := self.queues.receive(url, 0):
-            rings += map(decode_ring, bodies)
-        return rings
+            messages += map(decode_message, bodies)
+        return messages
 
 
 @pytest.fixture
@@ -103,11 +103,11 @@ def number_of(record: Mapping[str, Any]) -> str:
     return str(record["dynamodb"]["SequenceNumber"])
 
 
-def test_an_append_rings_who_waits(notified: Notified, record: Record) -> None:
+def test_an_append_sends_a_message_to_a_waiting_process(notified: Notified, record: Record) -> None:
     url = notified.wait("one")
     assert notified(record("one", 5)) == []
     assert notified.calls == ["Query", "SendMessageBatch"]
-    assert notified.received(url) == [Ring("log/v1/a#one", 5)]
+    assert notified.received(url) == [WakeMessage("log/v1/a#one", 5)]
 
 
 def test_nobody_waits_nothing_is_sent(notified: Notified, record: Record) -> None:
@@ -116,22 +116,22 @@ def test_nobody_waits_nothing_is_sent(notified: Notified, record: Record) -> Non
     assert notified.calls == ["Query"]
 
 
-def test_many_records_of_a_stream_are_one_query_and_one_ring(notified: Notified, record: Record) -> None:
+def test_many_records_of_a_stream_cost_one_query_and_one_message(notified: Notified, record: Record) -> None:
     """The newest says it all: who is behind it is behind the others. Out of order, and twice."""
     url = notified.wait("busy")
     records = [record("busy", start) for start in (10, 70, 30, 70, *range(60))]
     assert notified(*records) == []
     assert notified.calls == ["Query", "SendMessageBatch"]
-    assert notified.received(url) == [Ring("log/v1/a#busy", 70)]
+    assert notified.received(url) == [WakeMessage("log/v1/a#busy", 70)]
 
 
-def test_a_tombstone_behind_the_mark_of_closing_rings_too(notified: Notified, record: Record) -> None:
+def test_a_tombstone_after_the_closing_batch_sends_a_message(notified: Notified, record: Record) -> None:
     url = notified.wait("ended")
     assert notified(record("ended", sk="0000000000000007.")) == []
-    assert notified.received(url) == [Ring("log/v1/a#ended", 7)]
+    assert notified.received(url) == [WakeMessage("log/v1/a#ended", 7)]
 
 
-def test_other_changes_ring_nobody(notified: Notified, record: Record) -> None:
+def test_records_that_are_not_new_batches_send_no_message(notified: Notified, record: Record) -> None:
     """Should the filter ever be missing: neither other items, nor what the janitor removes."""
     url = notified.wait("quiet")
     assert (
@@ -147,7 +147,7 @@ def test_other_changes_ring_nobody(notified: Notified, record: Record) -> None:
     assert notified.received(url) == []
 
 
-def test_who_has_lapsed_is_not_rung(notified: Notified, record: Record) -> None:
+def test_a_lapsed_waiter_gets_no_message(notified: Notified, record: Record) -> None:
     lapsed = notified.wait("late", until_ms=wall_clock_ms() - 1)
     current = notified.wait("late")
     assert notified(record("late")) == []
@@ -156,7 +156,7 @@ def test_who_has_lapsed_is_not_rung(notified: Notified, record: Record) -> None:
 
 
 @pytest.mark.parametrize("streams", [1, 10, 11, 35])
-def test_the_rings_of_a_queue_go_ten_at_a_time(notified: Notified, record: Record, streams: int) -> None:
+def test_messages_to_a_queue_are_sent_ten_at_a_time(notified: Notified, record: Record, streams: int) -> None:
     """One process waits at many streams: its sends are batched."""
     names = [f"shared-{streams}-{number}" for number in range(streams)]
     url = notified.queues.create(wall_clock_ms())
@@ -165,10 +165,10 @@ def test_the_rings_of_a_queue_go_ten_at_a_time(notified: Notified, record: Recor
     assert notified(*map(record, names)) == []
     assert notified.calls.count("Query") == streams
     assert notified.calls.count("SendMessageBatch") == math.ceil(streams / 10)
-    assert {ring.log_pk for ring in notified.received(url)} == {f"log/v1/a#{name}" for name in names}
+    assert {message.log_pk for message in notified.received(url)} == {f"log/v1/a#{name}" for name in names}
 
 
-def test_every_process_that_waits_is_rung(notified: Notified, record: Record) -> None:
+def test_every_waiting_process_gets_a_message(notified: Notified, record: Record) -> None:
     urls = [notified.wait("popular") for _ in range(40)]
     assert notified(record("popular")) == []
     assert notified.calls.count("Query") == 1
@@ -177,7 +177,7 @@ def test_every_process_that_waits_is_rung(notified: Notified, record: Record) ->
 
 
 def test_a_queue_that_is_gone_is_no_failure(notified: Notified, record: Record) -> None:
-    """Its process is too. The waiter is removed, so that it is not rung again; the others are rung."""
+    """Its process is too. The waiter is removed, so that it gets no more messages; the others get theirs."""
     gone, living = notified.wait("left"), notified.wait("left")
     notified.queues.delete(gone)
     assert notified(record("left")) == []
@@ -204,7 +204,7 @@ def test_what_cannot_be_queried_is_reported_and_nothing_else(notified: Notified,
     break_query(notified, "broken")
     records = [record("broken", 1), record("fine", 1), record("broken", 2), record("fine", 2)]
     assert notified(*records) == [number_of(records[0]), number_of(records[2])]
-    assert notified.received(url) == [Ring("log/v1/a#fine", 2)]
+    assert notified.received(url) == [WakeMessage("log/v1/a#fine", 2)]
 
 
 def test_what_cannot_be_sent_is_reported_and_nothing_else(
@@ -244,9 +244,9 @@ def test_when_everything_fails_the_invocation_does(notified: Notified, record: R
         notified(record("alone"))
 
 
-def test_ring_of_says_where_the_batch_begins(record: Record) -> None:
-    assert ring_of(record("x", 12)) == Ring("log/v1/a#x", 12)
-    assert ring_of(record("x", name="REMOVE")) is None
+def test_message_from_record_names_the_log_and_the_start_of_the_batch(record: Record) -> None:
+    assert message_from_record(record("x", 12)) == WakeMessage("log/v1/a#x", 12)
+    assert message_from_record(record("x", name="REMOVE")) is None
 
 
 def test_the_sample_event_is_understood(notified: Notified) -> None:
@@ -254,4 +254,4 @@ def test_the_sample_event_is_understood(notified: Notified) -> None:
     event = json.loads((ROOT / "events" / "stream-records.json").read_text())
     url = notified.wait("WG7KCNdq5BW2agcN")
     assert notified(*event["Records"]) == []
-    assert notified.received(url) == [Ring("log/v1/tides/cuxhaven#WG7KCNdq5BW2agcN", 18)]
+    assert notified.received(url) == [WakeMessage("log/v1/tides/cuxhaven#WG7KCNdq5BW2agcN", 18)]

@@ -11,7 +11,7 @@ from botocore.config import Config
 from tests.support import World
 from tests.wake.support import make_prefix, make_queues, shared_sqs
 from tidemark.aws.sqs import QueueGone, Queues, QueueUnavailable
-from tidemark.wake.ring import NotARing, Ring, decode_ring, encode_ring
+from tidemark.wake.message import NotAWakeMessage, WakeMessage, decode_message, encode_message
 
 NOW_MS = 1_800_000_000_000
 
@@ -24,7 +24,7 @@ def queues(world: World) -> Queues:
 def test_what_is_sent_is_received_once(queues: Queues) -> None:
     """More than one call takes, too. Nothing is deleted, and nothing comes twice."""
     url = queues.create(NOW_MS)
-    sent = [f"ring {number}" for number in range(25)]
+    sent = [f"message {number}" for number in range(25)]
     queues.send(url, sent)
     received: list[str] = []
     while bodies := queues.receive(url, 0):
@@ -65,7 +65,7 @@ def test_queues_of_others_are_not_taken_for_ours(queues: Queues, name: str) -> N
     assert queues.made_ms(f"https://sqs/1/{name.format(queues._prefix)}") is None
 
 
-def test_a_queue_that_is_gone_says_so_whatever_is_asked(queues: Queues) -> None:
+def test_every_call_on_a_removed_queue_raises_queue_gone(queues: Queues) -> None:
     url = queues.create(NOW_MS)
     queues.delete(url)
     for asked in (
@@ -113,22 +113,22 @@ def test_a_message_that_is_refused_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "with space", "schräg/🌊", '"quoted"#hash', "\ufffe\uffff"])
-def test_a_ring_survives_the_queue(queues: Queues, name: str) -> None:
+def test_a_wake_message_arrives_as_it_was_sent(queues: Queues, name: str) -> None:
     """SQS refuses some characters that a stream's name may hold."""
-    ring = Ring(f"log/v1/{name}#incarnation", 17)
+    message = WakeMessage(f"log/v1/{name}#incarnation", 17)
     url = queues.create(NOW_MS)
-    queues.send(url, [encode_ring(ring)])
+    queues.send(url, [encode_message(message)])
     [body] = queues.receive(url, 5)
     assert body.isascii()
     assert body.isprintable()
-    assert decode_ring(body) == ring
-    assert (ring.key.bucket, ring.key.stream_id, ring.incarnation) == ("v1", name, "incarnation")
+    assert decode_message(body) == message
+    assert (message.key.bucket, message.key.stream_id, message.incarnation) == ("v1", name, "incarnation")
     queues.delete(url)
 
 
 @pytest.mark.parametrize(
     "body", ["", "x", "[]", "{}", "1", "null", '["log/v1/a#i"]', '["log/v1/a#i","b"]', '["a",1]', "[1,1]"]
 )
-def test_what_is_no_ring_is_refused(body: str) -> None:
-    with pytest.raises(NotARing):
-        decode_ring(body)
+def test_other_message_bodies_raise_not_a_wake_message(body: str) -> None:
+    with pytest.raises(NotAWakeMessage):
+        decode_message(body)

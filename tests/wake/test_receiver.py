@@ -1,4 +1,4 @@
-"""The receiver: one thread that listens while somebody waits, and rings more rather than less."""
+"""The receiver: one thread listens while a request waits, and rather wakes too many readers than too few."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tidemark.log.schema import log_pk
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.wake import receiver as module
 from tidemark.wake.hub import Hub
+from tidemark.wake.message import WakeMessage, encode_message
 from tidemark.wake.receiver import Receiver
-from tidemark.wake.ring import Ring, encode_ring
 
 Answer = list[str] | Exception
 
@@ -58,13 +58,13 @@ class Scripted(Queues):
 
 
 class Reader(threading.Thread):
-    """Waits at a stream, on a loop of its own, and counts its rings."""
+    """Waits at a stream, on a loop of its own, and counts how often it is woken."""
 
     def __init__(self, hub: Hub, key: StreamKey, seconds: float = 1000) -> None:
         super().__init__(daemon=True)
         self._hub, self._key, self._seconds = hub, key, seconds
         self._loop = asyncio.new_event_loop()
-        self.rings = 0
+        self.wakes = 0
         self._task: asyncio.Task[None] | None = None
 
     def run(self) -> None:
@@ -74,12 +74,12 @@ class Reader(threading.Thread):
         self._loop.close()
 
     async def _wait(self) -> None:
-        with self._hub.listen(self._key) as bell:
+        with self._hub.listen(self._key) as listener:
             while True:
-                self.rings += await bell.wait(self._seconds)
+                self.wakes += await listener.wait(self._seconds)
 
     def has_been_rung(self, times: int) -> bool:
-        return self.rings == times
+        return self.wakes == times
 
     def leave(self) -> None:
         assert self._task is not None
@@ -101,7 +101,7 @@ class Scene:
         reader.start()
         self.readers.append(reader)
         until(lambda: self.hub.listening == len(self.readers) and len(self.hub._waiting) == len(self.readers))
-        self.receiver.attend()
+        self.receiver.ensure_running()
         return reader
 
     def all_wait(self) -> bool:
@@ -131,48 +131,48 @@ def make_scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Scene]
         scene.close()
 
 
-def ring(key: StreamKey, start: int = 0) -> str:
-    return encode_ring(Ring(log_pk(key, "incarnation"), start))
+def encoded(key: StreamKey, start: int = 0) -> str:
+    return encode_message(WakeMessage(log_pk(key, "incarnation"), start))
 
 
-def test_nobody_waits_nobody_listens(make_scene: Callable[..., Scene]) -> None:
+def test_no_receive_is_made_while_no_request_waits(make_scene: Callable[..., Scene]) -> None:
     """Not even a queue is made: most processes never need one."""
     scene = make_scene()
-    scene.receiver.attend()
-    assert scene.hub.patience_seconds(0.05) is None
+    scene.receiver.ensure_running()
+    assert scene.hub.longest_wait_seconds(0.05) is None
     assert scene.queues.asked.empty()
     assert scene.queues.made == 0
 
 
-def test_a_message_rings_its_stream_alone(make_scene: Callable[..., Scene]) -> None:
+def test_a_message_wakes_only_the_readers_of_its_stream(make_scene: Callable[..., Scene]) -> None:
     scene = make_scene()
     one, other = scene.reader(a_key()), scene.reader(a_key())
     scene.queues.next_receive()
-    scene.queues.answers.put([ring(one._key), "no ring at all", ring(one._key, 7)])
+    scene.queues.answers.put([encoded(one._key), "no message of ours", encoded(one._key, 7)])
     scene.queues.next_receive()
-    until(lambda: one.rings)
-    assert other.rings == 0
+    until(lambda: one.wakes)
+    assert other.wakes == 0
 
 
-def test_an_empty_receive_rings_everybody(make_scene: Callable[..., Scene]) -> None:
-    """So a ring that got lost costs one receive at most."""
+def test_an_empty_receive_wakes_every_reader(make_scene: Callable[..., Scene]) -> None:
+    """So a lost wake message costs one receive at most."""
     scene = make_scene()
     readers = [scene.reader(a_key()) for _ in range(5)]
     scene.queues.next_receive()
     scene.queues.answers.put([])
-    until(lambda: all(reader.rings for reader in readers))
+    until(lambda: all(reader.wakes for reader in readers))
 
 
 def test_a_busy_queue_silences_nobody(make_scene: Callable[..., Scene]) -> None:
-    """A receive may never be empty: every reader is rung after as long as one would have taken."""
+    """A receive may never be empty: every reader is woken after as long as one would have taken."""
     scene = make_scene(receive_seconds=0)
     busy, quiet = scene.reader(a_key()), scene.reader(a_key())
     scene.queues.next_receive()
-    scene.queues.answers.put([ring(busy._key)])
-    until(lambda: quiet.rings)
+    scene.queues.answers.put([encoded(busy._key)])
+    until(lambda: quiet.wakes)
 
 
-def test_it_listens_no_longer_than_somebody_waits(make_scene: Callable[..., Scene]) -> None:
+def test_a_receive_is_no_longer_than_a_request_waits(make_scene: Callable[..., Scene]) -> None:
     """In Lambda, a receive under way when the answer is sent would be frozen with the process."""
     scene = make_scene()
     hasty = scene.reader(a_key(), seconds=3.5)
@@ -192,12 +192,12 @@ def test_a_queue_that_is_gone_is_replaced(make_scene: Callable[..., Scene]) -> N
     assert scene.queues.next_receive()[0] == "queue 1"
     scene.queues.answers.put(QueueGone())
     assert scene.queues.next_receive()[0] == "queue 2"
-    until(lambda: all(reader.rings == 1 for reader in readers))
+    until(lambda: all(reader.wakes == 1 for reader in readers))
     assert scene.receiver.queue().url == "queue 2"
 
 
 @pytest.mark.parametrize("failure", [QueueUnavailable("down"), RuntimeError("a bug")])
-def test_whatever_fails_readers_look_and_it_goes_on(
+def test_after_any_failure_readers_are_woken_and_the_receiver_goes_on(
     make_scene: Callable[..., Scene], failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene = make_scene()
@@ -218,7 +218,7 @@ def test_no_queue_to_be_had(make_scene: Callable[..., Scene], caplog: pytest.Log
     scene.queues.refuses = True
     with caplog.at_level(logging.WARNING, "tidemark"):
         reader = scene.reader(a_key())
-        until(lambda: reader.rings > 2)
+        until(lambda: reader.wakes > 2)
         scene.queues.refuses = False
         assert scene.queues.next_receive()[0] == "queue 1"
     assert len(caplog.records) == 1
@@ -230,7 +230,7 @@ def test_one_thread_and_one_queue_for_all(make_scene: Callable[..., Scene]) -> N
         scene.reader(a_key())
     thread = scene.receiver._thread
     for _ in range(100):
-        scene.receiver.attend()
+        scene.receiver.ensure_running()
     assert scene.receiver._thread is thread
     assert scene.queues.made == 1
     scene.queues.next_receive()
@@ -245,16 +245,16 @@ def test_a_receive_that_a_freeze_cut_off_is_given_up(make_scene: Callable[..., S
     frozen = scene.receiver._thread
     _, seconds = scene.queues.next_receive()
     scene.clock.advance(seconds * 1000)
-    scene.receiver.attend()
+    scene.receiver.ensure_running()
     assert scene.receiver._thread is frozen, "it may still be on its way"
     scene.clock.advance(10_000)
-    scene.receiver.attend()
+    scene.receiver.ensure_running()
     assert scene.receiver._thread is not frozen
     scene.queues.next_receive()
     # Both receive now; whichever is answered first, the reader hears.
-    scene.queues.answers.put([ring(reader._key)])
-    scene.queues.answers.put([ring(reader._key)])
-    until(lambda: reader.rings)
+    scene.queues.answers.put([encoded(reader._key)])
+    scene.queues.answers.put([encoded(reader._key)])
+    until(lambda: reader.wakes)
     assert frozen is not None
     frozen.join(PATIENCE_SECONDS)
     assert not frozen.is_alive()
@@ -280,13 +280,13 @@ def test_the_end_leaves_no_queue_behind(make_scene: Callable[..., Scene]) -> Non
     assert scene.queues.deleted == ["queue 1"]
     assert thread is not None
     thread.join(PATIENCE_SECONDS)
-    scene.receiver.attend()
+    scene.receiver.ensure_running()
     assert scene.queues.made == 1
     with pytest.raises(QueueUnavailable):
         scene.receiver.queue()
 
 
-def test_in_its_first_second_nothing_is_asked_of_a_queue(
+def test_a_new_queue_is_not_called_in_its_first_second(
     make_scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQS might not know it yet, and say that it is gone."""

@@ -95,7 +95,7 @@ def test_a_process_that_ends_withdraws(process: Process, world: World) -> None:
 
 
 def test_a_failed_write_is_no_registration(process: Process) -> None:
-    """Or a reader would wait for rings that nobody sends."""
+    """Or a reader would wait for messages that nobody sends."""
     registered = registry(process)
 
     def refuse(operation: str, body: bytes) -> tuple[int, bytes]:

@@ -53,7 +53,7 @@ def is_done(exchange: Exchange) -> Callable[[Any], bool]:
 
 @BOTH_WAYS
 def test_an_append_elsewhere_ends_a_long_poll(world: World, make: Any, run: Run) -> None:
-    """By the ring alone: no receive ends empty after the append."""
+    """By the wake message alone: no receive ends empty after the append."""
 
     async def scenario(scene: Scene) -> None:
         async with scene.reading("long-poll") as exchange:
@@ -95,7 +95,7 @@ def test_closing_and_deleting_elsewhere_wake_too(world: World, make: Any, run: R
 
 
 def test_a_trigger_that_fails_at_first(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reports the record, the record is delivered again, the reader is rung."""
+    """It reports the record, the record is delivered again, the reader is woken."""
     failures = iter([True, True])
     send = Queues.send
 
@@ -122,7 +122,7 @@ def test_a_trigger_that_fails_at_first(world: World, run: Run, monkeypatch: pyte
 @BOTH_WAYS
 @pytest.mark.parametrize("live", ["long-poll", "sse"])
 def test_without_any_trigger_one_receive_is_enough(world: World, make: Any, live: str, run: Run) -> None:
-    """Whatever has become of the ring: the first receive that ends empty after the append tells."""
+    """Whatever has become of the wake message: the first receive that ends empty after the append tells."""
 
     async def scenario(scene: Scene) -> None:
         async with scene.reading(live) as exchange:
@@ -187,7 +187,7 @@ def test_a_reader_whose_queue_is_removed_gets_another_one_and_every_message(
         run(scene, scenario)
 
 
-def test_a_reader_looks_when_its_queue_vanished_with_the_ring_in_it(world: World, run: Run) -> None:
+def test_a_reader_polls_when_its_queue_is_removed_with_a_message_in_it(world: World, run: Run) -> None:
     """The notifier's message goes with its queue: the reader finds the queue gone and looks for itself."""
 
     async def scenario(scene: Scene) -> None:
@@ -202,7 +202,7 @@ def test_a_reader_looks_when_its_queue_vanished_with_the_ring_in_it(world: World
 
 
 def test_records_out_of_order_and_twice(world: World, run: Run) -> None:
-    """Rings say that there is something, not what: every byte arrives once and in its place."""
+    """Wake messages say that there is something, not what: every byte arrives once and in its place."""
 
     async def scenario(scene: Scene) -> None:
         async with scene.reading("sse") as exchange:
@@ -219,8 +219,8 @@ def test_records_out_of_order_and_twice(world: World, run: Run) -> None:
 
 
 def test_news_that_were_read_already_cost_nothing(world: World, run: Run) -> None:
-    """The process's own append has woken its reader. When the trigger's ring for it arrives, the reader has
-    read further: it does not look again."""
+    """The process's own append has woken its reader. When the trigger's message for it arrives, the
+    reader has read further: it does not poll again."""
 
     async def scenario(scene: Scene) -> None:
         async with scene.reading("sse") as exchange:
@@ -238,17 +238,17 @@ def test_news_that_were_read_already_cost_nothing(world: World, run: Run) -> Non
     run(Scene(world, many_at_once, receive_seconds=20), scenario)
 
 
-def test_rings_that_fall_together(world: World, run: Run) -> None:
-    """An append of this process, whose bytes need no reading, and one from elsewhere behind it ring in one
+def test_several_wakes_at_once_deliver_each_append_once(world: World, run: Run) -> None:
+    """An append of this process, whose bytes need no reading, and one from elsewhere behind it wake it in one
     moment: the reader wakes once, and gets both."""
 
     async def scenario(scene: Scene) -> None:
         async with scene.reading("sse") as exchange:
             # Nothing is awaited, so the reader does not run in between.
             scene.reader.append(scene.key, b"own;", content_type=TEXT)
-            scene.wake.hub.ring(scene.key)
+            scene.wake.hub.wake(scene.key)
             scene.writer.append(scene.key, b"other;", content_type=TEXT)
-            scene.wake.hub.ring(scene.key, scene.record.incarnation, 4)
+            scene.wake.hub.wake(scene.key, scene.record.incarnation, 4)
             await exchange.until(partial(has, b"own;"))
             await exchange.until(partial(has, b"other;"))
             assert 0 not in scene.queues.receives, "only the end of the receive helped"
@@ -270,8 +270,8 @@ def test_bytes_of_ones_own_are_not_read_again_before_they_are_sent(world: World,
                 await held.wait()
                 raise Busy
 
-            object.__setattr__(scene.backend, "look", hold)
-            scene.wake.hub.ring(scene.key)
+            object.__setattr__(scene.backend, "poll", hold)
+            scene.wake.hub.wake(scene.key)
             await exchange.until(partial(has, b"own"))
             held.set()
 
@@ -281,7 +281,7 @@ def test_bytes_of_ones_own_are_not_read_again_before_they_are_sent(world: World,
 
 
 @pytest.mark.parametrize("live", ["long-poll", "sse"])
-def test_who_is_gone_reads_no_more(world: World, live: str, run: Run) -> None:
+def test_a_client_that_hangs_up_causes_no_more_reads(world: World, live: str, run: Run) -> None:
     """The moment a client hangs up, its reader stops: appends go by, receives end, nobody looks."""
 
     async def scenario(scene: Scene) -> None:
@@ -292,7 +292,7 @@ def test_who_is_gone_reads_no_more(world: World, live: str, run: Run) -> None:
         scene.reader.calls.taken()
         for _ in range(5):
             await scene.append(b"unseen")
-            scene.wake.hub.ring_all()
+            scene.wake.hub.wake_all()
             await asyncio.sleep(0.05)
         assert scene.reader.calls.taken() == {}
 
@@ -300,7 +300,7 @@ def test_who_is_gone_reads_no_more(world: World, live: str, run: Run) -> None:
     run(Scene(world, many_at_once, settings=forever), scenario)
 
 
-def test_processes_of_one_stream_are_all_rung(world: World, run: Run) -> None:
+def test_every_process_that_reads_a_stream_is_woken(world: World, run: Run) -> None:
     """Each has its own queue and its own registration."""
     first = Scene(world, many_at_once)
     others = [Scene(world, many_at_once, prefix=first.prefix, key=a_key()) for _ in range(4)]

@@ -21,7 +21,7 @@ from tidemark.service.group_commit import GroupCommit, Left
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.wake.hub import Hub
-from tidemark.wake.single_flight import Look, SingleFlight
+from tidemark.wake.single_flight import Poll, SingleFlight
 from tidemark.wake.wake import Wake
 
 _T = TypeVar("_T")
@@ -52,14 +52,14 @@ class CommitAppend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """`run` makes calls on `stores`. `look` is the same for readers that wait, on stores of
-    its own: those that want the same at once share one call."""
+    """`run` makes calls on `stores`. `poll` is the same for readers that wait, on stores of
+    its own: readers that want the same at once share one call."""
 
     stores: Stores
     settings: Settings
     run: Run
-    look_stores: Stores
-    look: Look
+    poll_stores: Stores
+    poll: Poll
     append: CommitAppend
     wake: Wake
     on_loop: LoopStores | None = None
@@ -93,7 +93,7 @@ def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) 
     async def call_directly(call: Callable[[], _T], /) -> _T:
         return call()
 
-    async def look_directly(_name: Hashable, call: Callable[[], _T], /) -> _T:
+    async def poll_directly(_name: Hashable, call: Callable[[], _T], /) -> _T:
         return call()
 
     async def append_alone(key: StreamKey, request: AppendRequest, _left: Left | None = None) -> Outcome:
@@ -103,7 +103,7 @@ def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) 
         return outcome
 
     wake = wake or make_wake(stores, settings)
-    return Backend(stores, settings, timed(call_directly), stores, look_directly, timed(append_alone), wake)
+    return Backend(stores, settings, timed(call_directly), stores, poll_directly, timed(append_alone), wake)
 
 
 def many_at_once(
@@ -122,6 +122,6 @@ def many_at_once(
     wake = wake or make_wake(stores, settings)
     made = on_loop(pool) if on_loop else None
     run_stores, run = (made.stores, made.run) if made else (stores, on_a_thread)
-    group_commit = GroupCommit(run_stores, run, committed=wake.hub.ring)
-    look = SingleFlight(on_a_thread).look
-    return Backend(run_stores, settings, timed(run), stores, look, timed(group_commit.append), wake, made)
+    group_commit = GroupCommit(run_stores, run, committed=wake.hub.wake)
+    poll = SingleFlight(on_a_thread).share
+    return Backend(run_stores, settings, timed(run), stores, poll, timed(group_commit.append), wake, made)

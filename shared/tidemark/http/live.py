@@ -18,8 +18,8 @@ from tidemark.log.records import StreamRecord
 from tidemark.observability.metrics import PROCESS, WAKE_SECONDS
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.cursor import decide_cursor
-from tidemark.protocol.errors import ProtocolError, StreamNotFound
-from tidemark.protocol.expiry import deadline_ms, is_expired
+from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.expiry import renew_waiting_at_ms
 from tidemark.protocol.sse import (
     HEARTBEAT,
     render_control_event,
@@ -28,10 +28,9 @@ from tidemark.protocol.sse import (
     text_end,
 )
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import load_head
-from tidemark.service.read import SMALL_PAGE_BYTES, Reading, read, read_on
+from tidemark.service.read import SMALL_PAGE_BYTES, Reading, read, read_on, renew_while_waiting
 from tidemark.service.stores import Stores
-from tidemark.wake.hub import Bell
+from tidemark.wake.hub import Listener
 from tidemark.wake.wake import Wake
 
 #: A comment this often keeps proxies from dropping a silent connection.
@@ -47,17 +46,19 @@ GATHERING_SECONDS: Final = 1.0
 PIECE_BYTES: Final = 16 * 1024
 
 
-async def read_or_wait(backend: Backend, key: StreamKey, asked: ReadRequest, wait_seconds: float) -> Reading:
+async def read_or_wait(
+    backend: Backend, key: StreamKey, request: ReadRequest, wait_seconds: float
+) -> Reading:
     """What is there at the offset, or else what comes within `wait_seconds`.
 
-    Raises StreamNotFound, also for a stream that ends by itself meanwhile.
+    Raises StreamNotFound, also if the stream ends while the request waits.
     """
     deadline = time.monotonic() + wait_seconds
-    with backend.hub.listen(key) as bell:
-        reading = await backend.run(lambda: read(backend.stores, key, asked.read_from))
+    with backend.hub.listen(key) as listener:
+        reading = await backend.run(lambda: read(backend.stores, key, request.read_from))
         if _is_news(reading) or wait_seconds <= 0:
             return reading
-        follower = Follower(backend, bell, reading)
+        follower = Follower(backend, listener, reading)
         return await follower.next(deadline) or await follower.latest()
 
 
@@ -69,114 +70,104 @@ def _is_news(reading: Reading) -> bool:
 class Follower:
     """One request that follows a stream from where `reading` ended.
 
-    Looks, waits for the bell, looks again. Before it looks it makes sure that appends ring
-    the bell, and after the last wait it looks once more: that order is what no append can
-    slip through (`docs/live.md`).
+    It polls the log, waits until it is woken, and polls again. Before it polls it makes sure that
+    appends wake it, and after its last wait it polls once more: with that order no append goes
+    unnoticed (`docs/live.md`).
     """
 
-    def __init__(self, backend: Backend, bell: Bell, reading: Reading, *, small: bool = False) -> None:
+    def __init__(
+        self, backend: Backend, listener: Listener, reading: Reading, *, small: bool = False
+    ) -> None:
         self._backend = backend
-        self._bell = bell
+        self._listener = listener
         self._small = small
-        self._reading = _behind(reading)
+        self._reading = _without_bytes(reading)
         self._at_tail = reading.page.up_to_date
-        self._look_at = -math.inf
-        self._rung = False
+        self._poll_at = -math.inf
+        self._woken = False
         self._has_waited = False
 
     async def next(self, until: float) -> Reading | None:
         """The next page with news, or None at `until`, by the monotonic clock.
         Raises StreamNotFound when the stream ends without being closed."""
         while True:
-            reading = await self._news()
-            if reading is not None:
-                return reading
+            if (self._woken or (self._small and not self._at_tail)) and (recent := self._recent()):
+                return recent
+            if self._woken or time.monotonic() >= self._poll_at:
+                was_behind = not self._at_tail
+                reading = await self._poll()
+                if _is_news(reading) or was_behind:
+                    return reading
             now = time.monotonic()
             if now >= until:
                 return None
             self._has_waited = True
-            self._rung = await self._bell.wait(min(until, self._look_at) - now)
+            self._woken = await self._listener.wait(min(until, self._poll_at) - now)
 
-    async def _news(self) -> Reading | None:
-        """What there is to tell, if it is time to look: because it rang, or has not for long."""
-        if (self._rung or (self._small and not self._at_tail)) and (known := self._known()):
-            return known
-        if not self._rung and time.monotonic() < self._look_at:
-            return None
-        was_behind = not self._at_tail
-        reading = await self.look()
-        return reading if _is_news(reading) or was_behind else None
-
-    def _known(self) -> Reading | None:
-        """What this process has written itself, or read already, which nobody needs to be asked
-        for: a batch never changes. What else has rung is not known, so the next thing to do is to
-        look. Only what has rung here reaches the tail."""
+    def _recent(self) -> Reading | None:
+        """What this process has written or read already. It needs no storage call, because a batch never
+        changes. Other processes may have written since, so the next step is to poll. Only a request that
+        was woken here knows that the page reaches the tail."""
         record, start = self._reading.record, self._reading.page.start
         limit_bytes = SMALL_PAGE_BYTES if self._small else PAGE_BYTES
         batches = self._backend.stores.recent.chain(record.incarnation, start, limit_bytes)
         if not batches:
             return None
-        at_tail = self._rung and batches[-1].end - start <= limit_bytes
+        at_tail = self._woken and batches[-1].end - start <= limit_bytes
         if batches[-1].end - start > limit_bytes and len(batches) > 1:
             batches.pop()
-        self._look_at = -math.inf
+        self._poll_at = -math.inf
         page = Page(start, tuple(batches), up_to_date=at_tail, closed=at_tail and batches[-1].after.closed)
         return self._follow(Reading(record, page))
 
     async def latest(self) -> Reading:
-        """Where the stream has got to, looked up after the last wait has ended."""
-        return await self.look() if self._has_waited else self._reading
+        """Where the stream ends now: polled after the last wait has ended."""
+        return await self._poll() if self._has_waited else self._reading
 
-    async def look(self) -> Reading:
+    async def _poll(self) -> Reading:
         backend, seen = self._backend, self._reading
+        due_ms = renew_waiting_at_ms(seen.record.expiry, seen.record.used_ms)
+        if due_ms is not None and backend.stores.clock_ms() >= due_ms:
+            # One renewal for all readers, whatever they read next.
+            renew = partial(renew_while_waiting, backend.poll_stores, seen.record)
+            renewed = await backend.poll(("renew", seen.record.incarnation), renew)
+            seen = replace(seen, record=renewed)
         name = (seen.record.incarnation, seen.page.start, self._at_tail, self._small)
         wake = backend.wake if self._at_tail else None
-        call = partial(_look, backend.look_stores, wake, seen, small=self._small)
-        reading, patience_seconds = await backend.look(name, call)
-        self._look_at = time.monotonic() + patience_seconds
+        call = partial(poll, backend.poll_stores, wake, seen, small=self._small)
+        reading, poll_seconds = await backend.poll(name, call)
+        self._poll_at = time.monotonic() + poll_seconds
         return self._follow(reading)
 
     def _follow(self, reading: Reading) -> Reading:
-        self._rung = self._has_waited = False
-        self._reading, self._at_tail = _behind(reading), reading.page.up_to_date
-        self._bell.has_read(reading.record.incarnation, reading.page.end)
+        self._woken = self._has_waited = False
+        self._reading, self._at_tail = _without_bytes(reading), reading.page.up_to_date
+        self._listener.has_read(reading.record.incarnation, reading.page.end)
         return reading
 
 
-def _behind(reading: Reading) -> Reading:
-    """The place behind a page, without its bytes: a reader may wait there for long."""
-    return Reading(reading.record, Page(reading.page.end, (), up_to_date=True))
+def _without_bytes(reading: Reading) -> Reading:
+    """The place behind a page, without its bytes: a reader may wait there for long. The page's batches
+    have renewed a sliding expiry."""
+    record, page = reading.record, reading.page
+    if record.expiry.ttl_seconds is not None and page.last is not None:
+        record = replace(record, touched_ms=max(record.touched_ms, page.last.time_ms))
+    return Reading(record, Page(page.end, (), up_to_date=True))
 
 
-def _look(stores: Stores, wake: Wake | None, seen: Reading, *, small: bool = False) -> tuple[Reading, float]:
-    """What there is behind `seen`, and how long to wait for a ring if there is nothing.
+def poll(stores: Stores, wake: Wake | None, seen: Reading, *, small: bool = False) -> tuple[Reading, float]:
+    """What has come since `seen`, and the seconds after which to poll again at the latest.
 
-    Without `wake` there is more to read at once, so nothing needs to ring.
+    First makes sure that what comes later wakes this process, unless the reader is still behind
+    (`wake` is None). The end of a window wakes nobody, so the seconds returned do not pass it.
+    Raises StreamNotFound or StreamGone.
     """
-    patience_seconds = wake.expect(seen.record.incarnation) if wake else 0.0
-    seen = _check_expiry(stores, seen)
+    poll_seconds = wake.ensure_subscribed(seen.record.incarnation) if wake else 0.0
     reading = read_on(stores, seen, small=small)
-    return reading, min(patience_seconds, _life_seconds(stores, reading))
-
-
-def _check_expiry(stores: Stores, seen: Reading) -> Reading:
-    """A stream that ends by itself rings nothing, and shows in its item alone.
-
-    Who waits neither renews it nor lets it go as long as others do. Raises StreamNotFound.
-    """
-    record = seen.record
-    if not is_expired(record.expiry, record.used_ms, stores.clock_ms()):
-        return seen
-    known = load_head(stores, record.key)
-    if known.record.incarnation != record.incarnation:
-        raise StreamNotFound
-    return replace(seen, record=replace(record, touched_ms=known.touched_ms))
-
-
-def _life_seconds(stores: Stores, reading: Reading) -> float:
-    """How long until the stream may have ended by itself."""
-    deadline = deadline_ms(reading.record.expiry, reading.record.used_ms)
-    return math.inf if deadline is None else max(0, deadline - stores.clock_ms()) / 1000
+    due_ms = renew_waiting_at_ms(reading.record.expiry, reading.record.used_ms)
+    if due_ms is not None:
+        poll_seconds = min(poll_seconds, max(0, due_ms - stores.clock_ms()) / 1000)
+    return reading, poll_seconds
 
 
 @dataclass(slots=True)
@@ -201,11 +192,11 @@ class EventStream:
         """
         page, content_type = reading.page, reading.record.content_type
         stored = self.half + reading.data
-        whole = len(stored) if page.closed else _whole_end(content_type, stored)
+        whole = len(stored) if page.closed else _characters_end(content_type, stored)
         data = _data_event(content_type, stored[:whole])
         self.is_cut = len(data) > self.limit_bytes and not content_type.is_json
         while self.is_cut and len(data) > self.limit_bytes:
-            whole = _whole_end(content_type, stored[: whole // 2])
+            whole = _characters_end(content_type, stored[: whole // 2])
             data = _data_event(content_type, stored[:whole])
         self.half = stored[whole:]
         self.cursor = max(self.cursor, decide_cursor(self.client_cursor, now_ms))
@@ -221,7 +212,7 @@ class EventStream:
         them made before the one before it was taken. Each event can be gone on from."""
         page, content_type = reading.page, reading.record.content_type
         stored = self.half + reading.data
-        whole = len(stored) if page.closed else _whole_end(content_type, stored)
+        whole = len(stored) if page.closed else _characters_end(content_type, stored)
         self.half = stored[whole:]
         self.cursor = max(self.cursor, decide_cursor(self.client_cursor, now_ms))
         begins_at, up_to_date, closed = page.end - len(stored), page.up_to_date, page.closed
@@ -274,7 +265,7 @@ def _byte_cuts(content_type: ContentType, stored: bytes, whole: int) -> Iterator
     yield whole
 
 
-def _whole_end(content_type: ContentType, stored: bytes) -> int:
+def _characters_end(content_type: ContentType, stored: bytes) -> int:
     """Where the last whole character ends, in text; JSON is cut at messages, bytes anywhere."""
     return text_end(stored) if content_type.is_text and not content_type.is_json else len(stored)
 
@@ -291,14 +282,14 @@ def count_wake(reading: Reading, waited_since_ms: int, now_ms: int) -> None:
 
 
 async def event_stream(
-    backend: Backend, key: StreamKey, asked: ReadRequest, reading: Reading
+    backend: Backend, key: StreamKey, request: ReadRequest, reading: Reading
 ) -> AsyncIterator[bytes]:
     """Events from `reading` on, for about a minute (§10.2); a client reconnects from the
     last control event. A stream that ends meanwhile, or cannot be read, ends the events."""
-    events = EventStream(asked.cursor)
+    events = EventStream(request.cursor)
     deadline = time.monotonic() + backend.settings.sse_seconds
-    with backend.hub.listen(key) as bell:
-        follower = Follower(backend, bell, reading, small=True)
+    with backend.hub.listen(key) as listener:
+        follower = Follower(backend, listener, reading, small=True)
         sent_ms, is_closed = backend.stores.clock_ms(), reading.page.closed
         pending = events.pieces(reading, sent_ms)
         del reading  # Whoever does not read holds what is not sent yet, and no more.
@@ -306,10 +297,10 @@ async def event_stream(
             for event in pending:
                 for piece in event:
                     yield piece
+                    # A client that takes all at once must not keep the others from being served.
+                    await asyncio.sleep(0)
                 if time.monotonic() >= deadline:
                     return
-                # A client that takes all at once must not keep the others from being served.
-                await asyncio.sleep(0)
             if is_closed:
                 return
             try:
@@ -327,13 +318,15 @@ async def event_stream(
             del later
 
 
-async def gathered_events(backend: Backend, key: StreamKey, asked: ReadRequest) -> tuple[StreamRecord, bytes]:
-    """A complete event stream, for an HTTP API, which hands on an answer only once it is: what is
-    there or comes within a moment, and where to come again. Raises as `read_or_wait` does."""
+async def gathered_events(
+    backend: Backend, key: StreamKey, request: ReadRequest
+) -> tuple[StreamRecord, bytes]:
+    """A complete event stream, for an HTTP API, which sends a response only once it is complete: what is
+    there or comes within a moment, and from which offset to ask again. Raises as `read_or_wait` does."""
     began, patience_seconds = time.monotonic(), backend.settings.sse_buffered_seconds
     began_ms = backend.stores.clock_ms()
-    reading = await read_or_wait(backend, key, asked, patience_seconds)
-    events = EventStream(asked.cursor, BUFFERED_BYTES)
+    reading = await read_or_wait(backend, key, request, patience_seconds)
+    events = EventStream(request.cursor, BUFFERED_BYTES)
     rendered = events.render(reading, backend.stores.clock_ms())
     left_seconds = began + min(patience_seconds, GATHERING_SECONDS) - time.monotonic()
     if left_seconds > 0 and not reading.page.closed:
@@ -348,7 +341,7 @@ async def _gathered_since(backend: Backend, events: EventStream, reading: Readin
     if events.is_cut or not reading.page.up_to_date:
         return b""
     try:
-        later = await backend.run(lambda: read_on(backend.stores, _behind(reading)))
+        later = await backend.run(lambda: read_on(backend.stores, _without_bytes(reading)))
     except ProtocolError:
         return b""
     rendered = events.render(later, backend.stores.clock_ms()) if _is_news(later) else b""

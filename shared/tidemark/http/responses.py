@@ -13,6 +13,7 @@ from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.caching import EVENT_STREAM, NO_STORE, decide_cache_control, decide_long_poll
 from tidemark.protocol.cursor import decide_cursor
 from tidemark.protocol.etag import etag_matches, render_etag, render_tail_etag
+from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.messages import render_body
 from tidemark.protocol.offset import NOW, render_offset
 from tidemark.service.append import AppendRequest
@@ -84,12 +85,14 @@ def metadata(known: StreamHead) -> Response:
     return response
 
 
-def caught_up(request: ReadRequest, reading: Reading) -> Response:
+def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     """A catch-up read (§5.6): the page, or 304 where the client has it already."""
     page = reading.page
     from_now = request.read_from == NOW
     headers = _reading_headers(reading) | {
-        "Cache-Control": decide_cache_control(has_data=page.has_data, closed=page.closed, from_now=from_now)
+        "Cache-Control": decide_cache_control(
+            has_data=page.has_data, closed=page.closed, from_now=from_now, life_ms=_life_ms(reading, now_ms)
+        )
     }
     if not from_now:
         headers["ETag"] = _etag(reading)
@@ -105,7 +108,9 @@ def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     headers = _reading_headers(reading)
     if not page.closed:
         headers["Stream-Cursor"] = str(decide_cursor(request.cursor, now_ms))
-    headers["Cache-Control"] = decide_long_poll(has_data=page.has_data, from_now=from_now)
+    headers["Cache-Control"] = decide_long_poll(
+        has_data=page.has_data, from_now=from_now, life_ms=_life_ms(reading, now_ms)
+    )
     if not page.has_data:
         return Response(status_code=204, headers=headers)
     if not from_now:
@@ -123,6 +128,13 @@ def _reading_headers(reading: Reading) -> dict[str, str]:
     if page.up_to_date:
         headers["Stream-Up-To-Date"] = "true"
     return headers
+
+
+def _life_ms(reading: Reading, now_ms: int) -> int | None:
+    """How long the stream lives at least; None if it does not end by itself."""
+    record, last = reading.record, reading.page.last
+    ends_ms = deadline_ms(record.expiry, max(record.used_ms, last.time_ms if last else 0))
+    return None if ends_ms is None else max(0, ends_ms - now_ms)
 
 
 def _body(reading: Reading) -> bytes:

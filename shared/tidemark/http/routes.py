@@ -85,7 +85,7 @@ async def delete_stream(request: Request) -> Response:
     """§5.4."""
     backend, key = backend_of(request), parse_stream(request)
     await backend.run(lambda: delete(backend.stores, key))
-    backend.hub.ring(key)
+    backend.hub.wake(key)
     return responses.deleted()
 
 
@@ -104,7 +104,7 @@ async def read_stream(request: Request) -> Response:
     if read_request.live is Live.SSE:
         return await server_sent_events(request, backend, key, read_request)
     reading = await backend.run(lambda: read(backend.stores, key, read_request.read_from))
-    return responses.caught_up(read_request, reading)
+    return responses.caught_up(read_request, reading, backend.stores.clock_ms())
 
 
 async def long_poll(

@@ -36,7 +36,7 @@ class PollingDemand:
     records come and when none do.
 
     While nobody wants them, the stream is not read. Then it is read from the present on, and `on_positioned`
-    is called once the present is fixed: who has begun to wait before must look.
+    is called once the present is fixed: readers that began to wait before it must read again.
     """
 
     busy_seconds: float = 0.01
@@ -50,9 +50,9 @@ BY_TRIGGER_ALONE: Final = PollingDemand()
 
 
 def beside(hub: Hub) -> PollingDemand:
-    """Appends of this process ring its hub directly. This is for those of others, which may take longer, and
-    only while somebody waits, so that a process that only writes pays nothing for it."""
-    return PollingDemand(0.1, 0.1, lambda: hub.listening > 0, hub.ring_all)
+    """Appends of this process wake its readers directly. The pump is for appends of other processes, which
+    may take longer. It runs only while a request waits, so that a process that only writes pays nothing."""
+    return PollingDemand(0.1, 0.1, lambda: hub.listening > 0, hub.wake_all)
 
 
 class Pump:

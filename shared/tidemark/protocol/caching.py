@@ -13,23 +13,34 @@ from typing import Final
 #: Of every response that describes one moment: an error, a stream's metadata, everything about
 #: buckets and snapshots, health, metrics.
 NO_STORE: Final = "no-store"
-SHARED: Final = "public, max-age=60, stale-while-revalidate=300"
+FRESH_SECONDS: Final = 60
+STALE_SECONDS: Final = 300
+SHARED: Final = f"public, max-age={FRESH_SECONDS}, stale-while-revalidate={STALE_SECONDS}"
 #: An event stream is consumed as it arrives; proxies must not hold it back (§5.8).
 EVENT_STREAM: Final = "no-cache, no-store, no-transform"
 #: The OpenAPI document changes with a deployment only.
 DOCUMENT: Final = "public, max-age=300"
 
 
-def decide_cache_control(*, has_data: bool, closed: bool, from_now: bool) -> str:
-    """Of a catch-up read (§5.6). `now` names another place at every moment (§8)."""
-    if from_now:
+def decide_cache_control(*, has_data: bool, closed: bool, from_now: bool, life_ms: int | None = None) -> str:
+    """Of a catch-up read (§5.6). `now` names another place at every moment (§8).
+
+    `life_ms` is how long the stream lives at least, if it ends by itself: no cache may serve it for
+    longer than that, stale or not."""
+    if from_now or not (has_data or closed):
         return NO_STORE
-    return SHARED if has_data or closed else NO_STORE
+    if life_ms is None or life_ms >= (FRESH_SECONDS + STALE_SECONDS) * 1000:
+        return SHARED
+    left = life_ms // 1000
+    fresh = min(FRESH_SECONDS, left)
+    if fresh == 0:
+        return NO_STORE
+    return f"public, max-age={fresh}, stale-while-revalidate={left - fresh}"
 
 
-def decide_long_poll(*, has_data: bool, from_now: bool) -> str:
-    """Of a long-poll (§5.7): without data it only says that its time is over."""
-    return SHARED if has_data and not from_now else NO_STORE
+def decide_long_poll(*, has_data: bool, from_now: bool, life_ms: int | None = None) -> str:
+    """Of a long-poll (§5.7): without data it only says that its time is over. `life_ms` as above."""
+    return decide_cache_control(has_data=has_data, closed=False, from_now=from_now, life_ms=life_ms)
 
 
 def decide_private(cache_control: str | None, *, token_in_query: bool) -> str:

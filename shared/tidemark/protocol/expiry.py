@@ -20,6 +20,8 @@ from tidemark.protocol.integer import parse_integer
 RENEWALS_PER_WINDOW: Final = 20
 #: Of `Stream-Expires-At`: it is stored and given back as it was sent.
 MAX_LENGTH: Final = 64
+#: A reader that waits renews this long before the end, or at half of a shorter window.
+_WAITING_LEAD_MS: Final = 5000
 
 _HOUR_MINUTE = r"([01]\d|2[0-3]):[0-5]\d"
 _RFC3339 = re.compile(
@@ -97,6 +99,18 @@ def is_expired(expiry: Expiry, touched_ms: int, now_ms: int) -> bool:
 def needs_renewal(expiry: Expiry, touched_ms: int, now_ms: int) -> bool:
     """Whether a read at `now_ms` must record that it renewed the window."""
     return expiry.ttl_seconds is not None and now_ms - touched_ms >= _renewal_interval_ms(expiry.ttl_seconds)
+
+
+def renew_waiting_at_ms(expiry: Expiry, touched_ms: int) -> int | None:
+    """When a reader that waits must renew the window, or, for a fixed instant, notice the end; None is
+    never. "A stream with active live readers will not expire" (§5.1). It is late in the window, so that
+    all waiting readers together write about once per window, but well before anybody judges the stream
+    expired."""
+    deadline = deadline_ms(expiry, touched_ms)
+    if deadline is None or expiry.ttl_seconds is None:
+        return deadline
+    lead_ms = min(expiry.ttl_seconds * 1000 // 2, _WAITING_LEAD_MS)
+    return deadline - max(lead_ms, _renewal_interval_ms(expiry.ttl_seconds))
 
 
 def _renewal_interval_ms(ttl_seconds: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,7 +15,6 @@ from tidemark.protocol.offset import render_offset
 #: A comment: keeps proxies from dropping a silent connection, and no client sees it.
 HEARTBEAT: Final = b": heartbeat\n\n"
 
-_LINE_END = re.compile(rb"\r\n|\r|\n")
 #: Between the tokens of JSON a line end is as good as a space, and inside them there is none.
 _ON_ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 
@@ -31,10 +29,10 @@ def render_data_event(content_type: ContentType, stored: bytes) -> bytes:
         return b"event: data\ndata:" + base64.b64encode(stored) + b"\n\n"
     if content_type.is_json:
         return b"event: data\ndata:" + render_body(content_type, stored).translate(_ON_ONE_LINE) + b"\n\n"
-    lines = (
-        (b"data: " if line.startswith(b" ") else b"data:") + line + b"\n" for line in _LINE_END.split(stored)
-    )
-    return b"event: data\n" + b"".join(lines) + b"\n"
+    lines = b"\n" + stored.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    # Only the beginning of a line stands behind a line end, whatever the text holds.
+    lines = lines.replace(b"\n", b"\ndata:").replace(b"\ndata: ", b"\ndata:  ")
+    return b"event: data" + lines + b"\n\n"
 
 
 def render_data_slices(content_type: ContentType, stored: bytes, slice_bytes: int) -> Iterator[bytes]:

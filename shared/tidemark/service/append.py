@@ -67,10 +67,12 @@ from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, 
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
 from tidemark.protocol.etag import IfMatch
-from tidemark.protocol.messages import NOTHING, parse_messages
+from tidemark.protocol.messages import NOTHING
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import head_from, load_head, reload_tail
+from tidemark.service.parse import parse_body
+from tidemark.service.read import renew
 from tidemark.service.stores import Stores
 
 #: Bytes up to this size travel in the table's item, larger ones go to S3 first.
@@ -134,6 +136,9 @@ class _Attempt:
             plan = self.decide(head, appends)
             if not plan.writes:
                 if fresh:
+                    # A repeated append that succeeds is a write, which renews a sliding expiry (§5.1).
+                    if any(isinstance(result, Outcome) for result in plan.results):
+                        renew(self._stores, head.record, head.touched_ms, self._stores.clock_ms())
                     return plan.results
                 latest, fresh = load_head(self._stores, self._key), True
             else:
@@ -151,7 +156,7 @@ class _Attempt:
         spilled = self._spilled
         if spilled is not None and spilled.parsed is not None and spilled.incarnation == record.incarnation:
             return [spilled.parsed]
-        return [_parse_request(record, request) for request in self._requests]
+        return [_parse_request(self._stores, record, request) for request in self._requests]
 
     def decide(self, head: StreamHead, appends: Sequence[Append]) -> AppendPlan:
         """The items of producers are read after the tail is known, never before."""
@@ -214,7 +219,7 @@ def spill(stores: Stores, key: StreamKey, request: AppendRequest) -> Spilled | N
     Raises StreamNotFound, and StorageUnavailable, StorageSilent or Busy for S3. Nothing has changed then.
     """
     head, _ = _remembered_or_read(stores, key)
-    parsed = _parse_request(head.record, request)
+    parsed = _parse_request(stores, head.record, request)
     data = parsed.messages.data
     if parsed.fault is not None or len(data) <= INLINE_BYTES:
         return None
@@ -241,7 +246,7 @@ def _put_blob(stores: Stores, record: StreamRecord, data: bytes) -> Spilled:
     return Spilled(record.incarnation, data, name)
 
 
-def _parse_request(record: StreamRecord, request: AppendRequest) -> Append:
+def _parse_request(stores: Stores, record: StreamRecord, request: AppendRequest) -> Append:
     """Read the body as the stream's content type says; closing alone needs no body (§5.2). What is wrong
     with the body is kept for the decision, which looks at the closed state first (§5.2, error precedence)."""
     messages, fault, content_type = NOTHING, None, record.content_type
@@ -253,7 +258,7 @@ def _parse_request(record: StreamRecord, request: AppendRequest) -> Append:
                 raise Malformed("Content-Type is missing")
             if request.content_type.essence != content_type.essence:
                 raise ContentTypeMismatch(content_type.essence, request.content_type.essence)
-            messages = parse_messages(content_type, request.body)
+            messages = parse_body(stores, content_type, request.body)
             if not messages.data:
                 raise Malformed("Empty JSON array: there is nothing to append")
     except ProtocolError as refusal:

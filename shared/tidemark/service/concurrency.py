@@ -19,6 +19,9 @@ class Concurrency(Protocol):
     def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
         """The same call for several things, some at once; the answers in their order."""
 
+    def compute(self, call: Callable[[], _T]) -> _T:
+        """A call that takes long without waiting for anything: not on an event loop that serves others."""
+
     def sleep(self, seconds: float) -> None: ...
 
 
@@ -41,6 +44,9 @@ class Threads:
 
     def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
         return list(self._pool.map(call, items))
+
+    def compute(self, call: Callable[[], _T]) -> _T:
+        return call()
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -27,13 +27,14 @@ from tidemark.protocol.create import StreamConfiguration, check_same_configurati
 from tidemark.protocol.errors import Busy, Conflict
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.fork import ForkPoint, check_same_fork
-from tidemark.protocol.messages import Messages, parse_messages
+from tidemark.protocol.messages import Messages
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import end
 from tidemark.service.fork import Origin, fork_origin
 from tidemark.service.load import head_from
+from tidemark.service.parse import parse_body
 from tidemark.service.release import release, release_writes
 from tidemark.service.stores import Stores
 
@@ -117,7 +118,7 @@ class _Creation:
             snapshot=origin.snapshot,
             retained=origin.retained,
         )
-        messages = parse_messages(record.content_type, request.body)
+        messages = parse_body(stores, record.content_type, request.body)
         if not messages.data and not request.closed:
             return Creation(record)  # Without content of its own, an open stream has an empty log.
         return self.with_first_batch(record, messages)

@@ -12,7 +12,7 @@ from tidemark.log.records import StreamRecord
 from tidemark.log.schema import TOUCHED_MS, stream_key
 from tidemark.log.table import ConditionFailed
 from tidemark.protocol.errors import Damaged, Malformed, RetentionGone, StreamNotFound
-from tidemark.protocol.expiry import needs_renewal
+from tidemark.protocol.expiry import needs_renewal, renew_waiting_at_ms
 from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
@@ -126,8 +126,23 @@ def _keep_alive(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -
     return renew(stores, record, touched_ms, now_ms)
 
 
+def renew_while_waiting(stores: Stores, record: StreamRecord) -> StreamRecord:
+    """For a reader that waits: when its window is nearly over, read what others have done for the stream
+    meanwhile, and renew it only if they have not. Raises StreamNotFound or StreamGone."""
+    now_ms = stores.clock_ms()
+    due_ms = renew_waiting_at_ms(record.expiry, record.used_ms)
+    if due_ms is None or now_ms < due_ms:
+        return record
+    head = load_head(stores, record.key)
+    if head.record.incarnation != record.incarnation:
+        raise StreamNotFound
+    record = replace(record, touched_ms=head.touched_ms)
+    due_ms = renew_waiting_at_ms(record.expiry, record.used_ms)
+    return record if due_ms is None or now_ms < due_ms else renew(stores, record, record.used_ms, now_ms)
+
+
 def renew(stores: Stores, record: StreamRecord, touched_ms: int, now_ms: int) -> StreamRecord:
-    """Record that a read took place. Raises StreamNotFound where the stream just ended."""
+    """Record a use of the stream that wrote no batch. Raises StreamNotFound where the stream just ended."""
     if not needs_renewal(record.expiry, touched_ms, now_ms):
         return record
     try:

@@ -1,6 +1,6 @@
-"""The hub: one per process, where waiting requests listen for their stream.
+"""The hub: one per process. It knows which request waits for which stream, and wakes those requests.
 
-A ring is a hint to look again, never data: it may come late, twice, or for nothing.
+To be woken means to read again. It carries no data: it may come late, twice, or without a reason.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 
 from tidemark.protocol.stream_key import StreamKey
 
-#: A wait that is over is taken off the list by its own loop: that long until the next look.
+#: A wait that is over is removed by its own event loop. The receiver's thread checks again after this time.
 _LATE_SECONDS: Final = 0.02
 
 
-class Bell:
-    """One waiting request's. It belongs to the event loop it was made on, and is rung from
+class Listener:
+    """One waiting request. It belongs to the event loop on which it was made; the hub wakes it from
     any thread."""
 
     __slots__ = ("_event", "_hub", "_incarnation", "_offset", "loop")
@@ -33,15 +33,15 @@ class Bell:
         self._offset = 0
 
     def has_read(self, incarnation: str, offset: int) -> None:
-        """Batches before `offset` are no news any more, so they need not ring."""
+        """The request has the batches before `offset`, so they need not wake it."""
         self._incarnation, self._offset = incarnation, offset
 
-    def cares(self, incarnation: str | None, start: int) -> bool:
+    def is_interested(self, incarnation: str | None, start: int) -> bool:
         return incarnation is None or incarnation != self._incarnation or start >= self._offset
 
     async def wait(self, seconds: float) -> bool:
-        """Until it is rung, for at most `seconds`. Whether it was. A ring that came before
-        the wait, since the last one, ends it at once."""
+        """Wait until woken, for at most `seconds`. Returns whether it was woken. If it was woken after
+        the last wait ended, this one ends at once."""
         if not self._event.is_set():
             self._hub.start_waiting(self, time.monotonic() + seconds)
             try:
@@ -51,12 +51,12 @@ class Bell:
                 pass
             finally:
                 self._hub.stop_waiting(self)
-        rung = self._event.is_set()
+        woken = self._event.is_set()
         self._event.clear()
-        return rung
+        return woken
 
-    def ring(self) -> None:
-        """On its own loop."""
+    def wake(self) -> None:
+        """Call this on the listener's own event loop."""
         self._event.set()
 
 
@@ -64,48 +64,52 @@ class Hub:
     """Safe to use from any thread and any number of event loops."""
 
     def __init__(self) -> None:
-        self._bells: dict[StreamKey, set[Bell]] = {}
-        #: Until when each bell waits, unrung, by the monotonic clock.
-        self._waiting: dict[Bell, float] = {}
+        self._listeners: dict[StreamKey, set[Listener]] = {}
+        #: When the wait of each listener that has not been woken ends, by the monotonic clock.
+        self._waiting: dict[Listener, float] = {}
         self._changed = threading.Condition()
 
     @contextmanager
-    def listen(self, key: StreamKey) -> Iterator[Bell]:
-        """A bell for this stream. Listen first, read then: what is written after the read
-        rings, what was written before it is in it."""
-        bell = Bell(self)
+    def listen(self, key: StreamKey) -> Iterator[Listener]:
+        """A listener for this stream. Listen first, then read: what is written after the read wakes the
+        listener, and what was written before the read is in it."""
+        listener = Listener(self)
         with self._changed:
-            self._bells.setdefault(key, set()).add(bell)
+            self._listeners.setdefault(key, set()).add(listener)
         try:
-            yield bell
+            yield listener
         finally:
             with self._changed:
-                bells = self._bells[key]
-                bells.discard(bell)
-                if not bells:
-                    del self._bells[key]
+                listeners = self._listeners[key]
+                listeners.discard(listener)
+                if not listeners:
+                    del self._listeners[key]
 
-    def ring(self, key: StreamKey, incarnation: str | None = None, start: int = 0) -> None:
-        """A batch was written to this stream; where it is known, at `start`."""
+    def wake(self, key: StreamKey, incarnation: str | None = None, start: int = 0) -> None:
+        """A batch was written to this stream, at `start` if that is known."""
         with self._changed:
-            bells = [bell for bell in self._bells.get(key, ()) if bell.cares(incarnation, start)]
-            self._stop_waiting(bells)
-        _ring(bells)
+            listeners = [
+                listener
+                for listener in self._listeners.get(key, ())
+                if listener.is_interested(incarnation, start)
+            ]
+            self._forget_waits(listeners)
+        _wake(listeners)
 
-    def ring_all(self) -> None:
+    def wake_all(self) -> None:
         with self._changed:
-            bells = [bell for bells in self._bells.values() for bell in bells]
-            self._stop_waiting(bells)
-        _ring(bells)
+            listeners = [listener for listeners in self._listeners.values() for listener in listeners]
+            self._forget_waits(listeners)
+        _wake(listeners)
 
     @property
     def listening(self) -> int:
         """How many requests listen."""
-        return sum(map(len, self._bells.copy().values()))
+        return sum(map(len, self._listeners.copy().values()))
 
-    def patience_seconds(self, at_most: float) -> float | None:
-        """Blocks until somebody waits; then how long the most patient of them still does.
-        None when nobody came for `at_most` seconds."""
+    def longest_wait_seconds(self, at_most: float) -> float | None:
+        """Block until a request waits; then return the seconds for which the last of them still waits.
+        None if no request came for `at_most` seconds."""
         deadline = time.monotonic() + at_most
         with self._changed:
             while (now := time.monotonic()) < deadline:
@@ -115,43 +119,38 @@ class Hub:
                 self._changed.wait(deadline - now if not self._waiting else _LATE_SECONDS)
         return None
 
-    def start_waiting(self, bell: Bell, until: float) -> None:
+    def start_waiting(self, listener: Listener, until: float) -> None:
         with self._changed:
-            self._waiting[bell] = until
+            self._waiting[listener] = until
             if len(self._waiting) == 1:
                 self._changed.notify_all()
 
-    def stop_waiting(self, bell: Bell) -> None:
+    def stop_waiting(self, listener: Listener) -> None:
         with self._changed:
-            self._waiting.pop(bell, None)
+            self._waiting.pop(listener, None)
 
-    def _stop_waiting(self, bells: Iterable[Bell]) -> None:
-        for bell in bells:
-            self._waiting.pop(bell, None)
+    def _forget_waits(self, listeners: Iterable[Listener]) -> None:
+        for listener in listeners:
+            self._waiting.pop(listener, None)
 
 
-def _ring(bells: Iterable[Bell]) -> None:
-    """Each on its own loop: at once where that is the one we are on, else with one call a loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Bell]] = defaultdict(list)
-    for bell in bells:
-        by_loop[bell.loop].append(bell)
-    here = _running_loop()
-    for loop, its_bells in by_loop.items():
-        if loop is here:
-            _ring_here(its_bells)
+def _wake(listeners: Iterable[Listener]) -> None:
+    """Wake each on its own event loop: at once if that is the running one, else with one call per loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Listener]] = defaultdict(list)
+    for listener in listeners:
+        by_loop[listener.loop].append(listener)
+    running_loop = None
+    with suppress(RuntimeError):
+        running_loop = asyncio.get_running_loop()
+    for loop, its_listeners in by_loop.items():
+        if loop is running_loop:
+            _wake_here(its_listeners)
         else:
-            # A loop that was closed has nobody left who waits.
+            # On a loop that was closed nobody waits any more.
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(_ring_here, its_bells)
+                loop.call_soon_threadsafe(_wake_here, its_listeners)
 
 
-def _ring_here(bells: Iterable[Bell]) -> None:
-    for bell in bells:
-        bell.ring()
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+def _wake_here(listeners: Iterable[Listener]) -> None:
+    for listener in listeners:
+        listener.wake()

@@ -1,7 +1,7 @@
-"""The notifier: from the table's stream records to the queues of those who wait.
+"""The notifier: from the table's stream records to the queues of the processes that wait.
 
-A record is a doorbell. Nothing is read from it but which log has grown, so order and
-duplicates among records do not matter, and every batch may be processed again.
+A record says only which log has grown. Nothing else is read from it, so order and duplicates among
+records do not matter, and every batch of records may be processed again.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from tidemark.log.records import Waiter
 from tidemark.log.schema import decode_batch_start, is_log_pk
 from tidemark.log.table import Table
 from tidemark.log.waiters import load_waiters, remove_waiters
-from tidemark.wake.ring import Ring, encode_ring
+from tidemark.wake.message import WakeMessage, encode_message
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-#: A stream may have a thousand waiters with a queue each, and a send is waiting mostly.
+#: A stream may have a thousand waiters with a queue each, and a thread that sends mostly waits.
 _THREADS: Final = 32
 
 Failures = dict[str, Exception]
-"""What went wrong, by log: the records of these logs are to be delivered again."""
+"""What went wrong, by log: the records of these logs must be delivered again."""
 
 
-def ring_of(record: Mapping[str, Any]) -> Ring | None:
-    """The ring that a stream record stands for; None where it is not a new batch.
+def message_from_record(record: Mapping[str, Any]) -> WakeMessage | None:
+    """The wake message for a stream record; None if the record is not a new batch.
 
-    Raises KeyError, ValueError for what is not a record of the table's.
+    Raises KeyError, ValueError for what is not a record of the table.
     """
     keys = record["dynamodb"]["Keys"]
     pk: str = keys["pk"]["S"]
     if record["eventName"] != "INSERT" or not is_log_pk(pk):
         return None
-    return Ring(pk, decode_batch_start(keys["sk"]["S"]))
+    return WakeMessage(pk, decode_batch_start(keys["sk"]["S"]))
 
 
 class Notifier:
@@ -49,46 +49,42 @@ class Notifier:
         self._clock_ms = clock_ms
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark-notify")
 
-    def notify(self, rings: Iterable[Ring]) -> Failures:
-        """Ring whoever waits for these logs."""
+    def notify(self, messages: Iterable[WakeMessage]) -> Failures:
+        """Wake the processes that wait for these logs. Of each log only the message with the highest
+        offset is sent: whoever is interested in an earlier one is interested in this one too."""
+        newest: dict[str, WakeMessage] = {}
+        for message in messages:
+            known = newest.get(message.log_pk)
+            if known is None or message.start > known.start:
+                newest[message.log_pk] = message
         failures: Failures = {}
-        found = self._each(lambda ring: self._load(ring, failures), _newest(rings))
-        by_queue: dict[str, list[tuple[Ring, Waiter]]] = defaultdict(list)
-        for ring, waiters in found:
+        found = self._each(lambda message: self._load(message, failures), list(newest.values()))
+        by_queue: dict[str, list[tuple[WakeMessage, Waiter]]] = defaultdict(list)
+        for message, waiters in found:
             for waiter in waiters:
-                by_queue[waiter.queue_url].append((ring, waiter))
-        self._each(lambda wanted: self._send(*wanted, failures), list(by_queue.items()))
+                by_queue[waiter.queue_url].append((message, waiter))
+        self._each(lambda queue: self._send(*queue, failures), list(by_queue.items()))
         return failures
 
-    def _load(self, ring: Ring, failures: Failures) -> tuple[Ring, list[Waiter]]:
+    def _load(self, message: WakeMessage, failures: Failures) -> tuple[WakeMessage, list[Waiter]]:
         try:
-            return ring, load_waiters(self._table, ring.incarnation, self._clock_ms())
+            return message, load_waiters(self._table, message.incarnation, self._clock_ms())
         except Exception as failure:  # noqa: BLE001 - it is reported for this log alone
-            failures[ring.log_pk] = failure
-            return ring, []
+            failures[message.log_pk] = failure
+            return message, []
 
-    def _send(self, url: str, wanted: Sequence[tuple[Ring, Waiter]], failures: Failures) -> None:
-        """A queue that is gone belongs to nobody any more: that is no failure."""
+    def _send(self, url: str, wanted: Sequence[tuple[WakeMessage, Waiter]], failures: Failures) -> None:
+        """A queue that is gone belongs to no process any more: that is no failure."""
         try:
             try:
-                self._queues.send(url, [encode_ring(ring) for ring, _ in wanted])
+                self._queues.send(url, [encode_message(message) for message, _ in wanted])
             except QueueGone:
                 remove_waiters(self._table, [waiter for _, waiter in wanted])
         except Exception as failure:  # noqa: BLE001 - it is reported for these logs alone
-            failures |= {ring.log_pk: failure for ring, _ in wanted}
+            failures |= {message.log_pk: failure for message, _ in wanted}
 
     def _each(self, call: Callable[[_T], _R], arguments: Sequence[_T]) -> list[_R]:
-        """At once, where there are several."""
+        """On threads, if there are several."""
         if len(arguments) <= 1:
             return [call(argument) for argument in arguments]
         return list(self._pool.map(call, arguments))
-
-
-def _newest(rings: Iterable[Ring]) -> list[Ring]:
-    """Of each log, the ring that goes furthest: who is behind it is behind the others too."""
-    newest: dict[str, Ring] = {}
-    for ring in rings:
-        known = newest.get(ring.log_pk)
-        if known is None or ring.start > known.start:
-            newest[ring.log_pk] = ring
-    return list(newest.values())

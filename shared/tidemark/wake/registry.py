@@ -1,4 +1,4 @@
-"""This process's registrations as a waiter: one for each stream, whoever waits there."""
+"""This process's registrations as a waiter: one for each stream for which any request waits."""
 
 from __future__ import annotations
 
@@ -36,33 +36,28 @@ class Registry:
         self._lock = threading.Lock()
 
     def ensure(self, incarnation: str, queue_url: str) -> None:
-        """On return the registration stands and has half of its life left at least."""
+        """On return the registration is in the table and has at least half of its life left."""
         with self._lock:
             found = self._registrations.setdefault((incarnation, queue_url), _Registration())
         if self._is_fresh(found):
             return
         with found.lock:
-            if not self._is_fresh(found):
-                self._register(found, incarnation, queue_url)
-
-    def _is_fresh(self, registration: _Registration) -> bool:
-        return registration.until_ms - self._clock_ms() > RENEW_MS
-
-    def _register(self, registration: _Registration, incarnation: str, queue_url: str) -> None:
-        until_ms = self._clock_ms() + LIFE_MS
-        put_waiter(self._table, Waiter(incarnation, queue_url, until_ms))
-        registration.until_ms = until_ms
-        self._forget_lapsed()
-
-    def _forget_lapsed(self) -> None:
+            if self._is_fresh(found):
+                return
+            until_ms = self._clock_ms() + LIFE_MS
+            put_waiter(self._table, Waiter(incarnation, queue_url, until_ms))
+            found.until_ms = until_ms
         now_ms = self._clock_ms()
         with self._lock:
             lapsed = [name for name, each in self._registrations.items() if 0 < each.until_ms <= now_ms]
             for name in lapsed:
                 del self._registrations[name]
 
+    def _is_fresh(self, registration: _Registration) -> bool:
+        return registration.until_ms - self._clock_ms() > RENEW_MS
+
     def withdraw(self) -> None:
-        """Remove what stands: the process ends."""
+        """Remove the registrations: the process ends."""
         with self._lock:
             registrations, self._registrations = self._registrations, {}
         remove_waiters(self._table, [Waiter(*name, each.until_ms) for name, each in registrations.items()])

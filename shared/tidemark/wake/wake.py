@@ -1,4 +1,4 @@
-"""What makes a process one that is woken: its hub, its queue and its registrations."""
+"""What a process needs to be woken: its hub, its queue and its registrations."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tidemark.wake.hub import Hub
 from tidemark.wake.receiver import Receiver
 from tidemark.wake.registry import Registry
 
-#: How often a reader looks for itself: until a new queue is heard of everywhere, and as long
-#: as there is none to be had.
-LOOK_SECONDS: Final = 0.1
-DEAF_SECONDS: Final = 1.0
-#: Added to the length of a receive: a reader that nothing has rung for longer looks for itself,
-#: whatever has become of the thread that should have rung.
+#: How often a reader polls the log: until a new queue is known everywhere, and as long as no queue
+#: can be had.
+NEW_QUEUE_POLL_SECONDS: Final = 0.1
+NO_QUEUE_POLL_SECONDS: Final = 1.0
+#: Added to the length of a receive: a reader that nothing has woken for longer polls the log by itself,
+#: whatever has become of the thread that should have woken it.
 _OVERDUE_SECONDS: Final = 4.0
 
 
@@ -35,21 +35,21 @@ class Wake:
         self.hub = Hub()
         self._registry = Registry(table, clock_ms)
         self._receiver = Receiver(self.hub, queues, clock_ms, receive_seconds)
-        self._patience_seconds = receive_seconds + _OVERDUE_SECONDS
+        self._poll_seconds = receive_seconds + _OVERDUE_SECONDS
 
-    def expect(self, incarnation: str) -> float:
-        """On return, what is appended to the stream rings its bells, this process's or any
-        other's. Read after this, then wait: for no longer than the seconds returned.
+    def ensure_subscribed(self, incarnation: str) -> float:
+        """On return, every append to the stream wakes its listeners, whichever process makes it.
+        Read the log after this, then wait, and poll again after the seconds returned at the latest.
 
-        Raises Busy or OutcomeUnknown; a queue that is not to be had is no reason to fail.
+        Raises Busy or OutcomeUnknown; that there is no queue is no reason to fail.
         """
-        self._receiver.attend()
+        self._receiver.ensure_running()
         try:
             queue = self._receiver.queue()
         except QueueUnavailable:
-            return DEAF_SECONDS
+            return NO_QUEUE_POLL_SECONDS
         self._registry.ensure(incarnation, queue.url)
-        return LOOK_SECONDS if queue.settling_seconds else self._patience_seconds
+        return NEW_QUEUE_POLL_SECONDS if queue.settling_seconds else self._poll_seconds
 
     def close(self) -> None:
         """The process ends: leave neither queue nor registrations behind."""

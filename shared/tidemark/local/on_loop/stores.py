@@ -50,6 +50,9 @@ class Concurrently:
 
         return step_aside(asyncio.gather(*map(when_there_is_room, items)))
 
+    def compute(self, call: Callable[[], _T]) -> _T:
+        return step_aside(asyncio.to_thread(call))
+
     def sleep(self, seconds: float) -> None:
         sleep(seconds)
 

@@ -1,4 +1,4 @@
-"""What a queue's message says: there is something in this log, from this offset on."""
+"""The wake message: there is something new in this log, from this offset on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tidemark.log.schema import decode_log_pk, is_log_pk
 from tidemark.protocol.stream_key import StreamKey
 
 
-class NotARing(ValueError):
-    """A message that `encode_ring` did not write."""
+class NotAWakeMessage(ValueError):
+    """A message that `encode_message` did not write."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
-    """`start` is where the newest batch begins: who has read further has heard of it."""
+class WakeMessage:
+    """`start` is where the newest batch begins: a reader that has read further needs no message."""
 
     log_pk: str
     start: int
@@ -29,17 +29,17 @@ class Ring:
         return decode_log_pk(self.log_pk)[1]
 
 
-def encode_ring(ring: Ring) -> str:
+def encode_message(message: WakeMessage) -> str:
     """Plain ASCII: a stream's name may hold characters that no queue accepts."""
-    return json.dumps([ring.log_pk, ring.start], separators=(",", ":"))
+    return json.dumps([message.log_pk, message.start], separators=(",", ":"))
 
 
-def decode_ring(body: str) -> Ring:
-    """Raises NotARing."""
+def decode_message(body: str) -> WakeMessage:
+    """Raises NotAWakeMessage."""
     try:
         log_pk, start = json.loads(body)
     except (ValueError, TypeError):
-        raise NotARing(body) from None
+        raise NotAWakeMessage(body) from None
     if not (isinstance(log_pk, str) and is_log_pk(log_pk) and isinstance(start, int)):
-        raise NotARing(body)
-    return Ring(log_pk, start)
+        raise NotAWakeMessage(body)
+    return WakeMessage(log_pk, start)

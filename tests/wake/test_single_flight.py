@@ -30,44 +30,44 @@ def looks(run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> SingleFlight:
     return SingleFlight(run)
 
 
-def test_those_who_ask_at_once_share_one_call() -> None:
+def test_simultaneous_callers_share_one_call() -> None:
     async def scenario() -> None:
         run = Calls()
         shared = looks(run)
-        answers = await asyncio.gather(*(shared.look("a", lambda: "seen") for _ in range(500)))
+        answers = await asyncio.gather(*(shared.share("a", lambda: "seen") for _ in range(500)))
         assert answers == ["seen"] * 500
         assert run.count == 1
 
     asyncio.run(scenario())
 
 
-def test_those_who_are_rung_at_once_ask_at_once() -> None:
+def test_listeners_woken_together_share_one_call() -> None:
     """The readers of a stream are woken one after another, in one turn of the loop."""
 
     async def scenario() -> None:
         run = Calls()
         shared = looks(run)
-        bell = asyncio.Event()
+        listener = asyncio.Event()
 
         async def reader() -> None:
             async with asyncio.timeout(60):
-                await bell.wait()
-            await shared.look("a", lambda: None)
+                await listener.wait()
+            await shared.share("a", lambda: None)
 
         readers = [asyncio.ensure_future(reader()) for _ in range(500)]
         await asyncio.sleep(0.01)
-        bell.set()
+        listener.set()
         await asyncio.gather(*readers)
         assert run.count == 1
 
     asyncio.run(scenario())
 
 
-def test_different_questions_are_asked_apart() -> None:
+def test_calls_of_different_names_are_not_shared() -> None:
     async def scenario() -> None:
         run = Calls()
         shared = looks(run)
-        answers = await asyncio.gather(shared.look(("a", 1), lambda: 1), shared.look(("a", 2), lambda: 2))
+        answers = await asyncio.gather(shared.share(("a", 1), lambda: 1), shared.share(("a", 2), lambda: 2))
         assert list(answers) == [1, 2]
         assert run.count == 2
 
@@ -92,7 +92,7 @@ def test_an_answer_is_never_older_than_the_question() -> None:
         async def reader() -> None:
             for _ in range(100):
                 written = tail
-                assert await shared.look("a", lambda: tail) >= written
+                assert await shared.share("a", lambda: tail) >= written
                 for _ in range(chance.randrange(4)):
                     await asyncio.sleep(0)
 
@@ -102,27 +102,27 @@ def test_an_answer_is_never_older_than_the_question() -> None:
         asyncio.run(scenario(seed))
 
 
-def test_a_failure_reaches_all_who_asked() -> None:
+def test_a_failure_reaches_every_caller() -> None:
     async def scenario() -> None:
         shared = looks(Calls())
 
         def fail() -> None:
             raise LookupError("gone")
 
-        asked = [shared.look("a", fail) for _ in range(3)]
+        asked = [shared.share("a", fail) for _ in range(3)]
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [LookupError] * 3
         with pytest.raises(LookupError):
-            await shared.look("a", fail)
+            await shared.share("a", fail)
 
     asyncio.run(scenario())
 
 
-def test_who_leaves_takes_nobody_along() -> None:
+def test_a_cancelled_caller_does_not_cancel_the_others() -> None:
     async def scenario() -> None:
         run = Calls(turns=5)
         shared = looks(run)
-        leaving, staying = (asyncio.ensure_future(shared.look("a", lambda: "seen")) for _ in range(2))
+        leaving, staying = (asyncio.ensure_future(shared.share("a", lambda: "seen")) for _ in range(2))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         leaving.cancel()

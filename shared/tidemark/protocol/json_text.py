@@ -1,0 +1,192 @@
+"""JSON text (RFC 8259): checked, and cut into the values of an array, without building any value.
+
+Three things ask for a scanner of our own. A lone surrogate (`"\\ud800"`) is grammatical JSON, which most
+parsers refuse. The depth that is allowed is a fixed number and not what is left of a stack. And no step
+keeps the interpreter for more than a few milliseconds, whatever the text: a thread that scans four
+megabytes leaves room for the others between any two matches.
+
+So the grammar is in regular expressions that match flat pieces (a scalar, an array or object of
+scalars, a short run of those), and one loop goes from piece to piece with a stack of what is open.
+Possessive quantifiers (`++`) keep each match linear; the upper bounds keep each match short.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Final
+
+from tidemark.protocol.errors import Malformed
+
+#: Levels of arrays and objects in one message. A page puts one array around it, and is then still
+#: within what the strictest common parsers take by default (PHP 512).
+MAX_DEPTH: Final = 500
+
+_WS: Final = rb"[ \t\n\r]*+"
+_PART: Final = rb'(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})'
+_STRING: Final = rb'"' + _PART + rb'{0,2000}+"'
+#: Numbers that a double holds by their form alone; `_other_scalar_end` looks at all others.
+_NUMBER: Final = rb"-?(?:0|[1-9][0-9]{0,200}+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]{1,2}+)?+(?![0-9.eE])"
+_SCALAR: Final = rb"(?:" + _STRING + rb"|" + _NUMBER + rb"|true|false|null)"
+
+
+def _or_container_of(value: bytes, count: bytes) -> bytes:
+    """A scalar, or an array or object of up to so many values."""
+    element, member = value + _WS, _STRING + _WS + rb":" + _WS + value + _WS
+    arrays = rb"\[" + _WS + rb"(?:" + element + rb"(?:," + _WS + element + rb"){0," + count + rb"}+)?+\]"
+    objects = rb"\{" + _WS + rb"(?:" + member + rb"(?:," + _WS + member + rb"){0," + count + rb"}+)?+\}"
+    return rb"(?:" + _SCALAR + rb"|" + arrays + rb"|" + objects + rb")"
+
+
+#: Flat: at most this many levels.
+_FLAT_LEVELS: Final = 2
+_FLAT: Final = _or_container_of(_or_container_of(_SCALAR, rb"100"), rb"50")
+
+_BLANK: Final = re.compile(_WS)
+_SCALAR_VALUE: Final = re.compile(_SCALAR)
+_FLAT_VALUE: Final = re.compile(_FLAT)
+_FLAT_ELEMENT: Final = re.compile(_WS + rb"(" + _FLAT + rb")" + _WS + rb"([,\]])")
+_FLAT_ELEMENTS: Final = re.compile(_WS + rb"(?:" + _FLAT + _WS + rb"," + _WS + rb"){0,20}+")
+_FLAT_MEMBERS: Final = re.compile(
+    _WS + rb"(?:" + _STRING + _WS + rb":" + _WS + _FLAT + _WS + rb"," + _WS + rb"){0,20}+"
+)
+_AFTER_VALUE: Final = re.compile(_WS + rb"([,\]}])")
+_COLON: Final = re.compile(_WS + rb":" + _WS)
+_STRING_PARTS: Final = re.compile(_PART + rb"{0,2000}+")
+_ANY_NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+")
+_CLOSES: Final = {b"[": b"]", b"{": b"}"}
+#: From here on, the nearest double is infinity: half a step above the largest one.
+_TOO_LARGE: Final = Decimal(2**1024 - 2**970)
+
+
+def check_value(text: bytes) -> bytes:
+    """The one JSON value in `text`, without the white space around it. Raises Malformed."""
+    _check_utf8(text)
+    start = _after_blank(text, 0)
+    end = _value_end(text, start)
+    _check_end(text, end)
+    return text[start:end]
+
+
+def split_array(text: bytes) -> Iterator[bytes]:
+    """The texts of the array's elements, without the white space around each. Raises Malformed."""
+    _check_utf8(text)
+    at = _after_blank(text, 0) + 1
+    if (end := _after_blank(text, at)) < len(text) and text[end] == ord("]"):
+        _check_end(text, end + 1)
+        return
+    while True:
+        if flat := _FLAT_ELEMENT.match(text, at):
+            yield flat[1]
+            at, separator = flat.end(), flat[2]
+        else:
+            start = _after_blank(text, at)
+            end = _value_end(text, start)
+            yield text[start:end]
+            after = _AFTER_VALUE.match(text, end)
+            if after is None or after[1] == b"}":
+                raise _expected("',' or ']'", text, end)
+            at, separator = after.end(), after[1]
+        if separator == b"]":
+            _check_end(text, at)
+            return
+
+
+def _value_end(text: bytes, at: int) -> int:
+    """Where the value that begins at `at` ends."""
+    opened: list[bytes] = []
+    while True:
+        first = text[at : at + 1]
+        if len(opened) >= MAX_DEPTH and first in _CLOSES:
+            raise Malformed(f"JSON is nested too deeply: a message may have {MAX_DEPTH} levels")
+        is_shallow = len(opened) <= MAX_DEPTH - _FLAT_LEVELS
+        if flat := (_FLAT_VALUE if is_shallow else _SCALAR_VALUE).match(text, at):
+            at = flat.end()
+        elif first in _CLOSES:
+            opened.append(first)
+            inside = _after_blank(text, at + 1)
+            if text[inside : inside + 1] != _CLOSES[first]:
+                at = _next_value(text, inside, opened)
+                continue
+            at = inside
+        else:
+            at = _other_scalar_end(text, at)
+        while opened:
+            after = _AFTER_VALUE.match(text, at)
+            if after is not None and after[1] == b",":
+                at = _next_value(text, after.end(), opened)
+                break
+            if after is None or after[1] != _CLOSES[opened[-1]]:
+                raise _expected(f"',' or '{_CLOSES[opened[-1]].decode()}'", text, at)
+            opened.pop()
+            at = after.end()
+        else:
+            return at
+
+
+def _next_value(text: bytes, at: int, opened: list[bytes]) -> int:
+    """Where the next value to look at begins, behind what is flat, and in an object behind its name."""
+    is_object = opened[-1] == b"{"
+    flat = None
+    if len(opened) <= MAX_DEPTH - _FLAT_LEVELS:
+        flat = (_FLAT_MEMBERS if is_object else _FLAT_ELEMENTS).match(text, at)
+    at = flat.end() if flat else _after_blank(text, at)
+    if not is_object:
+        return at
+    if text[at : at + 1] != b'"':
+        raise _expected("a name in double quotes", text, at)
+    colon = _COLON.match(text, _string_end(text, at))
+    if colon is None:
+        raise _expected("':' after a name", text, at)
+    return colon.end()
+
+
+def _other_scalar_end(text: bytes, at: int) -> int:
+    """The end of a scalar that is not flat: a string of many escapes, or a number that may be too large."""
+    if text[at : at + 1] == b'"':
+        return _string_end(text, at)
+    number = _ANY_NUMBER.match(text, at)
+    if number is None:
+        raise _expected("a value", text, at)
+    try:
+        is_too_large = Decimal(number[0].decode()).copy_abs() >= _TOO_LARGE
+    except ArithmeticError:  # An exponent beyond what any arithmetic takes.
+        is_too_large = True
+    if is_too_large:
+        shown = number[0][:20].decode() + ("…" if len(number[0]) > 20 else "")
+        raise Malformed(
+            f"The number {shown} at byte {at} is beyond the range of a double: send it as a string"
+        )
+    return number.end()
+
+
+def _string_end(text: bytes, at: int) -> int:
+    at += 1
+    while (parts := _STRING_PARTS.match(text, at)) and parts.end() > at:
+        at = parts.end()
+    if text[at : at + 1] != b'"':
+        raise _expected("the end of a string, or a character or escape that JSON allows,", text, at)
+    return at + 1
+
+
+def _after_blank(text: bytes, at: int) -> int:
+    blank = _BLANK.match(text, at)
+    return blank.end() if blank else at
+
+
+def _check_end(text: bytes, at: int) -> None:
+    if _after_blank(text, at) != len(text):
+        raise _expected("nothing after the value", text, _after_blank(text, at))
+
+
+def _check_utf8(text: bytes) -> None:
+    try:
+        text.decode()
+    except UnicodeDecodeError as fault:
+        raise Malformed(f"Invalid JSON: it is not UTF-8 at byte {fault.start}") from None
+
+
+def _expected(what: str, text: bytes, at: int) -> Malformed:
+    where = "the end" if at >= len(text) else f"byte {at}"
+    return Malformed(f"Invalid JSON: expected {what} at {where}")
