@@ -27,7 +27,6 @@ def test_without_producer_headers_there_is_no_claim() -> None:
         ("!~", "0", "0"),
         ("p" * 256, "0", "0"),
         ("6ba7b810-9dad-11d1-80b4-00c04fd430c8", "0", "0"),
-        ("0", "0"),
     ],
 )
 def test_three_valid_producer_headers_are_a_claim(producer_id: str, epoch: str, seq: str) -> None:
