@@ -25,6 +25,7 @@ OUT_OF_REACH: Final = (
     "tidemark.protocol.errors.Busy",
     "tidemark.protocol.errors.StorageUnavailable",
     "tidemark.protocol.errors.OutcomeUnknown",
+    "tidemark.protocol.errors.StorageSilent",
     "tidemark.aws.retry.NoAnswer",
     "tidemark.aws.sqs.QueueUnavailable",
 )
