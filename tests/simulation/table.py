@@ -61,7 +61,7 @@ class SimulatedTable:
 
     # --- one item ---
 
-    def _find(self, key: Item) -> Item | None:
+    def find(self, key: Item) -> Item | None:
         return self._items.get(key["pk"]["S"], {}).get(key["sk"]["S"])
 
     def _store(self, item: Item) -> None:
@@ -81,7 +81,7 @@ class SimulatedTable:
             self._sorted.pop(pk, None)
 
     def _get(self, arguments: Arguments) -> dict[str, Any]:
-        item = self._find(arguments["Key"])
+        item = self.find(arguments["Key"])
         if item is None:
             return {}
         names = arguments.get("ExpressionAttributeNames", {})
@@ -107,19 +107,19 @@ class SimulatedTable:
             return True
         check = parse_condition(arguments["ConditionExpression"])
         values = arguments.get("ExpressionAttributeValues", {})
-        return check(self._find(key) or {}, values, arguments.get("ExpressionAttributeNames", {}))
+        return check(self.find(key) or {}, values, arguments.get("ExpressionAttributeNames", {}))
 
     def _check(self, arguments: Arguments, key: Item) -> None:
         if not self._holds(arguments, key):
             raise Refusal("ConditionalCheckFailedException", _FAILED, **self._existing(arguments, key))
 
     def _existing(self, arguments: Arguments, key: Item) -> dict[str, Any]:
-        item = self._find(key)
+        item = self.find(key)
         wanted = arguments.get("ReturnValuesOnConditionCheckFailure") == "ALL_OLD"
         return {"Item": item} if wanted and item is not None else {}
 
     def _updated(self, arguments: Arguments) -> Item:
-        old = self._find(arguments["Key"]) or arguments["Key"]
+        old = self.find(arguments["Key"]) or arguments["Key"]
         new = dict(old)
         values = arguments.get("ExpressionAttributeValues", {})
         for change in parse_update(arguments["UpdateExpression"]):

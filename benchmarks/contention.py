@@ -1,0 +1,150 @@
+"""Many independent writers on one stream, in virtual time: `python -m benchmarks.contention`.
+
+Each writer is a Lambda environment of its own: its own `Stores`, one request at a time, the next one 8 ms
+after the answer. What runs is `tidemark.service.append.append` on a simulated table: a call takes 5 ms, and
+one partition takes 1,000 write units and 3,000 read units in a second. Only calls and pauses take time, so a
+row is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from benchmarks.metered_table import MeteredTable
+from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
+from tests.simulation.virtual_time import VirtualTime
+from tidemark.aws.dynamodb import DynamoDB
+from tidemark.aws.s3 import Objects
+from tidemark.log.table import Table
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.errors import Busy
+from tidemark.protocol.expiry import NEVER
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.service.append import AppendRequest, append
+from tidemark.service.create import CreateRequest, create
+from tidemark.service.stores import Stores
+
+WRITERS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
+LATENCY_SECONDS: Final = 0.005
+BETWEEN_REQUESTS_SECONDS: Final = 0.008
+#: Not counted: the writers learn the stream's state, and spend what the partition has saved up.
+WARM_UP_SECONDS: Final = 3.0
+SECONDS: Final = 10.0
+BODY_BYTES: Final = 100
+STREAM: Final = StreamKey(PLAIN_BUCKET, "contended")
+CONTENT_TYPE: Final = parse_content_type("application/octet-stream")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`write_units`, `reads` (calls), `writes` (calls) and `read_units` are per append that landed; `refused`
+    counts appends answered with 429."""
+
+    writers: int
+    appends_per_second: float
+    p50_ms: float
+    p99_ms: float
+    write_units: float
+    reads: float
+    refused: int
+    writes: float
+    read_units: float
+
+
+class Contest:
+    """One stream, and the writers that append to it."""
+
+    def __init__(self, writers: int, seed: int = 1) -> None:
+        self._writers = writers
+        self._random = random.Random(seed)
+        self.time = VirtualTime()
+        self.table = MeteredTable(self.time, LATENCY_SECONDS)
+        self._milliseconds: list[float] = []
+        self._refused = 0
+
+    def run(self, seconds: float = SECONDS) -> Row:
+        random.seed(self._random.random())  # The jitter of pauses and retries.
+        self.time.spawn(
+            lambda: create(self._stores(), STREAM, CreateRequest(CONTENT_TYPE, NEVER, closed=False))
+        )
+        self.time.run(until=0.5)
+        for _ in range(self._writers):
+            self.time.spawn(self._write_for_ever, after=self._random.uniform(0, BETWEEN_REQUESTS_SECONDS))
+        self.time.run(until=WARM_UP_SECONDS)
+        self._milliseconds, self._refused, self.table.counts = [], 0, Counter()
+        self.time.run(until=WARM_UP_SECONDS + seconds)
+        return self._row(seconds)
+
+    def _write_for_ever(self) -> None:
+        stores, body = self._stores(), self._random.randbytes(BODY_BYTES)
+        while True:
+            started = self.time.now
+            try:
+                append(stores, STREAM, [AppendRequest(CONTENT_TYPE, body)])
+            except Busy:
+                self._refused += 1
+            else:
+                self._milliseconds.append((self.time.now - started) * 1000)
+            self.time.sleep(BETWEEN_REQUESTS_SECONDS)
+
+    def _stores(self) -> Stores:
+        """Those of a process that knows nothing yet."""
+        dynamodb, bucket = DynamoDB(self.table.send), SimulatedBucket()
+        dynamodb.sleep, dynamodb.now = self.time.sleep, lambda: self.time.now
+        return Stores(
+            Table(dynamodb, "simulated"),
+            SimulatedBlobs(bucket, Objects(bucket.send), lambda: None),
+            clock_ms=lambda: 1_800_000_000_000 + round(self.time.now * 1000),
+            new_id=lambda: f"{self._random.getrandbits(64):016x}",
+            concurrency=self.time,
+        )
+
+    def _row(self, seconds: float) -> Row:
+        taken, counts = sorted(self._milliseconds), self.table.counts
+        landed = len(taken)
+        return Row(
+            writers=self._writers,
+            appends_per_second=round(landed / seconds, 1),
+            p50_ms=round(taken[landed // 2], 1),
+            p99_ms=round(taken[landed * 99 // 100], 1),
+            write_units=round(counts["write_units"] / landed, 2),
+            reads=round(counts["reads"] / landed, 2),
+            refused=self._refused,
+            writes=round(counts["writes"] / landed, 2),
+            read_units=round(counts["read_units"] / landed, 2),
+        )
+
+
+def _line(row: Row) -> str:
+    costs = f"{row.write_units:.2f} | {row.writes:.2f} | {row.reads:.2f} | {row.read_units:.2f}"
+    times = f"{row.appends_per_second:,.0f} | {row.p50_ms:,.0f} | {row.p99_ms:,.0f}"
+    return f"| {row.writers} | {times} | {costs} | {row.refused} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.contention", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="the rows once more, as JSON in the last line")
+    parser.add_argument("--writers", type=int, nargs="*", default=WRITERS, help="how many, one row for each")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of virtual time")
+    asked = parser.parse_args()
+    print("Write units, writes, reads and read units are per append.\n")
+    print("| writers | appends/s | p50 ms | p99 ms | write units | writes | reads | read units | refused |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    rows = []
+    for writers in asked.writers:
+        row = Contest(writers).run(asked.seconds)
+        rows.append(row)
+        print(_line(row), flush=True)
+    if asked.json:
+        print(json.dumps([asdict(row) for row in rows]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""A simulated DynamoDB table that takes time, counts capacity units, and throttles a hot partition."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections import Counter
+from typing import Any, Final
+
+import orjson
+
+from tests.simulation.table import SimulatedTable
+from tests.simulation.virtual_time import VirtualTime
+from tests.support import refusal
+
+#: What DynamoDB gives one partition in a second. (A table's adaptive capacity moves hot keys to partitions
+#: of their own; beyond these figures it gives one key nothing more.)
+WRITE_UNITS: Final = 1000.0
+READ_UNITS: Final = 3000.0
+#: Units that an idle partition saves up: those of one second.
+BURST_SECONDS: Final = 1.0
+
+_READS: Final = frozenset({"GetItem", "Query"})
+
+
+class _Bucket:
+    """A token bucket. As DynamoDB's, it lets a request through while it is not empty, and the request may
+    cost more than is left."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._tokens = rate * BURST_SECONDS
+        self._at = 0.0
+
+    def has_tokens(self, now: float) -> bool:
+        self._tokens = min(self._rate * BURST_SECONDS, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        return self._tokens > 0
+
+    def take(self, units: float) -> None:
+        self._tokens -= units
+
+
+class MeteredTable:
+    """`send` is the seam of `tidemark.aws.dynamodb.DynamoDB`. A request takes effect after half of
+    `latency` (seconds); each partition key is a partition of its own.
+
+    `counts`: calls as `writes` and `reads`, `write_units`, `read_units` (reads are consistent: one unit for
+    each 4 KB), and calls that were `throttled`.
+    """
+
+    def __init__(self, time: VirtualTime, latency: float) -> None:
+        self._time = time
+        self._latency = latency
+        self._table = SimulatedTable(lambda: round(time.now * 1000))
+        self._buckets: dict[tuple[str, float], _Bucket] = {}
+        self.counts: Counter[str] = Counter()
+
+    def send(self, operation: str, body: bytes) -> tuple[int, bytes]:
+        self._time.sleep(self._latency / 2)
+        answer = self._answer(operation, body)
+        self._time.sleep(self._latency / 2)
+        return answer
+
+    def _answer(self, operation: str, body: bytes) -> tuple[int, bytes]:
+        arguments = orjson.loads(body)
+        rate = READ_UNITS if operation in _READS else WRITE_UNITS
+        partitions = _partitions(operation, arguments)
+        self.counts["reads" if operation in _READS else "writes"] += 1
+        if not all(self._bucket(pk, rate).has_tokens(self._time.now) for pk in partitions):
+            self.counts["throttled"] += 1
+            return _throttled(operation, arguments)
+        if operation in _READS:
+            answer = self._table.send(operation, body)
+            spent = {partitions[0]: self._read_units(arguments, answer[1])}
+        else:
+            before = self._written(operation, arguments)
+            answer = self._table.send(operation, body)
+            spent = _write_units(operation, before, self._written(operation, arguments))
+        self.counts["read_units" if operation in _READS else "write_units"] += sum(spent.values())
+        for pk, units in spent.items():
+            self._bucket(pk, rate).take(units)
+        return answer
+
+    def _bucket(self, pk: str, rate: float) -> _Bucket:
+        return self._buckets.setdefault((pk, rate), _Bucket(rate))
+
+    def _written(self, operation: str, arguments: Any) -> list[tuple[str, int]]:
+        """Partition and size of each item that the request writes: of what is there, or of what it brings."""
+        sizes = []
+        for write in _writes(operation, arguments):
+            key = write.get("Item") or write["Key"]
+            found = self._table.find(key)
+            sizes.append((key["pk"]["S"], max(item_size(found or key), item_size(write.get("Item", {})))))
+        return sizes
+
+    def _read_units(self, arguments: Any, answer: bytes) -> int:
+        """Billed by the items' whole sizes, whatever is projected."""
+        found = orjson.loads(answer)
+        keys = [{"pk": item.get("pk"), "sk": item["sk"]} for item in found.get("Items", ())]
+        if "Key" in arguments:
+            keys = [arguments["Key"]]
+        pk = _partitions("GetItem" if "Key" in arguments else "Query", arguments)[0]
+        size = sum(item_size(self._table.find(key | {"pk": {"S": pk}}) or {}) for key in keys)
+        return max(1, -(-size // 4096))
+
+
+def item_size(item: dict[str, Any]) -> int:
+    """In bytes, as DynamoDB counts: names, and values without their types."""
+    return sum(len(name.encode()) + _value_size(value) for name, value in item.items())
+
+
+def _value_size(value: dict[str, Any]) -> int:
+    [(kind, content)] = value.items()
+    match kind:
+        case "S":
+            return len(content.encode())
+        case "N":
+            return len(content) // 2 + 1
+        case "B":
+            return len(b64decode(content))
+        case "BOOL":
+            return 1
+    raise NotImplementedError(f"no item has an attribute of type {kind}")
+
+
+def _writes(operation: str, arguments: Any) -> list[Any]:
+    if operation == "TransactWriteItems":
+        return [next(iter(write.values())) for write in arguments["TransactItems"]]
+    if operation == "BatchWriteItem":
+        [requests] = arguments["RequestItems"].values()
+        return [next(iter(request.values())) for request in requests]
+    return [arguments]
+
+
+def _partitions(operation: str, arguments: Any) -> list[str]:
+    if operation == "Query":
+        return [arguments["ExpressionAttributeValues"][":pk"]["S"]]
+    return [(write.get("Item") or write["Key"])["pk"]["S"] for write in _writes(operation, arguments)]
+
+
+def _write_units(
+    operation: str, before: list[tuple[str, int]], after: list[tuple[str, int]]
+) -> dict[str, int]:
+    """The larger of what was there and what is there now, by the kilobyte; a transaction costs twice. A
+    refused condition costs as much as the write."""
+    times = 2 if operation == "TransactWriteItems" else 1
+    units: Counter[str] = Counter()
+    for (pk, old), (_, new) in zip(before, after, strict=True):
+        units[pk] += times * max(1, -(-max(old, new) // 1024))
+    return units
+
+
+def _throttled(operation: str, arguments: Any) -> tuple[int, bytes]:
+    if operation != "TransactWriteItems":
+        return refusal("ProvisionedThroughputExceededException")
+    reasons = [{"Code": "ThrottlingError"} for _ in arguments["TransactItems"]]
+    return refusal("TransactionCanceledException", CancellationReasons=reasons)

@@ -1,0 +1,69 @@
+"""The benchmark of many writers on one stream measures what it says: same runs, right bills, real limits."""
+
+from __future__ import annotations
+
+import orjson
+
+from benchmarks.contention import Contest
+from benchmarks.metered_table import WRITE_UNITS, MeteredTable, item_size
+from tests.simulation.virtual_time import VirtualTime
+
+
+def put(pk: str, size: int = 1) -> bytes:
+    item = {"pk": {"S": pk}, "sk": {"S": "."}, "b": {"S": "x" * size}}
+    return orjson.dumps({"TableName": "t", "Item": item})
+
+
+def test_one_writer_makes_one_call_an_append_and_never_reads() -> None:
+    """The cost of an append that nobody contends."""
+    row = Contest(1).run(seconds=1)
+    assert (row.writes, row.write_units, row.reads, row.refused) == (1.0, 1.0, 0.0, 0)
+    assert row.p50_ms == row.p99_ms == 5.0
+
+
+def test_a_row_is_the_same_every_time() -> None:
+    """Virtual time and seeded jitter leave no noise."""
+    assert Contest(4).run(seconds=1) == Contest(4).run(seconds=1)
+
+
+def test_a_partition_that_has_spent_its_units_throttles_and_no_other_does() -> None:
+    """1,000 write units a second for each partition key, and what a second of rest has saved up."""
+    time = VirtualTime()
+    table = MeteredTable(time, latency=0.0)
+    statuses: list[int] = []
+
+    def hammer() -> None:
+        statuses.extend(table.send("PutItem", put("hot"))[0] for _ in range(int(WRITE_UNITS) + 1))
+        statuses.append(table.send("PutItem", put("cold"))[0])
+        time.sleep(0.1)
+        statuses.append(table.send("PutItem", put("hot"))[0])
+
+    time.spawn(hammer)
+    time.run(until=1)
+    assert statuses == [200] * int(WRITE_UNITS) + [400, 200, 200]
+    assert table.counts["throttled"] == 1
+
+
+def test_write_units_are_kilobytes_and_a_transaction_costs_twice() -> None:
+    """As DynamoDB bills."""
+    time = VirtualTime()
+    table = MeteredTable(time, latency=0.005)
+    writes = [{"Put": orjson.loads(put(pk, 1500))} for pk in ("a", "b")]
+    time.spawn(lambda: table.send("PutItem", put("c", 1500)))
+    time.spawn(lambda: table.send("TransactWriteItems", orjson.dumps({"TransactItems": writes})))
+    time.run(until=1)
+    assert table.counts["write_units"] == 2 + 2 * (2 + 2)
+    assert time.now == 0.005
+
+
+def test_an_item_is_as_large_as_its_names_and_values() -> None:
+    """The sizes that DynamoDB documents."""
+    assert item_size({"pk": {"S": "ab"}, "n": {"N": "1234"}, "b": {"B": "AAAA"}, "x": {"BOOL": True}}) == 14
+
+
+def test_calls_at_once_take_the_time_of_one_in_virtual_time() -> None:
+    """`pair` is what the use cases save a round trip with."""
+    time = VirtualTime()
+    time.spawn(lambda: time.pair(lambda: time.sleep(1.0), lambda: time.sleep(2.0)))
+    time.run(until=10)
+    assert time.now == 2.0
