@@ -1,1 +1,1 @@
-"""The built template in an emulator: AWS's own deployment tool, an emulated AWS, and what is missing there."""
+"""The built template, deployed by AWS's own tool into an emulated AWS; `shims` has what is missing there."""

@@ -1,6 +1,7 @@
 """`make deploylocal`: the built template, deployed by the SAM CLI into an emulated AWS on this machine.
 
-It prints the URLs and serves until Ctrl-C; nothing is kept. ARGS are parameters of the template, `Name=value`.
+It prints the URLs and serves until Ctrl-C; nothing is kept. Arguments are the template's parameters,
+`Name=value`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def main(arguments: list[str]) -> int:
         print("nothing is built: run `make build` first", file=sys.stderr)
         return 2
     if wrong := [each for each in arguments if "=" not in each]:
-        print(f"{wrong[0]!r} is no parameter; write Name=value, for example LongPollSeconds=5", file=sys.stderr)
+        print(
+            f"{wrong[0]!r} is no parameter; write Name=value, for example LongPollSeconds=5", file=sys.stderr
+        )
         return 2
     given = dict(each.split("=", 1) for each in arguments)
     parameters = {**DEFAULTS, **given}
@@ -36,7 +39,9 @@ def main(arguments: list[str]) -> int:
         emulator = Emulator(directory, [STACK])
         with running(emulator.server):
             started = time.monotonic()
-            print("Deploying the built template into an emulated AWS; this takes a minute or two.", flush=True)
+            print(
+                "Deploying the built template into an emulated AWS; this takes a minute or two.", flush=True
+            )
             try:
                 stack = deploy(emulator, STACK, parameters)
             except DeploymentFailed as failure:
@@ -45,8 +50,10 @@ def main(arguments: list[str]) -> int:
             print(f"Deployed in {time.monotonic() - started:.0f} s.\n")
             print(f"  HTTP API       {stack.url}")
             print(f"  table, bucket  {stack.outputs['TableName']}, {stack.outputs['BucketName']}")
-            print(f"  AWS            export AWS_ENDPOINT_URL={emulator.endpoint} "
-                  "AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test AWS_DEFAULT_REGION=us-east-1\n")
+            print(
+                f"  AWS            export AWS_ENDPOINT_URL={emulator.endpoint} "
+                "AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test AWS_DEFAULT_REGION=us-east-1\n"
+            )
             print(f"  curl -i -X PUT -H 'Content-Type: text/plain' {stack.url}/v1/stream/hello")
             print("Ctrl-C ends it; nothing is kept.", flush=True)
             stop.wait()

@@ -1,4 +1,4 @@
-"""The deployed template without authorization: the official suite, and what clients do, through the HTTP API."""
+"""The deployed template without authorization: the official suite and other clients, through the HTTP API."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_appends_of_many_clients_at_once_all_land(client: httpx.Client) -> None:
 
 
 def test_the_official_suite_passes(stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All groups, through the emulated API Gateway and the built artifacts; exceptions have names and reasons."""
+    """All groups, through the emulated API Gateway and the built artifacts; exceptions have a reason."""
     expected = load_expectation()
     outcome = run_suite(stack.url, expected, None, tmp_path / "report.json")
     with capsys.disabled():

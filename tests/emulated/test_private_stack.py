@@ -1,4 +1,4 @@
-"""The deployed template with tokens, and IAM enforced by the emulator: every function has its own role and no more."""
+"""The deployed template with tokens, and IAM enforced by the emulator, function by function."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_role_cannot_read_another_table(emulator: Emulator, stack: Stack) -> N
     """The roles' statements name the stack's own table."""
     iam = emulator.client("iam")
     role = function_named(emulator, "ReadFunction")["Role"].rpartition("/")[2]
-    [name] = [each for each in iam.list_role_policies(RoleName=role)["PolicyNames"]]
+    [name] = iam.list_role_policies(RoleName=role)["PolicyNames"]
     document = iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]
     resources = json.dumps(document)
     assert stack.outputs["TableName"] in resources
@@ -122,7 +122,7 @@ def test_a_role_cannot_read_another_table(emulator: Emulator, stack: Stack) -> N
 
 
 def waited(client: httpx.Client, name: str) -> tuple[httpx.Response, float]:
-    """A long-poll at the tail of a new stream, and an append a moment later; seconds from append to answer."""
+    """A long-poll at the tail of a new stream, and an append a moment later; seconds from that to the end."""
     created = client.put(f"/v1/stream/{name}")
     assert created.status_code == 201
     # Warm: a cold start would be measured too.
@@ -142,7 +142,9 @@ def waited(client: httpx.Client, name: str) -> tuple[httpx.Response, float]:
     return response, answered - appended[0]
 
 
-def test_the_tables_stream_wakes_a_long_poll(client: httpx.Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tables_stream_wakes_a_long_poll(
+    client: httpx.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Table, stream, notifier and queue, as deployed: the answer comes long before the reader's own look."""
     waited(client, "warm-up")
     response, seconds = waited(client, "woken")
@@ -159,6 +161,8 @@ def test_with_the_notifier_denied_only_the_readers_own_look_finds_the_append(
     with denied(emulator, "NotifierFunction", "sqs:SendMessage"):
         response, seconds = waited(client, "looked")
     with capsys.disabled():
-        print(f"\nlong-poll with the notifier denied: answered after {seconds:.1f} s, by the reader's own look")
+        print(
+            f"\nlong-poll with the notifier denied: answered after {seconds:.1f} s, by the reader's own look"
+        )
     assert (response.status_code, response.content) == (200, b"woken")
     assert seconds > LOOK_SECONDS - APPEND_AFTER_SECONDS - 5

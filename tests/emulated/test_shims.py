@@ -38,7 +38,9 @@ def test_an_integration_keeps_what_the_document_declares() -> None:
     assert made["integrationUri"] == URI
 
 
-@pytest.mark.parametrize(("port", "path"), [(1, "/_aws/execute-api/none/$default/v1/a%2Fb"), (2, "/v1/a%2Fb")])
+@pytest.mark.parametrize(
+    ("port", "path"), [(1, "/_aws/execute-api/none/$default/v1/a%2Fb"), (2, "/v1/a%2Fb")]
+)
 def test_only_the_port_of_a_stack_leads_to_its_api(port: int, path: str) -> None:
     """Path as sent, escapes included; other ports are left alone."""
     seen: list[Any] = []

@@ -92,7 +92,9 @@ def test_every_parameter_has_a_default_that_its_bounds_allow() -> None:
 def test_what_is_stored_is_encrypted_closed_and_tidied_up() -> None:
     table, bucket = RESOURCES["Table"]["Properties"], RESOURCES["Bucket"]["Properties"]
     # DynamoDB's own key is free; KMS bills each use of the one that a specification selects.
-    assert table["SSESpecification"] == {"If": ["HasManagedKey", {"SSEEnabled": True}, {"Ref": "AWS::NoValue"}]}
+    assert table["SSESpecification"] == {
+        "If": ["HasManagedKey", {"SSEEnabled": True}, {"Ref": "AWS::NoValue"}]
+    }
     [encryption] = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     assert encryption["ServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
     [rule] = bucket["LifecycleConfiguration"]["Rules"]

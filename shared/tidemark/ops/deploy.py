@@ -30,8 +30,8 @@ class CannotDeploy(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """To the three questions. `parameters` are the template's."""
+class FirstDeployment:
+    """What the three questions decide. `parameters` are the template's."""
 
     stack: str
     region: str
@@ -60,20 +60,22 @@ def remembered(config: Path) -> dict[str, Any] | None:
     return dict(kept) if kept else None
 
 
-def ask_three(ask: Ask) -> Answers:
+def ask_three(ask: Ask) -> FirstDeployment:
     """Name and region; who may come in; CloudFront or not. An empty answer takes the one in brackets."""
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     given = ask(f"1. Stack name and region [tidemark {region}]: ").split()
     if len(given) > 2:
         raise CannotDeploy("a name and a region, for example: tidemark eu-central-1")
     stack, region = ([*given, *["tidemark", region][len(given) :]])[:2]
-    who = ask("2. Who may come in? tokens (signed by a secret that is made now), the https:// URL of an identity "
-              "provider's keys, or everybody [tokens]: ").strip() or "tokens"  # fmt: skip
+    who = ask("2. Who may come in? tokens (signed by a secret that is made now), the https:// URL of an "
+              "identity provider's keys, or everybody [tokens]: ").strip() or "tokens"  # fmt: skip
     parameters = access_parameters(who, stack, ask)
-    edge = ask("3. CloudFront in front (it caches reads and streams events)? yes or no [yes]: ").strip() or "yes"
+    edge = (
+        ask("3. CloudFront in front (it caches reads and streams events)? yes or no [yes]: ").strip() or "yes"
+    )
     if edge not in ("yes", "no"):
         raise CannotDeploy(f"{edge!r} is neither yes nor no")
-    return Answers(stack, region, {**parameters, "Edge": "true" if edge == "yes" else "false"})
+    return FirstDeployment(stack, region, {**parameters, "Edge": "true" if edge == "yes" else "false"})
 
 
 def access_parameters(who: str, stack: str, ask: Ask) -> dict[str, str]:
@@ -84,7 +86,9 @@ def access_parameters(who: str, stack: str, ask: Ask) -> dict[str, str]:
     if who.startswith("https://"):
         audience = ask("   The aud claim of its tokens: ").strip()
         if not audience:
-            raise CannotDeploy("without an audience, tokens for the provider's other services would be accepted")
+            raise CannotDeploy(
+                "without an audience, tokens for the provider's other services would be accepted"
+            )
         return {"AuthJwksUrl": who, "AuthAudience": audience}
     raise CannotDeploy(f"{who!r} is none of: tokens, https://…, everybody")
 
@@ -103,8 +107,8 @@ def concurrency_warning(limit: int) -> str:
     if limit >= _ENOUGH_CONCURRENCY:
         return ""
     return (
-        f"This account runs {limit} functions at once. Each waiting reader takes one, so {limit} of them stop every "
-        "writer. Ask for more, which is free:\n  aws service-quotas request-service-quota-increase "
+        f"This account runs {limit} functions at once. Each waiting reader takes one, so {limit} stop "
+        "every writer. Ask for more, which is free:\n  aws service-quotas request-service-quota-increase "
         "--service-code lambda --quota-code L-B99A9384 --desired-value 1000"
     )
 

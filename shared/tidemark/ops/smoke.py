@@ -17,13 +17,14 @@ import urllib.request
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from email.message import Message
 from typing import Final
 
 #: A long-poll is answered within 30 seconds, and a new environment takes a few more to start.
 _TIMEOUT_SECONDS: Final = 60.0
 #: The reader waits for so long before the second append, so that it is surely waiting.
 _SETTLE_SECONDS: Final = 2.0
-#: Readers look by themselves every twenty seconds: a wait that ends later than this was not ended by the trigger.
+#: Readers look by themselves every twenty seconds: a wait that ends later was not ended by the trigger.
 _WOKEN_SECONDS: Final = 15.0
 _FIRST: Final = b"high tide"
 _SECOND: Final = b"low tide"
@@ -34,21 +35,21 @@ class SmokeFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class Seen:
     status: int
-    headers: Mapping[str, str]
+    headers: Message
     body: bytes
     seconds: float
 
 
-class Client:
+class SmokeStream:
     """Requests to one stream. `token` goes into the Authorization header; empty sends none."""
 
     def __init__(self, base_url: str, name: str, token: str) -> None:
         self.url = f"{base_url.rstrip('/')}/v1/stream/{name}"
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def request(self, method: str, query: Mapping[str, str] | None = None, body: bytes | None = None) -> Response:
+    def request(self, method: str, query: Mapping[str, str] | None = None, body: bytes | None = None) -> Seen:
         """Raises SmokeFailed when nothing answers."""
         url = self.url + (f"?{urllib.parse.urlencode(query)}" if query else "")
         headers = self._headers | {"Content-Type": "text/plain"}
@@ -56,16 +57,16 @@ class Client:
         started = time.monotonic()
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as reply:  # noqa: S310
-                return Response(reply.status, reply.headers, reply.read(), time.monotonic() - started)
+                return Seen(reply.status, reply.headers, reply.read(), time.monotonic() - started)
         except urllib.error.HTTPError as reply:
-            return Response(reply.code, reply.headers, reply.read(), time.monotonic() - started)
+            return Seen(reply.code, reply.headers, reply.read(), time.monotonic() - started)
         except OSError as error:
             raise SmokeFailed(f"{method} {url}: no answer ({error})") from error
 
 
 def smoke(base_url: str, token: str) -> None:
     """Raises SmokeFailed. The stream is deleted in any case."""
-    client = Client(base_url, f"smoke-{uuid.uuid4()}", token)
+    client = SmokeStream(base_url, f"smoke-{uuid.uuid4()}", token)
     print(f"stream    {client.url}")
     try:
         created = check("create", client.request("PUT"), 201)
@@ -84,7 +85,7 @@ def smoke(base_url: str, token: str) -> None:
     say("gone", gone)
 
 
-def wait_for_an_append(client: Client, offset: str) -> None:
+def wait_for_an_append(client: SmokeStream, offset: str) -> None:
     """A long-poll from `offset`, and an append while it waits."""
     late = threading.Timer(_SETTLE_SECONDS, lambda: client.request("POST", body=_SECOND))
     late.start()
@@ -94,19 +95,25 @@ def wait_for_an_append(client: Client, offset: str) -> None:
     if woken.body != _SECOND:
         raise SmokeFailed(f"long-poll: the body is {woken.body!r}, not {_SECOND!r}")
     after = woken.seconds - _SETTLE_SECONDS
-    how = "" if after < _WOKEN_SECONDS else " (late: the reader looked by itself; the notifier's log says why)"
-    print(f"long-poll {woken.status}  answered {max(after, 0.0) * 1000:.0f} ms after the append was sent{how}")
+    how = (
+        "" if after < _WOKEN_SECONDS else " (late: the reader looked by itself; the notifier's log says why)"
+    )
+    print(
+        f"long-poll {woken.status}  answered {max(after, 0.0) * 1000:.0f} ms after the append was sent{how}"
+    )
 
 
-def check(step: str, response: Response, *expected: int) -> Response:
+def check(step: str, response: Seen, *expected: int) -> Seen:
     if response.status not in expected:
         wanted = " or ".join(map(str, expected))
         body = response.body[:300].decode(errors="replace")
-        raise SmokeFailed(f"{step}: {response.status}, not {wanted}: {body or 'empty body'}{advice(response)}")
+        raise SmokeFailed(
+            f"{step}: {response.status}, not {wanted}: {body or 'empty body'}{advice(response)}"
+        )
     return response
 
 
-def advice(response: Response) -> str:
+def advice(response: Seen) -> str:
     if response.status == 401:
         return " (set TOKEN; `make token` makes one)"
     if response.status == 403:
@@ -114,14 +121,17 @@ def advice(response: Response) -> str:
     return ""
 
 
-def say(step: str, response: Response) -> None:
+def say(step: str, response: Seen) -> None:
     offset = response.headers.get("Stream-Next-Offset")
-    print(f"{step:<9} {response.status}  {response.seconds * 1000:.0f} ms{f'  next offset {offset}' if offset else ''}")
+    tail = f"  next offset {offset}" if offset else ""
+    print(f"{step:<9} {response.status}  {response.seconds * 1000:.0f} ms{tail}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tidemark.ops.smoke", description=__doc__)
-    parser.add_argument("url", help="the stack's output Url, for example https://d111111abcdef8.cloudfront.net")
+    parser.add_argument(
+        "url", help="the stack's output Url, for example https://d111111abcdef8.cloudfront.net"
+    )
     given = parser.parse_args(arguments)
     if urllib.parse.urlsplit(given.url).scheme not in ("http", "https"):
         parser.error(f"{given.url!r} is no URL; write it with https://")

@@ -21,7 +21,9 @@ DEFAULT_SCOPES: Final = "read:v1 write:v1 manage:v1"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tidemark.ops.token", description=__doc__)
-    parser.add_argument("--secret-name", default="", help="name of the SSM parameter, such as /tidemark/auth-secret")
+    parser.add_argument(
+        "--secret-name", default="", help="name of the SSM parameter, such as /tidemark/auth-secret"
+    )
     parser.add_argument("--scopes", default=DEFAULT_SCOPES, help="what the token allows (%(default)s)")
     parser.add_argument("--hours", type=float, default=1.0, help="how long it is valid (%(default)s)")
     given = parser.parse_args(arguments)

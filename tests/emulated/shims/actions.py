@@ -1,4 +1,4 @@
-"""IAM names no action `sqs:SendMessageBatch`: `sqs:SendMessage` covers it. The emulator asks for the former."""
+"""IAM has no action `sqs:SendMessageBatch`: `sqs:SendMessage` covers it. The emulator asks for the first."""
 
 from __future__ import annotations
 

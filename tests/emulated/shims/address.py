@@ -1,5 +1,5 @@
-"""An address for an HTTP API. `<api>.execute-api.localhost` resolves on few machines; so each stack gets a port
-of its own on loopback. The path, the query and the Host header reach the emulator as the client sent them."""
+"""An HTTP API's address: `<api>.execute-api.localhost` resolves on few machines, so a stack gets a port of
+its own on loopback. The path, the query and the Host header reach the emulator as the client sent them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An HTTP API's `Body`: AWS imports routes and integrations from this OpenAPI document; the emulator ignores it."""
+"""An HTTP API's `Body` (OpenAPI): AWS imports its routes and integrations; the emulator ignores it."""
 
 from __future__ import annotations
 

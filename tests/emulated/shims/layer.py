@@ -28,8 +28,8 @@ POINTER = "unpacked-into"
 PREFIX = """
 import os as _os
 _dirs = [d for d in _os.environ.get("_LAMBDA_LAYERS_DIRS", "").split(_os.pathsep) if d]
-_dirs = [open(_os.path.join(d, "unpacked-into")).read() if _os.path.exists(_os.path.join(d, "unpacked-into")) else d
-         for d in _dirs]
+_to = [_os.path.join(d, "unpacked-into") for d in _dirs]
+_dirs = [open(to).read() if _os.path.exists(to) else d for d, to in zip(_dirs, _to)]
 _os.environ["_LAMBDA_LAYERS_DIRS"] = _os.pathsep.join([*_dirs, __NATIVES__])
 """
 

@@ -1,5 +1,5 @@
-"""OPTIONS on an HTTP API without a CORS configuration: AWS sends it to its route, here `$default`, as any other
-method. The emulator answers 403 by itself."""
+"""OPTIONS on an HTTP API without a CORS configuration: AWS sends it to its route, here `$default`, like any
+other method. The emulator answers 403 by itself."""
 
 from __future__ import annotations
 
@@ -12,17 +12,12 @@ from tests.emulated.shims.names import replace
 
 def install() -> None:
     handle = apigateway._handle_execute_in_scope
-    replace(apigateway, "_handle_execute_in_scope", handle)
 
-    async def handle_options_too(
-        api_id: str, stage: str, path: str, method: str, headers: Any, body: bytes, query: Any,
-        account: str, region: str, raw_query: str | None = None,
-    ) -> Any:  # fmt: skip
+    async def handle_options_too(*request: Any) -> Any:
+        api_id, stage, path, method, headers, body, query, account, region, raw_query = request
         api = apigateway._apis.get(api_id) or {}
         if method != "OPTIONS" or api.get("corsConfiguration"):
-            return await handle(
-                api_id, stage, path, method, headers, body, query, account, region, raw_query
-            )
+            return await handle(*request)
         route = apigateway._match_route(api_id, method, "/" + path.lstrip("/"))
         if route is None:
             return apigateway._http_api_not_found()
@@ -32,4 +27,4 @@ def install() -> None:
             owner_account_id=account, owner_region=region, raw_query_string=raw_query,
         )  # fmt: skip
 
-    apigateway._handle_execute_in_scope = handle_options_too
+    replace(apigateway, "_handle_execute_in_scope", handle_options_too)

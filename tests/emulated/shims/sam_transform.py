@@ -38,5 +38,7 @@ def translate(sam_python: Path, template: Any, parameters: Any) -> Any:
         check=False,
     )
     if run.returncode != 0:
-        raise ValueError(run.stderr.strip().splitlines()[-1] if run.stderr.strip() else "SAM's translator failed")
+        raise ValueError(
+            run.stderr.strip().splitlines()[-1] if run.stderr.strip() else "SAM's translator failed"
+        )
     return json.loads(run.stdout)

@@ -1,5 +1,5 @@
-"""AWS's endpoints are reached by TLS; the emulator's by plain HTTP on loopback. The bucket's policy refuses what
-is not encrypted, and the emulator enforces that: a request to it counts as encrypted, as behind a proxy with TLS."""
+"""AWS's endpoints speak TLS; the emulator speaks plain HTTP on loopback. The bucket's policy refuses what is
+not encrypted, and the emulator enforces that: a request to it counts as encrypted, as behind a TLS proxy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HEADER = (b"x-forwarded-proto", b"https")
 
 
 def encrypted(app: Any, port: int) -> Any:
-    """The emulator's application; requests to its own port arrive as if by TLS. Those to a stack stay as sent."""
+    """The emulator's application; requests to its own port arrive as if by TLS, those to a stack as sent."""
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope.get("server") and scope["server"][1] == port:
