@@ -42,6 +42,8 @@ class Emulator:
             # It removes containers that it takes for its own: let it find no Docker at all.
             "DOCKER_HOST": "unix:///nonexistent",
             "S3_PERSIST": "0",
+            # A function's process is kept for the whole run: its start takes seconds of a busy machine.
+            "LAMBDA_WARM_TTL_SECONDS": "3600",
             "TMPDIR": str(directory),
         }
 

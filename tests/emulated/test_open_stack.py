@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,10 @@ BUFFERED = {
     "SSE Mode should have correct SSE headers (no Content-Length, proper Cache-Control)":
         "an HTTP API sends an event stream as one complete response, with its Content-Length",
 }  # fmt: skip
+#: The suite ends a property after ten seconds, and calls it failed if it was not tried once by then.
+INTERRUPTED = "Property interrupted after 0 tests"
+#: So many of its readers come at once.
+READERS = 12
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +114,9 @@ def test_a_bucket_and_its_snapshot(client: httpx.Client) -> None:
     assert client.put("/agents").status_code == 201
     assert client.put("/agents/run", content=b"12345", headers=headers).status_code == 201
     assert client.put("/agents/run/snapshot/" + f"{5:016d}", content=b"s", headers=headers).status_code == 204
-    assert client.get("/agents/run/snapshot", follow_redirects=True).content == b"s"
+    # A Location is https://, as behind API Gateway; the emulator has no TLS.
+    newest = client.get("/agents/run/snapshot").headers["Location"]
+    assert client.get(httpx.URL(newest).path).content == b"s"
     assert "run" in client.get("/agents/streams").text
 
 
@@ -147,18 +154,47 @@ def test_appends_of_many_clients_at_once_all_land(client: httpx.Client) -> None:
     assert sorted(text.strip("<>").split("><"), key=int) == [str(number) for number in range(24)]
 
 
+def start_environments(stack: Stack) -> None:
+    """One process of the read function for each of the suite's readers: each waits, so none is used twice."""
+    httpx.put(
+        f"{stack.url}/v1/stream/warm", headers={"Content-Type": "text/plain"}, timeout=60, trust_env=False
+    )
+    waiting = {"offset": "now", "live": "long-poll"}
+
+    def wait(_: int) -> int:
+        # API Gateway gives up after 30 s; a process that is started by then is there for the next request.
+        url = f"{stack.url}/v1/stream/warm"
+        return httpx.get(url, params=waiting, timeout=120, trust_env=False).status_code
+
+    with ThreadPoolExecutor(READERS) as pool:
+        assert set(pool.map(wait, range(READERS))) <= {204, 503}
+
+
 def test_the_official_suite_passes(stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All groups, through the emulated API Gateway and the built artifacts; exceptions have a reason."""
+    """All groups, through the emulated API Gateway and the built artifacts; exceptions have a reason.
+
+    A property that the suite did not get to try in its ten seconds is tried again, alone.
+    """
     expected = load_expectation()
+    start_environments(stack)
     outcome = run_suite(stack.url, expected, None, tmp_path / "report.json")
+    failures = {failure.test: failure.message for failure in outcome.failures}
+    interrupted = [test for test, message in failures.items() if INTERRUPTED in message]
+    passed = outcome.passed
+    for number, test in enumerate(interrupted):
+        again = run_suite(stack.url, expected, re.escape(test), tmp_path / f"again-{number}.json")
+        if (again.passed, again.failed) == (1, 0):
+            passed += 1
+            del failures[test]
     with capsys.disabled():
         print(
-            f"\nofficial suite through the HTTP API: {outcome.passed} passed, {outcome.failed} failed "
-            f"({len(BUFFERED)} expected), {outcome.left_out_total} left out, {outcome.total} in all"
+            f"\nofficial suite through the HTTP API: {passed} passed ({len(interrupted)} of them or fewer at "
+            f"the second try), {len(failures)} failed ({len(BUFFERED)} expected), "
+            f"{outcome.left_out_total} left out, {outcome.total} in all"
         )
-        for failure in outcome.failures:
-            print(f"FAILED  {failure.test}\n{indented(failure.message, 4)}")
-    assert {failure.test for failure in outcome.failures} == BUFFERED.keys()
-    assert outcome.passed == expected.passed - len(BUFFERED)
+        for test, message in failures.items():
+            print(f"FAILED  {test}\n{indented(message, 4)}")
+    assert failures.keys() == BUFFERED.keys()
+    assert passed == expected.passed - len(BUFFERED)
     assert outcome.total == expected.total
     assert outcome.skipped == 0

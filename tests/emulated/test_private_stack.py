@@ -6,7 +6,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,15 +14,14 @@ import httpx
 import jwt
 import pytest
 
-from tests.conformance.servers import running, temporary_directory
-from tests.emulated.deployment import Stack, deploy
-from tests.emulated.emulator import Emulator
+from tests.conformance.servers import ROOT, running, temporary_directory
+from tests.emulated.deployment import Stack, outputs_of
+from tests.emulated.emulator import REGION, SAM, Emulator
+from tidemark.ops import deploy as guided
 from tidemark.ops import smoke
 
 pytestmark = pytest.mark.emulated
 
-SECRET_NAME = "/private/auth-secret"
-SECRET = secrets.token_hex(32)
 #: Readers look by themselves every twenty seconds. The trigger needs a fraction of one.
 LOOK_SECONDS = 20
 #: After the wait began, so that the reader is surely registered.
@@ -39,16 +38,30 @@ def emulator() -> Iterator[Emulator]:
 
 @pytest.fixture(scope="module")
 def stack(emulator: Emulator) -> Stack:
-    emulator.client("ssm").put_parameter(Name=SECRET_NAME, Type="SecureString", Value=SECRET)
-    return deploy(emulator, "private", {"AuthSecretName": SECRET_NAME, "Edge": "false"})
+    """As `make deploy` makes it: with three answers the first time, and without a question the second."""
+    config = emulator.server.data_dir / "samconfig.toml"
+    answers = iter([f"private {REGION}", "tokens", "no"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        for name, value in emulator.environment.items():
+            patch.setenv(name, value)
+        patch.setenv("SAM", str(SAM / "sam"))
+        patch.setenv("SAM_CLI_TELEMETRY", "0")
+        assert guided.main(["--yes"], lambda _question: next(answers), config) == 0
+        assert guided.main(["--dry-run"], lambda _question: next(answers), config) == 0
+    return Stack("private", emulator.url_of("private"), outputs_of(emulator, "private"))
 
 
-def token(scope: str) -> str:
-    return jwt.encode({"exp": int(time.time()) + 3600, "scope": scope}, SECRET, "HS256")
+@pytest.fixture(scope="module")
+def token(emulator: Emulator, stack: Stack) -> Callable[[str], str]:
+    """Signed with the secret that `make deploy` made."""
+    kept = emulator.client("ssm").get_parameter(Name="/private/auth-secret", WithDecryption=True)
+    secret = kept["Parameter"]["Value"]
+    return lambda scope: jwt.encode({"exp": int(time.time()) + 3600, "scope": scope}, secret, "HS256")
 
 
 @pytest.fixture
-def client(stack: Stack) -> Iterator[httpx.Client]:
+def client(stack: Stack, token: Callable[[str], str]) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {token('read:v1 write:v1 manage:v1')}", "Content-Type": "text/plain"}
     with httpx.Client(base_url=stack.url, timeout=90, trust_env=False, headers=headers) as client:
         yield client
@@ -80,14 +93,16 @@ def test_without_a_token_nobody_comes_in(stack: Stack) -> None:
     assert "error" in response.json()
 
 
-def test_a_token_for_reading_does_not_write(client: httpx.Client) -> None:
+def test_a_token_for_reading_does_not_write(client: httpx.Client, token: Callable[[str], str]) -> None:
     headers = {"Authorization": f"Bearer {token('read:v1')}"}
     assert client.put("/v1/stream/mine").status_code == 201
     assert client.post("/v1/stream/mine", content=b"x", headers=headers).status_code == 403
     assert client.get("/v1/stream/mine", headers=headers).status_code == 200
 
 
-def test_smoke_passes_with_a_token(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smoke_passes_with_a_token(
+    stack: Stack, token: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every step of a stream's life, by the roles as IAM evaluates them."""
     monkeypatch.setenv("TOKEN", token("read:v1 write:v1 manage:v1"))
     assert smoke.main([stack.url]) == 0
