@@ -145,8 +145,11 @@ def main(arguments: Sequence[str] | None = None, ask: Ask = input, config: Path 
         return remove(kept, yes=given.yes)
     try:
         if kept is None:
+            first = ask_three(ask).as_toml()
+            if not config.exists():
+                config.write_text("version = 0.1\n")
             with config.open("a") as file:
-                file.write(ask_three(ask).as_toml())
+                file.write(first)
             kept = remembered(config) or {}
         if not given.dry_run:
             prepare(kept)
