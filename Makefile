@@ -70,7 +70,7 @@ test: $(DEV) npm-if-possible ## the tests (ARGS="…" goes to pytest; WORKERS=0 
 
 .PHONY: test-fast
 test-fast: $(DEV) npm-if-possible ## the tests to run before every commit (ARGS and WORKERS as above)
-	@$(VENV) -m pytest $(PARALLEL) -m "not slow and not artifact" --hypothesis-profile=fast $(ARGS)
+	@$(VENV) -m pytest $(PARALLEL) -m "not slow and not artifact and not emulated" --hypothesis-profile=fast $(ARGS)
 
 .PHONY: coverage
 coverage: $(DEV) npm-if-possible ## the tests, and which lines and branches they reach
@@ -79,6 +79,11 @@ coverage: $(DEV) npm-if-possible ## the tests, and which lines and branches they
 .PHONY: conformance
 conformance: $(DEV) $(NODE) ## the official conformance suite, both ways (VIA=asgi|lambda for one)
 	@$(VENV) -m tests.conformance.run
+
+# One process: the emulator is heavy, and each file starts one of its own.
+.PHONY: emulated
+emulated: $(DEV) $(NODE) ## the built template deployed into an emulated AWS, and tested there (after make build)
+	@$(VENV) -m pytest -m emulated --durations=5 tests/emulated $(ARGS)
 
 .PHONY: chaos
 chaos: $(DEV) npm-if-possible ## faults of every kind while writers write and readers read (MINUTES=2 SEED VIA=asgi|lambda APPENDS)
@@ -130,6 +135,9 @@ diagrams: $(DOCS) ## draw docs/images/*.svg from their Mermaid sources
 policy: $(POLICY) ## the template against checkov's policies (exceptions: .checkov.yaml)
 	@.venv-policy/bin/checkov --config-file .checkov.yaml
 
+# The runtime of the template: its own Python alone makes bytecode that Lambda accepts.
+RUNTIME = $(shell sed -n 's/^ *Runtime: python//p' template.yaml)
+
 # No Docker and no AWS account: the layer's wheels are fetched for Lambda's platform (shared/Makefile).
 .PHONY: build
 build: export PATH := $(CURDIR)/.venv-sam/bin:$(PATH)
@@ -138,6 +146,35 @@ build: export AWS_DEFAULT_REGION ?= us-east-1
 build: $(SAM) ## what AWS SAM deploys, into .aws-sam
 	@sam build
 	@sam validate --lint
+	@find .aws-sam/build/SharedLayer -name '*.pyc' | grep -q . || printf '%s\n' "" \
+		"WARNING: the layer has no bytecode, because python$(RUNTIME) is not on the path. It works, but every cold" \
+		"start compiles every module: 2.5 times the CPU. Install it (https://www.python.org/downloads, or:" \
+		"uv python install $(RUNTIME)) and build again before you deploy to AWS." "" >&2
+
+.PHONY: deploylocal
+deploylocal: build $(DEV) ## the stack in an emulated AWS on this machine, until Ctrl-C (ARGS="LongPollSeconds=5 …": parameters)
+	@exec $(VENV) -m tests.emulated $(ARGS)
+
+# Parameters are asked for once and kept in samconfig.toml.
+.PHONY: deploy
+deploy: export SAM := $(CURDIR)/.venv-sam/bin/sam
+deploy: export SAM_CLI_TELEMETRY := 0
+deploy: build $(LOCAL) ## deploy to AWS: three questions at the first time (ARGS=--dry-run shows the change set and changes nothing)
+	@$(VENV) -m tidemark.ops.deploy $(ARGS)
+
+.PHONY: undeploy
+undeploy: export SAM := $(CURDIR)/.venv-sam/bin/sam
+undeploy: export SAM_CLI_TELEMETRY := 0
+undeploy: $(SAM) $(LOCAL) ## delete the stack that make deploy made; table and bucket stay
+	@$(VENV) -m tidemark.ops.deploy --remove $(ARGS)
+
+.PHONY: token
+token: $(LOCAL) ## a token (SECRET_NAME=/tidemark/auth-secret, or AUTH_SECRET in the environment; ARGS="--scopes … --hours …")
+	@$(VENV) -m tidemark.ops.token $(if $(SECRET_NAME),--secret-name $(SECRET_NAME)) $(ARGS)
+
+.PHONY: smoke
+smoke: $(LOCAL) ## one stream's life against a deployed system (URL=https://…, TOKEN in the environment)
+	@$(VENV) -m tidemark.ops.smoke $(if $(URL),$(URL),"$$URL")
 
 # Each lock pins versions and hashes, and names no registry. What is locked stays as it is unless its .in file or
 # pyproject.toml asks for more: ARGS="--upgrade" takes the newest of all, ARGS="--upgrade-package boto3" of one.

@@ -10,6 +10,7 @@ import base64
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -385,6 +386,19 @@ def test_what_is_compiled_is_for_lambda() -> None:
         assert header[:4] == b"\x7fELF"
         assert int.from_bytes(header[18:20], "little") == 0xB7, f"{library.name} is not for arm64"
         assert f"cpython-{runtime}" in library.name or "abi3" in library.name, library.name
+
+
+def test_the_layer_has_bytecode_where_the_runtimes_python_is_here() -> None:
+    """Of every module and for that Python alone: Lambda ignores another's. Without it there is none."""
+    runtime = FUNCTION_GLOBALS["Runtime"]
+    tag = f"cpython-{runtime.removeprefix('python').replace('.', '')}"
+    found = {path.name for path in LAYER.rglob("*.pyc")}
+    assert [name for name in found if tag not in name] == []
+    if shutil.which(runtime) is None:
+        assert found == set()
+        return
+    for module in LAYER.rglob("*.py"):
+        assert (module.parent / "__pycache__" / f"{module.stem}.{tag}.pyc").exists(), module
 
 
 def test_the_built_template_is_the_one_that_was_checked() -> None:

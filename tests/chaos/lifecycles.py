@@ -42,7 +42,9 @@ class Owner(Insisting):
         return answer is not None
 
     async def delete(self, path: str) -> bool:
-        answer = await self.insist("DELETE", path, what="delete", at_first={204}, later={404, 410}, wrong=VANISHED)
+        answer = await self.insist(
+            "DELETE", path, what="delete", at_first={204}, later={404, 410}, wrong=VANISHED
+        )
         return answer is not None
 
     async def is_gone(self, path: str, statuses: frozenset[int] = frozenset({404})) -> bool:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from tests.costs.page import OPERATIONS, measure, render, render_append
+from tests.costs.page import (
+    OPERATIONS,
+    measure,
+    operation_named,
+    render,
+    render_append,
+    render_choices,
+)
 from tests.support import make_world
 from tidemark.local.engines import LocalServices
 
@@ -15,7 +22,9 @@ def main() -> int:
         os.environ.update(services.environment)
         world = make_world(services)
         bills = {operation.title: measure(world, operation) for operation in OPERATIONS}
-    print(render(bills), render_append(bills["Append, 1,024 bytes of JSON"]), sep="\n\n")
+    append = operation_named("Append, 1,024 bytes of JSON")
+    bill = bills[append.title]
+    print(render(bills), render_append(append, bill), render_choices(append, bill), sep="\n\n")
     return 0
 
 

@@ -15,9 +15,28 @@ LAMBDA_REQUEST: Final = 0.20
 LAMBDA_GB_SECOND: Final = 13.3334e-6
 EDGE_REQUEST: Final = 1.00
 EDGE_FUNCTION: Final = 0.10
+#: Per GB that leaves AWS, up to ten terabytes a month: by CloudFront (North America, Europe), and without it.
+EDGE_OUT_GB: Final = 0.085
+REGION_OUT_GB: Final = 0.09
+#: Per GB of requests' bodies that CloudFront hands to an origin.
+EDGE_TO_ORIGIN_GB: Final = 0.02
+#: Per GB of log lines.
+LOG_GB: Final = 0.50
+#: X-Ray, per million traces; it records about one request in twenty.
+TRACE: Final = 5.00
+TRACED_SHARE: Final = 0.05
 
 #: The template's default, in GB.
 MEMORY_GB: Final = 0.5
 #: What a request keeps an environment busy for: one call to storage and Python around it.
 REQUEST_SECONDS: Final = 0.008
 NOTIFIER_SECONDS: Final = 0.005
+#: More than that, for each megabyte of a page, at a third of a processor.
+PAGE_SECONDS_PER_MB: Final = 0.075
+#: An HTTP API counts a request for every 512 KB.
+HTTP_API_BYTES: Final = 512 * 1024
+#: Of a request and of a response, uncompressed; counted at the deployed stack in the emulator.
+HEADER_BYTES: Final = 700
+#: A request's line at LogLevel=INFO; the platform's two lines at SystemLogLevel=INFO.
+LOG_LINE_BYTES: Final = 300
+PLATFORM_LINES_BYTES: Final = 500

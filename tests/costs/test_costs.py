@@ -8,12 +8,23 @@ import pytest
 
 from tests.costs import prices
 from tests.costs.bill import Bill, item_bytes
-from tests.costs.page import OPERATIONS, measure, notifier_dollars, render, render_append, request_dollars
+from tests.costs.page import (
+    OPERATIONS,
+    default_dollars,
+    direct_dollars,
+    measure,
+    operation_named,
+    render,
+    render_append,
+    render_choices,
+)
+from tests.infra.test_template import TEMPLATE
 from tests.support import make_world
 from tidemark.local.engines import LocalServices
 
 KILOBYTE_OF_JSON = "Append, 1,024 bytes of JSON"
-PAGE = Path(__file__).parents[2] / "docs" / "costs.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "costs.md"
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +37,19 @@ def test_the_page_says_what_was_measured(bills: dict[str, Bill]) -> None:
     """`python -m tests.costs` writes the tables anew."""
     text = PAGE.read_text()
     assert render(bills) in text
-    assert render_append(bills[KILOBYTE_OF_JSON]) in text
+    append, bill = operation_named(KILOBYTE_OF_JSON), bills[KILOBYTE_OF_JSON]
+    assert render_append(append, bill) in text
+    assert render_choices(append, bill) in text
+
+
+def test_every_other_page_says_the_same_price(bills: dict[str, Bill]) -> None:
+    """Of a million appends, as deployed and by the API's URL."""
+    append, bill = operation_named(KILOBYTE_OF_JSON), bills[KILOBYTE_OF_JSON]
+    deployed, direct = f"${default_dollars(append, bill):.2f}", f"${direct_dollars(append, bill):.2f}"
+    for page in ("README.md", "docs/costs.md"):
+        text = (ROOT / page).read_text()
+        assert deployed in text, page
+        assert direct in text, page
 
 
 def test_an_append_is_one_write(bills: dict[str, Bill]) -> None:
@@ -41,9 +64,19 @@ def test_an_append_is_one_write(bills: dict[str, Bill]) -> None:
 
 
 def test_an_append_of_a_kilobyte_is_cheap(bills: dict[str, Bill]) -> None:
-    """All in, with a hundred appends to an invocation of the notifier."""
-    dollars = bills[KILOBYTE_OF_JSON].storage_dollars + request_dollars() + notifier_dollars() / 100
-    assert dollars < 2.10
+    """All in, bytes included, with a hundred appends to an invocation of the notifier."""
+    append, bill = operation_named(KILOBYTE_OF_JSON), bills[KILOBYTE_OF_JSON]
+    assert direct_dollars(append, bill) < 2.10
+    assert default_dollars(append, bill) < 3.10
+
+
+def test_prices_are_of_what_the_template_deploys_by_default() -> None:
+    """CloudFront in front and nothing past it, the memory, the levels of logs, the free key."""
+    parameters = {name: each["Default"] for name, each in TEMPLATE["Parameters"].items()}
+    assert parameters["MemorySize"] == prices.MEMORY_GB * 1024
+    assert (parameters["Edge"], parameters["DirectAccess"]) == ("true", "false")
+    assert (parameters["LogLevel"], parameters["Tracing"]) == ("WARNING", "Disabled")
+    assert parameters["TableKey"] == "owned"
 
 
 def test_what_dynamodb_measures() -> None:

@@ -27,6 +27,7 @@ from tidemark.log.schema import stream_key
 from tidemark.log.waiters import put_waiter
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import (
+    BucketNotEmpty,
     BucketNotFound,
     Busy,
     OutcomeUnknown,
@@ -232,6 +233,11 @@ def remove_the_bucket(life: Life) -> None:
     delete_bucket(life.process.stores, life.notes["bucket"])
 
 
+def refuse_to_remove_the_full_bucket(life: Life) -> None:
+    with pytest.raises(BucketNotEmpty):
+        remove_the_bucket(life)
+
+
 def wait_for_it(life: Life) -> None:
     until_ms = life.world.clock() + MINUTE_MS
     put_waiter(life.process.stores.table, Waiter("incarnation", "https://queue", until_ms))
@@ -261,8 +267,9 @@ LIVES: dict[str, list[Step]] = {
                 later(HOUR_AND_A_BIT), janitor, later(LAPSES_AFTER_MS), janitor],
     "a published upload": [create_json, append_json, upload, publish_the_upload, append_json],
     "a lapsed upload": [create_json, append_json, upload, later(LAPSES_AFTER_MS), janitor, append_json],
-    "buckets": [make_a_bucket, create_plain, append, delete_it, remove_the_bucket, a_moment, make_a_bucket,
-                create_with_content, delete_it, remove_the_bucket, a_moment, make_a_bucket],
+    "buckets": [make_a_bucket, create_plain, append, a_moment, refuse_to_remove_the_full_bucket, a_moment,
+                delete_it, a_moment, remove_the_bucket, a_moment, make_a_bucket, create_with_content,
+                delete_it, remove_the_bucket, a_moment, make_a_bucket],
     "waiters": [wait_for_it, later(MINUTE_MS // 2), wait_for_it],
 }  # fmt: skip
 

@@ -38,6 +38,9 @@ class VirtualTime:
         self._wake(getcurrent(), seconds)
         self._hub.switch()
 
+    def compute(self, call: Callable[[], _T]) -> _T:
+        return call()
+
     def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
         first, second = self.each(lambda call: call(), [one, other])
         return first, second  # type: ignore[return-value]

@@ -10,6 +10,7 @@ from typing import Final
 
 from tidemark.log.records import BucketRecord, EndMark, StreamRecord
 from tidemark.log.schema import (
+    COUNTED_MS,
     CREATED_MS,
     SK,
     STREAM_COUNT,
@@ -84,7 +85,13 @@ def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
     """Put `mark` in the place of an empty bucket that was created before. Raises BucketNotEmpty,
     BucketNotFound, BucketChangedLater, OutcomeUnknown. A deletion whose reply was lost finds its mark."""
     values = {":none": {"N": "0"}, ":ended": {"N": str(mark.ended_ms)}}
-    empty_and_older = Condition(f"{STREAM_COUNT} = :none AND {CREATED_MS} < :ended", values)
+    # The count must have been zero when the deletion was dated: one that was refused for its streams,
+    # and whose copy arrives when they are gone, is refused again.
+    empty_and_older = Condition(
+        f"{STREAM_COUNT} = :none AND {CREATED_MS} < :ended"
+        f" AND (attribute_not_exists({COUNTED_MS}) OR {COUNTED_MS} < :ended)",
+        values,
+    )
     try:
         table.put(encode_end_mark(bucket_key(bucket), mark), empty_and_older)
     except ConditionFailed as refused:
@@ -95,20 +102,20 @@ def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
             if decode_end_mark(existing).ended_id == mark.ended_id:
                 return
             raise (OutcomeUnknown if refused.maybe_landed else BucketNotFound) from refused
+        if refused.maybe_landed:
+            raise OutcomeUnknown from refused
         found = decode_bucket(existing)
-        if found.created_ms >= mark.ended_ms:
-            raise (
-                OutcomeUnknown if refused.maybe_landed else BucketChangedLater(found.created_ms)
-            ) from refused
-        raise (OutcomeUnknown if refused.maybe_landed else BucketNotEmpty) from refused
+        changed_ms = max(found.created_ms, 0 if found.streams else found.counted_ms)
+        raise (BucketChangedLater(changed_ms) if changed_ms >= mark.ended_ms else BucketNotEmpty) from refused
 
 
-def count_streams(bucket: str, change: int) -> list[Write]:
+def count_streams(bucket: str, change: int, now_ms: int) -> list[Write]:
     """Part of the transaction that creates or ends a stream: refused where there is no such bucket.
     The plain surface has no bucket, and counts nothing."""
     if bucket == PLAIN_BUCKET:
         return []
-    update = Update(bucket_key(bucket), f"ADD {STREAM_COUNT} :change", {":change": {"N": str(change)}})
+    values = {":change": {"N": str(change)}, ":now": {"N": str(now_ms)}}
+    update = Update(bucket_key(bucket), f"SET {COUNTED_MS} = :now ADD {STREAM_COUNT} :change", values)
     return [Write(update=update, condition=_IF_THERE)]
 
 

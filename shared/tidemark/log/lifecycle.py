@@ -78,7 +78,7 @@ def create_stream(table: Table, creation: Creation) -> None:
     """
     record = creation.record
     free = if_never_or_ended_before(record.created_ms)
-    counted = count_streams(record.key.bucket, +1)
+    counted = count_streams(record.key.bucket, +1, record.created_ms)
     extra = [*counted, *_creation_extras(creation)]
     try:
         if extra:
@@ -143,7 +143,7 @@ def end_stream(table: Table, record: StreamRecord, last: Batch, release: Sequenc
     A stream that forks were made of keeps its item and its log, and is marked as deleted.
     Raises TailMoved when an append came first, StreamChanged when anything else did.
     """
-    counted = count_streams(record.key.bucket, -1)
+    counted = count_streams(record.key.bucket, -1, last.time_ms)
     if record.references:
         _end(table, last, record, [mark_deleted(record, last.time_ms), *counted])
     else:
@@ -173,7 +173,7 @@ def bury(table: Table, record: StreamRecord, now_ms: int) -> None:
     Raises StreamChanged where the item is another by now."""
     ended = Write(end_mark(record, now_ms), condition=if_unreferenced(record.incarnation))
     try:
-        table.transact([ended, *count_streams(record.key.bucket, -1)])
+        table.transact([ended, *count_streams(record.key.bucket, -1, now_ms)])
     except TransactionRefused as refused:
         raise StreamChanged from refused
 

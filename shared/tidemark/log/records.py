@@ -14,12 +14,14 @@ from tidemark.protocol.tail import Tail
 
 @dataclass(frozen=True, slots=True)
 class BucketRecord:
-    """`streams` counts those that have an item; `creation_id` is the creation's own mark."""
+    """`streams` counts those that have an item, and changed last at `counted_ms`; `creation_id` is the
+    creation's own mark."""
 
     bucket: str
     created_ms: int
     creation_id: str
     streams: int = 0
+    counted_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,8 @@ CREATED_MS: Final = "cr"
 # Of a bucket.
 STREAM_COUNT: Final = "n"
 CREATION_ID: Final = "i"
+#: When the count changed last.
+COUNTED_MS: Final = "ch"
 
 # Of an end mark; ENDED_ID is the incarnation that ended, or the mark of a bucket's deletion.
 ENDED_MS: Final = "em"
@@ -202,6 +204,7 @@ def encode_bucket(record: BucketRecord) -> Item:
     return bucket_key(record.bucket) | {
         STREAM_COUNT: {"N": str(record.streams)},
         CREATED_MS: {"N": str(record.created_ms)},
+        COUNTED_MS: {"N": str(record.counted_ms)},
         CREATION_ID: {"S": record.creation_id},
     }
 
@@ -213,6 +216,7 @@ def decode_bucket(item: Item) -> BucketRecord:
         created_ms=int(item[CREATED_MS]["N"]),
         creation_id=item[CREATION_ID]["S"],
         streams=int(item[STREAM_COUNT]["N"]),
+        counted_ms=_number(item, COUNTED_MS) or 0,
     )
 
 

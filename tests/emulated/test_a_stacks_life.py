@@ -1,0 +1,162 @@
+"""A stack is upgraded, deleted and restored into another one; what was acknowledged stays readable."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.conformance.servers import ROOT, own_environment, running, temporary_directory
+from tests.emulated.deployment import BUILT, DeploymentFailed, Stack, delete, deploy
+from tests.emulated.emulator import Emulator
+from tidemark.ops import copy_table
+
+pytestmark = pytest.mark.emulated
+
+FUNCTIONS = ("write", "read", "live", "notifier", "janitor")
+PARAMETERS = {"AllowAnonymous": "true", "Edge": "false", "LongPollSeconds": "3"}
+LARGE = secrets.token_bytes(150_000)
+TEXT = {"Content-Type": "text/plain"}
+BYTES = {"Content-Type": "application/octet-stream"}
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    with temporary_directory() as directory:
+        emulator = Emulator(directory, ["first", "second", "piped"])
+        with running(emulator.server):
+            yield emulator
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def earlier_version() -> str:
+    """The last tag before this commit; without one, the last commit in which the template was different."""
+    tagged = subprocess.run(
+        ["git", "describe", "--tags", "--abbrev=0", "HEAD^"],
+        cwd=ROOT, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    if tagged.returncode == 0:
+        return tagged.stdout.strip()
+    now = (ROOT / "template.yaml").read_text().strip()
+    for commit in git("log", "--format=%H", "-n", "20", "--", "template.yaml").splitlines():
+        if git("show", f"{commit}:template.yaml") != now:
+            return commit
+    raise AssertionError("the template has always been the same")
+
+
+def build_of(version: str, target: Path) -> Path:
+    """What `make build` made at `version`: template, functions and package, with today's locked packages."""
+    shutil.copytree(BUILT.parent, target, copy_function=os.link)
+    shutil.rmtree(target / "SharedLayer" / "python" / "tidemark")
+    archive = subprocess.run(
+        ["git", "archive", version, "shared/tidemark", "functions"],
+        cwd=ROOT, check=True, capture_output=True,
+    ).stdout  # fmt: skip
+    source = target / "source"
+    source.mkdir()
+    subprocess.run(["tar", "-x", "-C", str(source)], input=archive, check=True)
+    package = target / "SharedLayer" / "python" / "tidemark"
+    shutil.copytree(
+        source / "shared" / "tidemark", package, ignore=shutil.ignore_patterns("local", "spark", "ops")
+    )
+    text = git("show", f"{version}:template.yaml")
+    for name in FUNCTIONS:
+        built = target / f"{name.capitalize()}Function"
+        shutil.rmtree(built)
+        shutil.copytree(source / "functions" / name, built)
+        text = text.replace(f"functions/{name}/", built.name)
+    text = text.replace("ContentUri: shared/", "ContentUri: SharedLayer")
+    text = text.replace("TemplateURL: pipeline/template.yaml", "TemplateURL: SparkPipeline/template.yaml")
+    shutil.rmtree(source)
+    template = target / "template.yaml"
+    template.unlink()
+    template.write_text(text)
+    return template
+
+
+@pytest.fixture(scope="module")
+def first(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> Stack:
+    """A stack of the version before, with data in it, upgraded to this one."""
+    template = build_of(earlier_version(), tmp_path_factory.mktemp("earlier") / "build")
+    stack = deploy(emulator, "first", PARAMETERS, template=template)
+    with httpx.Client(base_url=stack.url, timeout=60, trust_env=False) as client:
+        assert client.put("/v1/stream/kept", content=b"before.", headers=TEXT).status_code == 201
+        assert client.put("/v1/stream/large", content=LARGE, headers=BYTES).status_code == 201
+        assert client.put("/agents").status_code == 201
+        assert client.put("/agents/run", content=b"12345", headers=TEXT).status_code == 201
+    upgraded = deploy(emulator, "first", PARAMETERS)
+    assert upgraded.outputs["TableName"] == stack.outputs["TableName"], "the upgrade replaced the table"
+    assert upgraded.outputs["BucketName"] == stack.outputs["BucketName"], "the upgrade replaced the bucket"
+    return upgraded
+
+
+def read(stack: Stack, path: str) -> bytes:
+    return httpx.get(f"{stack.url}{path}", params={"offset": "-1"}, timeout=60, trust_env=False).content
+
+
+def test_an_upgrade_keeps_the_data_and_goes_on(first: Stack) -> None:
+    """Written by the version before, read and continued by this one."""
+    posted = httpx.post(
+        f"{first.url}/v1/stream/kept", content=b"after.", headers=TEXT, timeout=60, trust_env=False
+    )
+    assert posted.status_code == 204
+    assert read(first, "/v1/stream/kept") == b"before.after."
+    assert read(first, "/v1/stream/large") == LARGE
+    assert read(first, "/agents/run") == b"12345"
+
+
+def test_a_deleted_stack_leaves_its_data_and_a_second_one_takes_it(
+    emulator: Emulator, first: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of docs/operations.md, with the table that stayed in place of the one restored by AWS."""
+    delete(emulator, "first")
+    table, bucket = first.outputs["TableName"], first.outputs["BucketName"]
+    assert emulator.client("dynamodb").describe_table(TableName=table)["Table"]["TableStatus"] == "ACTIVE"
+    functions = emulator.client("lambda").list_functions()["Functions"]
+    assert [each["FunctionName"] for each in functions if each["FunctionName"].startswith("first-")] == []
+
+    second = deploy(emulator, "second", PARAMETERS)
+    s3 = emulator.client("s3")
+    for each in s3.list_objects_v2(Bucket=bucket)["Contents"]:
+        s3.copy_object(
+            Bucket=second.outputs["BucketName"],
+            Key=each["Key"],
+            CopySource={"Bucket": bucket, "Key": each["Key"]},
+        )
+    for name in own_environment().keys() ^ os.environ.keys():
+        monkeypatch.delenv(name)
+    for name, value in emulator.environment.items():
+        monkeypatch.setenv(name, value)
+    assert copy_table.main([table, second.outputs["TableName"]]) == 0
+    assert read(second, "/v1/stream/kept") == b"before.after."
+    assert read(second, "/v1/stream/large") == LARGE
+    assert read(second, "/agents/run") == b"12345"
+    posted = httpx.post(
+        f"{second.url}/v1/stream/kept", content=b"again.", headers=TEXT, timeout=60, trust_env=False
+    )
+    assert posted.status_code == 204
+    assert read(second, "/v1/stream/kept") == b"before.after.again."
+
+
+def test_the_pipelines_nested_template_fails_at_emr_serverless_alone(emulator: Emulator) -> None:
+    """The emulator has no EMR Serverless. When it learns it, this fails, and the stage can go further."""
+    with pytest.raises(DeploymentFailed):
+        deploy(emulator, "piped", {**PARAMETERS, "Pipeline": "true"})
+    events = emulator.client("cloudformation").describe_stack_events(StackName="piped")["StackEvents"]
+    reasons = {
+        each["LogicalResourceId"]: each["ResourceStatusReason"]
+        for each in events
+        if each["ResourceStatus"] == "CREATE_FAILED"
+    }
+    assert reasons == {"SparkPipeline": "Unsupported resource type: AWS::EMRServerless::Application"}

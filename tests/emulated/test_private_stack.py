@@ -1,0 +1,183 @@
+"""The deployed template with tokens, and IAM enforced by the emulator, function by function."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+
+from tests.conformance.servers import ROOT, running, temporary_directory
+from tests.emulated.deployment import Stack, outputs_of
+from tests.emulated.emulator import REGION, SAM, Emulator
+from tidemark.ops import deploy as guided
+from tidemark.ops import smoke
+
+pytestmark = pytest.mark.emulated
+
+#: Readers look by themselves every twenty seconds. The trigger needs a fraction of one.
+LOOK_SECONDS = 20
+#: After the wait began, so that the reader is surely registered.
+APPEND_AFTER_SECONDS = 3.0
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    with temporary_directory() as directory:
+        emulator = Emulator(directory, ["private"], enforce_iam=True)
+        with running(emulator.server):
+            yield emulator
+
+
+@pytest.fixture(scope="module")
+def stack(emulator: Emulator) -> Stack:
+    """As `make deploy` makes it: with three answers the first time, and without a question the second."""
+    config = emulator.server.data_dir / "samconfig.toml"
+    answers = iter([f"private {REGION}", "tokens", "no"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        for name, value in emulator.environment.items():
+            patch.setenv(name, value)
+        patch.setenv("SAM", str(SAM / "sam"))
+        patch.setenv("SAM_CLI_TELEMETRY", "0")
+        assert guided.main(["--yes"], lambda _question: next(answers), config) == 0
+        assert guided.main(["--dry-run"], lambda _question: next(answers), config) == 0
+    return Stack("private", emulator.url_of("private"), outputs_of(emulator, "private"))
+
+
+@pytest.fixture(scope="module")
+def token(emulator: Emulator, stack: Stack) -> Callable[[str], str]:
+    """Signed with the secret that `make deploy` made."""
+    kept = emulator.client("ssm").get_parameter(Name="/private/auth-secret", WithDecryption=True)
+    secret = kept["Parameter"]["Value"]
+    return lambda scope: jwt.encode({"exp": int(time.time()) + 3600, "scope": scope}, secret, "HS256")
+
+
+@pytest.fixture
+def client(stack: Stack, token: Callable[[str], str]) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {token('read:v1 write:v1 manage:v1')}", "Content-Type": "text/plain"}
+    with httpx.Client(base_url=stack.url, timeout=90, trust_env=False, headers=headers) as client:
+        yield client
+
+
+def function_named(emulator: Emulator, part: str) -> dict[str, Any]:
+    functions = emulator.client("lambda").list_functions()["Functions"]
+    [found] = [each for each in functions if part in each["FunctionName"]]
+    return found
+
+
+@contextmanager
+def denied(emulator: Emulator, function: str, action: str) -> Iterator[None]:
+    """The function's role is denied an action meanwhile."""
+    role = function_named(emulator, function)["Role"].rpartition("/")[2]
+    statement = {"Effect": "Deny", "Action": action, "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+    iam = emulator.client("iam")
+    iam.put_role_policy(RoleName=role, PolicyName="denied", PolicyDocument=policy)
+    try:
+        yield
+    finally:
+        iam.delete_role_policy(RoleName=role, PolicyName="denied")
+
+
+def test_without_a_token_nobody_comes_in(stack: Stack) -> None:
+    response = httpx.put(f"{stack.url}/v1/stream/secret", timeout=60, trust_env=False)
+    assert response.status_code == 401
+    assert "error" in response.json()
+
+
+def test_a_token_for_reading_does_not_write(client: httpx.Client, token: Callable[[str], str]) -> None:
+    headers = {"Authorization": f"Bearer {token('read:v1')}"}
+    assert client.put("/v1/stream/mine").status_code == 201
+    assert client.post("/v1/stream/mine", content=b"x", headers=headers).status_code == 403
+    assert client.get("/v1/stream/mine", headers=headers).status_code == 200
+
+
+def test_smoke_passes_with_a_token(
+    stack: Stack, token: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every step of a stream's life, by the roles as IAM evaluates them."""
+    monkeypatch.setenv("TOKEN", token("read:v1 write:v1 manage:v1"))
+    assert smoke.main([stack.url]) == 0
+
+
+def test_iam_is_enforced(emulator: Emulator, client: httpx.Client) -> None:
+    """The negative control: what a role is denied does not happen, and happens again afterwards."""
+    client.put("/v1/stream/closed")
+    with denied(emulator, "WriteFunction", "dynamodb:PutItem"):
+        assert client.post("/v1/stream/closed", content=b"x").status_code == 503
+    assert client.post("/v1/stream/closed", content=b"y").status_code == 204
+    assert client.get("/v1/stream/closed", params={"offset": "-1"}).content == b"y"
+
+
+def test_a_large_body_needs_no_more_than_the_roles_have(client: httpx.Client) -> None:
+    body = secrets.token_bytes(100_000)
+    headers = {"Content-Type": "application/octet-stream"}
+    assert client.put("/v1/stream/bodies", headers=headers).status_code == 201
+    assert client.post("/v1/stream/bodies", content=body, headers=headers).status_code == 204
+    assert client.get("/v1/stream/bodies", params={"offset": "-1"}).content == body
+
+
+def test_a_role_cannot_read_another_table(emulator: Emulator, stack: Stack) -> None:
+    """The roles' statements name the stack's own table."""
+    iam = emulator.client("iam")
+    role = function_named(emulator, "ReadFunction")["Role"].rpartition("/")[2]
+    [name] = iam.list_role_policies(RoleName=role)["PolicyNames"]
+    document = iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]
+    resources = json.dumps(document)
+    assert stack.outputs["TableName"] in resources
+    assert '"Resource": "*"' not in resources
+
+
+def waited(client: httpx.Client, name: str) -> tuple[httpx.Response, float]:
+    """A long-poll at the tail of a new stream, and an append a moment later; seconds from that to the end."""
+    created = client.put(f"/v1/stream/{name}")
+    assert created.status_code == 201
+    # Warm: a cold start would be measured too.
+    client.get(f"/v1/stream/{name}", params={"offset": "-1"})
+    appended: list[float] = []
+
+    def append() -> None:
+        appended.append(time.monotonic())
+        assert client.post(f"/v1/stream/{name}", content=b"woken").status_code == 204
+
+    timer = threading.Timer(APPEND_AFTER_SECONDS, append)
+    timer.start()
+    offset = created.headers["Stream-Next-Offset"]
+    response = client.get(f"/v1/stream/{name}", params={"offset": offset, "live": "long-poll"})
+    answered = time.monotonic()
+    timer.join()
+    return response, answered - appended[0]
+
+
+def test_the_tables_stream_wakes_a_long_poll(
+    client: httpx.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Table, stream, notifier and queue, as deployed: the answer comes long before the reader's own look."""
+    waited(client, "warm-up")
+    response, seconds = waited(client, "woken")
+    with capsys.disabled():
+        print(f"\nlong-poll woken by the table's stream {seconds * 1000:.0f} ms after the append was sent")
+    assert (response.status_code, response.content) == (200, b"woken")
+    assert seconds < LOOK_SECONDS - APPEND_AFTER_SECONDS - 5
+
+
+def test_with_the_notifier_denied_only_the_readers_own_look_finds_the_append(
+    emulator: Emulator, client: httpx.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The negative control of the test above: the same wait, and nobody rings."""
+    with denied(emulator, "NotifierFunction", "sqs:SendMessage"):
+        response, seconds = waited(client, "looked")
+    with capsys.disabled():
+        print(
+            f"\nlong-poll with the notifier denied: answered after {seconds:.1f} s, by the reader's own look"
+        )
+    assert (response.status_code, response.content) == (200, b"woken")
+    assert seconds > LOOK_SECONDS - APPEND_AFTER_SECONDS - 5

@@ -1,0 +1,83 @@
+"""`make smoke` and `make token` against the local system."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import jwt
+import pytest
+
+from tests.conformance.servers import running, temporary_directory, tidemark_server
+from tidemark.ops import smoke, token
+
+SECRET = "0123456789abcdef" * 4
+
+
+@pytest.fixture(scope="module")
+def base_url() -> Iterator[str]:
+    with (
+        temporary_directory() as directory,
+        running(tidemark_server("asgi", directory, AUTH_SECRET=SECRET)) as server,
+    ):
+        yield server.base_url
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """What `make token` prints."""
+    monkeypatch.setenv("AUTH_SECRET", SECRET + "\nan older one")
+    assert token.main([]) == 0
+    return capsys.readouterr().out.strip()
+
+
+def test_a_whole_life_of_a_stream_is_seen(
+    base_url: str, made: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOKEN", made)
+    assert smoke.main([base_url + "/"]) == 0
+    said = capsys.readouterr().out
+    for step in (
+        "create    201",
+        "append    204",
+        "read      200",
+        "long-poll 200",
+        "delete    204",
+        "all as",
+    ):
+        assert step in said
+
+
+def test_without_a_token_it_fails_and_says_what_to_set(
+    base_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TOKEN", raising=False)
+    assert smoke.main([base_url]) == 1
+    assert "create: 401, not 201" in (said := capsys.readouterr().err)
+    assert "set TOKEN" in said
+
+
+def test_where_nothing_answers_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert smoke.main(["http://127.0.0.1:1"]) == 1
+    assert "no answer" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        smoke.main(["example.com"])
+
+
+def test_a_token_has_the_scopes_and_the_hours_that_were_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AUTH_SECRET", SECRET)
+    assert token.main(["--scopes", "read:agents", "--hours", "2"]) == 0
+    claims = jwt.decode(capsys.readouterr().out.strip(), SECRET, ["HS256"])
+    assert claims["scope"] == "read:agents"
+    assert 7000 < claims["exp"] - time.time() < 7300
+
+
+def test_a_secret_that_the_functions_would_refuse_makes_no_token(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AUTH_SECRET", "short")
+    with pytest.raises(SystemExit):
+        token.main([])
+    assert "has 5 bytes and must have 32" in capsys.readouterr().err
