@@ -151,7 +151,7 @@ def test_a_snapshot_stays_what_it_was(functions: Functions, s3: Breakable, fault
     bucket = f"/bucket-gone-{next(_serial)}"
     stream = f"{bucket}/run"
     snapshot = f"{stream}/snapshot"
-    assert functions(put(bucket)).status == 201
+    assert functions(http_event("PUT", bucket)).status == 201
     assert functions(put(stream, b"abcdef")).status == 201
     assert functions(put(f"{snapshot}/{0:016d}", b"the first")).status == 204
     with s3.failing(fault):
@@ -170,7 +170,7 @@ def test_an_upload_is_published_later(functions: Functions, s3: Breakable, world
     """What was uploaded stays where it is until it can be looked at again."""
     bucket = f"/bucket-gone-{next(_serial)}"
     snapshot = f"{bucket}/run/snapshot/{6:016d}"
-    functions(put(bucket))
+    functions(http_event("PUT", bucket))
     functions(put(f"{bucket}/run", b"abcdef"))
     upload = functions(post(f"{snapshot}/upload", b"")).json
     key = upload["url"].partition("?")[0].partition(f"{world.bucket_name}/")[2]

@@ -157,6 +157,8 @@ class Streams(RuleBasedStateMachine):
         self, name: str, process: int, content_type: ContentType, ttl: bool, closed: bool, body: bytes
     ) -> None:
         expiry = Expiry(ttl_seconds=TTL_SECONDS) if ttl else Expiry()
+        # A stream that is created in the millisecond in which another one ended is dated the next one.
+        self.world.clock.advance(1)
         existing = self.alive(name)
         try:
             made = self.processes[process].create(
