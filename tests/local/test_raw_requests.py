@@ -107,7 +107,9 @@ def test_a_client_that_hangs_up_in_the_middle_of_its_body(server: Server, body: 
     ask_and_leave(server, head + body)
     is_asgi = server.environment["VIA"] == "asgi"
     if is_asgi:
-        wait_until(lambda: "hung up before it had sent" in server.log_tail(1_000_000)[len(before) :], "a line")
+        wait_until(
+            lambda: "hung up before it had sent" in server.log_tail(1_000_000)[len(before) :], "a line"
+        )
         with urllib.request.urlopen(f"{server.base_url}/v1/metrics") as answer:
             metrics = answer.read().decode()
         assert not re.search(r'^tidemark_requests_total\{.*status="5', metrics, re.MULTILINE)
