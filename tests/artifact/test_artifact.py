@@ -109,7 +109,7 @@ def run(services: LocalServices, world: World, natives: Path) -> Run:
             "hours_ahead": hours_ahead,
         }
         ran = subprocess.run(
-            [sys.executable, "-I", "-S", str(PROBE)],
+            [sys.executable, "-I", "-S", "-B", str(PROBE)],
             check=False,
             input=json.dumps(task),
             env=environment,
@@ -208,7 +208,7 @@ def test_the_write_function(run: Run) -> None:
         (put("/v1/stream/fork", stream_forked_from="/v1/stream/w"), 201),
         (request("DELETE", "/v1/stream/w"), 204),
         (request("DELETE", "/v1/stream/fork"), 204),
-        (put("/agents"), 201),
+        (request("PUT", "/agents"), 201),
         (put("/agents/run", b"12345"), 201),
         (post("/agents/run", LARGE), 204),
         (put("/agents/run/snapshot/" + f"{5:016d}", b"small"), 204),

@@ -34,7 +34,7 @@ _os.environ["_LAMBDA_LAYERS_DIRS"] = _os.pathsep.join([*_dirs, __NATIVES__])
 """
 
 LAUNCHER = """#!/bin/sh
-exec {python} -I -S -X utf8 "$@"
+exec {python} -I -S -B -X utf8 "$@"
 """
 
 
