@@ -18,7 +18,7 @@ SECRET = "0123456789abcdef" * 4
 def base_url() -> Iterator[str]:
     with (
         temporary_directory() as directory,
-        running(tidemark_server("asgi", directory, AUTH_SECRET=SECRET)) as server,
+        running(tidemark_server("asgi", directory, AUTH_SECRET=SECRET, ALLOW_ANONYMOUS="false")) as server,
     ):
         yield server.base_url
 
