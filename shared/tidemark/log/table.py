@@ -66,15 +66,11 @@ def if_never_or_ended_before(created_ms: int) -> Condition:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A change of some attributes of an item, as an update expression and its values.
-
-    `names` stand in for attributes whose own name is a word of DynamoDB's.
-    """
+    """A change of some attributes of an item, as an update expression and its values."""
 
     key: Key
     expression: str
     values: Item
-    names: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +156,6 @@ class Table:
             "UpdateExpression": update.expression,
             "ExpressionAttributeValues": values,
         }
-        if update.names:
-            arguments["ExpressionAttributeNames"] = update.names
         return {"Update": arguments}
 
     def query(
