@@ -9,12 +9,17 @@ function handler(event) {
     delete headers['x-tidemark-authorization'];
     // Origins see their own name as Host, and have to write the one that the client knows.
     headers['x-tidemark-host'] = { value: headers.host.value };
+    // The path as it was sent, in characters that a header may have: the HTTP API decodes it before its functions see it.
+    headers['x-tidemark-path'] = { value: encodeURI(request.uri).replace(/%25/g, '%') };
     if (request.method === 'GET' && live && live.value === 'sse' && !live.multiValue) {
         // The request is signed for the function's address, and the signature takes the place of the token.
         if (headers.authorization) {
             headers['x-tidemark-authorization'] = { value: headers.authorization.value };
         }
         cf.selectRequestOriginById('live');
+    } else {
+        // The HTTP API decodes twice, refuses what it cannot decode then, and cuts the path at a "?" that it finds.
+        request.uri = request.uri.replace(/%(?![0-9a-f]{2})/gi, '%25').replace(/%/g, '%25');
     }
     return request;
 }

@@ -167,6 +167,21 @@ def test_streams_survive_kill_9_of_everything(start: Start, dynoxide_binary: Pat
     assert second.end()[0] == 0
 
 
+def test_every_name_is_told_from_every_other_one(start: Start, dynoxide_binary: Path, via: str) -> None:
+    """With the edge, which `VIA=lambda` has by default, also those that an HTTP API would lose."""
+    system = System(start(VIA=via, LOG_LEVEL="ERROR"))
+    names = ["a", "a%3Fb", "a%23b", "100%25", "a%253Fb", "a%20b"]
+    for name in names:
+        assert system.request("PUT", f"/v1/stream/{name}", name.encode(), content_type="text/plain")[0] == 201
+    assert system.request("DELETE", "/v1/stream/a%3Fb")[0] == 204
+    left = {name: system.request("GET", f"/v1/stream/{name}") for name in names}
+    assert left.pop("a%3Fb")[0] == 404
+    assert left == {name: (200, name.encode()) for name in left}
+    for bad in ("a%zz", "a%FF", "a%2Fb"):
+        assert system.request("GET", f"/v1/stream/{bad}")[0] == 400
+    assert system.end()[0] == 0
+
+
 def test_an_ipv6_address_is_served(start: Start, dynoxide_binary: Path, via: str) -> None:
     """Its colons are in the Host header of every request, the health check's first of all."""
     system = System(start(VIA=via, HOST="::1"))

@@ -1,24 +1,28 @@
 """The origin secret: CloudFront sends it with every request. A request without it came past the
-distribution, its cache and its limits, and is refused."""
+distribution, its cache and its limits, and is refused. With it, what the edge says of a request is believed:
+the path as the client sent it, which an HTTP API behind the edge decodes and may cut."""
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable
 from typing import Final
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.http.error_handlers import error_response
-from tidemark.http.requests import header
+from tidemark.http.requests import EDGE_PATH, header
 from tidemark.http.security.refreshing_cache import CannotFetch, RefreshingCache
 from tidemark.http.security.required_scopes import is_open
 from tidemark.protocol.errors import KeysUnavailable, OriginAccessDenied
 from tidemark.settings import AuthorizationSettings
 
 HEADER: Final = "X-Tidemark-Edge"
+#: The undecoded path, written by `edge/route.js`.
+PATH_HEADER: Final = "X-Tidemark-Path"
 Load = Callable[[], Awaitable[str | None]]
 Run = Callable[[Callable[[], str | None]], Awaitable[str | None]]
 
@@ -42,6 +46,9 @@ class OriginSecretRequired:
         elif not hmac.compare_digest(sent.encode(), expected.encode()):
             await error_response(request, OriginAccessDenied())(scope, receive, send)
         else:
+            if path := header(request, PATH_HEADER):
+                # Routes are chosen by the same path as streams are.
+                scope = {**scope, "path": unquote(path), EDGE_PATH: path}
             await self._app(scope, receive, send)
 
 
