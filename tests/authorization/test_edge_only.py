@@ -10,7 +10,7 @@ import pytest
 
 from tests.authorization.tokens import bearer
 from tests.authorization.ways import WAYS, Way
-from tidemark.http.security.origin_secret import HEADER, PATH_HEADER
+from tidemark.http.security.origin_secret import HEADER, PATH_HEADER, TYPE_HEADER
 from tidemark.settings import InvalidSetting, Settings
 
 WORD = "bb04cf3fc93f5becf7ae78e4f103f107f4b978b26c2c1fa78905fc0d0cd536cb"
@@ -110,6 +110,16 @@ def test_the_edge_says_which_path_was_sent(way: Way, name: str) -> None:
         assert way("DELETE", encoded, edge_path(encoded)).status == 204
         assert way("GET", encoded, edge_path(encoded)).status == 404
     assert way("GET", short, edge_path(short)).body == b"short"
+
+
+def test_the_edge_says_which_content_type_was_sent(way: Way, name: str) -> None:
+    path = f"/v1/stream/{name}"
+    told = edge_path(path) | {"Content-Type": "application/octet-stream", TYPE_HEADER: "application/json"}
+    assert way("PUT", path, told, b'["a"]').headers["content-type"] == "application/json"
+    assert way("POST", path, told, b'["b"').status == 400
+    assert way("POST", path, told, b'["b"]').status == 204
+    assert way("GET", path, edge_path(path)).body == b'["a","b"]'
+    assert way("POST", path, told | {TYPE_HEADER: "application/json,text/plain"}, b"[1]").status == 400
 
 
 @pytest.mark.parametrize("tail", ["%FF", "a%2Fb", "a%00"])

@@ -129,12 +129,35 @@ def test_what_the_edge_says_nobody_else_can_say() -> None:
         "x_tidemark_authorization": "Bearer forged",
         "x_tidemark_host": "evil.example",
         "x_tidemark_path": "/v1/stream/b",
+        "x_tidemark_content_type": "text/plain",
     }
     for routed in route(event("GET", {}, **forged), event("GET", {"live": "sse"}, **forged)):
         headers = routed["request"]["headers"]
         assert authorization.FORWARDED.lower() not in headers
         assert headers["x-tidemark-host"] == {"value": "streams.example"}
         assert headers["x-tidemark-path"] == {"value": "/v1/stream/a"}
+        assert "x-tidemark-content-type" not in headers
+
+
+def test_a_body_goes_to_the_http_api_as_bytes() -> None:
+    """Which travel to the function as base64: as text, quotes and line ends would count twice."""
+    asked = event("POST", {}, content_type="application/json; charset=utf-8")
+    twice = event("POST", {}, content_type="text/plain")
+    twice["request"]["headers"]["content-type"]["multiValue"] = [{"value": "text/plain"}, {"value": "a/b"}]
+    routed, repeated, without, live = route(
+        asked, twice, event("POST", {}), event("GET", {"live": "sse"}, content_type="text/plain")
+    )
+    assert routed["request"]["headers"]["content-type"] == {"value": "application/octet-stream"}
+    assert types(routed) == {"value": "application/json; charset=utf-8"}
+    assert types(repeated) == {"value": "text/plain,a/b"}
+    assert types(without) is None
+    assert "content-type" not in without["request"]["headers"]
+    assert live["request"]["headers"]["content-type"] == {"value": "text/plain"}
+
+
+def types(routed: dict[str, Any]) -> dict[str, str] | None:
+    found: dict[str, str] | None = routed["request"]["headers"].get("x-tidemark-content-type")
+    return found
 
 
 URIS = [

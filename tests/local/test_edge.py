@@ -64,6 +64,17 @@ def test_what_the_edge_says_nobody_else_can_say() -> None:
     assert b"forged" not in [value for _, value in scope["headers"]]
 
 
+def test_a_body_goes_to_the_http_api_as_bytes() -> None:
+    """As `edge/route.js` does it."""
+    sent = ((b"content-type", b"text/plain"), (b"content-type", b"a/b"))
+    _, api = ask(b"/v1/stream/a", *sent)
+    assert said(api, b"content-type") == [b"application/octet-stream"]
+    assert said(api, b"x-tidemark-content-type") == [b"text/plain,a/b"]
+    _, live = ask(b"/v1/stream/a?live=sse", *sent, (b"x-tidemark-content-type", b"forged"))
+    assert said(live, b"content-type") == [b"text/plain", b"a/b"]
+    assert said(live, b"x-tidemark-content-type") == []
+
+
 def test_an_unknown_secret_is_left_to_the_client() -> None:
     """`EDGE_SECRET_NAME`: only the functions can read it."""
     _, scope = ask(b"/v1/stream/a", (b"x-tidemark-edge", b"from the client"), secret="")

@@ -182,6 +182,24 @@ def test_every_name_is_told_from_every_other_one(start: Start, dynoxide_binary: 
     assert system.end()[0] == 0
 
 
+def test_four_mebibytes_of_anything_are_taken(start: Start, dynoxide_binary: Path, via: str) -> None:
+    """Also of quotes and control characters, which are two and six bytes each in an event that has text."""
+    system = System(start(VIA=via, LOG_LEVEL="ERROR"))
+    size = 4 * 1024 * 1024
+    for name, body, content_type in (
+        ("quotes", b'"' * size, "text/plain"),
+        ("controls", b"\1" * size, "text/plain"),
+        ("json", b'"' + b"\\n" * (size // 2 - 1) + b'"', "application/json"),
+    ):
+        path = f"/v1/stream/{name}"
+        assert system.request("PUT", path, content_type=content_type)[0] == 201
+        status, answer = system.request("POST", path, body, content_type=content_type)
+        assert (status, answer) == (204, b"")
+        status, answer = system.request("POST", path, body + b" ", content_type=content_type)
+        assert (status, f"at most {size} bytes" in answer.decode()) == (413, True)
+    assert system.end()[0] == 0
+
+
 def test_an_ipv6_address_is_served(start: Start, dynoxide_binary: Path, via: str) -> None:
     """Its colons are in the Host header of every request, the health check's first of all."""
     system = System(start(VIA=via, HOST="::1"))

@@ -95,8 +95,8 @@ def parse_place(request: Request) -> Place:
 def request_path(scope: Mapping[str, Any]) -> tuple[str, bool]:
     """The request's path, and whether percent-encoding is still in it.
 
-    The edge says which path it received. A function URL hands on the path as it was sent. An HTTP API
-    decodes it first, twice, and cuts it at a question mark that it finds then (`local/events.py: decode_path`).
+    The edge says which path it received. A function URL hands on the path as it was sent. An HTTP API decodes
+    it first, twice, and cuts it at a question mark that appears (`local/events.py: decode_path`).
     """
     if EDGE_PATH in scope:
         return str(scope[EDGE_PATH]), True

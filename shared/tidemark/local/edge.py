@@ -1,6 +1,6 @@
 """What the edge does to the requests of a deployment (`edge/route.js`): event streams go to the function that
-streams its responses, everything else to the HTTP API, and both are told the path as it was sent. `EDGE=false`
-leaves it out, as the template's `Edge`.
+streams its responses, everything else to the HTTP API, and both are told the request as it was sent.
+`EDGE=false` leaves it out, as the template's `Edge`.
 
 Lambda Web Adapter, in front of that function, passes requests and responses on unchanged, so here its
 application is called itself.
@@ -24,6 +24,7 @@ _FILE: Final = "app.py"
 _ATTRIBUTE: Final = "app"
 _SECRET_HEADER: Final = origin_secret.HEADER.lower().encode()
 _PATH_HEADER: Final = origin_secret.PATH_HEADER.lower().encode()
+_TYPE_HEADER: Final = origin_secret.TYPE_HEADER.lower().encode()
 _HOST_HEADER: Final = b"x-tidemark-host"
 _BARE_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 #: What JavaScript's `encodeURI` leaves as it is beside letters and digits, and the percent sign.
@@ -54,6 +55,15 @@ def api_path(raw_path: bytes) -> bytes:
     return _BARE_PERCENT.sub(b"%25", raw_path).replace(b"%", b"%25")
 
 
+def for_api(scope: Scope) -> Scope:
+    """The body goes to the HTTP API as bytes, so that it travels in base64."""
+    types = [value for name, value in scope["headers"] if name == b"content-type"]
+    headers = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
+    if types:
+        headers += [(_TYPE_HEADER, b",".join(types)), (b"content-type", b"application/octet-stream")]
+    return {**scope, "headers": headers, "raw_path": api_path(scope["raw_path"])}
+
+
 class Edge:
     """In front of both. The streaming application has a hub of its own: the trigger wakes its readers.
 
@@ -70,7 +80,7 @@ class Edge:
             is_live = is_event_stream(scope["method"], scope["query_string"].decode("latin-1"))
             scope = self._told(scope)
             if not is_live:
-                scope["raw_path"] = api_path(scope["raw_path"])
+                scope = for_api(scope)
         else:
             # Unlike the functions behind the API, the streaming one is told of the end, and cleans up.
             is_live = scope["type"] == "lifespan"
@@ -82,7 +92,8 @@ class Edge:
         said = {_PATH_HEADER: header_path(scope["raw_path"]).encode(), _HOST_HEADER: host}
         if self._secret:
             said[_SECRET_HEADER] = self._secret.encode()
-        sent = [(name, value) for name, value in scope["headers"] if name.lower() not in said]
+        own = said.keys() | {_TYPE_HEADER}
+        sent = [(name, value) for name, value in scope["headers"] if name not in own]
         return {**scope, "headers": sent + list(said.items())}
 
     def close(self) -> None:

@@ -51,8 +51,8 @@ class UndecodablePath(ValueError):
 
 
 def decode_path(path: str) -> str:
-    """What an HTTP API makes of a path, as captured from real ones (github.com/hotsock/voker, pull request 8): it
-    is decoded, cut at a question mark that appeared, and decoded once more. Raises UndecodablePath."""
+    """What an HTTP API makes of a path, as captured from real ones (github.com/hotsock/voker, pull
+    request 8): decoded, cut at a question mark that appeared, decoded once more. Raises UndecodablePath."""
     cut = _decoded(path).partition("?")[0]
     return _decoded(cut)
 

@@ -17,8 +17,8 @@ MAX_STREAM_ID_BYTES: Final = 1000
 RESERVED_SEGMENT: Final = "__ds"
 #: A percent sign that encodes nothing.
 _BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
-#: What is left in a path that a gateway has decoded only if the name cannot be told any more: `%` and `?` were encoded
-#: twice, and U+FFFD stands for any bytes that are no UTF-8.
+#: What is left in a path that a gateway has decoded only if the name cannot be told any more: `%` and `?`
+#: were encoded twice, and U+FFFD stands for any bytes that are no UTF-8.
 _UNTELLABLE: Final = re.compile("[%?\ufffd]")
 
 
@@ -59,8 +59,8 @@ def parse_segment(segment: str, *, encoded: bool) -> str:
     if not encoded:
         if found := _UNTELLABLE.search(segment):
             raise Malformed(
-                f"A name with {found[0]!r} cannot be used at this address: the gateway in front decodes the path, "
-                "so the name may have been another one; use the distribution's address"
+                f"A name with {found[0]!r} cannot be used at this address: the gateway in front decodes the "
+                "path, so the name may have been another one; use the distribution's address"
             )
         return segment
     if _BARE_PERCENT.search(segment):
