@@ -183,7 +183,7 @@ def test_nobody_is_served_bytes_of_an_earlier_incarnation(world: World, tmp_path
     """The proxy still has all of the stream that was deleted; the new one is at the same offsets."""
     writer = world.process(clock=wall_clock_ms)
     key = a_key("again")
-    path = f"/v1/stream/{key.stream_id}"
+    path, cursor = f"/v1/stream/{key.stream_id}", ""
     with (
         running(world, long_poll_seconds=LONG_POLL_SECONDS) as origin,
         proxied(origin.port, tmp_path) as proxy,
