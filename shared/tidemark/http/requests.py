@@ -25,6 +25,8 @@ from tidemark.protocol.stream_key import StreamKey, parse_plain_path
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
 
+#: In the scope of a request that was checked: what its token grants.
+ACCESS: Final = "tidemark.access"
 STREAM_ROOT: Final = "/v1/stream/"
 #: The second is an alias: `@durable-streams/proxy` uses it.
 STREAM_ROOTS: Final = (STREAM_ROOT, "/v1/streams/")
