@@ -1,4 +1,5 @@
-"""The routers of the control surface: what is not on a stream's data path, such as subscriptions.
+"""The routers of the control surface: what is not on a stream's data path. (Subscriptions have an application
+and errors of their own: `control.py`.)
 
 They are FastAPI routers: its models check bodies and write the OpenAPI document. FastAPI takes a cold start
 more than a tenth of a second, so nothing of it is imported before the first request to the control surface,
