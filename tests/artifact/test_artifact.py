@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.layer import BUILD, LAYER, link_natives
 from tests.artifact.iam import actions
 from tests.infra.test_template import (
     FUNCTION_GLOBALS,
@@ -43,8 +44,6 @@ VARIABLES = FUNCTION_GLOBALS["Environment"]["Variables"].keys()
 pytestmark = pytest.mark.artifact
 
 ROOT = Path(__file__).parents[2]
-BUILD = ROOT / ".aws-sam" / "build"
-LAYER = BUILD / "SharedLayer" / "python"
 PROBE = Path(__file__).with_name("probe.py")
 EVENTS = ROOT / "events"
 MEGABYTE = 1024 * 1024
@@ -74,16 +73,8 @@ def world(services: LocalServices) -> World:
 def natives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages of the layer that are compiled, as they are installed for this machine."""
     directory = tmp_path_factory.mktemp("natives")
-    installed = Path(sysconfig.get_path("platlib"))
-    for name in compiled():
-        for found in installed.glob(f"{name}*"):
-            if found.name.split(".")[0] == name:
-                (directory / found.name).symlink_to(found)
+    link_natives(directory)
     return directory
-
-
-def compiled() -> set[str]:
-    return {path.relative_to(LAYER).parts[0].split(".")[0] for path in LAYER.rglob("*.so")}
 
 
 @pytest.fixture(scope="module")
@@ -363,7 +354,7 @@ def test_the_packages_are_small() -> None:
     """A function is its wiring; the layer is far from the 250 MB that Lambda takes."""
     for name in FUNCTIONS:
         assert size_of(BUILD / name) < 10_000, name
-    assert size_of(BUILD / "SharedLayer") < 80 * MEGABYTE
+    assert size_of(BUILD / "SharedLayer") < 60 * MEGABYTE
     rooms = {path.name for path in (LAYER / "tidemark").iterdir()}
     assert not rooms & {"local", "ops", "spark"}, "what cannot run there is not deployed"
     assert {path.name for path in LAYER.iterdir()} >= {"tidemark", "jwt", "cryptography", "mangum", "uvicorn"}
