@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tidemark import __version__
 from tidemark.http import bucket_routes, error_handlers, routes
 from tidemark.http.backend import Backend
+from tidemark.http.control import CONTROL_ROOTS, Control
 from tidemark.http.headers import ResponseHeaders
 from tidemark.http.metrics import METRICS_PATH, metrics
 
@@ -32,6 +34,9 @@ def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeade
         lifespan=lifespan,
     )
     app.state.backend = backend
+    control = Control(backend)
+    for root in CONTROL_ROOTS:
+        app.router.routes.append(Route(root + "{path:path}", control))
     routes.install(app)
     bucket_routes.install(app)
     if with_metrics:

@@ -15,7 +15,13 @@ from tidemark.http.headers import METHODS, PREFLIGHT
 from tidemark.http.requests import STREAM_ROOT, parse_place, plain_name
 from tidemark.protocol.bucket import Resource
 from tidemark.protocol.caching import NO_STORE
-from tidemark.protocol.errors import BucketNotFound, ProtocolError, SourceNotFound, StreamNotFound
+from tidemark.protocol.errors import (
+    BucketNotFound,
+    ProtocolError,
+    SourceNotFound,
+    StreamNotFound,
+    SubscriptionError,
+)
 
 _log = logging.getLogger("tidemark")
 
@@ -56,6 +62,9 @@ def error_response(request: Request, error: ProtocolError) -> Response:
     message = error.message
     if HAS_TOKEN in request.scope:
         message = _WITH_TOKEN.get(message, message)
+    if isinstance(error, SubscriptionError):
+        body = {"error": {"code": error.code, "message": message, **error.details}}
+        return JSONResponse(body, error.status, {"Cache-Control": NO_STORE} | error.headers)
     return _response(request, error.status, message, error.headers)
 
 

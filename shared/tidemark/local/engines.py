@@ -149,6 +149,10 @@ class LocalServices:
         """The bucket, if it is missing."""
         resources.create_bucket(bucket_name, self.environment)
 
+    def create_queue(self, name: str) -> str:
+        """The URL of the queue, which is made if it is missing."""
+        return resources.create_queue(name, self.environment)
+
     def trim_stream_records(self, older_than: float) -> int:
         """Remove stream records from before `older_than` (Unix seconds), in short steps.
 
