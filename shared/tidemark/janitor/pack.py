@@ -91,7 +91,7 @@ class _Packer:
             self._finish(run)
         if not is_packable:
             return
-        run = self._run = self._run or _Run(batch)
+        run = self._run = self._run or _Run(batch, self._packing.block_bytes)
         run.add(batch)
         if run.writer.data_bytes >= self._packing.pack_bytes:
             self._finish(run)
@@ -119,9 +119,9 @@ class _Packer:
 class _Run:
     """Batches that follow each other, on their way into a pack."""
 
-    def __init__(self, first: Batch) -> None:
+    def __init__(self, first: Batch, block_bytes: int) -> None:
         self.first = self.last = first
-        self.writer = PackWriter(first.start)
+        self.writer = PackWriter(first.start, block_bytes)
 
     def add(self, batch: Batch) -> None:
         assert batch.data is not None

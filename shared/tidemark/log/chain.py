@@ -209,8 +209,8 @@ class ChainWalk(Generic[LinkT]):
         # A batch that begins at `begin` may have come since: the one before it is asked for.
         items, _ = self._query(pk, at_most=render_offset(begin - 1), limit=1, backward=True)
         before = list(self._decode(items))
-        if before and before[0].end < begin and (first or stop is not None):
-            # Something follows, so `begin` is in the stream: a pack holds it, and this batch as well.
+        if before and before[0].end < begin:
+            # Unless `begin` lies beyond the end of the stream, a pack holds it, and this batch as well.
             pack = self._look_back(begin)
             before = before if pack is None else [pack]
         self._left += len(before)

@@ -8,9 +8,10 @@ ranged request for all that lie side by side.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from typing import Final
 
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
@@ -29,7 +30,7 @@ from tidemark.log.schema import (
     stream_key,
 )
 from tidemark.log.table import Condition, Table, TransactionRefused, Update, Write
-from tidemark.protocol.errors import Damaged
+from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.pack import BlockEntry, CorruptPack, decode_block
 from tidemark.protocol.tail import Tail
@@ -64,7 +65,11 @@ def fill_blocks(batches: Sequence[Batch], fetch: FetchRange) -> list[Batch]:
             continue
         blocks = [batch.block for batch in run if batch.block is not None]
         first_byte = blocks[0].first_byte
-        stored = fetch(blob, first_byte, blocks[-1].first_byte + blocks[-1].stored_bytes - first_byte)
+        try:
+            stored = fetch(blob, first_byte, blocks[-1].first_byte + blocks[-1].stored_bytes - first_byte)
+        except (StorageUnavailable, Damaged):
+            _log.error("a pack cannot be read: %s", blob)
+            raise
         for batch, block in zip(run, blocks, strict=True):
             place = block.first_byte - first_byte
             filled.append(_fill(batch, block, stored[place : place + block.stored_bytes]))
@@ -95,6 +100,22 @@ class PackRefused(Exception):
     def __init__(self, *, maybe_landed: bool) -> None:
         super().__init__("the pack was refused")
         self.maybe_landed = maybe_landed
+
+
+def cut_front(batch: Batch, begin: int) -> Batch:
+    """The batch without the appends that end by `begin`, where one of them does end."""
+    if batch.start >= begin:
+        return batch
+    skip = begin - batch.start
+    messages = bisect_left(list(accumulate(batch.lengths)), skip) + 1
+    left = [end - messages for end in accumulate(batch.appends) if end > messages]
+    return replace(
+        batch,
+        start=begin,
+        data=None if batch.data is None else batch.data[skip:],
+        lengths=batch.lengths[messages:],
+        appends=tuple(other - one for one, other in pairwise([0, *left])),
+    )
 
 
 @dataclass(frozen=True, slots=True)

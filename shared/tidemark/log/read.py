@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Final
 
 from tidemark.log.chain import ChainWalk, Span, cut_batch, spans_of
-from tidemark.log.packs import Fill, block_batches
+from tidemark.log.packs import Fill, block_batches, cut_front
 from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import STATE_ATTRIBUTES, decode_batch
@@ -25,8 +24,6 @@ PAGE_BYTES: Final = 4 * 1024 * 1024
 #: A query returns 1 MB of items. Of tiny batches that is little data in many items, and a
 #: page must not take longer to gather than its reader is willing to wait.
 PAGE_QUERIES: Final = 4
-
-_log: Final = logging.getLogger("tidemark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +93,14 @@ def read_page(
     """
     is_tail = known_tail is not None and known_tail.offset == start
     walk = _walk(table, record, start, recent, limit_bytes, looks_back=not is_tail)
-    found: list[tuple[Batch, Span]] = []
+    found: list[_Found] = []
     in_stream = is_tail or start == walk.span.begin
     closed = known_tail is not None and is_tail and known_tail.closed
     reached, is_cut = start, False
     for piece in _pieces(walk, start, recent):
         in_stream = in_stream or piece.start <= start <= piece.end
-        if piece.start < start == piece.end:
-            # Nothing is at `start` yet: the batch before it says that it is the tail.
+        if piece.start < start and piece.end <= start:
+            # Nothing is at `start` yet: the batch before it says that it is the tail, if it ends there.
             closed = piece.after.closed
             continue
         # Beyond a full page, only what the last query has brought already is worth decoding, and of a pack
@@ -111,26 +108,42 @@ def read_page(
         is_at_hand = walk.has_items_left or piece.block is not None
         wanted_bytes = max(limit_bytes, ahead_bytes) if is_at_hand else limit_bytes
         is_too_much = piece.block is not None and bool(found) and piece.end - start > wanted_bytes
-        if not in_stream or piece.start > reached or is_too_much:
+        if piece.start > reached or is_too_much:
             is_cut = True
             break
-        found.append((piece, walk.span))
+        if piece.block is not None and found and piece.end <= reached:
+            continue  # The walk came to the pack by one of the batches that it has replaced.
+        found.append(_Found(piece, walk.span, reached if found else piece.start))
         reached = piece.end if walk.span.end is None else min(piece.end, walk.span.end)
         if reached - start > wanted_bytes:
             break
-    if not in_stream:
-        raise Malformed(f"Offset {render_offset(start)} lies beyond the end of the stream")
     if not found:
         if is_cut:
-            _log.error("batches are missing: %s at %d", walk.span.pk, start)
-            raise Damaged
+            raise Damaged from LookupError(f"batches are missing: {walk.span.pk} at {start}")
+        if not in_stream:
+            raise Malformed(f"Offset {render_offset(start)} lies beyond the end of the stream")
         return Page(start, (), walk.at_tail, closed)
-    batches = fill([piece for piece, _ in found])
-    if recent is not None and ahead_bytes:
-        for batch, (_, span) in zip(batches, found, strict=True):
-            recent.keep(span.incarnation, batch)
-    batches = [cut_batch(batch, span.end) for batch, (_, span) in zip(batches, found, strict=True)]
+    batches = _load_blocks(found, fill, recent if ahead_bytes else None)
     return _cut_page(record, start, batches, limit_bytes, reached_tail=walk.at_tail and not is_cut)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A batch on its way into a page, which has it from `begin` on."""
+
+    batch: Batch
+    span: Span
+    begin: int
+
+
+def _load_blocks(found: Sequence[_Found], fill: Fill, ahead: RecentBatches | None) -> list[Batch]:
+    """The batches as the page has them, and kept in `ahead` as the log has them."""
+    batches = []
+    for batch, each in zip(fill([each.batch for each in found]), found, strict=True):
+        if ahead is not None:
+            ahead.keep(each.span.incarnation, batch)
+        batches.append(cut_batch(cut_front(batch, each.begin), each.span.end))
+    return batches
 
 
 def _pieces(walk: ChainWalk[Batch], start: int, recent: RecentBatches | None) -> Iterator[Batch]:

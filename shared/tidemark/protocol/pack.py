@@ -98,7 +98,7 @@ class PackWriter:
     """Takes batches in order, without a gap, and deflates block by block: no more than one block of
     data is held at a time."""
 
-    def __init__(self, start: int, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, start: int, block_bytes: int) -> None:
         self.start = start
         self.end = start
         self.batch_count = 0

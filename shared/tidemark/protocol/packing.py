@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tidemark.protocol.pack import BLOCK_BYTES
 from tidemark.protocol.tail import Tail
 
 _KILOBYTE: Final = 1024
@@ -21,6 +22,7 @@ class Packing:
     pack_bytes: int = 8 * _KILOBYTE * _KILOBYTE
     min_batches: int = 64
     min_bytes: int = 256 * _KILOBYTE
+    block_bytes: int = BLOCK_BYTES
 
     @classmethod
     def after_seconds(cls, seconds: float) -> Packing:

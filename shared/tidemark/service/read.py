@@ -102,6 +102,8 @@ def _load_page(
         page = _try_page(stores, record, start, None, small=small)
     if not isinstance(page, Page):
         last_used_ms(stores, record, 0, now_ms)
+        if page.__cause__ is not None:
+            _log.error("the log of %s is damaged: %s", key, page.__cause__)
         raise page
     return record, page
 
