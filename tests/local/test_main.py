@@ -318,7 +318,7 @@ def test_a_function_that_does_not_load_is_one_line(start: Start, project: Path) 
 
 def test_without_the_durable_engine_it_says_so_first(start: Start) -> None:
     system = System(start(DYNOXIDE_PATH="missing"))
-    assert system.line.endswith("DynamoDB, S3, SQS: ministack in memory; NOTHING IS KEPT)\n")
+    assert system.line.endswith("DynamoDB: moto in memory; S3, SQS: ministack in memory; NOTHING IS KEPT)\n")
     assert system.request("PUT", "/v1/stream/tides", b"high", content_type="text/plain")[0] == 201
     assert system.request("GET", "/v1/stream/tides?offset=-1") == (200, b"high")
     system.process.terminate()

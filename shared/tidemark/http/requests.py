@@ -25,6 +25,8 @@ from tidemark.protocol.stream_key import StreamKey, parse_plain_path
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
 
+#: In the scope of a request that was checked: what its token grants.
+ACCESS: Final = "tidemark.access"
 STREAM_ROOT: Final = "/v1/stream/"
 #: Where `OriginSecretRequired` keeps, in the scope, the path that the edge says a request had.
 EDGE_PATH: Final = "tidemark.edge_path"
