@@ -122,7 +122,7 @@ def test_the_functions_get_exactly_the_variables_that_settings_read() -> None:
     """A variable misspelt on either side would silently mean its default."""
     environment = Recorded()
     Settings.from_environment(environment)
-    # The distribution is made after the functions behind it, so only one that is not behind it knows its name.
+    # The distribution is made after the functions behind it: only one that is not behind it knows its name.
     assert set(FUNCTION_GLOBALS["Environment"]["Variables"]) == environment.asked - LOCAL_ONLY - {
         "PUBLIC_URL"
     }

@@ -134,7 +134,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sampled_from(SubscriptionKind))
-def test_whatever_happens_generations_never_fall_and_some_time_is_named(
+def test_whatever_happens_generations_never_fall_and_some_time_is_named(  # noqa: C901 - each is one step
     steps: list[tuple[str, int]], kind: SubscriptionKind
 ) -> None:
     """A state with a wake in flight names a time, but for an announced one, which waits for a worker."""
