@@ -6,13 +6,16 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
-from tidemark.janitor.queues import sweep_wake
-from tidemark.janitor.subscriptions import remind
-from tidemark.janitor.sweep import sweep
-from tidemark.observability.tracing import traced
-from tidemark.service.stores import connect
-from tidemark.settings import Settings
+from tidemark.cold_start import garbage_collection_paused
+
+with garbage_collection_paused():
+    from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
+    from tidemark.janitor.queues import sweep_wake
+    from tidemark.janitor.subscriptions import remind
+    from tidemark.janitor.sweep import sweep
+    from tidemark.observability.tracing import traced
+    from tidemark.service.stores import connect
+    from tidemark.settings import Settings
 
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)

@@ -7,16 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
-from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
+from tidemark.cold_start import garbage_collection_paused
 
-from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
-from tidemark.observability.tracing import traced
-from tidemark.service.stores import connect
-from tidemark.settings import Settings
-from tidemark.wake.attention import Changed, Subscribers, changed_from_record
-from tidemark.wake.message import WakeMessage
-from tidemark.wake.notifier import Notifier, message_from_record
+with garbage_collection_paused():
+    from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+    from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
+
+    from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
+    from tidemark.observability.tracing import traced
+    from tidemark.service.stores import connect
+    from tidemark.settings import Settings
+    from tidemark.wake.attention import Changed, Subscribers, changed_from_record
+    from tidemark.wake.message import WakeMessage
+    from tidemark.wake.notifier import Notifier, message_from_record
 
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)

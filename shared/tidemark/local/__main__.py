@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -61,7 +62,7 @@ def main(root: Path = ROOT) -> int:
         configuration = LocalConfiguration.from_environment(os.environ)
         settings = Settings.from_environment(os.environ)
         settings.authorization.check_not_open(configuration.host)
-        prepare_environment(settings)
+        prepare_environment(settings, configuration)
         return _start(configuration, root)
     except (InvalidConfiguration, InvalidSetting) as error:
         _say(error)
@@ -73,7 +74,7 @@ def main(root: Path = ROOT) -> int:
         return 0
 
 
-def prepare_environment(settings: Settings) -> None:
+def prepare_environment(settings: Settings, configuration: LocalConfiguration) -> None:
     """Sets what the functions read when they are loaded. Only call it once `check_not_open` has passed."""
     if not settings.authorization.is_on:
         # The server listens on loopback, which the functions cannot know: nobody else can reach them.
@@ -83,6 +84,9 @@ def prepare_environment(settings: Settings) -> None:
     if settings.log_level == "INFO":
         # The server logs each request: the function's own JSON line would be a second one.
         os.environ["LOG_LEVEL"] = "WARNING"
+    if configuration.via is Via.LAMBDA and configuration.edge and not settings.authorization.is_edge_only:
+        # As the stack does: functions believe what the edge says of a request by the origin secret.
+        os.environ["EDGE_SECRET"] = secrets.token_hex(32)
 
 
 def _start(configuration: LocalConfiguration, root: Path) -> int:
@@ -166,7 +170,7 @@ class System:
         if not self.configuration.edge or template.streaming is None:
             return Gateway(template), None
         streaming = load_application(template.functions[template.streaming])
-        return Edge(Gateway(template), streaming), None
+        return Edge(Gateway(template), streaming, os.environ.get("EDGE_SECRET", "")), None
 
     def _background_tasks(
         self, template: Template, services: LocalServices, hub: Hub | None, watch: SubscriptionWatch
