@@ -55,7 +55,7 @@ FAST_FOLDERS = frozenset(
         "on_loop",
         "observability",
     }
-    | {"protocol", "spark", "wake"}
+    | {"protocol", "spark", "subscriptions", "wake"}
 )
 #: What is slow in these all the same: processes of its own, or many seconds of waiting or of computing.
 SLOW_FILES = frozenset(
