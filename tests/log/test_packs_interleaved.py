@@ -27,7 +27,7 @@ from tidemark.service.append import append
 from tidemark.service.create import create
 from tidemark.service.load import load_head
 from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
-from tidemark.service.read import read
+from tidemark.service.read import read, read_record
 from tidemark.service.stores import Stores
 
 #: One pack of all, removed in three calls.
@@ -124,14 +124,15 @@ def test_a_janitor_may_be_killed_or_lose_a_reply_at_any_call(how: str) -> None:
         assert not [item for item in scene.world.table.items() if item["pk"]["S"].startswith("due/p")], at
 
 
-def play(seed: int) -> None:
-    """Two janitors, three readers, one of them of a fork, and a writer, all at once."""
+def play(seed: int) -> int:
+    """Two janitors, three readers, one of them of a fork, and a writer, all at once. The packs made."""
     chance = random.Random(seed)
     scene = Scene(packing=replace(SMALL, pack_bytes=chance.choice((100, 300, 10**6))), chance=chance)
     scene.append(40)
     scene.world.advance(HOUR_MS)
     create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, chance.choice(scene.ends), 0)))
-    packed, before = [], len(scene.data)
+    before = len(scene.data)
+    packed: list[int] = []
 
     def read_some() -> None:
         stores = scene.process()
@@ -159,15 +160,14 @@ def play(seed: int) -> None:
     ):
         scheduler.spawn(task, 0)
     scheduler.run()
-    assert sum(packed) >= 1
     scene.world.advance(HOUR_MS)
     sweep(scene.process())
     scene.check(everywhere=False)
+    return sum(packed)
 
 
 def test_janitors_readers_and_a_writer_at_once() -> None:
-    for seed in range(60):
-        play(seed)
+    assert sum(play(seed) for seed in range(60)) > 60
 
 
 # --- each rule, and what goes wrong without it -------------------------------------------------
@@ -197,9 +197,25 @@ def test_without_passing_over_what_a_pack_holds_readers_get_it_twice(monkeypatch
     assert goes_wrong(range(60))
 
 
+def read_half_of_it_before_and_half_behind() -> bool:
+    """The reader goes on where a batch was that a pack has replaced. Whether it gets all."""
+    scene = an_old_scene()
+    reader = scene.process()
+    read_record(reader, load_head(reader, KEY).record, 0, limit_bytes=len(scene.data) // 2)
+    assert sweep(scene.process()).packed == 1
+    try:
+        return scene.read_from(0, reader) == scene.data
+    except Damaged:
+        return False
+
+
+def test_a_reader_whose_next_batch_was_packed_finds_the_pack() -> None:
+    assert read_half_of_it_before_and_half_behind()
+
+
 def test_without_looking_back_for_a_pack_readers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ChainWalk, "_look_back", lambda _self, _position: None)
-    assert goes_wrong(range(60))
+    assert not read_half_of_it_before_and_half_behind()
 
 
 def append_by_a_sleeper(packing: Packing) -> tuple[bool, bool]:
