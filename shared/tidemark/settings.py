@@ -131,7 +131,19 @@ class Settings:
     metrics_namespace: str = "Tidemark"
     #: Whether a deployed function sends traces to X-Ray.
     tracing: bool = False
+    #: The queue of the function that delivers wakes. Without it nobody is woken.
+    subscriptions_queue_url: str = ""
+    #: Where the private keys that sign webhooks are: `ssm:` and the beginning of parameters' names, or a
+    #: folder. Without it there are no webhooks.
+    webhook_keys: str = ""
+    #: Where receivers of webhooks reach this server: scheme and host, without a slash at the end.
+    public_url: str = ""
     authorization: AuthorizationSettings = field(default_factory=AuthorizationSettings)
+
+    @property
+    def allows_local_webhooks(self) -> bool:
+        """Webhooks by plain HTTP to this very machine: where the server itself is reached there alone."""
+        return urlsplit(self.public_url).hostname in LOOPBACK
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -153,6 +165,9 @@ class Settings:
             log_level=_parse_choice(environment, "LOG_LEVEL", LOG_LEVELS, default.log_level),
             metrics_namespace=environment.get("METRICS_NAMESPACE") or default.metrics_namespace,
             tracing=tracing == "Active",
+            subscriptions_queue_url=environment.get("SUBSCRIPTIONS_QUEUE_URL") or "",
+            webhook_keys=environment.get("WEBHOOK_KEYS") or "",
+            public_url=_parse_public_url(environment.get("PUBLIC_URL") or ""),
             authorization=AuthorizationSettings.from_environment(environment),
         )
 
@@ -176,6 +191,13 @@ def split_secret(text: str, name: str) -> tuple[bytes, ...]:
     if not keys or min(map(len, keys)) < MIN_SECRET_BYTES:
         raise InvalidSetting(f"{name} must hold keys of at least {MIN_SECRET_BYTES} bytes, one per line")
     return keys
+
+
+def _parse_public_url(text: str) -> str:
+    url = urlsplit(text)
+    if text and (url.scheme not in {"http", "https"} or not url.hostname or url.path or url.query):
+        raise InvalidSetting(f"PUBLIC_URL must be a scheme and a host, as https://example.com, got {text!r}")
+    return text
 
 
 def _parse_choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:

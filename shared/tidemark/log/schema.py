@@ -10,6 +10,16 @@
 | producer | `producer/<incarnation>`                 | producer id                                    |
 | due      | `due/<shard>`                            | `<due ms>/<incarnation>[/<mark>]`              |
 | waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`                    |
+| subscrip-| `sub/<subscription id>`                  | `.`                                            |
+| tion     |                                          |                                                |
+| roster   | `roster`                                 | `/<incarnation of the subscription>`           |
+| entry    |                                          |                                                |
+| follower | `follow/<stream id>`                     | `/<incarnation of the subscription>`           |
+| link     | `link/<incarnation of the subscription>` | `/<stream id>`                                 |
+| pending  | `pending/<incarnation of the             | `/<stream id>`                                 |
+| mark     | subscription>`                           |                                                |
+| signing  | `keys`                                   | `<created ms>/<kid>`                           |
+| key      |                                          |                                                |
 
 Who writes an item, whether it changes, and who removes it:
 
@@ -32,6 +42,19 @@ Who writes an item, whether it changes, and who removes it:
 |          | work for later             | upload, claimed by the janitor     |                               |
 | waiter   | a process with readers at  | its end, while readers wait        | its process; DynamoDB, by     |
 |          | the tail                   |                                    | `ttl`; the janitor            |
+| subscrip-| the subscription's creation| with each step of its wake cycle;  | its deletion: an end mark     |
+| tion     |                            | its version rises                  | takes its place               |
+| roster   | the creation, after the    | when a stream is named one by one  | the delivery function, once   |
+| entry    | subscription's item        |                                    | the subscription has ended    |
+| follower | naming a stream, before    | never                              | as the roster entry; removing |
+|          | its link                   |                                    | the stream by name            |
+| link     | the creation, naming a     | acked, by acks; named or matched   | as the roster entry; the end  |
+|          | stream, a first append     |                                    | of a stream that only matched |
+| pending  | the delivery function, for | start rises                        | the delivery function, where  |
+| mark     | each append that concerns  |                                    | nothing is left to process    |
+|          | the subscription           |                                    |                               |
+| signing  | the first creation of a    | never                              | an operator, after a rotation |
+| key      | webhook; a rotation        |                                    |                               |
 
 Attribute names are short because DynamoDB bills a write by the kilobyte of the whole item.
 An attribute that says nothing (not closed, no producers) is left out.
@@ -54,10 +77,16 @@ from tidemark.log.records import (
     Due,
     DueKind,
     EndMark,
+    Follower,
     Fork,
+    Link,
+    PendingMark,
+    RosterEntry,
     Segment,
+    SigningKey,
     Snapshot,
     StreamRecord,
+    SubscriptionRecord,
     Waiter,
 )
 from tidemark.protocol.content_type import parse_content_type
@@ -68,7 +97,9 @@ from tidemark.protocol.offset import WIDTH, render_offset
 from tidemark.protocol.pack import CorruptPack, PackIndex, decode_index
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.subscription import SubscriptionConfiguration, SubscriptionKind
 from tidemark.protocol.tail import Tail
+from tidemark.protocol.wake_state import WakeState
 
 Item = dict[str, Any]
 """An item in DynamoDB's own JSON: `{"pk": {"S": "…"}, …}`, binary values in base64."""
@@ -146,6 +177,29 @@ DUE_OFFSET: Final = "of"
 
 # Of a waiter.
 UNTIL_MS: Final = "u"
+
+# Of a subscription, beside CREATED_MS and INCARNATION.
+CONFIGURATION: Final = "cf"  # JSON
+TOKEN_SECRET: Final = "ts"
+WAKE_STATE: Final = "ws"  # JSON
+ACTIVE: Final = "ac"
+VERSION: Final = "ve"
+WRITE_ID: Final = "wi"
+
+# Of a roster entry; SUBSCRIPTION_ID is also a follower's.
+SUBSCRIPTION_ID: Final = "su"
+PATTERN: Final = "pt"
+WAKE_STREAM: Final = "wk"
+HAS_EXPLICIT: Final = "hx"
+
+# Of a link; STREAM_INCARNATION and START are also a pending mark's.
+EXPLICIT: Final = "ex"
+ACKED: Final = "ak"
+STREAM_INCARNATION: Final = "si"
+START: Final = "sa"
+
+# Of a signing key.
+PUBLIC_KEY: Final = "pu"
 
 #: Sorts after an offset and before the next one.
 _BEHIND: Final = "."
@@ -642,3 +696,189 @@ def encode_waiter(waiter: Waiter) -> Item:
 def decode_waiter(item: Item) -> Waiter:
     incarnation, queue_url = item[SK]["S"].split("/", 1)
     return Waiter(incarnation, queue_url, int(item[UNTIL_MS]["N"]))
+
+
+# --- subscription -------------------------------------------------------------------
+
+#: Sort keys that begin with a slash lie between these two.
+SLASH: Final = "/"
+BEHIND_SLASH: Final = "0"
+ROSTER_PK: Final = "roster"
+SIGNING_KEYS_PK: Final = "keys"
+
+
+def subscription_key(subscription_id: str) -> Key:
+    return _key(f"sub/{subscription_id}", ".")
+
+
+def is_subscription_pk(pk: str) -> bool:
+    return pk.startswith("sub/")
+
+
+def decode_subscription_pk(pk: str) -> str:
+    """The subscription's id."""
+    return pk.removeprefix("sub/")
+
+
+def encode_subscription(record: SubscriptionRecord) -> Item:
+    asked, wake = record.configuration, record.wake
+    configuration = [
+        asked.kind.value,
+        asked.pattern,
+        asked.streams,
+        asked.webhook_url,
+        asked.wake_stream,
+        asked.lease_ttl_ms,
+        asked.description,
+    ]
+    state = [
+        wake.generation,
+        wake.wake_id,
+        wake.holder,
+        wake.lease_until_ms,
+        wake.next_attempt_ms,
+        wake.attempts,
+        wake.failed,
+    ]
+    item = subscription_key(record.subscription_id) | {
+        INCARNATION: {"S": record.incarnation},
+        CONFIGURATION: {"S": orjson.dumps(configuration).decode()},
+        TOKEN_SECRET: {"S": record.secret},
+        CREATED_MS: {"N": str(record.created_ms)},
+        WAKE_STATE: {"S": orjson.dumps(state).decode()},
+        VERSION: {"N": str(record.version)},
+        WRITE_ID: {"S": record.write_id},
+    }
+    return item | ({ACTIVE: {"BOOL": True}} if record.active else {})
+
+
+def decode_subscription(item: Item) -> SubscriptionRecord:
+    """Of an item that is no end mark."""
+    kind, pattern, streams, *rest = orjson.loads(item[CONFIGURATION]["S"])
+    return SubscriptionRecord(
+        subscription_id=decode_subscription_pk(item[PK]["S"]),
+        incarnation=item[INCARNATION]["S"],
+        configuration=SubscriptionConfiguration(SubscriptionKind(kind), pattern, tuple(streams), *rest),
+        secret=item[TOKEN_SECRET]["S"],
+        created_ms=int(item[CREATED_MS]["N"]),
+        wake=WakeState(*orjson.loads(item[WAKE_STATE]["S"])),
+        active=ACTIVE in item,
+        version=int(item[VERSION]["N"]),
+        write_id=item[WRITE_ID]["S"],
+    )
+
+
+# --- roster entry, follower ---------------------------------------------------------
+
+
+def roster_key(subscription_incarnation: str) -> Key:
+    return _key(ROSTER_PK, SLASH + subscription_incarnation)
+
+
+def encode_roster_entry(entry: RosterEntry) -> Item:
+    item = roster_key(entry.incarnation) | {SUBSCRIPTION_ID: {"S": entry.subscription_id}}
+    if entry.pattern is not None:
+        item[PATTERN] = {"S": entry.pattern}
+    if entry.wake_stream is not None:
+        item[WAKE_STREAM] = {"S": entry.wake_stream}
+    if entry.has_explicit:
+        item[HAS_EXPLICIT] = {"BOOL": True}
+    return item
+
+
+def decode_roster_entry(item: Item) -> RosterEntry:
+    return RosterEntry(
+        subscription_id=item[SUBSCRIPTION_ID]["S"],
+        incarnation=item[SK]["S"].removeprefix(SLASH),
+        pattern=item[PATTERN]["S"] if PATTERN in item else None,
+        wake_stream=item[WAKE_STREAM]["S"] if WAKE_STREAM in item else None,
+        has_explicit=HAS_EXPLICIT in item,
+    )
+
+
+def followers_pk(stream_id: str) -> str:
+    """Who has named the stream; of the plain surface alone, so that the bucket need not be in it."""
+    return f"follow/{stream_id}"
+
+
+def follower_key(follower: Follower) -> Key:
+    return _key(followers_pk(follower.path), SLASH + follower.incarnation)
+
+
+def encode_follower(follower: Follower) -> Item:
+    return follower_key(follower) | {SUBSCRIPTION_ID: {"S": follower.subscription_id}}
+
+
+def decode_follower(item: Item) -> Follower:
+    return Follower(
+        path=item[PK]["S"].removeprefix("follow/"),
+        subscription_id=item[SUBSCRIPTION_ID]["S"],
+        incarnation=item[SK]["S"].removeprefix(SLASH),
+    )
+
+
+# --- link, pending mark -------------------------------------------------------------
+
+
+def links_pk(subscription_incarnation: str) -> str:
+    return f"link/{subscription_incarnation}"
+
+
+def link_key(subscription_incarnation: str, path: str) -> Key:
+    return _key(links_pk(subscription_incarnation), SLASH + path)
+
+
+def encode_link(link: Link) -> Item:
+    item = link_key(link.subscription_incarnation, link.path) | {
+        ACKED: {"N": str(link.acked)},
+        STREAM_INCARNATION: {"S": link.stream_incarnation},
+    }
+    return item | ({EXPLICIT: {"BOOL": True}} if link.explicit else {})
+
+
+def decode_link(item: Item) -> Link:
+    return Link(
+        subscription_incarnation=item[PK]["S"].removeprefix("link/"),
+        path=item[SK]["S"].removeprefix(SLASH),
+        explicit=EXPLICIT in item,
+        acked=int(item[ACKED]["N"]),
+        stream_incarnation=item[STREAM_INCARNATION]["S"],
+    )
+
+
+def marks_pk(subscription_incarnation: str) -> str:
+    return f"pending/{subscription_incarnation}"
+
+
+def mark_key(mark: PendingMark) -> Key:
+    return _key(marks_pk(mark.subscription_incarnation), SLASH + mark.path)
+
+
+def encode_mark(mark: PendingMark) -> Item:
+    return mark_key(mark) | {
+        STREAM_INCARNATION: {"S": mark.stream_incarnation},
+        START: {"N": str(mark.start)},
+    }
+
+
+def decode_mark(item: Item) -> PendingMark:
+    return PendingMark(
+        subscription_incarnation=item[PK]["S"].removeprefix("pending/"),
+        path=item[SK]["S"].removeprefix(SLASH),
+        stream_incarnation=item[STREAM_INCARNATION]["S"],
+        start=int(item[START]["N"]),
+    )
+
+
+# --- signing key --------------------------------------------------------------------
+
+
+def encode_signing_key(key: SigningKey) -> Item:
+    return _key(SIGNING_KEYS_PK, f"{render_offset(key.created_ms)}/{key.kid}") | {
+        PUBLIC_KEY: {"S": key.public}
+    }
+
+
+def decode_signing_key(item: Item) -> SigningKey:
+    created_ms, _, kid = item[SK]["S"].partition("/")
+    return SigningKey(kid, item[PUBLIC_KEY]["S"], int(created_ms))
