@@ -56,13 +56,17 @@ class LocalConfiguration:
             port=int(port),
             data_dir=Path(environment.get("DATA_DIR") or cls.data_dir),
             via=Via(via),
-            janitor_seconds=_janitor_seconds(environment.get("JANITOR_SECONDS") or str(cls.janitor_seconds)),
+            janitor_seconds=_janitor_seconds(environment),
             edge=edge,
             limits=limits,
         )
 
 
-def _janitor_seconds(text: str) -> float:
+def _janitor_seconds(environment: Mapping[str, str]) -> float:
+    """Where batches are packed as soon as the janitor comes, it comes every second."""
+    packs_at_once = environment.get("PACK_AFTER_SECONDS") == "0"
+    default = 1.0 if packs_at_once else LocalConfiguration.janitor_seconds
+    text = environment.get("JANITOR_SECONDS") or str(default)
     try:
         seconds = float(text)
     except ValueError:
