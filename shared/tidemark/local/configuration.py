@@ -53,9 +53,7 @@ class LocalConfiguration:
             port=_port(environment.get("PORT") or str(cls.port)),
             data_dir=Path(environment.get("DATA_DIR") or cls.data_dir),
             via=Via(via),
-            janitor_seconds=_seconds(
-                "JANITOR_SECONDS", environment.get("JANITOR_SECONDS") or str(cls.janitor_seconds), 86_400
-            ),
+            janitor_seconds=_janitor_seconds(environment),
             edge=edge,
             limits=limits,
         )
@@ -92,6 +90,13 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) > 65535:
         raise InvalidConfiguration(f"PORT must be a number from 0 to 65535, got {text!r}")
     return int(text)
+
+
+def _janitor_seconds(environment: Mapping[str, str]) -> float:
+    """Where batches are packed as soon as the janitor comes, it comes every second."""
+    packs_at_once = environment.get("PACK_AFTER_SECONDS") == "0"
+    default = 1.0 if packs_at_once else LocalConfiguration.janitor_seconds
+    return _seconds("JANITOR_SECONDS", environment.get("JANITOR_SECONDS") or str(default), 86_400)
 
 
 def _seconds(name: str, text: str, most: int) -> float:

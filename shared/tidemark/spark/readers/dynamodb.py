@@ -25,6 +25,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.spark.clients.storage import connect_blobs, connect_table
 from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.readers.items import BOUNDARY_ATTRIBUTES, BatchItem, connect_bulk, message_ends
+from tidemark.spark.readers.packs import block_item, unpacked
 from tidemark.spark.readers.port import BadOffset, DataLoss, Head, MissingStream, Position, StreamPartition
 from tidemark.spark.readers.rows import Rows
 
@@ -104,11 +105,13 @@ class DynamoDBReader:
         return Position(render_offset(min(place, int(end.offset))), end.incarnation, end.content_type)
 
     def _item_until(self, span: Span, place: int) -> BatchItem | None:
-        """The batch that begins at or before `place`, without its bytes."""
+        """The batch that begins at or before `place`, without its bytes; of a pack, the block."""
         found: Any
         found, _ = self._bulk.query(
             span.pk, at_most=render_offset(place), attributes=BOUNDARY_ATTRIBUTES, limit=1, backward=True
         )
+        if found and found[0].px is not None:
+            return block_item(found[0], place, self._blobs.get_range)
         return found[0] if found else None
 
     def _spans(self, name: str, where: Position) -> list[Span]:
@@ -151,8 +154,8 @@ class DynamoDBReader:
         rows = Rows(bucket, partition.name, content_type, low=low, high=high, cut=span.end)
         # The items of a bulk query are decoded already.
         walk = ChainWalk[BatchItem](self._bulk.query, iter, [span], low, until=high, on_gap=tell_loss)
-        for item in walk:
-            data = item.data
+        for item, inline in unpacked(walk, low, high, self._blobs.get_range):
+            data = inline
             if data is None:
                 if item.s is None or item.end <= low:
                     continue  # the mark of closing, a tombstone, or a batch that ends before the partition

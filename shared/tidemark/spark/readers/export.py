@@ -19,6 +19,7 @@ from tidemark.spark.clients.storage import connect_blobs
 from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.readers.columns import SCHEMA
 from tidemark.spark.readers.items import BatchItem, Text
+from tidemark.spark.readers.packs import unpack
 from tidemark.spark.readers.rows import Rows
 
 
@@ -55,11 +56,14 @@ def read_export(spark: Any, path: str, connection: ConnectionOptions) -> Any:
                 key, incarnation, item = decoded
                 if incarnation not in known.value or item.end == item.start:
                     continue
-                data = item.data
-                if data is None:
-                    data = blobs.get(item.s.S if item.s else "")
                 found = Rows(key.bucket, key.stream_id, known.value[incarnation])
-                found.add(item, data)
+                if item.px is not None:
+                    for part, data in unpack(item, item.start, item.end, blobs.get_range):
+                        found.add(part, data)
+                        if found.is_full:
+                            yield found.take()
+                else:
+                    found.add(item, blobs.get(item.s.S if item.s else "") if item.data is None else item.data)
                 yield found.take()
 
     return lines.where(lines.value.contains('"log/')).mapInArrow(rows, SCHEMA)

@@ -19,13 +19,13 @@ from tidemark.aws.account import Account
 from tidemark.aws.dynamodb import DynamoDB, connect_dynamodb
 from tidemark.aws.retry import NoAnswer
 from tidemark.log.deflate import inflate
-from tidemark.log.schema import END, MESSAGE_LENGTHS, SK, TIME_MS, decode_lengths
+from tidemark.log.schema import BLOB, END, MESSAGE_LENGTHS, PACK_INDEX, SK, TIME_MS, decode_lengths
 from tidemark.log.table import Table
 from tidemark.protocol.offset import WIDTH
 from tidemark.spark.options.connection import ConnectionOptions
 
 #: Enough of an item to know where its messages end.
-BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TIME_MS)
+BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TIME_MS, BLOB, PACK_INDEX)
 
 
 class Text(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
@@ -53,6 +53,7 @@ class BatchItem(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec i
     s: Text | None = None
     m: Binary | None = None
     p: Text | None = None
+    px: Binary | None = None
 
     @property
     def start(self) -> int:
