@@ -245,7 +245,9 @@ def append_some(life: Life) -> None:
 
 
 def pack(life: Life) -> None:
-    life.process.stores.packing = Packing(HOUR_MS, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
+    life.process.stores.packing = Packing(
+        HOUR_MS, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16
+    )
     sweep(life.process.stores)
 
 
