@@ -15,20 +15,24 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tidemark.log.buckets import list_records, load_bucket
 from tidemark.log.chain import ChainWalk, Span, spans_of
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
-from tidemark.log.schema import ENDED_MS, SK, is_end_mark, log_pk
+from tidemark.log.records import StreamRecord
+from tidemark.log.schema import log_pk
+from tidemark.protocol.errors import BucketNotFound
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.offset import parse_token, render_offset
-from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.spark.clients.storage import connect_blobs, connect_table
 from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.options.read import ALL_COLUMNS
 from tidemark.spark.readers.items import BOUNDARY_ATTRIBUTES, BatchItem, connect_bulk, message_ends
 from tidemark.spark.readers.port import BadOffset, DataLoss, Head, MissingStream, Position, StreamPartition
 from tidemark.spark.readers.rows import Rows
 
-_STREAM_PREFIX: Final = "stream/"
+_LISTED_AT_ONCE: Final = 1000
 
 
 class DynamoDBReader:
@@ -39,27 +43,32 @@ class DynamoDBReader:
         self._table = connect_table(connection)
         self._bulk = connect_bulk(connection)
         self._blobs = connect_blobs(connection)
+        self._listed: dict[str, StreamRecord] = {}
 
     def _key(self, name: str) -> StreamKey:
         return StreamKey(self._connection.bucket, name)
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         found: list[str] = []
-        low, more = _STREAM_PREFIX, True
+        after, more = "", True
         while more:
-            items, more = self._table.query(
-                f"bucket/{self._connection.bucket}",
-                at_least=low,
-                at_most=_STREAM_PREFIX + "\U0010ffff",
-                attributes=(SK, ENDED_MS),
-            )
-            live = (item for item in items if not is_end_mark(item))
-            found += [item[SK]["S"].removeprefix(_STREAM_PREFIX) for item in live]
-            low = items[-1][SK]["S"] + "\0" if items else low
-        return [name for name in found if pattern.fullmatch(name)]
+            records, more = list_records(self._table, self._connection.bucket, "", after, _LISTED_AT_ONCE)
+            for record in records:
+                after = record.key.stream_id
+                if pattern.fullmatch(after):
+                    found.append(after)
+                    self._listed[after] = record
+        return found
+
+    def has_bucket(self) -> bool:
+        try:
+            load_bucket(self._table, self._connection.bucket)
+        except BucketNotFound:
+            return self._connection.bucket == PLAIN_BUCKET
+        return True
 
     def head(self, name: str) -> Head:
-        record = load_stream(self._table, self._key(name))
+        record = self._listed.pop(name, None) or load_stream(self._table, self._key(name))
         if record is None or record.deleted:
             raise MissingStream(name)
         last = load_last(self._table, log_pk(record.key, record.incarnation))
@@ -134,12 +143,22 @@ class DynamoDBReader:
                 count = max(1, round((high - low) / partition_bytes))
                 edges = [low + (high - low) * index // count for index in range(count + 1)]
                 planned += [
-                    StreamPartition(name, end.content_type, render_offset(first), render_offset(last), span)
+                    StreamPartition(
+                        name,
+                        end.content_type,
+                        render_offset(first),
+                        render_offset(last),
+                        span,
+                        end.incarnation,
+                        size=last - first,
+                    )
                     for first, last in pairwise(edges)
                 ]
         return planned
 
-    def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, partition: StreamPartition, columns: Sequence[str] = ALL_COLUMNS
+    ) -> Iterator[pa.RecordBatch]:
         def tell_loss(begin: int, end: int) -> None:
             if partition.fail_on_data_loss:
                 lost = f"{render_offset(begin)} to {render_offset(end)} is not there any more"
@@ -147,8 +166,16 @@ class DynamoDBReader:
 
         span, low, high = partition.span, int(partition.start), int(partition.end)
         assert span is not None, "planned by this reader"
-        bucket, content_type = self._connection.bucket, partition.content_type
-        rows = Rows(bucket, partition.name, content_type, low=low, high=high, cut=span.end)
+        rows = Rows(
+            self._connection.bucket,
+            partition.name,
+            partition.content_type,
+            partition.incarnation,
+            columns=columns,
+            low=low,
+            high=high,
+            cut=span.end,
+        )
         # The items of a bulk query are decoded already.
         walk = ChainWalk[BatchItem](self._bulk.query, iter, [span], low, until=high, on_gap=tell_loss)
         for item in walk:

@@ -17,7 +17,7 @@ from tidemark.log.schema import decode_log_pk, decode_stream, is_end_mark, is_lo
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.spark.clients.storage import connect_blobs
 from tidemark.spark.options.connection import ConnectionOptions
-from tidemark.spark.readers.columns import SCHEMA
+from tidemark.spark.options.read import render_schema
 from tidemark.spark.readers.items import BatchItem, Text
 from tidemark.spark.readers.rows import Rows
 
@@ -58,11 +58,11 @@ def read_export(spark: Any, path: str, connection: ConnectionOptions) -> Any:
                 data = item.data
                 if data is None:
                     data = blobs.get(item.s.S if item.s else "")
-                found = Rows(key.bucket, key.stream_id, known.value[incarnation])
+                found = Rows(key.bucket, key.stream_id, known.value[incarnation], incarnation)
                 found.add(item, data)
                 yield found.take()
 
-    return lines.where(lines.value.contains('"log/')).mapInArrow(rows, SCHEMA)
+    return lines.where(lines.value.contains('"log/')).mapInArrow(rows, render_schema())
 
 
 def decode_stream_line(line: str) -> tuple[str, str] | None:

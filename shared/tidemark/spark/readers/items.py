@@ -15,13 +15,12 @@ from typing import Any, Final
 import msgspec
 import orjson
 
-from tidemark.aws.account import Account
-from tidemark.aws.dynamodb import DynamoDB, connect_dynamodb
 from tidemark.aws.retry import NoAnswer
 from tidemark.log.deflate import inflate
 from tidemark.log.schema import END, MESSAGE_LENGTHS, SK, TIME_MS, decode_lengths
 from tidemark.log.table import Table
 from tidemark.protocol.offset import WIDTH
+from tidemark.spark.clients.storage import ExplainingDynamoDB, explaining
 from tidemark.spark.options.connection import ConnectionOptions
 
 #: Enough of an item to know where its messages end.
@@ -78,7 +77,7 @@ class _Answer(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Answer)
 
 
-class BulkDynamoDB(DynamoDB):
+class BulkDynamoDB(ExplainingDynamoDB):
     """Answers queries of a log with `BatchItem`s in place of DynamoDB's own JSON."""
 
     def parse(self, operation: str, status: int, reply: bytes) -> dict[str, Any]:
@@ -94,8 +93,7 @@ class BulkDynamoDB(DynamoDB):
 
 def connect_bulk(connection: ConnectionOptions) -> Table:
     """The table; its queries are answered with `BatchItem`s."""
-    send = connect_dynamodb(Account(connection.region), endpoint=connection.dynamodb_endpoint).send
-    return Table(BulkDynamoDB(send), connection.table)
+    return explaining(connection, BulkDynamoDB)
 
 
 def message_ends(item: BatchItem) -> list[int]:
