@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,7 +28,13 @@ from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.spark.clients.storage import connect_blobs, connect_table
 from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.options.read import ALL_COLUMNS
-from tidemark.spark.readers.items import BOUNDARY_ATTRIBUTES, BatchItem, connect_bulk, message_ends
+from tidemark.spark.readers.items import (
+    BOUNDARY_ATTRIBUTES,
+    BatchItem,
+    connect_bulk,
+    message_ends,
+    pack_blocks,
+)
 from tidemark.spark.readers.port import BadOffset, DataLoss, Head, MissingStream, Position, StreamPartition
 from tidemark.spark.readers.rows import Rows
 
@@ -93,8 +99,13 @@ class DynamoDBReader:
         if place in (0, tail):
             return
         span = [each for each in self._spans(head.name, head.tail) if each.begin < place][-1]
-        item = self._item_until(span, place)
-        is_boundary = item is not None and (item.start == place or place in message_ends(item))
+        walk = ChainWalk[BatchItem](self._bulk.query, iter, [span], place)
+        item = next(iter(walk), None)
+        ends = message_ends(item) if item is not None else []
+        if item is not None and item.px is not None:
+            for start, block in pack_blocks(item, self._blobs, place - 1, place):
+                ends += accumulate(block.lengths, initial=start)
+        is_boundary = item is not None and (item.start == place or place in ends)
         if not is_boundary and place != span.end:
             raise BadOffset(f"{head.name}: {offset} is not the end of a message")
 
@@ -106,10 +117,12 @@ class DynamoDBReader:
         item = self._item_until(next(each for each in spans if each.end is None or wanted < each.end), wanted)
         if item is None:
             return end
-        # Batches are not cut: at their ends no query meets half a batch. The first is always
-        # taken, so that a batch beyond the limit does not stop the query for ever.
-        place = item.end if item.end <= wanted else item.start
-        place = place if place > int(start.offset) else item.end
+        # Batches are not cut, nor the blocks of a pack: at their ends no query meets half of one. The first
+        # is always taken, so that a batch beyond the limit does not stop the query for ever.
+        ends = message_ends(item) if item.px is not None else [item.end]
+        place = max((end for end in ends if end <= wanted), default=item.start)
+        if place <= int(start.offset):
+            place = min((end for end in ends if end > int(start.offset)), default=int(end.offset))
         return Position(render_offset(min(place, int(end.offset))), end.incarnation, end.content_type)
 
     def _item_until(self, span: Span, place: int) -> BatchItem | None:
@@ -178,14 +191,28 @@ class DynamoDBReader:
         )
         # The items of a bulk query are decoded already.
         walk = ChainWalk[BatchItem](self._bulk.query, iter, [span], low, until=high, on_gap=tell_loss)
+        reached = low
+        until = high if span.end is None else min(high, span.end)
         for item in walk:
-            data = item.data
-            if data is None:
-                if item.s is None or item.end <= low:
-                    continue  # the mark of closing, a tombstone, or a batch that ends before the partition
-                data = self._blobs.get(item.s.S)
-            rows.add(item, data)
-            if rows.is_full:
-                yield rows.take()
+            # What ends before: the mark of closing, a tombstone, or a batch that a pack has replaced.
+            if item.end <= reached:
+                continue
+            yield from self._add(rows, item, reached, until)
+            reached = item.end
         if rows.count:
             yield rows.take()
+
+    def _add(self, rows: Rows, item: BatchItem, reached: int, until: int) -> Iterator[pa.RecordBatch]:
+        """The item's messages from `reached` on into the rows; those that are full meanwhile."""
+        if item.px is None:
+            data = item.data
+            if data is None and item.s is not None:
+                data = self._blobs.get(item.s.S)
+            rows.add(item, data or b"", reached)
+            if rows.is_full:
+                yield rows.take()
+            return
+        for start, block in pack_blocks(item, self._blobs, reached, until):
+            rows.add_block(start, block, reached)
+            if rows.is_full:
+                yield rows.take()
