@@ -23,7 +23,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemark.spark.failures import Exit
-from tidemark.spark.gaps import find_losses
 from tidemark.spark.job import (
     Job,
     JobFailed,
@@ -63,6 +62,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
+    from tidemark.spark.gaps import find_losses
+
     if bool(given.out) == bool(given.iceberg):
         raise JobFailed("give either --out or --iceberg")
     if given.from_export:
@@ -85,7 +86,7 @@ def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
         # Before Spark 4.2 a query that ends by itself reads a single batch.
         if not any(found.values()) or has_reached(positions(spark, given.checkpoint), targets):
             break
-    new = new_files() if any(batches.values()) else []
+    new = new_files()
     rows = spark.read.schema(ROWS).parquet(*new) if new else None
     lost = find_losses(rows, before, positions(spark, given.checkpoint))
     for name, size in sorted(lost.items()):

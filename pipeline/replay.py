@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tidemark.spark.gaps import find_gaps
 from tidemark.spark.job import Job, JobFailed, add_lake, add_write, open_lake, parser_for, run, write_once
 
 NAME = "replay"
@@ -33,6 +32,8 @@ def parser() -> argparse.ArgumentParser:
 
 def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from pyspark.sql import functions
+
+    from tidemark.spark.gaps import find_gaps
 
     if bool(given.archive) == bool(given.iceberg):
         raise JobFailed("give either --archive or --iceberg")

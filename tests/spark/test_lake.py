@@ -47,7 +47,7 @@ class Lake:
 
     @property
     def table(self) -> Any:
-        return load_catalog("lake", **self.properties).load_table("lake.messages")
+        return load_catalog("default", **self.properties).load_table("lake.messages")
 
     @property
     def files(self) -> list[str]:
@@ -156,7 +156,7 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
 def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(
     spark: Any, world: World, name: str, archive: Callable[..., Any], lake: Lake
 ) -> None:
-    catalog = load_catalog("lake", **lake.properties)
+    catalog = load_catalog("default", **lake.properties)
     catalog.create_namespace("lake")
     fields = (
         NestedField(number, field, StringType()) for number, field in enumerate(("stream", "offset"), 1)

@@ -190,10 +190,10 @@ class HttpReader:
                 return end  # The read itself says what is lost.
             page.leave()
             taken += _bytes_between(page.start, page.end) or page.content_length
-            if page.end == reached or not is_past(end.offset, page.end):
-                return end
             if taken > limit_bytes and reached != start.offset:
                 return Position(reached, end.incarnation, end.content_type)
+            if page.end == reached or not is_past(end.offset, page.end):
+                return end
             reached = page.end
 
     def backlog(self, start: Position, end: Position) -> int:
