@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import tracemalloc
 
 import msgspec
@@ -12,12 +11,9 @@ import pytest
 
 from tests.spark.streams import filled, key, plan_here, read_here, rows_of, table_options
 from tests.support import BYTES, JSON, World
-from tidemark.janitor.sweep import sweep
-from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import Batch
-from tidemark.log.schema import PACK_INDEX, decode_batch, encode_batch, encode_lengths, log_pk
+from tidemark.log.schema import decode_batch, encode_batch, encode_lengths, log_pk
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.packing import Packing
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
@@ -28,7 +24,6 @@ from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS
-from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.items import BatchItem, message_ends, producers_by_end
 from tidemark.spark.readers.port import DataLoss
 
@@ -226,53 +221,6 @@ def test_the_bulk_decoder_and_the_schema_decode_the_same_batches() -> None:
         107: "new"
     }
     assert encode_lengths([1]) == b"\x01"
-
-
-def packed(world: World, name: str) -> None:
-    """All of the stream but its last batch is in packs, of blocks of a few messages."""
-    process = world.process()
-    process.stores.packing = dataclasses.replace(Packing.after_seconds(0), pack_bytes=300, block_bytes=40)
-    process.append(key(name), b"last")
-    world.clock.now_ms += 1000
-    swept = sweep(process.stores)
-    assert swept.packed > 0
-    table = process.stores.table
-    record = load_stream(table, key(name))
-    assert record is not None
-    items, _ = table.query(log_pk(record.key, record.incarnation))
-    assert sum(PACK_INDEX in item for item in items) > 1
-
-
-@pytest.mark.parametrize("part_bytes", ["1", "70", "100000"])
-def test_packs_are_read_as_the_batches_that_they_replaced(world: World, name: str, part_bytes: str) -> None:
-    """With the same offsets, whatever the partitions; and from every message's end."""
-    bodies = [f"{index:03}{'.' * (index % 9)}".encode() for index in range(120)]
-    filled(world, name, *bodies)
-    options = table_options(world) | {"subscribe": name}
-    before = read_here(options)
-    packed(world, name)
-    assert read_here(options, bytesPerPartition=part_bytes)[:-1] == before
-    end = before[-1][1]
-    for start, _, _ in before[:: 7 if part_bytes == "70" else 60]:
-        between = {"startingOffsets": f'{{"{name}": "{start}"}}', "endingOffsets": f'{{"{name}": "{end}"}}'}
-        assert read_here(options, **between) == [row for row in before if row[0] >= start]
-    with pytest.raises(InvalidOptions, match="is not the end of a message"):
-        read_here(options, startingOffsets=f'{{"{name}": "{1:016}"}}')
-
-
-def test_a_limit_within_a_pack_ends_where_a_block_does(world: World, name: str) -> None:
-    filled(world, name, *[f"{index:04}".encode() for index in range(100)])
-    packed(world, name)
-    reader = connect(
-        parse_read_options(table_options(world) | {"subscribe": name}, streaming=True).connection
-    )
-    head = reader.head(name)
-    reached, places = head.earliest, [0]
-    while reached.offset != head.tail.offset:
-        reached = reader.limit(name, reached, head.tail, 50)
-        places.append(int(reached.offset))
-        reader.check_offset(head, reached.offset)
-    assert all(0 < end - begin <= 50 for begin, end in itertools.pairwise(places))
 
 
 @pytest.mark.parametrize("part_bytes", ["1", "3", "1000"])

@@ -19,7 +19,7 @@ import orjson
 from tidemark.aws.retry import NoAnswer
 from tidemark.blobs.store import BlobStore
 from tidemark.log.deflate import inflate
-from tidemark.log.schema import END, MESSAGE_LENGTHS, PACK_INDEX, SK, TIME_MS, decode_lengths
+from tidemark.log.schema import BLOB, END, MESSAGE_LENGTHS, PACK_INDEX, SK, TIME_MS, decode_lengths
 from tidemark.log.table import Table
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH
@@ -28,7 +28,7 @@ from tidemark.spark.clients.storage import ExplainingDynamoDB, explaining
 from tidemark.spark.options.connection import ConnectionOptions
 
 #: Enough of an item to know where its messages end.
-BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TIME_MS, PACK_INDEX)
+BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TIME_MS, BLOB, PACK_INDEX)
 
 
 #: Blocks of a pack that are fetched together: 2 MB of data.
