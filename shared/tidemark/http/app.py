@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from tidemark import __version__
-from tidemark.http import bucket_routes, error_handlers, routes
+from tidemark.http import bucket_routes, deferred, error_handlers, routes
 from tidemark.http.backend import Backend
 from tidemark.http.headers import ResponseHeaders
 from tidemark.http.metrics import METRICS_PATH, metrics
@@ -33,6 +33,7 @@ def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeade
     )
     app.state.backend = backend
     routes.install(app)
+    deferred.install(app, backend)
     bucket_routes.install(app)
     if with_metrics:
         app.add_route(METRICS_PATH, metrics, methods=["GET"])

@@ -169,6 +169,9 @@ _SECURITY: Final = {
 
 @cache
 def document() -> dict[str, Any]:
+    from tidemark.http.control.app import generated_document
+
+    generated = generated_document()
     return {
         "openapi": "3.1.0",
         "info": {
@@ -176,11 +179,11 @@ def document() -> dict[str, Any]:
             "version": __version__,
             "description": "Durable Streams. § names sections of the protocol's specification.",
         },
-        "paths": PATHS,
+        "paths": PATHS | generated["paths"],
         "components": {
             "headers": HEADERS,
             "parameters": PARAMETERS,
-            "schemas": {"Error": ERROR},
+            "schemas": {"Error": ERROR} | generated["schemas"],
             "securitySchemes": _SECURITY,
         },
     }

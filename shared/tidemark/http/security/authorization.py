@@ -15,6 +15,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tidemark.http.access import hand_on_access
 from tidemark.http.error_handlers import HAS_TOKEN, error_response
 from tidemark.http.requests import header
 from tidemark.http.security.keys import keys_of
@@ -74,9 +75,11 @@ class Authorization:
                     self._public.check(demand)
             except ProtocolError:
                 raise Unauthorized("A bearer token is needed", token_given=False) from None
+            hand_on_access(request.scope, self._public, has_token=False)
             return True
         granted = await self._check(credential.token)
         access = Access((*granted.grants, *self._public.grants))
+        hand_on_access(request.scope, access, has_token=True)
         buckets = set()
         for demand in list(demands):
             access.check(demand)

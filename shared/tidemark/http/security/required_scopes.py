@@ -10,17 +10,26 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
+from tidemark.http.control_paths import LIST_BUCKETS, LIST_STREAMS, ME, START_POINT, STATS, is_page
 from tidemark.http.metrics import METRICS_PATH
-from tidemark.http.requests import parse_fork, parse_place, plain_name, request_path
+from tidemark.http.requests import (
+    parse_fork,
+    parse_place,
+    parse_stream_parameter,
+    plain_name,
+    request_path,
+    single,
+)
 from tidemark.protocol.authorization import RequiredScope, Right, Target
 from tidemark.protocol.bucket import Place, Resource
 from tidemark.protocol.errors import BucketNotFound, Malformed, ProtocolError, RouteNotFound, SourceNotFound
-from tidemark.protocol.stream_key import parse_plain_path
+from tidemark.protocol.stream_key import PLAIN_BUCKET, parse_plain_path
 
 #: They say nothing about any stream.
 OPEN_PATHS: Final = frozenset({"/v1/health", "/v1/openapi.json"})
 #: No token is needed, though the origin secret is.
 _FOR_EVERYBODY: Final = OPEN_PATHS | {"/", "/favicon.ico"}
+_CONTROL: Final = frozenset({LIST_STREAMS, LIST_BUCKETS, STATS, START_POINT, ME})
 #: As the service says them, word for word.
 _NO_BUCKET: Final = BucketNotFound().message
 _NO_SOURCE: Final = SourceNotFound().message
@@ -42,7 +51,10 @@ def is_open(scope: Mapping[str, Any]) -> bool:
 
 def is_for_everybody(scope: Mapping[str, Any]) -> bool:
     """Whether a request needs no token."""
-    return _is_one_of(scope, _FOR_EVERYBODY)
+    try:
+        return _is_one_of(scope, _FOR_EVERYBODY) or is_page(request_path(scope)[0])
+    except Malformed:
+        return False
 
 
 def _is_one_of(scope: Mapping[str, Any], paths: frozenset[str]) -> bool:
@@ -63,11 +75,26 @@ def required_scopes(request: Request) -> Iterator[RequiredScope]:
     elif name is not None:
         key = parse_plain_path(name, encoded=encoded)
         yield RequiredScope(Target(key.bucket, key.stream_id), _STREAM.get(request.method, _MANAGE))
+    elif path in _CONTROL:
+        yield from _control(request, path)
     elif path in {"/", "/v1"} or path.startswith("/v1/"):
         raise RouteNotFound
     else:
         yield _at(request, parse_place(request))
     yield from _source(request)
+
+
+def _control(request: Request, path: str) -> Iterator[RequiredScope]:
+    """What a token itself may do is said to whoever has it."""
+    if path == LIST_STREAMS:
+        prefix = single(request, "prefix") or ""
+        missing = f"A list of streams takes read:{PLAIN_BUCKET}, or a prefix that the token may read"
+        yield RequiredScope(Target(PLAIN_BUCKET, prefix, is_prefix=True), _READ, missing)
+    elif path == LIST_BUCKETS:
+        yield RequiredScope(Target(None), _READ, "The list of buckets takes read:*")
+    elif path in {STATS, START_POINT}:
+        key = parse_stream_parameter(single(request, "stream"))
+        yield RequiredScope(Target(key.bucket, key.stream_id), _READ)
 
 
 def _at(request: Request, place: Place) -> RequiredScope:
