@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
@@ -55,7 +56,7 @@ class Console:
 
     def open_stream(self, path: str, **query: str) -> Page:
         more = "".join(f"&{name}={value}" for name, value in query.items())
-        return self.open(f"#/stream?path={urllib.request.quote(path, safe='')}{more}")
+        return self.open(f"#/stream?path={quote(path, safe='')}{more}")
 
     @property
     def rows(self) -> Locator:
