@@ -17,7 +17,7 @@ from tests.browser.chromium import CHROMIUM, FLAGS
 from tests.conformance.servers import ROOT, Server, running, tidemark_server
 
 #: Long enough that only a hang reaches it.
-PATIENCE_MS: Final = 12_000
+PATIENCE_MS: Final = 120_000
 AXE: Final = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 
 expect.set_options(timeout=PATIENCE_MS)

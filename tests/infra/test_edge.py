@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, unquote_to_bytes, urlencode
 
 import pytest
 
 from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE
 from tidemark.http.security import authorization, origin_secret, required_scopes
-from tidemark.local.edge import is_event_stream
+from tidemark.local.edge import api_path, header_path, is_event_stream
+from tidemark.local.events import decode_path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "edge" / "route.js"
@@ -36,13 +38,13 @@ console.log(JSON.stringify(events.map(event => {
 """
 
 
-def event(method: str, query: dict[str, Any], **headers: str) -> dict[str, Any]:
-    """As CloudFront gives it to a viewer-request function."""
+def event(method: str, query: dict[str, Any], uri: str = "/v1/stream/a", **headers: str) -> dict[str, Any]:
+    """As CloudFront gives it to a viewer-request function: the path is percent-encoded."""
     return {
         "version": "1.0",
         "request": {
             "method": method,
-            "uri": "/v1/stream/a",
+            "uri": uri,
             "querystring": {name: {"value": value} for name, value in query.items()},
             "headers": {
                 "host": {"value": "streams.example"},
@@ -123,11 +125,70 @@ def test_a_token_makes_room_for_the_signature() -> None:
 
 
 def test_what_the_edge_says_nobody_else_can_say() -> None:
-    forged = {"x_tidemark_authorization": "Bearer forged", "x_tidemark_host": "evil.example"}
+    forged = {
+        "x_tidemark_authorization": "Bearer forged",
+        "x_tidemark_host": "evil.example",
+        "x_tidemark_path": "/v1/stream/b",
+        "x_tidemark_content_type": "text/plain",
+    }
     for routed in route(event("GET", {}, **forged), event("GET", {"live": "sse"}, **forged)):
         headers = routed["request"]["headers"]
         assert authorization.FORWARDED.lower() not in headers
         assert headers["x-tidemark-host"] == {"value": "streams.example"}
+        assert headers["x-tidemark-path"] == {"value": "/v1/stream/a"}
+        assert "x-tidemark-content-type" not in headers
+
+
+def test_a_body_goes_to_the_http_api_as_bytes() -> None:
+    """Which travel to the function as base64: as text, quotes and line ends would count twice."""
+    asked = event("POST", {}, content_type="application/json; charset=utf-8")
+    twice = event("POST", {}, content_type="text/plain")
+    twice["request"]["headers"]["content-type"]["multiValue"] = [{"value": "text/plain"}, {"value": "a/b"}]
+    routed, repeated, without, live = route(
+        asked, twice, event("POST", {}), event("GET", {"live": "sse"}, content_type="text/plain")
+    )
+    assert routed["request"]["headers"]["content-type"] == {"value": "application/octet-stream"}
+    assert types(routed) == {"value": "application/json; charset=utf-8"}
+    assert types(repeated) == {"value": "text/plain,a/b"}
+    assert types(without) is None
+    assert "content-type" not in without["request"]["headers"]
+    assert live["request"]["headers"]["content-type"] == {"value": "text/plain"}
+
+
+def types(routed: dict[str, Any]) -> dict[str, str] | None:
+    found: dict[str, str] | None = routed["request"]["headers"].get("x-tidemark-content-type")
+    return found
+
+
+URIS = [
+    "/v1/stream/a%3Fb",
+    "/v1/stream/a%2Fb/%C3%A9/100%25/a%2525b%23",
+    "/v1/stream/a%zz/%",
+    "/v1/stream/%FF",
+    "/v1/stream/~._-:@!$&'()*+,;=",
+    '/v1/stream/"<>[]\\^`{|}',
+    "/v1/stream/é 🐢",
+]
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_origins_are_told_the_path_that_was_sent(uri: str) -> None:
+    """As a header value that HTTP allows. The local edge says the same."""
+    [api, live] = route(event("GET", {}, uri), event("GET", {"live": "sse"}, uri))
+    told = api["request"]["headers"]["x-tidemark-path"]["value"]
+    assert told == live["request"]["headers"]["x-tidemark-path"]["value"] == header_path(uri.encode())
+    assert unquote_to_bytes(told) == unquote_to_bytes(uri.encode())
+    assert re.fullmatch(r"[!-~]+", told)
+    assert live["request"]["uri"] == uri, "the function's address hands the path on as it is"
+    assert api["request"]["uri"].encode() == api_path(uri.encode())
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_the_http_api_takes_every_name(uri: str) -> None:
+    """It decodes twice, cuts at a question mark and refuses what it cannot decode: what the edge sends
+    comes out decoded once, so that also what is wrong gets its answer from us."""
+    [routed] = route(event("GET", {}, uri))
+    assert decode_path(routed["request"]["uri"]) == unquote(uri)
 
 
 def test_the_cache_key_tells_answers_apart_and_nothing_else() -> None:

@@ -6,6 +6,7 @@ import ast
 import itertools
 import json
 import os
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -315,6 +316,20 @@ def test_the_layer_is_built_for_the_runtime_that_loads_it() -> None:
     assert f"\nRUNTIME := {FUNCTION_GLOBALS['Runtime'].removeprefix('python')}\n" in makefile
     assert FUNCTION_GLOBALS["Architectures"] == ["arm64"]
     assert "\nPLATFORM := aarch64\n" in makefile
+
+
+def test_the_layer_describes_every_service_that_is_called() -> None:
+    """`shared/Makefile` leaves the descriptions of all others out of botocore."""
+    makefile = (ROOT / "shared" / "Makefile").read_text()
+    [kept] = re.findall(r"^SERVICES := (.+)$", makefile, re.MULTILINE)
+    called = {
+        name
+        for path in (ROOT / "shared" / "tidemark").rglob("*.py")
+        if path.relative_to(ROOT / "shared" / "tidemark").parts[0] not in {"local", "ops", "spark"}
+        for name in re.findall(r"(?:make_client|boto3\.client)\(\s*\"(\w+)\"", path.read_text())
+    }
+    assert called >= {"s3", "sqs", "ssm"}
+    assert called | {"dynamodb"} <= set(kept.split())
 
 
 @pytest.mark.parametrize("path", EVENTS, ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""The paths of the control surface: what people and monitors ask about streams, and the console."""
+"""The paths of the listings and stats (`catalog`), and of the console."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ STATS: Final = "/v1/stats"
 START_POINT: Final = "/v1/start"
 ME: Final = "/v1/me"
 
-PATHS: Final = (LIST_STREAMS, LIST_BUCKETS, STATS, START_POINT, ME, DOCS, CONSOLE, CONSOLE + "/{file}")
+CATALOG: Final = (LIST_STREAMS, LIST_BUCKETS, STATS, START_POINT, ME)
+PAGES: Final = (DOCS, CONSOLE, CONSOLE + "/")
 
 
 def is_page(path: str) -> bool:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tidemark.local.environments import MAX_REQUEST_BYTES, Environments, InvocationFailed, Throttled
-from tidemark.local.events import HttpRequest, http_event
+from tidemark.local.events import HttpRequest, UndecodablePath, decode_path, http_event
 from tidemark.local.responses import (
     HttpResponse,
     MalformedResponse,
@@ -28,6 +28,7 @@ from tidemark.local.template import Template
 MAX_BODY_BYTES: Final = 10 * 1024 * 1024
 INTEGRATION_SECONDS: Final = 30.0
 
+BAD_REQUEST: Final = gateway_response(400, "Bad Request")
 NOT_FOUND: Final = gateway_response(404, "Not Found")
 TOO_LARGE: Final = gateway_response(413, "Request Entity Too Large")
 FAILED: Final = gateway_response(500, "Internal Server Error")
@@ -76,6 +77,8 @@ class Gateway:
         try:
             body = await read_body(receive, int(length) if length.isdigit() else None)
             request = _request(scope, body)
+        except UndecodablePath:
+            response = BAD_REQUEST
         except BodyTooLarge:
             response = TOO_LARGE
         except RequestCutOff:
@@ -138,8 +141,7 @@ def _request(scope: Scope, body: bytes) -> HttpRequest:
     client, server = scope.get("client"), scope.get("server")
     return HttpRequest(
         method=scope["method"],
-        # What the client sent, without the query.
-        path=scope["raw_path"].decode("latin-1"),
+        path=decode_path(scope["raw_path"].decode("latin-1")),
         query=scope["query_string"].decode("latin-1"),
         headers=[
             (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]

@@ -65,6 +65,8 @@ class Pump:
         # One works at a time; one that has just finished may not be idle yet.
         self._environments = Environments(function, limit=2)
         self._stopped = threading.Event()
+        #: Set while records are read.
+        self.following = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"pump of {function.name}", daemon=True)
 
     def start(self) -> None:
@@ -86,12 +88,15 @@ class Pump:
                 if not self._stopped.is_set():
                     print(f"the table's stream cannot be read: {error!r}; trying again", file=sys.stderr)
                 self._stopped.wait(TROUBLE_SECONDS)
+            finally:
+                self.following.clear()
 
     def _follow(self) -> None:
         """From the present on, for as long as somebody wants it."""
         records = StreamRecords(self._table_name)
         patterns, size = self._trigger.patterns, self._trigger.batch_size
         self._demand.on_positioned()
+        self.following.set()
         pause, wanted_at = self._demand.busy_seconds, time.monotonic()
         while not self._stopped.is_set() and time.monotonic() - wanted_at < LINGER_SECONDS:
             if self._demand.is_wanted():

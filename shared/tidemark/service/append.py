@@ -71,6 +71,7 @@ from tidemark.protocol.messages import NOTHING
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import head_from, load_head, reload_tail
+from tidemark.service.packing import schedule_packing
 from tidemark.service.parse import parse_body
 from tidemark.service.read import renew
 from tidemark.service.stores import Stores
@@ -189,6 +190,7 @@ class _Attempt:
         put_batch(stores.table, record, stored, plan.pushed_out.values())
         stores.recent.keep(record.incarnation, batch)
         stores.tails.learn(head_from(record, batch, batch.time_ms))
+        schedule_packing(stores, record, batch)
 
     def adopt(self, head: StreamHead, winner: Batch) -> tuple[StreamHead, bool]:
         """The head to decide on next, and whether it was read just now: that of the batch that won, or,

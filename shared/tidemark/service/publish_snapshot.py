@@ -72,7 +72,7 @@ def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> Stream
     """The stream, if a snapshot may be published there. Raises as `publish_snapshot`."""
     now_ms = stores.clock_ms()
     record = require_live(load_stream(stores.table, key))
-    batch = load_batch_at(stores.table, record, offset)
+    batch = load_batch_at(stores.table, record, offset, stores.fill)
     last_used_ms(stores, record, batch.time_ms if batch else 0, now_ms)
     check_retained(offset, record.retained)
     if batch is None:

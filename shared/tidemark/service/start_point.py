@@ -11,10 +11,9 @@ from itertools import count as count_up
 from typing import Final
 
 from tidemark.log.chain import cut_batch, spans_of
+from tidemark.log.packs import block_batches
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_batch
-from tidemark.log.snapshots import load_batch_at
-from tidemark.log.table import Table
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.start_point import LastMessages, WrittenFrom
@@ -22,7 +21,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
 from tidemark.service.stores import Stores
 
-#: The most queries for the last messages; each reads up to 1 MB.
+#: The most calls for the last messages: a query reads up to 1 MB, a block of a pack holds 128 KB.
 MAX_QUERIES: Final = 8
 
 
@@ -40,52 +39,59 @@ def find_start(stores: Stores, key: StreamKey, asked: LastMessages | WrittenFrom
     """Raises StreamNotFound, StreamGone."""
     head = load_head(stores, key)
     if isinstance(asked, LastMessages):
-        return count_back(stores.table, head, asked.count)
-    return StartPoint(first_written_from(stores.table, head, asked.at_ms))
+        return count_back(stores, head, asked.count)
+    return StartPoint(first_written_from(stores, head, asked.at_ms))
 
 
-def pages_back(table: Table, record: StreamRecord, tail: int, limit: int) -> Iterator[list[Batch]]:
-    """The stream's batches without their bytes, the latest first: one query for each page of up to
-    `limit`, through all logs of a fork."""
-    for span in reversed(spans_of(record)):
+def batches_back(stores: Stores, head: StreamHead, limit: int) -> Iterator[tuple[int, Batch]]:
+    """The stream's batches without their bytes, the latest first, through all logs of a fork, and how many
+    calls were made so far. A query asks for up to `limit`. Of a pack each block is a batch and a call: its
+    bytes are in S3. Batches that lie inside a pack, because they are being removed, are left out."""
+    reached, calls = head.tail.offset, 0
+    for span in reversed(spans_of(head.record)):
         # A batch that only closes the stream begins at the tail.
-        before = tail + 1 if span.end is None else span.end
+        before = reached + 1 if span.end is None else span.end
         more = before > span.begin
         while more:
-            items, more = table.query(
+            items, more = stores.table.query(
                 span.pk,
                 at_most=render_offset(before - 1),
                 attributes=BOUNDARY_ATTRIBUTES,
                 limit=limit,
                 backward=True,
             )
-            batches = [cut_batch(decode_batch(item), span.end) for item in items]
-            yield batches
-            if batches:
-                before = batches[-1].start
+            calls += 1
+            for item in items:
+                batch = decode_batch(item)
+                before = batch.start
+                for piece in reversed(list(block_batches(batch, batch.start))):
+                    if piece.end >= reached and (piece.start < reached or not piece.size):
+                        calls += piece.block is not None
+                        yield calls, cut_batch(stores.fill([piece])[0], reached)
+                        reached = piece.start
             more = more and before > span.begin
 
 
-def count_back(table: Table, head: StreamHead, count: int) -> StartPoint:
+def count_back(stores: Stores, head: StreamHead, count: int) -> StartPoint:
     """The offset before the last `count` messages; of those that are retained, if they are fewer."""
-    record, found, reached = head.record, 0, head.tail.offset
-    for page, batches in enumerate(pages_back(table, record, reached, count), start=1):
-        for batch in batches:
-            reached = batch.end
-            for length in reversed(batch.lengths):
-                if reached - length < record.retained:
-                    return StartPoint(record.retained, found)
-                found, reached = found + 1, reached - length
-                if found == count:
-                    return StartPoint(reached, found)
-        if page == MAX_QUERIES:
+    retained, found, reached = head.record.retained, 0, head.tail.offset
+    for calls, batch in batches_back(stores, head, count):
+        if calls > MAX_QUERIES:
             return StartPoint(reached, found, complete=False)
-    return StartPoint(record.retained, found)
+        reached = batch.end
+        for length in reversed(batch.lengths):
+            if reached - length < retained:
+                return StartPoint(retained, found)
+            found, reached = found + 1, reached - length
+            if found == count:
+                return StartPoint(reached, found)
+    return StartPoint(retained, found)
 
 
-def first_written_from(table: Table, head: StreamHead, at_ms: int) -> int:
+def first_written_from(stores: Stores, head: StreamHead, at_ms: int) -> int:
     """The offset of a batch that was written at or after the instant, while the one before it was written
-    earlier; the tail where nothing is as late as that.
+    earlier; the tail where nothing is as late as that. In a pack it is the offset of a block: nothing is
+    missed, but some of it may be older.
 
     Batches are keyed by offset, not by time, so this is a search: each step is one query for one item. It
     guesses by the rate between the two ends, and every second time takes the middle, which bounds the number
@@ -102,11 +108,30 @@ def first_written_from(table: Table, head: StreamHead, at_ms: int) -> int:
         middle = (low + high) // 2
         if step % 2 == 0 and low_ms < at_ms <= high_ms:
             middle = low + (high - low) * (at_ms - low_ms) // (high_ms - low_ms + 1)
-        batch = load_batch_at(table, record, middle)
-        if batch is None or batch.end <= low:
+        batch = _batch_at(stores, record, middle)
+        if batch is None:
             low = middle + 1  # Nothing is stored there.
         elif batch.time_ms < at_ms:
             low, low_ms = batch.end, batch.time_ms
         else:
             high, high_ms = max(batch.start, low), batch.time_ms
     return high
+
+
+def _batch_at(stores: Stores, record: StreamRecord, offset: int) -> Batch | None:
+    """The batch, or the block of a pack, that holds the offset. Behind batches that are being removed, the
+    pack that replaces them is found by the second query."""
+    span = next(span for span in spans_of(record) if span.end is None or span.end > offset)
+    for limit in (1, 100):
+        items, _ = stores.table.query(
+            span.pk,
+            at_most=render_offset(offset),
+            attributes=BOUNDARY_ATTRIBUTES,
+            limit=limit,
+            backward=True,
+        )
+        for batch in map(decode_batch, items):
+            if batch.end > offset:
+                [piece] = stores.fill([next(block_batches(batch, offset))])
+                return cut_batch(piece, span.end)
+    return None

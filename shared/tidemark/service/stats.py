@@ -13,13 +13,13 @@ from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
-from tidemark.service.start_point import pages_back
+from tidemark.service.start_point import batches_back
 from tidemark.service.stores import Stores
 
 #: Messages are counted in this many of the latest batches, and estimated from them where there are more.
 _COUNTED_BATCHES: Final = 500
-#: A fork's lie in several logs, and large ones are several pages of a query.
-_COUNTED_PAGES: Final = 4
+#: A fork's lie in several logs, and packed ones in S3.
+_COUNTING_CALLS: Final = 4
 #: Producers that have an item of their own, beside the recent ones.
 _MAX_PRODUCERS: Final = 100
 
@@ -55,15 +55,14 @@ def load_stats(stores: Stores, key: StreamKey) -> StreamStats:
 
 def _count_messages(stores: Stores, head: StreamHead) -> tuple[int, bool]:
     record, tail = head.record, head.tail.offset
-    counted, batches_seen, reached = 0, 0, tail
-    for page in islice(pages_back(stores.table, record, tail, _COUNTED_BATCHES), _COUNTED_PAGES):
-        for batch in page:
-            ends = accumulate(reversed(batch.lengths), operator.sub, initial=batch.end)
-            counted += sum(1 for start in islice(ends, 1, None) if start >= record.retained)
-            reached = batch.start
-        batches_seen += len(page)
-        if batches_seen >= _COUNTED_BATCHES:
+    counted, reached = 0, tail
+    batches = batches_back(stores, head, _COUNTED_BATCHES)
+    for calls, batch in islice(batches, _COUNTED_BATCHES):
+        if calls > _COUNTING_CALLS:
             break
+        ends = accumulate(reversed(batch.lengths), operator.sub, initial=batch.end)
+        counted += sum(1 for start in islice(ends, 1, None) if start >= record.retained)
+        reached = batch.start
     if reached <= record.retained:
         return counted, True
     return round((tail - record.retained) * counted / max(tail - reached, 1)), False

@@ -15,9 +15,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.http.access import hand_on_access
 from tidemark.http.error_handlers import HAS_TOKEN, error_response
-from tidemark.http.requests import header
+from tidemark.http.requests import ACCESS, header
 from tidemark.http.security.keys import keys_of
 from tidemark.http.security.required_scopes import is_for_everybody, required_scopes
 from tidemark.http.security.tokens import MAX_TOKEN_BYTES, Tokens
@@ -70,16 +69,16 @@ class Authorization:
         """Whether everybody may have the response. Raises the ProtocolError that refuses the request."""
         demands = required_scopes(request)
         if credential.token is None:
+            request.scope[ACCESS] = self._public
             try:
                 for demand in demands:
                     self._public.check(demand)
             except ProtocolError:
                 raise Unauthorized("A bearer token is needed", token_given=False) from None
-            hand_on_access(request.scope, self._public, has_token=False)
             return True
         granted = await self._check(credential.token)
         access = Access((*granted.grants, *self._public.grants))
-        hand_on_access(request.scope, access, has_token=True)
+        request.scope[ACCESS] = access
         buckets = set()
         for demand in list(demands):
             access.check(demand)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 from starlette.requests import Request
 
-from tidemark.http.control_paths import LIST_BUCKETS, LIST_STREAMS, ME, START_POINT, STATS, is_page
+from tidemark.http.control import control_path, needs_no_token
+from tidemark.http.control_paths import CATALOG, LIST_BUCKETS, LIST_STREAMS, START_POINT, STATS, is_page
 from tidemark.http.metrics import METRICS_PATH
 from tidemark.http.requests import (
     parse_fork,
@@ -23,13 +25,12 @@ from tidemark.http.requests import (
 from tidemark.protocol.authorization import RequiredScope, Right, Target
 from tidemark.protocol.bucket import Place, Resource
 from tidemark.protocol.errors import BucketNotFound, Malformed, ProtocolError, RouteNotFound, SourceNotFound
-from tidemark.protocol.stream_key import PLAIN_BUCKET, parse_plain_path
+from tidemark.protocol.stream_key import PLAIN_BUCKET, RESERVED_SEGMENT, parse_plain_path
 
 #: They say nothing about any stream.
 OPEN_PATHS: Final = frozenset({"/v1/health", "/v1/openapi.json"})
 #: No token is needed, though the origin secret is.
 _FOR_EVERYBODY: Final = OPEN_PATHS | {"/", "/favicon.ico"}
-_CONTROL: Final = frozenset({LIST_STREAMS, LIST_BUCKETS, STATS, START_POINT, ME})
 #: As the service says them, word for word.
 _NO_BUCKET: Final = BucketNotFound().message
 _NO_SOURCE: Final = SourceNotFound().message
@@ -50,9 +51,14 @@ def is_open(scope: Mapping[str, Any]) -> bool:
 
 
 def is_for_everybody(scope: Mapping[str, Any]) -> bool:
-    """Whether a request needs no token."""
+    """Whether a request needs no token, or has one that is checked elsewhere."""
+    return _is_one_of(scope, _FOR_EVERYBODY) or _is_page_or_carries_wake_token(scope)
+
+
+def _is_page_or_carries_wake_token(scope: Mapping[str, Any]) -> bool:
     try:
-        return _is_one_of(scope, _FOR_EVERYBODY) or is_page(request_path(scope)[0])
+        path = request_path(scope)[0]
+        return is_page(path) or needs_no_token(scope["method"], path)
     except Malformed:
         return False
 
@@ -70,13 +76,17 @@ def required_scopes(request: Request) -> Iterator[RequiredScope]:
     nothing, Malformed for an invalid name."""
     path, encoded = request_path(request.scope)
     name = plain_name(path)
+    control = control_path(path)
+    if control is not None:
+        yield _control(request, control, encoded=encoded)
+        return
     if path == METRICS_PATH:
         yield RequiredScope(Target(None), _READ)
     elif name is not None:
         key = parse_plain_path(name, encoded=encoded)
         yield RequiredScope(Target(key.bucket, key.stream_id), _STREAM.get(request.method, _MANAGE))
-    elif path in _CONTROL:
-        yield from _control(request, path)
+    elif path in CATALOG:
+        yield from _catalog(request, path)
     elif path in {"/", "/v1"} or path.startswith("/v1/"):
         raise RouteNotFound
     else:
@@ -84,7 +94,7 @@ def required_scopes(request: Request) -> Iterator[RequiredScope]:
     yield from _source(request)
 
 
-def _control(request: Request, path: str) -> Iterator[RequiredScope]:
+def _catalog(request: Request, path: str) -> Iterator[RequiredScope]:
     """What a token itself may do is said to whoever has it."""
     if path == LIST_STREAMS:
         prefix = single(request, "prefix") or ""
@@ -95,6 +105,17 @@ def _control(request: Request, path: str) -> Iterator[RequiredScope]:
     elif path in {STATS, START_POINT}:
         key = parse_stream_parameter(single(request, "stream"))
         yield RequiredScope(Target(key.bucket, key.stream_id), _READ)
+
+
+def _control(request: Request, below: str, *, encoded: bool) -> RequiredScope:
+    """Subscriptions are named like streams, `v1/__ds/subscriptions/<id>`. Who may only read the streams of
+    the bucket does not see them: they have the URLs of webhooks."""
+    segments = (unquote(below) if encoded else below).split("/")
+    rights = _MANAGE
+    if request.method in {"GET", "HEAD"} or segments[3:] == ["claim"]:
+        rights = _CREATE
+    name = "/".join([RESERVED_SEGMENT, *segments[1:3]])
+    return RequiredScope(Target(PLAIN_BUCKET, name), rights)
 
 
 def _at(request: Request, place: Place) -> RequiredScope:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 from urllib.parse import quote
 
-from tidemark.http.control import models
+from tidemark.http.catalog import models
 from tidemark.http.requests import STREAM_ROOT
 from tidemark.log.records import Snapshot, StreamRecord
 from tidemark.log.tails import StreamHead

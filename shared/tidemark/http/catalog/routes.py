@@ -1,4 +1,4 @@
-"""The routes of the control surface. FastAPI documents them; what is wrong with a parameter is said by the
+"""The routes. FastAPI documents them; what is wrong with a parameter is said by the
 protocol's own rules, with the protocol's own errors."""
 
 from __future__ import annotations
@@ -7,12 +7,12 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from tidemark.http.access import access_of
 from tidemark.http.backend import backend_of
-from tidemark.http.control import models, render
+from tidemark.http.catalog import models, render
 from tidemark.http.control_paths import LIST_BUCKETS, LIST_STREAMS, ME, START_POINT, STATS
-from tidemark.http.requests import parse_stream_parameter, single
-from tidemark.protocol.authorization import render_scopes
+from tidemark.http.error_handlers import HAS_TOKEN
+from tidemark.http.requests import ACCESS, parse_stream_parameter, single
+from tidemark.protocol.authorization import EVERYTHING, Access, render_scopes
 from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol.listing import parse_plain_listing
 from tidemark.protocol.start_point import parse_start_point
@@ -48,7 +48,7 @@ _STREAM_FAULTS: Final = _FAULTS | {410: fault("The stream was deleted, and forks
 _READ: Final = {"security": [{"bearer": ["read"]}, {}]}
 _ANYBODY: Final[dict[str, Any]] = {"security": [{"bearer": []}, {}]}
 
-router = APIRouter(dependencies=[Depends(checked)], tags=["control"])
+router = APIRouter(dependencies=[Depends(checked)], tags=["catalog"])
 
 Prefix = Annotated[str | None, Query(description="Only names that begin like this.")]
 After = Annotated[str | None, Query(description="`next_cursor` of the page before.")]
@@ -137,5 +137,6 @@ async def start(
 )
 async def me(request: Request) -> models.Me:
     is_on = backend_of(request).settings.authorization.is_on
-    access, token = access_of(request.scope)
-    return models.Me(authorization=is_on, token=token, scopes=render_scopes(access))
+    # Where nothing is checked, everybody may do everything.
+    access: Access = request.scope.get(ACCESS, EVERYTHING)
+    return models.Me(authorization=is_on, token=HAS_TOKEN in request.scope, scopes=render_scopes(access))

@@ -1,4 +1,4 @@
-"""Answers of the control surface. FastAPI writes their schemas into the OpenAPI document."""
+"""The answers. FastAPI writes their schemas into the OpenAPI document."""
 
 from __future__ import annotations
 

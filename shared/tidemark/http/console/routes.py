@@ -13,7 +13,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 
-from tidemark.http.control import models
+from tidemark.http.catalog import models
 from tidemark.http.control_paths import CONSOLE, DOCS
 from tidemark.protocol.caching import REVALIDATED
 from tidemark.protocol.errors import RouteNotFound
@@ -36,7 +36,7 @@ _TYPES: Final = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-_STATIC: Final = files("tidemark.http.control") / "static"
+_STATIC: Final = files("tidemark.http.console") / "static"
 _OPEN: Final[dict[str, Any]] = {"security": [{}]}
 
 router = APIRouter(tags=["console"])
