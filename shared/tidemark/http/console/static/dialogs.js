@@ -10,7 +10,7 @@ export function Dialog({ title, onClose, children }) {
   return html`<dialog ref=${box} aria-labelledby="dialog-title" onClose=${onClose}>
     <div class="dialog-head">
       <h2 id="dialog-title">${title}</h2>
-      <button onClick=${() => box.current.close()} aria-label="Close the dialog">✕</button>
+      <button type="button" onClick=${() => box.current.close()} aria-label="Close the dialog">✕</button>
     </div>
     ${children}
   </dialog>`
@@ -27,7 +27,7 @@ export function Copy({ text, label = "Copy" }) {
     }
     setTimeout(() => setDone(""), 2000)
   }
-  return html`<button class="copy" onClick=${copy}>${label}</button><span class="said" role="status">${done}</span>`
+  return html`<button type="button" class="copy" onClick=${copy}>${label}</button><span class="said" role="status">${done}</span>`
 }
 
 export function Code({ versions }) {
@@ -35,7 +35,7 @@ export function Code({ versions }) {
   return html`<div class="code">
     <div class="tabs" role="group" aria-label="Language">
       ${Object.keys(versions).map(
-        (name) => html`<button key=${name} aria-pressed=${name === shown ? "true" : "false"} onClick=${() => setShown(name)}>${name}</button>`,
+        (name) => html`<button type="button" key=${name} aria-pressed=${name === shown ? "true" : "false"} onClick=${() => setShown(name)}>${name}</button>`,
       )}
       <${Copy} text=${versions[shown]} />
     </div>

@@ -2,6 +2,7 @@
 // their own size. The oldest are dropped beyond the limits. A message's number never changes.
 export const MAX_MESSAGES = 100_000
 export const MAX_BYTES = 64 * 1024 * 1024
+const CHUNK_MESSAGES = 4096
 const HEX_ROW = 32
 
 const [QUOTE, BACKSLASH, COMMA, OPEN, CLOSE, OPEN_BRACE, CLOSE_BRACE, LINE_FEED] = [34, 92, 44, 91, 93, 123, 125, 10]
@@ -70,15 +71,21 @@ export class Messages {
   add(bytes, next) {
     const ends = SPLIT[this.kind](bytes)
     const count = ends.length / 2
-    if (!count) return 0
-    this.chunks.push({ bytes, ends, base: next - bytes.length, number: this.end })
-    this.end += count
-    this.bytes += bytes.length
+    for (let from = 0; from < ends.length; from += 2 * CHUNK_MESSAGES) this.keep(bytes, ends.subarray(from, from + 2 * CHUNK_MESSAGES), next - bytes.length)
     while (this.chunks.length > 1 && (this.end - this.first > this.limits.maxMessages || this.bytes > this.limits.maxBytes)) {
       this.bytes -= this.chunks.shift().bytes.length
       this.first = this.chunks[0].number
     }
     return count
+  }
+
+  // Some messages of a page, with a copy of their bytes: a page would stay in memory as long as any of its messages.
+  keep(page, ends, base) {
+    const start = ends[0]
+    const bytes = page.slice(start, ends.at(-1))
+    this.chunks.push({ bytes, ends: ends.map((at) => at - start), base: base + start, number: this.end })
+    this.end += ends.length / 2
+    this.bytes += bytes.length
   }
 
   get length() {
