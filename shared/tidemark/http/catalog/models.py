@@ -64,7 +64,7 @@ class ExpiryModel(BaseModel):
     ends_at_ms: Annotated[int | None, Field(description="When it expires if nobody uses it until then.")]
 
 
-class Producer(BaseModel):
+class ListedProducer(BaseModel):
     id: str
     epoch: int
     seq: Annotated[int, Field(description="The last one accepted.")]
@@ -101,13 +101,15 @@ class Stats(BaseModel):
     messages: MessageCount
     created_at_ms: Milliseconds
     last_write_at_ms: Milliseconds
-    expiry: ExpiryModel | None
-    closed_by: Annotated[ClosedBy | None, Field(description="The producer that closed it, if one did.")]
-    producers: list[Producer]
+    expiry: ExpiryModel | None = None
+    closed_by: Annotated[ClosedBy | None, Field(description="The producer that closed it, if one did.")] = (
+        None
+    )
+    producers: list[ListedProducer]
     producers_complete: bool
-    forked_from: ForkedFrom | None
+    forked_from: ForkedFrom | None = None
     forks: Annotated[int, Field(description="How many forks were made of it and still exist.")]
-    snapshot: SnapshotModel | None
+    snapshot: SnapshotModel | None = None
 
 
 class StartPointModel(BaseModel):

@@ -7,12 +7,10 @@ from urllib.parse import quote
 
 from tidemark.http.catalog import models
 from tidemark.http.requests import STREAM_ROOT
-from tidemark.log.records import Snapshot, StreamRecord
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.buckets import BucketListing
 from tidemark.service.list_streams import Listing
@@ -68,7 +66,7 @@ def buckets(request: ListingRequest, found: BucketListing) -> models.BucketListi
 
 def stats(found: StreamStats) -> models.Stats:
     head, record, tail = found.head, found.head.record, found.head.tail
-    return models.Stats(
+    shown = models.Stats(
         stream=stream_path(record.key),
         bucket_id=record.key.bucket,
         stream_id=record.key.stream_id,
@@ -80,53 +78,35 @@ def stats(found: StreamStats) -> models.Stats:
         messages=models.MessageCount(count=found.messages, exact=found.messages_exact),
         created_at_ms=record.created_ms,
         last_write_at_ms=head.written_ms,
-        expiry=_expiry(found),
-        closed_by=_closed_by(tail.closed_by),
-        producers=[_producer(state) for state in found.producers],
+        producers=[
+            models.ListedProducer(
+                id=state.producer_id, epoch=state.epoch, seq=state.seq, offset=render_offset(state.end)
+            )
+            for state in found.producers
+        ],
         producers_complete=found.producers_complete,
-        forked_from=_forked_from(record),
         forks=record.references,
-        snapshot=_snapshot(record.snapshot),
     )
-
-
-def _expiry(found: StreamStats) -> models.ExpiryModel | None:
-    expiry = found.head.record.expiry
-    if found.ends_ms is None:
-        return None
-    return models.ExpiryModel(
-        ttl_seconds=expiry.ttl_seconds, expires_at=expiry.expires_at, ends_at_ms=found.ends_ms
-    )
-
-
-def _closed_by(claim: Claim | None) -> models.ClosedBy | None:
-    if claim is None:
-        return None
-    return models.ClosedBy(id=claim.producer_id, epoch=claim.epoch, seq=claim.seq)
-
-
-def _producer(state: ProducerState) -> models.Producer:
-    return models.Producer(
-        id=state.producer_id, epoch=state.epoch, seq=state.seq, offset=render_offset(state.end)
-    )
-
-
-def _forked_from(record: StreamRecord) -> models.ForkedFrom | None:
-    if record.fork is None:
-        return None
-    source = stream_path(record.fork.point.source)
-    return models.ForkedFrom(stream=source, offset=render_offset(record.base))
-
-
-def _snapshot(snapshot: Snapshot | None) -> models.SnapshotModel | None:
-    if snapshot is None:
-        return None
-    return models.SnapshotModel(
-        offset=render_offset(snapshot.offset),
-        content_type=snapshot.content_type.value,
-        bytes=snapshot.size,
-        published_at_ms=snapshot.published_ms,
-    )
+    if found.ends_ms is not None:
+        expiry = record.expiry
+        shown.expiry = models.ExpiryModel(
+            ttl_seconds=expiry.ttl_seconds, expires_at=expiry.expires_at, ends_at_ms=found.ends_ms
+        )
+    if tail.closed_by is not None:
+        claim = tail.closed_by
+        shown.closed_by = models.ClosedBy(id=claim.producer_id, epoch=claim.epoch, seq=claim.seq)
+    if record.fork is not None:
+        source = stream_path(record.fork.point.source)
+        shown.forked_from = models.ForkedFrom(stream=source, offset=render_offset(record.base))
+    if record.snapshot is not None:
+        snapshot = record.snapshot
+        shown.snapshot = models.SnapshotModel(
+            offset=render_offset(snapshot.offset),
+            content_type=snapshot.content_type.value,
+            bytes=snapshot.size,
+            published_at_ms=snapshot.published_ms,
+        )
+    return shown
 
 
 def start_point(found: StartPoint) -> models.StartPointModel:
