@@ -24,6 +24,8 @@ SHARED: Final = f"public, max-age={FRESH_SECONDS}, stale-while-revalidate={STALE
 REVALIDATED: Final = "public, no-cache"
 #: An event stream is consumed as it arrives; proxies must not hold it back (§5.8).
 EVENT_STREAM: Final = "no-cache, no-store, no-transform"
+#: A part of a page: kept, and asked for again each time with its entity tag.
+REVALIDATED: Final = "public, no-cache"
 #: The OpenAPI document changes with a deployment only.
 DOCUMENT: Final = "public, max-age=300"
 
