@@ -247,10 +247,11 @@ def parse_read(request: Request) -> ReadRequest:
     read_from = offset.parse_read_from(token)
     if read_from is None:
         raise Malformed("offset must be -1, now, or a Stream-Next-Offset that this server gave")
+    parse = cursor.parse_cursor if live else cursor.known_cursor
     return ReadRequest(
         read_from=read_from,
         live=live,
-        cursor=cursor.parse_cursor(single(request, "cursor")) if live else None,
+        cursor=parse(single(request, "cursor")),
         if_none_match=header(request, "If-None-Match"),
     )
 
