@@ -244,11 +244,13 @@ def append_some(life: Life) -> None:
         life.process.append(life.key, b'["%d", %d]' % (number, number), content_type=JSON)
 
 
-def pack(life: Life) -> None:
-    life.process.stores.packing = Packing(
-        HOUR_MS, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16
-    )
-    sweep(life.process.stores)
+def switch_packing_on(life: Life) -> None:
+    packing = Packing(HOUR_MS, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
+    life.process.stores.packing = packing
+
+
+def there_is_a_pack(life: Life) -> None:
+    assert any("px" in item for item in life.table().values())
 
 
 def publish_inside(life: Life) -> None:
@@ -288,9 +290,9 @@ LIVES: dict[str, list[Step]] = {
     "buckets": [make_a_bucket, create_plain, append, a_moment, refuse_to_remove_the_full_bucket, a_moment,
                 delete_it, a_moment, remove_the_bucket, a_moment, make_a_bucket, create_with_content,
                 delete_it, remove_the_bucket, a_moment, make_a_bucket],
-    "packs": [create_json, append_some, append_json, fork, later(HOUR_AND_A_BIT), pack, append_json, publish_inside,
-              append_some, later(HOUR_AND_A_BIT), pack, append_to_the_fork, delete_the_fork, delete_it,
-              later(HOUR_AND_A_BIT), pack, create_json],
+    "packs": [create_json, switch_packing_on, append_some, append_json, later(HOUR_AND_A_BIT), janitor,
+              there_is_a_pack, append_json, publish_inside, append_some, later(HOUR_AND_A_BIT), janitor,
+              fork, delete_the_fork, delete_it, later(HOUR_AND_A_BIT), janitor, create_json],
     "waiters": [wait_for_it, later(MINUTE_MS // 2), wait_for_it],
 }  # fmt: skip
 

@@ -317,7 +317,7 @@ def test_the_resource_keeps_its_name_until_it_is_deleted(kind: str) -> None:
 
 
 def test_nothing_about_the_resource_changes_between_two_deployments() -> None:
-    """Another property would draw another secret, which CloudFront says minutes after functions ask for it."""
+    """Another property would draw another secret, which CloudFront says minutes after it is asked for."""
     resource = RESOURCES["OriginSecret"]
     assert resource["Properties"] == {
         "ServiceToken": {"GetAtt": "OriginSecretFunction.Arn"},
