@@ -16,6 +16,10 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import boto3
+import pytest
+
+pytest.importorskip("moto", reason="moto is not installed")
+
 from moto import mock_aws
 from moto.iam.access_control import IAMPolicyStatement, PermissionResult
 
