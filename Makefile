@@ -127,6 +127,10 @@ lint: $(DEV) ## format, lint, types, import directions, template
 docs: $(DOCS) ## the documentation as a site, into site/ (a broken link fails)
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
 
+.PHONY: vendor
+vendor: $(NODE) ## copy the console's libraries from node_modules into the package
+	@$(VENV) console/vendor.py
+
 .PHONY: diagrams
 diagrams: $(DOCS) ## draw docs/images/*.svg from their Mermaid sources
 	@.venv-docs/bin/python docs/images/render.py

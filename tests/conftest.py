@@ -81,6 +81,9 @@ SLOW_FILES = frozenset(
         "wake/test_many_readers.py",
         "wake/test_pump.py",
         "wake/test_reconnects.py",
+        "subscriptions/test_any_order.py",
+        "subscriptions/test_delivery.py",
+        "subscriptions/test_walk_through.py",
         "wake/test_trigger.py",
     }
 )

@@ -104,8 +104,12 @@ def _check_fault(method: str, answer: Answer) -> None:
     assert answer["cache-control"] == "no-store", "a fault says something about this moment only"
     if method != "HEAD":
         assert answer.json.keys() == {"error"}
-        assert isinstance(answer.json["error"], str)
-        assert answer.json["error"]
+        error = answer.json["error"]
+        if isinstance(error, dict):  # Of subscriptions: with a code for programs (§7).
+            assert error["code"].isupper()
+            error = error["message"]
+        assert isinstance(error, str)
+        assert error
 
 
 @dataclass(slots=True)

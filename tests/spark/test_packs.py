@@ -10,6 +10,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.protocol.packing import Packing
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.readers.export import is_replaced
 
 SMALL = Packing(0, every_bytes=1, pack_bytes=150, min_batches=2, block_bytes=40)
 
@@ -70,3 +71,14 @@ def test_a_limit_inside_a_pack_ends_where_a_block_ends(world: World, name: str) 
     head = reader.head(name)
     place = reader.limit(name, head.earliest, head.tail, 60)
     assert 20 <= int(place.offset) <= 60
+
+
+def test_what_lies_beside_a_pack_in_an_export_is_left_out() -> None:
+    """A pack replaces its batches before they are removed."""
+    packs = [("a", 0, 40), ("a", 40, 90), ("b", 10, 20)]
+    found = [
+        is_replaced(packs, incarnation, start) for incarnation in ("a", "b") for start in (0, 39, 40, 90)
+    ]
+    assert found == [True, True, True, False, False, False, False, False]
+    assert is_replaced(packs, "b", 10)
+    assert not is_replaced([], "a", 0)

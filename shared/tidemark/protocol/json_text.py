@@ -144,12 +144,9 @@ def _value_end(text: bytes, at: int) -> int:
         else:
             at = _other_scalar_end(text, at)
         while opened:
-            if opened[-1] == b"[" and (closing := _CLOSE_ARRAYS.match(text, at)):
-                count = closing[1].count(b"]")
-                if opened[-count:] == [b"["] * count:
-                    del opened[-count:]
-                    at = closing.end()
-                    continue
+            at = _after_closing_arrays(text, at, opened)
+            if not opened:
+                return at
             after = _AFTER_VALUE.match(text, at)
             if after is not None and after[1] == b",":
                 at = _next_value(text, after.end(), opened)
@@ -163,8 +160,8 @@ def _value_end(text: bytes, at: int) -> int:
 
 
 def _open(text: bytes, at: int, opened: list[bytes]) -> int:
-    """Opens the container that begins at `at`, and the arrays that begin directly inside an array. Returns where
-    the last of them goes on."""
+    """Opens the container that begins at `at`, and the arrays that begin directly inside an array. Returns
+    where the last of them goes on."""
     arrays = _OPEN_ARRAYS.match(text, at)
     if arrays is None:
         opened.append(b"{")
@@ -173,6 +170,16 @@ def _open(text: bytes, at: int, opened: list[bytes]) -> int:
     if len(opened) > MAX_DEPTH:
         raise _too_deep()
     return arrays.end()
+
+
+def _after_closing_arrays(text: bytes, at: int, opened: list[bytes]) -> int:
+    """Closes the arrays that end here, one directly after the other, and returns where the last one ends."""
+    closing = _CLOSE_ARRAYS.match(text, at) if opened[-1] == b"[" else None
+    count = closing[1].count(b"]") if closing else 0
+    if closing is None or opened[-count:] != [b"["] * count:
+        return at
+    del opened[-count:]
+    return closing.end()
 
 
 def _too_deep() -> Malformed:

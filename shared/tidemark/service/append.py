@@ -158,13 +158,14 @@ class _Attempt:
         spilled = self._spilled
         if spilled is not None and spilled.parsed is not None and spilled.incarnation == record.incarnation:
             return [spilled.parsed]
-        appends, parsed_bytes = [], 0
+        appends: list[Append] = []
+        parsed_bytes = 0
         for request in self._requests:
-            appends.append(_parse_request(self._stores, record, request))
             parsed_bytes += len(request.body)
-            if parsed_bytes > ON_THE_SPOT_BYTES:
+            if parsed_bytes > ON_THE_SPOT_BYTES and appends:
                 self._stores.concurrency.sleep(0)  # What else is on the event loop has its turn.
-                parsed_bytes = 0
+                parsed_bytes = len(request.body)
+            appends.append(_parse_request(self._stores, record, request))
         return appends
 
     def decide(self, head: StreamHead, appends: Sequence[Append]) -> AppendPlan:
