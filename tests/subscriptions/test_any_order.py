@@ -35,7 +35,7 @@ from tidemark.local.engines import LocalServices
 from tidemark.log import subscriptions
 from tidemark.log.records import PendingMark, SubscriptionRecord
 from tidemark.log.schema import encode_mark, mark_key
-from tidemark.log.subscriptions import load_links
+from tidemark.log.subscriptions import load_links, load_subscription
 from tidemark.log.table import Condition, Table
 from tidemark.protocol.errors import ProtocolError
 from tidemark.service.subscriptions import configure, pending, wakes
@@ -254,7 +254,7 @@ class Subscribed(RuleBasedStateMachine):
     @invariant()
     def cursors_never_go_back_nor_beyond_the_tail(self) -> None:
         stores = self.scene.writer.stores
-        record = configure.load_subscription(stores.table, self.name)
+        record = load_subscription(stores.table, self.name)
         if record is None:
             return
         for link in load_links(stores.table, record.incarnation):
@@ -324,7 +324,7 @@ class Subscribed(RuleBasedStateMachine):
 
 def play(make_world: Callable[[], World], *, webhook: bool, examples: int, steps: int) -> None:
     body = {"make_world": staticmethod(make_world), "webhook": webhook}
-    run_state_machine_as_test(  # type: ignore[no-untyped-call] # has no types of its own
+    run_state_machine_as_test(
         type("Played", (Subscribed,), body),
         settings=settings(
             max_examples=examples,
