@@ -42,7 +42,7 @@ function Facts({ stats, path }) {
   return html`<div class="cards">
     <${Card} title="Size"><p>${bytes(stats.bytes)}</p><p class="hint">${stats.messages.exact ? "" : "about "}${number(stats.messages.count)} messages</p><//>
     <${Card} title="Last write"><p>${ago(stats.last_write_at_ms)}</p><p class="hint">created ${time(stats.created_at_ms)}</p><//>
-    <${Card} title="Offsets"><p><code>${stats.tail_offset}</code></p><p class="hint">first retained <code>${stats.retained_offset}</code></p><//>
+    <${Card} title="Offsets"><p><code>${stats.tail_offset}</code></p><p class="hint">first retained <code>${stats.retained_offset}</code></p>${stats.packed_offset && html`<p class="hint">packed up to <code>${stats.packed_offset}</code></p>`}<//>
     ${stats.status === "Closed" && html`<${Card} title="Closed"><p>${stats.closed_by ? html`by <code>${stats.closed_by.id}</code>` : "without a producer"}</p><//>`}
     ${stats.expiry && html`<${Card} title="Expires"><${Expiry} expiry=${stats.expiry} /><//>`}
     ${stats.snapshot &&
@@ -251,14 +251,18 @@ export function StreamPage({ path }) {
   const select = (row) => {
     setSelected(row)
     setFollow(false)
-    const chosen = messages.at(numberAt(row))
-    if (chosen) replaceQuery({ at: renderOffset(chosen.offset) })
   }
+
+  useEffect(() => {
+    if (message) replaceQuery({ at: renderOffset(message.offset) })
+  }, [message?.offset])
 
   useEffect(() => {
     function onKey({ detail: key }) {
       const step = { j: 1, k: -1 }[key]
-      if (step && count) select(selected === null ? listFirst + (step > 0 ? 0 : count - 1) : Math.max(listFirst, Math.min(listFirst + count - 1, selected + step)))
+      const last = listFirst + count - 1
+      // Keys may come faster than the page is drawn, so each goes on from what the one before has selected.
+      if (step && count) select((old) => (old === null ? (step > 0 ? listFirst : last) : Math.max(listFirst, Math.min(last, old + step))))
       if (key === "p") togglePause()
       if (key === "g") goToEnd()
     }
