@@ -67,9 +67,12 @@ from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, 
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
 from tidemark.protocol.etag import IfMatch
+from tidemark.protocol.mail import fits_mail
 from tidemark.protocol.messages import NOTHING
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.combine import combine
+from tidemark.service.crowd import CROWD, CROWDED_MS
 from tidemark.service.load import head_from, load_head, reload_tail
 from tidemark.service.parse import parse_body
 from tidemark.service.read import renew
@@ -128,6 +131,7 @@ class _Attempt:
         self._append_id = stores.new_id()
         self._spilled = spilled
         self._losses = 0
+        self._has_lost_before = stores.crowd.has_lost_lately(stores.clock_ms())
 
     def run(self) -> list[Outcome | ProtocolError]:
         head, fresh = _remembered_or_read(self._stores, self._key)
@@ -141,6 +145,11 @@ class _Attempt:
                         renew(self._stores, head.record, head.touched_ms, self._stores.clock_ms())
                     return plan.results
                 latest, fresh = load_head(self._stores, self._key), True
+            elif self.combines(head, appends):
+                combined = combine(self._stores, head, appends[0], self._append_id)
+                if isinstance(combined, Outcome):
+                    return [combined]
+                latest, fresh = combined
             else:
                 try:
                     self.commit(head, plan)
@@ -151,6 +160,15 @@ class _Attempt:
             if latest.record.incarnation != head.record.incarnation:
                 appends = self.parse(latest.record)
             head = latest
+
+    def combines(self, head: StreamHead, appends: Sequence[Append]) -> bool:
+        """Whether to combine: others do so already, or the race was lost again and again. A group has
+        combined appends of its own, and goes on racing."""
+        if len(appends) > 1 or not fits_mail(appends[0]):
+            return False
+        if self._losses >= (1 if self._has_lost_before else 3):
+            return True
+        return len(head.mailed) >= CROWD and self._stores.clock_ms() - head.written_ms < CROWDED_MS
 
     def parse(self, record: StreamRecord) -> list[Append]:
         spilled = self._spilled
@@ -195,6 +213,7 @@ class _Attempt:
         once others have followed it, that of the tail. A tombstone says that the stream has ended; a new
         one may have its name."""
         self._losses += 1
+        self._stores.crowd.lost_ms = self._stores.clock_ms()
         if winner.tombstone:
             self._stores.tails.forget(self._key)
             return load_head(self._stores, self._key), True

@@ -18,6 +18,7 @@ from tidemark.log.recent import RecentBatches
 from tidemark.log.table import Table
 from tidemark.log.tails import TailCache
 from tidemark.service.concurrency import Concurrency, Threads
+from tidemark.service.crowd import Crowd
 from tidemark.settings import Settings
 
 MEGABYTE: Final = 1024 * 1024
@@ -43,6 +44,7 @@ class Stores:
     clock_ms: Callable[[], int] = wall_clock_ms
     new_id: Callable[[], str] = new_id
     concurrency: Concurrency = field(default_factory=Threads)
+    crowd: Crowd = field(default_factory=Crowd)
 
     def fetch(self, wanted: Sequence[tuple[str, int]]) -> list[bytes]:
         """Several blobs at once, by name and size. Raises Damaged where one has another size."""
