@@ -10,9 +10,34 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.local.engines import LocalServices
+from tidemark.local import ministack, moto
+from tidemark.local.dynoxide import EngineNotAvailable, find_binary
+from tidemark.local.engines import ENGINES, ROOT, LocalServices
 
 TESTS = Path(__file__).parent
+
+#: The storage contract: what these files say must hold on every engine, and so also on DynamoDB, S3 and SQS.
+#: docs/testing.md lists where the engines differ.
+CONTRACT = frozenset(
+    {
+        "aws/test_left_over_items.py",
+        "blobs/test_objects.py",
+        "log/test_buckets.py",
+        "log/test_chain.py",
+        "log/test_end_marks.py",
+        "log/test_forks.py",
+        "log/test_read.py",
+        "log/test_snapshot_boundaries.py",
+        "log/test_snapshot_calls.py",
+        "log/test_snapshot_publish.py",
+        "log/test_snapshot_retention.py",
+        "log/test_snapshot_trimming.py",
+        "wake/test_notifier.py",
+        "wake/test_queue.py",
+        "wake/test_registry.py",
+        "wake/test_sweep.py",
+    }
+)
 
 #: The folders of `make test-fast`: everything in one process, over the shared engines or over none. A folder
 #: that is not named here is slow. docs/testing.md says which test belongs where.
@@ -30,7 +55,7 @@ FAST_FOLDERS = frozenset(
         "on_loop",
         "observability",
     }
-    | {"protocol", "spark", "wake"}
+    | {"protocol", "spark", "subscriptions", "wake"}
 )
 #: What is slow in these all the same: processes of its own, or many seconds of waiting or of computing.
 SLOW_FILES = frozenset(
@@ -38,6 +63,7 @@ SLOW_FILES = frozenset(
         "infra/test_deployment.py",
         "lambdas/test_half_a_character.py",
         "lambdas/test_size.py",
+        "local/test_container.py",
         "local/test_dynoxide.py",
         "local/test_engines.py",
         "local/test_lock.py",
@@ -55,6 +81,9 @@ SLOW_FILES = frozenset(
         "wake/test_many_readers.py",
         "wake/test_pump.py",
         "wake/test_reconnects.py",
+        "subscriptions/test_any_order.py",
+        "subscriptions/test_delivery.py",
+        "subscriptions/test_walk_through.py",
         "wake/test_trigger.py",
     }
 )
@@ -101,14 +130,41 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return None
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test of the storage contract runs once on each engine."""
+    files = {TESTS / name for name in CONTRACT}
+    if "services" in metafunc.fixturenames and metafunc.definition.path in files:
+        metafunc.parametrize("services", ENGINES, indirect=True, scope="session")
+
+
+def missing_engine(engine: str | None) -> str | None:
+    """Why a test cannot have this engine (None: any at all), or None if it can."""
+    if engine == "dynoxide":
+        try:
+            find_binary(os.environ, ROOT)
+        except EngineNotAvailable as reason:
+            return f"dynoxide is not available: {reason}"
+    installed = {"moto": moto.is_installed(), "ministack": ministack.is_installed()}
+    if engine in installed and not installed[engine]:
+        return f"{engine} is not installed (requirements/dev.txt)"
+    if not any(installed.values()):
+        return "neither moto nor ministack is installed (requirements/dev.txt)"
+    return None
+
+
 @pytest.fixture(scope="session")
-def services() -> Iterator[LocalServices]:
+def services(request: pytest.FixtureRequest) -> Iterator[LocalServices]:
     """DynamoDB, its Streams, S3 and SQS in memory, found by every boto3 client made while it lives.
 
     Each process of the test run (pytest-xdist's workers) has its own. Make what a test needs with
-    `services.create_table(name)` and `services.create_bucket(name)`.
+    `services.create_table(name)` and `services.create_bucket(name)`. In the storage contract they are those
+    of one engine after the other, elsewhere the best that there are.
     """
-    with LocalServices(in_memory=True) as running, pytest.MonkeyPatch.context() as patch:
+    engine: str | None = getattr(request, "param", None)
+    if missing := missing_engine(engine):
+        pytest.skip(f"needs storage: {missing}")
+    running = LocalServices(in_memory=True, engine=engine)
+    with running, pytest.MonkeyPatch.context() as patch:
         for name, value in running.environment.items():
             patch.setitem(os.environ, name, value)
         # Functions are loaded as they are deployed, and refuse to be open unless asked by name.

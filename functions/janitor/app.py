@@ -6,16 +6,21 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from tidemark.aws.sqs import Queues, sqs_client
-from tidemark.janitor.queues import sweep_wake
-from tidemark.janitor.sweep import sweep
-from tidemark.observability.tracing import traced
-from tidemark.service.stores import connect
-from tidemark.settings import Settings
+from tidemark.cold_start import garbage_collection_paused
+
+with garbage_collection_paused():
+    from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
+    from tidemark.janitor.queues import sweep_wake
+    from tidemark.janitor.subscriptions import remind
+    from tidemark.janitor.sweep import sweep
+    from tidemark.observability.tracing import traced
+    from tidemark.service.stores import connect
+    from tidemark.settings import Settings
 
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)
 _queues = Queues(sqs_client, _settings.queue_prefix)
+_subscriptions = WorkQueue(sqs_client, _settings.subscriptions_queue_url)
 #: Time to finish the entry in hand before the function is stopped.
 _SPARE_MS = 10_000
 
@@ -25,7 +30,10 @@ def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
         return bool(context.get_remaining_time_in_millis() > _SPARE_MS)
 
     swept = asdict(sweep(_stores, has_time_left))
-    return swept | asdict(sweep_wake(_stores.table, _queues, _stores.clock_ms(), has_time_left))
+    swept |= asdict(sweep_wake(_stores.table, _queues, _stores.clock_ms(), has_time_left))
+    if _settings.subscriptions_queue_url:
+        swept["reminded"] = remind(_stores, _subscriptions.send, has_time_left)
+    return swept
 
 
 handler = traced("janitor", _settings, _run)

@@ -7,31 +7,50 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
-from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
+from tidemark.cold_start import garbage_collection_paused
 
-from tidemark.aws.sqs import Queues, sqs_client
-from tidemark.observability.tracing import traced
-from tidemark.service.stores import connect
-from tidemark.settings import Settings
-from tidemark.wake.message import WakeMessage
-from tidemark.wake.notifier import Notifier, message_from_record
+with garbage_collection_paused():
+    from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+    from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
+
+    from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
+    from tidemark.observability.tracing import traced
+    from tidemark.service.stores import connect
+    from tidemark.settings import Settings
+    from tidemark.wake.attention import Changed, Subscribers, changed_from_record
+    from tidemark.wake.message import WakeMessage
+    from tidemark.wake.notifier import Notifier, message_from_record
 
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)
 _notifier = Notifier(_stores.table, Queues(sqs_client, _settings.queue_prefix), _stores.clock_ms)
+_subscribers = (
+    Subscribers(_stores.table, WorkQueue(sqs_client, _settings.subscriptions_queue_url).send)
+    if _settings.subscriptions_queue_url
+    else None
+)
 _processor = BatchProcessor(event_type=EventType.DynamoDBStreams)
 
 
 def _run(event: dict[str, Any], context: Any) -> Any:
     """Handle all records at once, then report each record that failed: those of a log whose readers
-    could not be woken, and those that cannot be decoded, are delivered again."""
-    failures = _notifier.notify(_messages(event["Records"]))
+    could not be woken, all whose subscriptions could not be told, and those that cannot be decoded, are
+    delivered again."""
+    messages = list(_messages(event["Records"]))
+    failures = _notifier.notify(messages)
+    untold: Exception | None = None
+    if _subscribers is not None:
+        try:
+            _subscribers.notify(messages, _changes(event["Records"]))
+        except Exception as failure:  # noqa: BLE001 - reported for each record
+            untold = failure
 
     def check(record: DynamoDBRecord) -> None:
         message = message_from_record(record.raw_event)
         if message is not None and message.log_pk in failures:
             raise failures[message.log_pk]
+        if untold is not None:
+            raise untold
 
     return process_partial_response(event=event, record_handler=check, processor=_processor, context=context)
 
@@ -42,6 +61,14 @@ def _messages(records: Sequence[Mapping[str, Any]]) -> Iterator[WakeMessage]:
             message = message_from_record(record)
             if message is not None:
                 yield message
+
+
+def _changes(records: Sequence[Mapping[str, Any]]) -> Iterator[Changed]:
+    for record in records:
+        with suppress(KeyError, TypeError):
+            change = changed_from_record(record)
+            if change is not None:
+                yield change
 
 
 handler = traced("notifier", _settings, _run)

@@ -122,13 +122,28 @@ class Settings:
     sse_buffered_seconds: float = 1.0
     #: How many requests a second a server accepts; 0 is no limit. An HTTP API has a limit of its own.
     requests_per_second: float = 0.0
+    #: How old batches are before they are packed; None packs nothing, 0 packs as soon as the janitor comes.
+    #: Less than an hour is for tests and demonstrations: then an append may be lost (`docs/packs.md`).
+    pack_after_seconds: float | None = None
     #: The lowest severity that a deployed function logs; INFO writes a line for every request.
     log_level: str = "WARNING"
     #: The CloudWatch namespace of a deployed function's metrics.
     metrics_namespace: str = "Tidemark"
     #: Whether a deployed function sends traces to X-Ray.
     tracing: bool = False
+    #: The queue of the function that delivers wakes. Without it nobody is woken.
+    subscriptions_queue_url: str = ""
+    #: Where the private keys that sign webhooks are: `ssm:` and the beginning of parameters' names, or a
+    #: folder. Without it there are no webhooks.
+    webhook_keys: str = ""
+    #: Where receivers of webhooks reach this server: scheme and host, without a slash at the end.
+    public_url: str = ""
     authorization: AuthorizationSettings = field(default_factory=AuthorizationSettings)
+
+    @property
+    def allows_local_webhooks(self) -> bool:
+        """Webhooks by plain HTTP to this very machine: where the server itself is reached there alone."""
+        return urlsplit(self.public_url).hostname in LOOPBACK
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -146,9 +161,13 @@ class Settings:
                 environment, "SSE_BUFFERED_SECONDS", default.sse_buffered_seconds
             ),
             requests_per_second=_parse_rate(environment, "REQUESTS_PER_SECOND"),
+            pack_after_seconds=_parse_pack_after(environment),
             log_level=_parse_choice(environment, "LOG_LEVEL", LOG_LEVELS, default.log_level),
             metrics_namespace=environment.get("METRICS_NAMESPACE") or default.metrics_namespace,
             tracing=tracing == "Active",
+            subscriptions_queue_url=environment.get("SUBSCRIPTIONS_QUEUE_URL") or "",
+            webhook_keys=environment.get("WEBHOOK_KEYS") or "",
+            public_url=_parse_public_url(environment.get("PUBLIC_URL") or ""),
             authorization=AuthorizationSettings.from_environment(environment),
         )
 
@@ -174,6 +193,13 @@ def split_secret(text: str, name: str) -> tuple[bytes, ...]:
     return keys
 
 
+def _parse_public_url(text: str) -> str:
+    url = urlsplit(text)
+    if text and (url.scheme not in {"http", "https"} or not url.hostname or url.path or url.query):
+        raise InvalidSetting(f"PUBLIC_URL must be a scheme and a host, as https://example.com, got {text!r}")
+    return text
+
+
 def _parse_choice(environment: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
     value = environment.get(name) or default
     if value not in choices:
@@ -197,6 +223,18 @@ def _parse_rate(environment: Mapping[str, str], name: str) -> float:
     if not 0 <= rate < math.inf:
         raise InvalidSetting(f"{name} must be a number, 0 for no limit, got {value!r}")
     return rate
+
+
+def _parse_pack_after(environment: Mapping[str, str]) -> float | None:
+    value = environment.get("PACK_AFTER_SECONDS") or ""
+    if not value:
+        return None
+    seconds = _number(value)
+    if not 0 <= seconds < math.inf:
+        raise InvalidSetting(
+            f"PACK_AFTER_SECONDS must be a number of seconds, 3600 or more in AWS, got {value!r}"
+        )
+    return seconds
 
 
 def _number(text: str) -> float:

@@ -116,7 +116,7 @@ PLACES = {
 @pytest.mark.parametrize("resource", Resource)
 def test_a_place_in_a_bucket_has_the_documented_operations(resource: Resource) -> None:
     path = PLACES[resource]
-    assert methods_of(path) == set(bucket_routes.OPERATIONS[resource])
+    assert methods_of(path) == set(bucket_routes.operations_at(resource))
     made = path.format(bucket="agents", stream="run", at="0" * 16)
     assert parse_bucket_path(made.removeprefix("/"), encoded=True).resource is resource
 

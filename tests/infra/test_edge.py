@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, unquote_to_bytes, urlencode
 
 import pytest
 
 from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE
 from tidemark.http.security import authorization, origin_secret, required_scopes
-from tidemark.local.edge import is_event_stream
+from tidemark.local.edge import api_path, header_path, is_event_stream
+from tidemark.local.events import decode_path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "edge" / "route.js"
@@ -36,13 +38,13 @@ console.log(JSON.stringify(events.map(event => {
 """
 
 
-def event(method: str, query: dict[str, Any], **headers: str) -> dict[str, Any]:
-    """As CloudFront gives it to a viewer-request function."""
+def event(method: str, query: dict[str, Any], uri: str = "/v1/stream/a", **headers: str) -> dict[str, Any]:
+    """As CloudFront gives it to a viewer-request function: the path is percent-encoded."""
     return {
         "version": "1.0",
         "request": {
             "method": method,
-            "uri": "/v1/stream/a",
+            "uri": uri,
             "querystring": {name: {"value": value} for name, value in query.items()},
             "headers": {
                 "host": {"value": "streams.example"},
@@ -53,11 +55,12 @@ def event(method: str, query: dict[str, Any], **headers: str) -> dict[str, Any]:
     }
 
 
-def route(*events: dict[str, Any]) -> list[dict[str, Any]]:
+def route(*events: dict[str, Any], live: str = "sse") -> list[dict[str, Any]]:
+    """`live` is what CloudFormation puts in place of `${Live}`."""
     node = shutil.which("node")
     if node is None:
         pytest.fail("Node is missing: the edge's function cannot be tested")
-    code = SOURCE.read_text().replace("import cf from 'cloudfront';\n", "")
+    code = SOURCE.read_text().replace("import cf from 'cloudfront';\n", "").replace("'sse'", f"'{live}'")
     ran = subprocess.run(
         [node, "--input-type=commonjs", "-e", HARNESS % code],
         input=json.dumps(events),
@@ -71,7 +74,10 @@ def route(*events: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_the_deployed_function_is_the_tested_one() -> None:
-    assert RESOURCES["EdgeRoute"]["Properties"]["FunctionCode"] == SOURCE.read_text()
+    code, values = RESOURCES["EdgeRoute"]["Properties"]["FunctionCode"]["Sub"]
+    assert values == {"Live": {"If": ["HasContainer", "sse|long-poll", "sse"]}}
+    assert code.replace("${Live}", "sse") == SOURCE.read_text()
+    assert "${" not in code.replace("${Live}", ""), "CloudFormation would replace it"
     assert RESOURCES["EdgeRoute"]["Properties"]["FunctionConfig"]["Runtime"] == "cloudfront-js-2.0"
     assert len(SOURCE.read_bytes()) < 10 * 1024
     [association] = DISTRIBUTION["DefaultCacheBehavior"]["FunctionAssociations"]
@@ -105,6 +111,23 @@ def test_event_streams_go_to_the_function_that_streams(
     assert is_event_stream(method, urlencode(query)) == (origin == "live"), "the local edge decides otherwise"
 
 
+@pytest.mark.parametrize(
+    ("method", "live", "origin"),
+    [
+        ("GET", "sse", "live"),
+        ("GET", "long-poll", "live"),
+        ("GET", "sse|long-poll", "api"),
+        ("GET", "long", "api"),
+        ("GET", "", "api"),
+        ("HEAD", "long-poll", "api"),
+        ("POST", "long-poll", "api"),
+    ],
+)
+def test_with_a_container_long_polls_go_there_too(method: str, live: str, origin: str) -> None:
+    [routed] = route(event(method, {"live": live}), live="sse|long-poll")
+    assert routed["origin"] == origin
+
+
 def test_a_parameter_given_twice_is_left_to_the_api() -> None:
     """Which answers 400."""
     assert not is_event_stream("GET", "live=sse&live=sse")
@@ -123,11 +146,70 @@ def test_a_token_makes_room_for_the_signature() -> None:
 
 
 def test_what_the_edge_says_nobody_else_can_say() -> None:
-    forged = {"x_tidemark_authorization": "Bearer forged", "x_tidemark_host": "evil.example"}
+    forged = {
+        "x_tidemark_authorization": "Bearer forged",
+        "x_tidemark_host": "evil.example",
+        "x_tidemark_path": "/v1/stream/b",
+        "x_tidemark_content_type": "text/plain",
+    }
     for routed in route(event("GET", {}, **forged), event("GET", {"live": "sse"}, **forged)):
         headers = routed["request"]["headers"]
         assert authorization.FORWARDED.lower() not in headers
         assert headers["x-tidemark-host"] == {"value": "streams.example"}
+        assert headers["x-tidemark-path"] == {"value": "/v1/stream/a"}
+        assert "x-tidemark-content-type" not in headers
+
+
+def test_a_body_goes_to_the_http_api_as_bytes() -> None:
+    """Which travel to the function as base64: as text, quotes and line ends would count twice."""
+    asked = event("POST", {}, content_type="application/json; charset=utf-8")
+    twice = event("POST", {}, content_type="text/plain")
+    twice["request"]["headers"]["content-type"]["multiValue"] = [{"value": "text/plain"}, {"value": "a/b"}]
+    routed, repeated, without, live = route(
+        asked, twice, event("POST", {}), event("GET", {"live": "sse"}, content_type="text/plain")
+    )
+    assert routed["request"]["headers"]["content-type"] == {"value": "application/octet-stream"}
+    assert types(routed) == {"value": "application/json; charset=utf-8"}
+    assert types(repeated) == {"value": "text/plain,a/b"}
+    assert types(without) is None
+    assert "content-type" not in without["request"]["headers"]
+    assert live["request"]["headers"]["content-type"] == {"value": "text/plain"}
+
+
+def types(routed: dict[str, Any]) -> dict[str, str] | None:
+    found: dict[str, str] | None = routed["request"]["headers"].get("x-tidemark-content-type")
+    return found
+
+
+URIS = [
+    "/v1/stream/a%3Fb",
+    "/v1/stream/a%2Fb/%C3%A9/100%25/a%2525b%23",
+    "/v1/stream/a%zz/%",
+    "/v1/stream/%FF",
+    "/v1/stream/~._-:@!$&'()*+,;=",
+    '/v1/stream/"<>[]\\^`{|}',
+    "/v1/stream/é 🐢",
+]
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_origins_are_told_the_path_that_was_sent(uri: str) -> None:
+    """As a header value that HTTP allows. The local edge says the same."""
+    [api, live] = route(event("GET", {}, uri), event("GET", {"live": "sse"}, uri))
+    told = api["request"]["headers"]["x-tidemark-path"]["value"]
+    assert told == live["request"]["headers"]["x-tidemark-path"]["value"] == header_path(uri.encode())
+    assert unquote_to_bytes(told) == unquote_to_bytes(uri.encode())
+    assert re.fullmatch(r"[!-~]+", told)
+    assert live["request"]["uri"] == uri, "the function's address hands the path on as it is"
+    assert api["request"]["uri"].encode() == api_path(uri.encode())
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_the_http_api_takes_every_name(uri: str) -> None:
+    """It decodes twice, cuts at a question mark and refuses what it cannot decode: what the edge sends
+    comes out decoded once, so that also what is wrong gets its answer from us."""
+    [routed] = route(event("GET", {}, uri))
+    assert decode_path(routed["request"]["uri"]) == unquote(uri)
 
 
 def test_the_cache_key_tells_answers_apart_and_nothing_else() -> None:
@@ -159,7 +241,7 @@ def test_origins_are_reached_by_the_edge_alone() -> None:
     """The function's address takes signed requests, the HTTP API a word that only the edge knows."""
     access = RESOURCES["EdgeAccess"]["Properties"]["OriginAccessControlConfig"]
     assert (access["OriginAccessControlOriginType"], access["SigningBehavior"]) == ("lambda", "always")
-    assert ORIGINS["live"]["OriginAccessControlId"] == {"Ref": "EdgeAccess"}
+    assert ORIGINS["live"]["OriginAccessControlId"]["If"][2] == {"Ref": "EdgeAccess"}
     granted = {RESOURCES[name]["Properties"]["Action"] for name in ("EdgeMayCallLiveUrl", "EdgeMayCallLive")}
     assert granted == {"lambda:InvokeFunctionUrl", "lambda:InvokeFunction"}
     for name in ("EdgeMayCallLiveUrl", "EdgeMayCallLive"):
@@ -279,14 +361,13 @@ def test_a_word_of_ones_own_is_for_an_edge_alone() -> None:
 
 
 def test_timeouts_fit_what_waits_behind() -> None:
-    assert (
-        ORIGINS["api"]["CustomOriginConfig"]["OriginReadTimeout"]
-        > TEMPLATE["Parameters"]["LongPollSeconds"]["MaxValue"]
-    )
-    assert ORIGINS["live"]["CustomOriginConfig"]["OriginReadTimeout"] > 2 * 15
-    assert all(
-        origin["CustomOriginConfig"]["OriginProtocolPolicy"] == "https-only" for origin in ORIGINS.values()
-    )
+    api, live = ORIGINS["api"]["CustomOriginConfig"], ORIGINS["live"]["CustomOriginConfig"]["If"][2]
+    container = ORIGINS["live"]["VpcOriginConfig"]["If"][1]
+    longest = TEMPLATE["Parameters"]["LongPollSeconds"]["MaxValue"]
+    assert api["OriginReadTimeout"] > longest
+    assert live["OriginReadTimeout"] > 2 * 15
+    assert container["OriginReadTimeout"] > max(longest, 2 * 15)
+    assert {api["OriginProtocolPolicy"], live["OriginProtocolPolicy"]} == {"https-only"}
 
 
 def test_the_documents_are_open_at_the_edge_too() -> None:

@@ -19,7 +19,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.local.polling import is_running, wait_until
 from tidemark.local import directory, dynoxide
-from tidemark.local.engines import LocalServices, plan_engines
+from tidemark.local.dynoxide import EngineNotAvailable
+from tidemark.local.engines import ALL, ENGINES, LocalServices, plan_engines
 from tidemark.local.lock import DataDirectoryInUse
 from tidemark.local.ports import free_port
 from tidemark.local.process import EngineFailed
@@ -270,20 +271,42 @@ def test_a_port_taken_in_between_is_changed(
             assert endpoint != f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_stand_in_without_dynoxide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ministack does everything, in memory, and says so; objects on disk are out of its reach.
+def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    """As on a machine on which they are not installed. Node is not there either."""
+    monkeypatch.setenv("DYNOXIDE_PATH", "/nonexistent/dynoxide")
+    for module in packages:
+        monkeypatch.setattr(f"tidemark.local.{module}.is_installed", lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("missing", "stand_in", "description"),
+    [
+        ((), "moto", "DynamoDB: moto in memory; S3, SQS: ministack in memory"),
+        (("moto",), "ministack", "DynamoDB, S3, SQS: ministack in memory"),
+        (("ministack",), "moto", "DynamoDB, S3, SQS: moto in memory"),
+    ],
+)
+def test_what_stands_in_without_dynoxide(
+    missing: tuple[str, ...],
+    stand_in: str,
+    description: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Everything works, in memory, and says so; objects on disk are out of its reach.
 
     A table in memory forgets its pointers, so the janitor would take every object on disk for an orphan.
     """
-    monkeypatch.setenv("DYNOXIDE_PATH", str(tmp_path / "missing"))
+    without(monkeypatch, *missing)
     kept = tmp_path / "data/s3/000000000000" / BUCKET / "kept"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"from an earlier run")
     with LocalServices(tmp_path / "data") as services:
-        assert set(services.pids) == {"ministack"}
+        assert set(services.pids) == {"moto", "ministack"} - set(missing)
         assert not services.durable
         assert services.notices[0].startswith("NOTHING WILL BE KEPT: dynoxide is not available")
-        assert services.description == "DynamoDB, S3, SQS: ministack in memory"
+        assert f"so {stand_in} stands in" in services.notices[0]
+        assert services.description == description
         _fill(services)
         _check_filled(services)
         listed = client(services, "s3").list_objects_v2(Bucket=BUCKET)["Contents"]
@@ -292,6 +315,28 @@ def test_stand_in_without_dynoxide(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert streamed == [{"pk": item(7)["pk"], "sk": item(7)["sk"]}]
     assert kept.read_bytes() == b"from an earlier run"
     assert not list((tmp_path / "data/s3").rglob("y"))
+
+
+def test_without_any_engine_the_failure_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch, "moto", "ministack")
+    with pytest.raises(EngineFailed, match="ministack is not installed; `make run` installs it"):
+        LocalServices(tmp_path / "data").start()
+
+
+def test_an_engine_that_is_asked_for_by_name_is_the_one(dynoxide_binary: Path) -> None:
+    plans = {engine: plan_engines(ALL, {}, engine=engine) for engine in ENGINES}
+    tables, others = ("dynamodb", "streams"), ("s3", "sqs")
+    assert plans["dynoxide"].dynoxide_services == tables
+    assert plans["dynoxide"].ministack_services == others
+    assert plans["moto"].moto_services == tables + others
+    assert plans["ministack"].ministack_services == tables + others
+
+
+def test_dynoxide_asked_for_by_name_has_no_stand_in(tmp_path: Path) -> None:
+    with pytest.raises(EngineNotAvailable):
+        plan_engines(ALL, {}, tmp_path, "dynoxide")
 
 
 def test_own_endpoints_are_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
 from tidemark.local.engines import ROOT
-from tidemark.local.events import HttpRequest, http_event, schedule_event
+from tidemark.local.events import HttpRequest, UndecodablePath, decode_path, http_event, schedule_event
 from tidemark.local.routes import Match, Route, match_route
 from tidemark.local.template import load_template
 
@@ -35,15 +34,28 @@ def event_of(match: Match = MATCH, **changes: Any) -> dict[str, Any]:
         ("/v1/stream/a%2Fb", "/v1/stream/a/b"),
         ("/v1/stream/%C3%A9", "/v1/stream/é"),
         ("/v1/stream/a+b", "/v1/stream/a+b"),
-        ("/v1/stream/%2541", "/v1/stream/%41"),
         ("/v1/stream/a/", "/v1/stream/a/"),
+        ("/v1/stream/%2541", "/v1/stream/A"),
+        ("/v1/stream/a%252Fb", "/v1/stream/a/b"),
+        ("/v1/stream/a%2525b", "/v1/stream/a%b"),
+        ("/v1/stream/a%23b", "/v1/stream/a#b"),
+        ("/v1/stream/a%3Fb", "/v1/stream/a"),
+        ("/v1/stream/a%253Fb", "/v1/stream/a?b"),
+        ("/v1/stream/%FF", "/v1/stream/\ufffd"),
+        ("/v1/stream/%25FF", "/v1/stream/\ufffd"),
     ],
 )
-def test_path_is_decoded_once(sent: str, raw_path: str) -> None:
-    """An HTTP API decodes `rawPath`, unlike a function URL: an encoded slash is lost before the handler."""
-    event = event_of(path=sent)
+def test_the_path_is_decoded_twice_and_cut_at_a_question_mark(sent: str, raw_path: str) -> None:
+    """As captured from HTTP APIs (hotsock/voker, pull request 8). A function URL decodes nothing."""
+    event = event_of(path=decode_path(sent))
     assert event["rawPath"] == raw_path
     assert event["requestContext"]["http"]["path"] == raw_path
+
+
+@pytest.mark.parametrize("sent", ["/v1/stream/percent%25done", "/v1/stream/a%zz", "/v1/stream/100%25", "/%"])
+def test_a_path_that_cannot_be_decoded_twice_is_refused_by_the_gateway(sent: str) -> None:
+    with pytest.raises(UndecodablePath):
+        decode_path(sent)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +177,7 @@ def test_sample_events_are_what_the_gateway_makes(path: Path) -> None:
     sample = json.loads(path.read_text())
     request = HttpRequest(
         method=sample["requestContext"]["http"]["method"],
-        path=quote(sample["rawPath"]),
+        path=sample["rawPath"],
         query=sample["rawQueryString"],
         headers=[item for item in sample["headers"].items() if item[0] not in VOLATILE_HEADERS],
         body=_body_of(sample),

@@ -167,6 +167,39 @@ def test_streams_survive_kill_9_of_everything(start: Start, dynoxide_binary: Pat
     assert second.end()[0] == 0
 
 
+def test_every_name_is_told_from_every_other_one(start: Start, dynoxide_binary: Path, via: str) -> None:
+    """With the edge, which `VIA=lambda` has by default, also those that an HTTP API would lose."""
+    system = System(start(VIA=via, LOG_LEVEL="ERROR"))
+    names = ["a", "a%3Fb", "a%23b", "100%25", "a%253Fb", "a%20b"]
+    for name in names:
+        assert system.request("PUT", f"/v1/stream/{name}", name.encode(), content_type="text/plain")[0] == 201
+    assert system.request("DELETE", "/v1/stream/a%3Fb")[0] == 204
+    left = {name: system.request("GET", f"/v1/stream/{name}") for name in names}
+    assert left.pop("a%3Fb")[0] == 404
+    assert left == {name: (200, name.encode()) for name in left}
+    for bad in ("a%zz", "a%FF", "a%2Fb"):
+        assert system.request("GET", f"/v1/stream/{bad}")[0] == 400
+    assert system.end()[0] == 0
+
+
+def test_four_mebibytes_of_anything_are_taken(start: Start, dynoxide_binary: Path, via: str) -> None:
+    """Also of quotes and control characters, which are two and six bytes each in an event that has text."""
+    system = System(start(VIA=via, LOG_LEVEL="ERROR"))
+    size = 4 * 1024 * 1024
+    for name, body, content_type in (
+        ("quotes", b'"' * size, "text/plain"),
+        ("controls", b"\1" * size, "text/plain"),
+        ("json", b'"' + b"\\n" * (size // 2 - 1) + b'"', "application/json"),
+    ):
+        path = f"/v1/stream/{name}"
+        assert system.request("PUT", path, content_type=content_type)[0] == 201
+        status, answer = system.request("POST", path, body, content_type=content_type)
+        assert (status, answer) == (204, b"")
+        status, answer = system.request("POST", path, body + b" ", content_type=content_type)
+        assert (status, f"at most {size} bytes" in answer.decode()) == (413, True)
+    assert system.end()[0] == 0
+
+
 def test_an_ipv6_address_is_served(start: Start, dynoxide_binary: Path, via: str) -> None:
     """Its colons are in the Host header of every request, the health check's first of all."""
     system = System(start(VIA=via, HOST="::1"))
@@ -285,7 +318,7 @@ def test_a_function_that_does_not_load_is_one_line(start: Start, project: Path) 
 
 def test_without_the_durable_engine_it_says_so_first(start: Start) -> None:
     system = System(start(DYNOXIDE_PATH="missing"))
-    assert system.line.endswith("DynamoDB, S3, SQS: ministack in memory; NOTHING IS KEPT)\n")
+    assert system.line.endswith("DynamoDB: moto in memory; S3, SQS: ministack in memory; NOTHING IS KEPT)\n")
     assert system.request("PUT", "/v1/stream/tides", b"high", content_type="text/plain")[0] == 201
     assert system.request("GET", "/v1/stream/tides?offset=-1") == (200, b"high")
     system.process.terminate()

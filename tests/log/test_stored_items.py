@@ -16,20 +16,32 @@ from tidemark.log.records import (
     BucketRecord,
     Due,
     DueKind,
+    Follower,
     Fork,
+    Link,
+    PendingMark,
+    RosterEntry,
     Segment,
+    SigningKey,
     Snapshot,
     StreamRecord,
+    SubscriptionRecord,
     Waiter,
 )
 from tidemark.log.schema import (
     decode_batch,
     decode_bucket,
     decode_due,
+    decode_follower,
+    decode_link,
     decode_mail,
+    decode_mark,
     decode_producer,
     decode_receipt,
+    decode_roster_entry,
+    decode_signing_key,
     decode_stream,
+    decode_subscription,
     decode_waiter,
 )
 from tidemark.protocol.append import Append
@@ -40,7 +52,9 @@ from tidemark.protocol.mail import Mail, Mailed
 from tidemark.protocol.messages import Messages
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.subscription import SubscriptionConfiguration, SubscriptionKind
 from tidemark.protocol.tail import Tail
+from tidemark.protocol.wake_state import WakeState
 
 JSON = parse_content_type("application/json")
 TEXT = parse_content_type("text/plain; charset=utf-8")
@@ -192,6 +206,79 @@ STORED = {
             lengths=(203,),
             mailed=(Mailed("00112233aabbccdd", 242), Mailed("44556677aabbccdd", 245)),
         ),
+    ),
+    "webhook subscription whose call has failed": (
+        decode_subscription,
+        r"""{"pk":{"S":"sub/mailer"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+        "cf":{"S":"[\"webhook\",\"orders/*\",[\"a\"],\"https://example.com/hook\",null,30000,\"mails\"]"},
+        "ts":{"S":"secret"},"cr":{"N":"1767225600000"},
+        "ws":{"S":"[7,\"w_1\",null,1767225630000,1767225602000,2,true]"},
+        "ve":{"N":"12"},"wi":{"S":"write1"},"ac":{"BOOL":true}}""",
+        SubscriptionRecord(
+            "mailer",
+            FIRST,
+            SubscriptionConfiguration(
+                SubscriptionKind.WEBHOOK,
+                "orders/*",
+                ("a",),
+                "https://example.com/hook",
+                None,
+                30_000,
+                "mails",
+            ),
+            "secret",
+            AT,
+            WakeState(7, "w_1", None, AT + 30_000, AT + 2_000, 2, failed=True),
+            active=True,
+            version=12,
+            write_id="write1",
+        ),
+    ),
+    "pull-wake subscription, not active yet": (
+        decode_subscription,
+        r"""{"pk":{"S":"sub/pool"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+        "cf":{"S":"[\"pull-wake\",null,[\"a\",\"b\"],null,\"wake/pool\",1000,null]"},
+        "ts":{"S":"secret"},"cr":{"N":"1767225600000"},"ws":{"S":"[0,null,null,null,null,0,false]"},
+        "ve":{"N":"1"},"wi":{"S":"write1"}}""",
+        SubscriptionRecord(
+            "pool",
+            FIRST,
+            SubscriptionConfiguration(SubscriptionKind.PULL_WAKE, None, ("a", "b"), None, "wake/pool", 1_000),
+            "secret",
+            AT,
+            WakeState(),
+            active=False,
+            version=1,
+            write_id="write1",
+        ),
+    ),
+    "roster entry": (
+        decode_roster_entry,
+        """{"pk":{"S":"roster"},"sk":{"S":"/Zk3v9QpLw2Xa_-01"},"su":{"S":"pool"},"pt":{"S":"orders/*"},
+        "wk":{"S":"wake/pool"},"hx":{"BOOL":true}}""",
+        RosterEntry("pool", FIRST, "orders/*", "wake/pool", has_explicit=True),
+    ),
+    "follower": (
+        decode_follower,
+        """{"pk":{"S":"follow/orders/eu"},"sk":{"S":"/Zk3v9QpLw2Xa_-01"},"su":{"S":"pool"}}""",
+        Follower("orders/eu", "pool", FIRST),
+    ),
+    "link": (
+        decode_link,
+        """{"pk":{"S":"link/Zk3v9QpLw2Xa_-01"},"sk":{"S":"/orders/eu"},"ak":{"N":"42"},
+        "si":{"S":"Zk3v9QpLw2Xa_-02"},"ex":{"BOOL":true}}""",
+        Link(FIRST, "orders/eu", explicit=True, acked=42, stream_incarnation=SECOND),
+    ),
+    "pending mark": (
+        decode_mark,
+        """{"pk":{"S":"pending/Zk3v9QpLw2Xa_-01"},"sk":{"S":"/orders/eu"},"si":{"S":"Zk3v9QpLw2Xa_-02"},
+        "sa":{"N":"42"}}""",
+        PendingMark(FIRST, "orders/eu", SECOND, 42),
+    ),
+    "signing key": (
+        decode_signing_key,
+        """{"pk":{"S":"keys"},"sk":{"S":"0001767225600000/ds_abc"},"pu":{"S":"x"}}""",
+        SigningKey("ds_abc", "x", AT),
     ),
 }
 

@@ -10,7 +10,7 @@ import pytest
 from tidemark.protocol import mail as rules
 from tidemark.protocol.append import Append, Kind, Outcome, plan_appends
 from tidemark.protocol.errors import Malformed, ProducerFenced, SequenceRegression, StreamClosed
-from tidemark.protocol.mail import MAIL_LIVES_MS, Link, Mail, Mailed, fits_mail, fitting, open_mail
+from tidemark.protocol.mail import MAIL_LIVES_MS, ChainEnd, Mail, Mailed, fits_mail, fitting, open_mail
 from tidemark.protocol.messages import Messages
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.tail import Tail
@@ -28,37 +28,37 @@ def mail(mail_id: str = "aaaaaaaa00000001", box: int = 0, *, posted_ms: int = NO
 
 def test_mail_is_committed_by_the_batch_at_its_box_or_by_the_next_one() -> None:
     own = mail(box=10)
-    assert Link(10, 5, ()).is_open(own.box, own.id)
-    assert Link(12, 10, ()).is_open(own.box, own.id)
-    assert not Link(14, 12, ()).is_open(own.box, own.id)
-    assert not Link(5, 0, ()).is_open(own.box, own.id)
+    assert ChainEnd(10, 5, ()).is_open(own.box, own.id)
+    assert ChainEnd(12, 10, ()).is_open(own.box, own.id)
+    assert not ChainEnd(14, 12, ()).is_open(own.box, own.id)
+    assert not ChainEnd(5, 0, ()).is_open(own.box, own.id)
 
 
 def test_mail_that_the_last_batch_names_is_not_open_for_the_next() -> None:
     own = mail(box=10)
-    link = Link(12, 10, (Mailed("bbbbbbbb00000001", 11), Mailed(own.id, 12)))
-    assert not link.is_open(own.box, own.id)
-    assert link.holds(own.id) == Mailed(own.id, 12)
+    end = ChainEnd(12, 10, (Mailed("bbbbbbbb00000001", 11), Mailed(own.id, 12)))
+    assert not end.is_open(own.box, own.id)
+    assert end.holds(own.id) == Mailed(own.id, 12)
 
 
 def test_where_the_last_batch_is_not_known_only_the_tail_s_own_box_is_open() -> None:
-    assert Link(0, None, ()).is_open(0, mail().id)
-    assert not Link(12, None, ()).is_open(10, mail().id)
+    assert ChainEnd(0, None, ()).is_open(0, mail().id)
+    assert not ChainEnd(12, None, ()).is_open(10, mail().id)
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_in_any_chain_mail_is_committed_once_at_most(seed: int) -> None:
     """Random chains whose writers commit any part of what is open to them, with copies of mail in any box."""
     chance = random.Random(seed)
-    link, committed = Link(0, None, ()), list[str]()
+    end, committed = ChainEnd(0, None, ()), list[str]()
     boxes: list[Mail] = []
     for number in range(40):
         if chance.random() < 0.8:
-            boxes.append(mail(f"{number:016x}", chance.choice((link.offset, link.last_start or 0))))
-        taken = [found for found in boxes if link.is_open(found.box, found.id) and chance.random() < 0.5]
+            boxes.append(mail(f"{number:016x}", chance.choice((end.offset, end.last_start or 0))))
+        taken = [found for found in boxes if end.is_open(found.box, found.id) and chance.random() < 0.5]
         committed += [found.id for found in taken]
-        end = link.offset + 1 + len(taken)
-        link = Link(end, link.offset, tuple(Mailed(found.id, end) for found in taken))
+        offset = end.offset + 1 + len(taken)
+        end = ChainEnd(offset, end.offset, tuple(Mailed(found.id, offset) for found in taken))
     assert len(committed) == len(set(committed)) > 5
 
 
@@ -118,10 +118,10 @@ def test_only_small_appends_that_do_not_depend_on_being_next_are_mailed() -> Non
 
 
 def test_old_mail_of_others_is_left_out_and_one_s_own_is_not() -> None:
-    link, later_ms = Link(0, None, ()), NOW_MS + MAIL_LIVES_MS
+    end, later_ms = ChainEnd(0, None, ()), NOW_MS + MAIL_LIVES_MS
     own, other = mail("aaaaaaaa00000001"), mail("bbbbbbbb00000001")
-    assert open_mail(link, own, [own, other], NOW_MS) == [own, other]
-    assert open_mail(link, own, [own, other], later_ms) == [own]
+    assert open_mail(end, own, [own, other], NOW_MS) == [own, other]
+    assert open_mail(end, own, [own, other], later_ms) == [own]
 
 
 def test_a_batch_takes_one_s_own_mail_and_the_oldest_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from tidemark.log import schema
 from tidemark.log.table import Table
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import Busy, ProtocolError, StreamNotFound
-from tidemark.protocol.mail import Link
+from tidemark.protocol.mail import ChainEnd
 from tidemark.service import combine
 from tidemark.service.append import append
 from tidemark.service.create import create
@@ -249,14 +249,14 @@ def some_seed_goes_wrong(seeds: int = 300) -> bool:
     return False
 
 
-def open_although_it_is_named(link: Link, box: int, _mail_id: str) -> bool:
+def open_although_it_is_named(link: ChainEnd, box: int, _mail_id: str) -> bool:
     return box in {link.offset, link.last_start}
 
 
 def test_without_what_the_last_batch_names_mail_is_committed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its writer knows that it is done; the others find its mail in the box, and commit it once more."""
     assert not some_seed_goes_wrong(60)
-    monkeypatch.setattr(Link, "is_open", open_although_it_is_named)
+    monkeypatch.setattr(ChainEnd, "is_open", open_although_it_is_named)
     assert some_seed_goes_wrong()
 
 

@@ -151,3 +151,16 @@ def load_parameter(name: str) -> str:
     except (BotoCoreError, ClientError) as failure:
         raise ParameterUnavailable(f"The parameter {name} cannot be read: {type(failure).__name__}") from None
     return value
+
+
+def save_parameter(name: str, value: str) -> None:
+    """Keep a text in SSM's parameter store, encrypted. Raises ParameterUnavailable, also where a parameter of
+    that name exists."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        make_client("ssm", **_PROMPT).put_parameter(
+            Name=name, Value=value, Type="SecureString", Overwrite=False
+        )
+    except (BotoCoreError, ClientError) as failure:
+        raise ParameterUnavailable(f"The parameter {name} cannot be kept: {type(failure).__name__}") from None

@@ -124,6 +124,35 @@ class Queues:
                 yield from page.get("QueueUrls", ())
 
 
+#: The longest delay of a message that SQS allows.
+MAX_DELAY_SECONDS: Final = 900
+
+
+class WorkQueue:
+    """A queue that the stack has, and a function works off."""
+
+    def __init__(self, make_client: Callable[[], Any], url: str) -> None:
+        self._make_client = make_client
+        self._url = url
+
+    @cached_property
+    def _client(self) -> Any:
+        return self._make_client()
+
+    def send(self, bodies: Sequence[str], delay_seconds: int = 0) -> None:
+        """Ten in each call; delayed by at most MAX_DELAY_SECONDS. Raises QueueGone, QueueUnavailable; some
+        may have been sent then."""
+        for start in range(0, len(bodies), BATCH):
+            entries = [
+                {"Id": str(index), "MessageBody": body, "DelaySeconds": delay_seconds}
+                for index, body in enumerate(bodies[start : start + BATCH])
+            ]
+            with _translated():
+                answer = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)
+            if failed := answer.get("Failed"):
+                raise QueueUnavailable(f"{failed[0].get('Code')}: {failed[0].get('Message')}")
+
+
 @contextmanager
 def _translated() -> Iterator[None]:
     try:

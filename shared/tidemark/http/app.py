@@ -1,4 +1,4 @@
-"""The ASGI application."""
+"""The ASGI application: the data path in Starlette, and the control surface beside it (`control.py`)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from tidemark import __version__
 from tidemark.http import bucket_routes, error_handlers, routes
 from tidemark.http.backend import Backend
+from tidemark.http.control import CONTROL_ROOTS, Control
+from tidemark.http.control_surface import ControlSurface
 from tidemark.http.headers import ResponseHeaders
 from tidemark.http.metrics import METRICS_PATH, metrics
 
@@ -20,24 +22,22 @@ def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeade
     """`with_metrics` shows the process's numbers at `/v1/metrics`."""
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         yield
         await backend.close()
 
-    app = FastAPI(
-        title="Tidemark",
-        version=__version__,
-        openapi_url=None,
-        redirect_slashes=False,
-        lifespan=lifespan,
-    )
+    app = Starlette(lifespan=lifespan)
+    app.router.redirect_slashes = False
     app.state.backend = backend
+    control = Control(backend)
+    for root in CONTROL_ROOTS:
+        app.router.routes.append(Route(root + "{path:path}", control))
     routes.install(app)
     bucket_routes.install(app)
     if with_metrics:
         app.add_route(METRICS_PATH, metrics, methods=["GET"])
     error_handlers.install(app)
-    return ResponseHeaders(guarded(app, backend))
+    return ResponseHeaders(guarded(ControlSurface(app, backend), backend))
 
 
 def guarded(app: ASGIApp, backend: Backend) -> ASGIApp:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from starlette.requests import Request
 
@@ -17,12 +17,14 @@ from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import AppendRequest, append
 from tidemark.service.concurrency import Run
-from tidemark.service.group_commit import GroupCommit, Left
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.wake.hub import Hub
 from tidemark.wake.single_flight import Poll, SingleFlight
 from tidemark.wake.wake import Wake
+
+if TYPE_CHECKING:
+    from tidemark.service.group_commit import Left
 
 _T = TypeVar("_T")
 
@@ -114,6 +116,8 @@ def many_at_once(
 ) -> Backend:
     """For a server: appends in groups, waiters woken directly, and storage calls on threads,
     or on the loop itself where `on_loop` makes the stores for that (`tidemark.local.on_loop`)."""
+    from tidemark.service.group_commit import GroupCommit
+
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark")
 
     async def on_a_thread(call: Callable[[], Any], /) -> Any:

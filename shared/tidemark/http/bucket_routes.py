@@ -2,125 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from collections.abc import Mapping
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemark.http import bucket_responses, routes
-from tidemark.http.backend import backend_of
-from tidemark.http.bucket_requests import check_bootstrap, check_bucket_creation, parse_list, parse_publish
+from tidemark.http import routes
 from tidemark.http.headers import METHODS
 from tidemark.http.requests import parse_place
 from tidemark.protocol.bucket import Resource
 from tidemark.protocol.errors import Malformed
-from tidemark.protocol.snapshot import parse_snapshot_offset
-from tidemark.service import buckets
-from tidemark.service.bootstrap import bootstrap
-from tidemark.service.list_streams import list_streams
-from tidemark.service.publish_snapshot import publish_snapshot
-from tidemark.service.read_snapshot import delete_snapshot, latest_snapshot, read_snapshot
-from tidemark.service.upload_snapshot import begin_upload
-
-Operation = Callable[[Request], Awaitable[Response]]
-
-
-async def create_bucket(request: Request) -> Response:
-    backend, place = backend_of(request), parse_place(request)
-    await check_bucket_creation(request, place.bucket)
-    made = await backend.run(lambda: buckets.create_bucket(backend.stores, place.bucket))
-    return bucket_responses.bucket_made(request, made)
-
-
-async def describe_bucket(request: Request) -> Response:
-    backend, place = backend_of(request), parse_place(request)
-    return bucket_responses.bucket(
-        await backend.run(lambda: buckets.describe_bucket(backend.stores, place.bucket))
-    )
-
-
-async def remove_bucket(request: Request) -> Response:
-    backend, place = backend_of(request), parse_place(request)
-    await backend.run(lambda: buckets.delete_bucket(backend.stores, place.bucket))
-    return bucket_responses.nothing()
-
-
-async def list_bucket(request: Request) -> Response:
-    backend, place = backend_of(request), parse_place(request)
-    listing_request = parse_list(request)
-    found = await backend.run(lambda: list_streams(backend.stores, place.bucket, listing_request))
-    return bucket_responses.listing(place.bucket, listing_request, found)
-
-
-async def redirect_to_latest(request: Request) -> Response:
-    backend, place = backend_of(request), parse_place(request)
-    latest = await backend.run(lambda: latest_snapshot(backend.stores, place.key))
-    return bucket_responses.to_latest_snapshot(request, latest)
-
-
-async def put_snapshot(request: Request) -> Response:
-    backend, place = backend_of(request), parse_place(request)
-    publish_request = await parse_publish(request, place.offset_token)
-    published = await backend.run(lambda: publish_snapshot(backend.stores, place.key, publish_request))
-    return bucket_responses.published(published)
-
-
-async def get_snapshot(request: Request) -> Response:
-    backend, place = backend_of(request), parse_place(request)
-    offset = parse_snapshot_offset(place.offset_token)
-    reading = await backend.run(lambda: read_snapshot(backend.stores, place.key, offset))
-    return bucket_responses.snapshot(reading)
-
-
-async def remove_snapshot(request: Request) -> Response:
-    backend, place = backend_of(request), parse_place(request)
-    offset = parse_snapshot_offset(place.offset_token)
-    await backend.run(lambda: delete_snapshot(backend.stores, place.key, offset))
-    return bucket_responses.nothing()
-
-
-async def prepare_upload(request: Request) -> Response:
-    backend, place = backend_of(request), parse_place(request)
-    offset = parse_snapshot_offset(place.offset_token)
-    upload = await backend.run(lambda: begin_upload(backend.stores, place.key, offset))
-    return bucket_responses.upload_begun(upload)
-
-
-async def get_bootstrap(request: Request) -> Response:
-    backend, place = backend_of(request), parse_place(request)
-    check_bootstrap(request)
-    return bucket_responses.bootstrap(await backend.run(lambda: bootstrap(backend.stores, place.key)))
-
-
-#: HEAD is GET without the body; a stream has a HEAD of its own.
-OPERATIONS: Final[Mapping[Resource, Mapping[str, Operation]]] = {
-    Resource.BUCKET: {
-        "GET": describe_bucket,
-        "HEAD": describe_bucket,
-        "PUT": create_bucket,
-        "DELETE": remove_bucket,
-    },
-    Resource.LISTING: {"GET": list_bucket, "HEAD": list_bucket},
-    Resource.STREAM: routes.OPERATIONS,
-    Resource.LATEST_SNAPSHOT: {"GET": redirect_to_latest, "HEAD": redirect_to_latest},
-    Resource.SNAPSHOT: {
-        "GET": get_snapshot,
-        "HEAD": get_snapshot,
-        "PUT": put_snapshot,
-        "DELETE": remove_snapshot,
-    },
-    Resource.UPLOAD: {"POST": prepare_upload},
-    Resource.BOOTSTRAP: {"GET": get_bootstrap, "HEAD": get_bootstrap},
-}
 
 
 async def operate(request: Request) -> Response:
     place = parse_place(request)
-    operation = OPERATIONS[place.resource].get(request.method)
+    operation = operations_at(place.resource).get(request.method)
     if operation is None and place.resource is Resource.LISTING and request.method in routes.OPERATIONS:
         raise Malformed(
             "'streams' is reserved for GET, which lists the bucket's streams; take another stream id"
@@ -133,9 +32,18 @@ async def operate(request: Request) -> Response:
     return response
 
 
+def operations_at(resource: Resource) -> Mapping[str, routes.Operation]:
+    """What each method does there."""
+    if resource is Resource.STREAM:
+        return routes.OPERATIONS
+    from tidemark.http.bucket_operations import OPERATIONS
+
+    return OPERATIONS[resource]
+
+
 def allowed_methods(request: Request) -> tuple[str, ...]:
     """Raises what is wrong with the path: where no resource is, no method is right."""
-    operations = OPERATIONS[parse_place(request).resource]
+    operations = operations_at(parse_place(request).resource)
     return tuple(name for name in METHODS if name in operations or name == "OPTIONS")
 
 
@@ -154,8 +62,7 @@ class _BucketPath(Convertor[str]):
 register_url_convertor("bucket_path", _BucketPath())
 
 
-def install(app: FastAPI) -> None:
+def install(app: Starlette) -> None:
     """One route: places are told apart by the path as it was sent, and the framework matches
     the path as it decoded it."""
-    methods = {method for operations in OPERATIONS.values() for method in operations}
-    app.add_route("/{path:bucket_path}", operate, methods=sorted(methods))
+    app.add_route("/{path:bucket_path}", operate, methods=list(routes.OPERATIONS))

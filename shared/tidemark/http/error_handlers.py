@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -15,7 +15,13 @@ from tidemark.http.headers import METHODS, PREFLIGHT
 from tidemark.http.requests import STREAM_ROOT, parse_place, plain_name
 from tidemark.protocol.bucket import Resource
 from tidemark.protocol.caching import NO_STORE
-from tidemark.protocol.errors import BucketNotFound, ProtocolError, SourceNotFound, StreamNotFound
+from tidemark.protocol.errors import (
+    BucketNotFound,
+    ProtocolError,
+    SourceNotFound,
+    StreamNotFound,
+    SubscriptionError,
+)
 
 _log = logging.getLogger("tidemark")
 
@@ -29,15 +35,15 @@ _WITH_TOKEN: Final = {
 }
 
 
-def install(app: FastAPI) -> None:
+def install(app: Starlette) -> None:
     app.add_exception_handler(ProtocolError, on_protocol_error)
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(ClientDisconnect, on_disconnect)
     app.add_exception_handler(Exception, on_unexpected)
 
 
-def _response(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """An error describes this moment, so no cache may keep it."""
+def response(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    """An error as every path answers it. It describes this moment, so no cache may keep it."""
     headers = {"Cache-Control": NO_STORE} | (headers or {})
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers, media_type="application/json")
@@ -56,7 +62,10 @@ def error_response(request: Request, error: ProtocolError) -> Response:
     message = error.message
     if HAS_TOKEN in request.scope:
         message = _WITH_TOKEN.get(message, message)
-    return _response(request, error.status, message, error.headers)
+    if isinstance(error, SubscriptionError):
+        body = {"error": {"code": error.code, "message": message, **error.details}}
+        return JSONResponse(body, error.status, {"Cache-Control": NO_STORE} | error.headers)
+    return response(request, error.status, message, error.headers)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
@@ -65,9 +74,9 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     if request.method == "OPTIONS":
         return Response(status_code=204, headers=PREFLIGHT | {"Content-Type": "text/plain"})
     if error.status_code == 404:
-        return _response(request, 404, f"Nothing is here; streams live under {STREAM_ROOT}")
+        return response(request, 404, f"Nothing is here; streams live under {STREAM_ROOT}")
     if error.status_code != 405:
-        return _response(request, error.status_code, str(error.detail))
+        return response(request, error.status_code, str(error.detail))
     path: str = request.scope["path"]
     methods: tuple[str, ...] = METHODS
     hint = ""
@@ -84,7 +93,7 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
             hint = f"; a stream's path is {STREAM_ROOT}{place.bucket} or /{place.bucket}/{{stream id}}"
     allow = ", ".join(methods)
     message = f"{request.method} is not allowed here; allowed: {allow}{hint}"
-    return _response(request, 405, message, {"Allow": allow})
+    return response(request, 405, message, {"Allow": allow})
 
 
 async def on_disconnect(request: Request, _: Exception) -> Response:
@@ -95,4 +104,4 @@ async def on_disconnect(request: Request, _: Exception) -> Response:
 
 async def on_unexpected(request: Request, error: Exception) -> Response:
     _log.error("unexpected error in %s", request.method, exc_info=error)
-    return _response(request, 500, "Internal error; try the request again")
+    return response(request, 500, "Internal error; try the request again")

@@ -25,7 +25,11 @@ from tidemark.protocol.stream_key import StreamKey, parse_plain_path
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
 
+#: In the scope of a request that was checked: what its token grants.
+ACCESS: Final = "tidemark.access"
 STREAM_ROOT: Final = "/v1/stream/"
+#: Where `OriginSecretRequired` keeps, in the scope, the path that the edge says a request had.
+EDGE_PATH: Final = "tidemark.edge_path"
 #: The second is an alias: `@durable-streams/proxy` uses it.
 STREAM_ROOTS: Final = (STREAM_ROOT, "/v1/streams/")
 
@@ -93,9 +97,11 @@ def parse_place(request: Request) -> Place:
 def request_path(scope: Mapping[str, Any]) -> tuple[str, bool]:
     """The request's path, and whether percent-encoding is still in it.
 
-    A function URL hands on the path as it was sent. An HTTP API decodes it first; decoding
-    it again, as the ASGI scope does, would make `%2525` and `%25` the same stream.
+    The edge says which path it received. A function URL hands on the path as it was sent. An HTTP API decodes
+    it first, twice, and cuts it at a question mark that appears (`local/events.py: decode_path`).
     """
+    if EDGE_PATH in scope:
+        return str(scope[EDGE_PATH]), True
     event = scope.get("aws.event")
     if event is None:
         raw: bytes = scope["raw_path"]
@@ -222,10 +228,11 @@ def parse_read(request: Request) -> ReadRequest:
     read_from = offset.parse_read_from(token)
     if read_from is None:
         raise Malformed("offset must be -1, now, or a Stream-Next-Offset that this server gave")
+    parse = cursor.parse_cursor if live else cursor.known_cursor
     return ReadRequest(
         read_from=read_from,
         live=live,
-        cursor=cursor.parse_cursor(single(request, "cursor")) if live else None,
+        cursor=parse(single(request, "cursor")),
         if_none_match=header(request, "If-None-Match"),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
@@ -143,8 +143,10 @@ async def server_sent_events(
     return StreamingResponse(counted_events(), headers=headers)
 
 
+Operation = Callable[[Request], Awaitable[Response]]
+
 #: What each method does to a stream; every other one is answered with 405.
-OPERATIONS: Final[dict[str, Callable[[Request], Awaitable[Response]]]] = {
+OPERATIONS: Final[dict[str, Operation]] = {
     "GET": read_stream,
     "HEAD": stream_metadata,
     "PUT": create_stream,
@@ -157,9 +159,9 @@ async def operate(request: Request) -> Response:
     return await OPERATIONS[request.method](request)
 
 
-def install(app: FastAPI) -> None:
-    """Plain routes: FastAPI's own read parameters and bodies into models, which the
-    protocol does not use, and cost an append a third of its CPU (`benchmarks/cpu.py`)."""
+def install(app: Starlette) -> None:
+    """Starlette's own routes. FastAPI's read parameters and bodies into models, which the protocol does not
+    use, and cost an append a third of its CPU, and a cold start a tenth of a second."""
     for root in STREAM_ROOTS:
         app.add_route(root + "{path:path}", operate, methods=list(OPERATIONS))
     app.add_route("/", front_page, methods=["GET"])

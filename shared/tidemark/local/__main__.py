@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -29,11 +30,15 @@ from tidemark.local.gateway import Gateway
 from tidemark.local.lock import DataDirectoryInUse
 from tidemark.local.ports import listening_socket, port_of
 from tidemark.local.process import EngineFailed
-from tidemark.local.pump import BY_TRIGGER_ALONE, Pump, beside
+from tidemark.local.pump import Pump, beside, by_trigger_alone
+from tidemark.local.queue_pump import QueuePump
 from tidemark.local.request_log import RequestLog, wants_colour
 from tidemark.local.schedule import PeriodicTask, ScheduledFunction, StreamRecordTrimming
-from tidemark.local.server import Application, NotHealthy, loop_factory, serve
+from tidemark.local.server import WILDCARDS, Application, NotHealthy, loop_factory, serve
+from tidemark.local.subscriptions import SubscriptionWatch, watched
 from tidemark.local.template import InvalidTemplate, Template, load_template
+from tidemark.local.write_signal import WriteSignal
+from tidemark.service.stores import connect
 from tidemark.settings import InvalidSetting, Settings
 from tidemark.wake.hub import Hub
 
@@ -58,8 +63,8 @@ def main(root: Path = ROOT) -> int:
         configuration = LocalConfiguration.from_environment(os.environ)
         settings = Settings.from_environment(os.environ)
         settings.authorization.check_not_open(configuration.host)
-        prepare_environment(settings)
-        return _start(configuration, settings, root)
+        prepare_environment(settings, configuration)
+        return _start(configuration, root)
     except (InvalidConfiguration, InvalidSetting) as error:
         _say(error)
         return 2
@@ -70,7 +75,7 @@ def main(root: Path = ROOT) -> int:
         return 0
 
 
-def prepare_environment(settings: Settings) -> None:
+def prepare_environment(settings: Settings, configuration: LocalConfiguration) -> None:
     """Sets what the functions read when they are loaded. Only call it once `check_not_open` has passed."""
     if not settings.authorization.is_on:
         # The server listens on loopback, which the functions cannot know: nobody else can reach them.
@@ -80,15 +85,22 @@ def prepare_environment(settings: Settings) -> None:
     if settings.log_level == "INFO":
         # The server logs each request: the function's own JSON line would be a second one.
         os.environ["LOG_LEVEL"] = "WARNING"
+    if configuration.via is Via.LAMBDA and configuration.edge and not settings.authorization.is_edge_only:
+        # As the stack does: functions believe what the edge says of a request by the origin secret.
+        os.environ["EDGE_SECRET"] = secrets.token_hex(32)
 
 
-def _start(configuration: LocalConfiguration, settings: Settings, root: Path) -> int:
+def _start(configuration: LocalConfiguration, root: Path) -> int:
     try:
         listener = listening_socket(configuration.host, configuration.port)
     except OSError as error:
         _say(f"port {configuration.port} on {configuration.host} cannot be used: {error.strerror}")
         return 1
-    system = System(configuration, settings, root)
+    # Known once the port is; the functions read them when they are loaded.
+    host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host
+    os.environ.setdefault("PUBLIC_URL", _url_of(host, listener))
+    os.environ.setdefault("WEBHOOK_KEYS", str(configuration.data_dir / "webhook-keys"))
+    system = System(configuration, Settings.from_environment(os.environ), root)
     with listener, LocalServices(configuration.data_dir, on_failure=system.fail, root=root) as services:
         try:
             return system.run(services, listener)
@@ -105,6 +117,7 @@ class System:
         self.configuration = configuration
         self.settings = settings
         self.root = root
+        self._signal = WriteSignal()
         self._failure: str | None = None
         self._stopping: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -116,14 +129,23 @@ class System:
         os.environ.update(services.environment)
         services.create_table(self.settings.table_name)
         services.create_bucket(self.settings.bucket_name)
+        queue_url = services.create_queue(f"{self.settings.table_name}-subscriptions")
+        os.environ["SUBSCRIPTIONS_QUEUE_URL"] = queue_url
         template = load_template(self.root / "template.yaml")
         application, hub = self._application(template)
-        tasks = self._background_tasks(template, services, hub)
+        watch = SubscriptionWatch(application, connect(self.settings), queue_url)
+        tasks = self._background_tasks(template, services, hub, watch)
+        tasks += [
+            QueuePump(
+                template.functions[queue.function], queue_url, queue.batch_size, lambda: watch.is_wanted
+            )
+            for queue in template.queues
+        ]
         try:
             for task in tasks:
                 task.start()
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                runner.run(self._serve(application, listener, services))
+                runner.run(self._serve(watch, listener, services))
         finally:
             for task in tasks:
                 task.stop()
@@ -148,24 +170,28 @@ class System:
             backend = create_local_backend(self.settings)
             return create_app(backend, with_metrics=True), backend.hub
         if not self.configuration.edge or template.streaming is None:
-            return Gateway(template), None
+            return Gateway(template, signal=self._signal), None
         streaming = load_application(template.functions[template.streaming])
-        return Edge(Gateway(template), streaming), None
+        api = Gateway(template, signal=self._signal)
+        return Edge(api, streaming, os.environ.get("EDGE_SECRET", "")), None
 
     def _background_tasks(
-        self, template: Template, services: LocalServices, hub: Hub | None
-    ) -> list[PeriodicTask | Pump]:
+        self, template: Template, services: LocalServices, hub: Hub | None, watch: SubscriptionWatch
+    ) -> list[PeriodicTask | Pump | QueuePump]:
         """The janitor and its like, unless they are turned off, and the pumps of the table's stream."""
         functions, interval = template.functions, self.configuration.janitor_seconds
-        tasks: list[PeriodicTask | Pump] = []
+        tasks: list[PeriodicTask | Pump | QueuePump] = []
         if interval:
             tasks += [ScheduledFunction(functions[name], interval) for name in template.scheduled]
             tasks.append(StreamRecordTrimming(services.trim_stream_records, RETENTION_SECONDS, interval))
-        demand = beside(hub) if hub else BY_TRIGGER_ALONE
-        table_name = self.settings.table_name
-        return tasks + [
-            Pump(trigger, functions[trigger.function], table_name, demand) for trigger in template.triggers
+        demand = watched(beside(hub) if hub else by_trigger_alone(self._signal), watch)
+        pumps = [
+            Pump(trigger, functions[trigger.function], self.settings.table_name, demand)
+            for trigger in template.triggers
         ]
+        if pumps:
+            watch.following = pumps[0].following
+        return [*tasks, *pumps]
 
     async def _serve(
         self, application: Application, listener: socket.socket, services: LocalServices
@@ -174,13 +200,17 @@ class System:
         if self._failure is not None:
             return
         host, via = self.configuration.host, self.configuration.via.value
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port_of(listener)}"
+        url = _url_of(host, listener)
         place = f"data in {self.configuration.data_dir}" if services.durable else "NOTHING IS KEPT"
         line = f"Tidemark is ready at {url} (via {via}; {services.description}; {place})"
         level = logging.getLevelNamesMapping()[self.settings.log_level]
         log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
         limits = self.configuration.limits
         await serve(application, listener, lambda: print(line, flush=True), self._stopping, limits, log=log)
+
+
+def _url_of(host: str, listener: socket.socket) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port_of(listener)}"
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> Never:

@@ -1,12 +1,13 @@
 """The events AWS sends: an HTTP API's (payload format 2.0) and a schedule's.
 
-Where AWS's documentation is silent, this follows what was observed of API Gateway: the path is decoded,
+Where AWS's documentation is silent, this follows what was observed of API Gateway: the path is decoded twice,
 headers that come twice are joined by a bare comma, and a body is text only under a few content types.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 import secrets
 import uuid
 from collections.abc import Iterable, Sequence
@@ -39,13 +40,33 @@ HOP_BY_HOP: Final = frozenset(
 #: The cookies have a place of their own in an event.
 LEFT_OUT: Final = HOP_BY_HOP | {"cookie"}
 
+_BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
 Headers = Sequence[tuple[str, str]]
 Event = dict[str, Any]
 
 
+class UndecodablePath(ValueError):
+    """An HTTP API answers 400 to such a path itself."""
+
+
+def decode_path(path: str) -> str:
+    """What an HTTP API makes of a path, as captured from real ones (github.com/hotsock/voker, pull
+    request 8): decoded, cut at a question mark that appeared, decoded once more. Raises UndecodablePath."""
+    cut = _decoded(path).partition("?")[0]
+    return _decoded(cut)
+
+
+def _decoded(path: str) -> str:
+    if _BARE_PERCENT.search(path):
+        raise UndecodablePath(path)
+    return unquote(path)
+
+
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """An HTTP request as it came: `path` and `query` percent-encoded; header names in lower case."""
+    """An HTTP request as an HTTP API takes it: `path` decoded, `query` percent-encoded; header names in lower
+    case."""
 
     method: str
     path: str
@@ -65,7 +86,7 @@ def http_event(request: HttpRequest, match: Match, now: datetime) -> Event:
     event: Event = {
         "version": "2.0",
         "routeKey": match.route.key,
-        "rawPath": unquote(request.path),
+        "rawPath": request.path,
         "rawQueryString": request.query,
         "cookies": [cookie for cookie in cookies if cookie],
         "headers": _headers(request, now),
@@ -123,7 +144,7 @@ def _context(request: HttpRequest, match: Match, now: datetime) -> dict[str, Any
         "domainPrefix": host.split(".", 1)[0],
         "http": {
             "method": request.method,
-            "path": unquote(request.path),
+            "path": request.path,
             "protocol": request.protocol,
             "sourceIp": request.source_ip,
             "userAgent": _first(request.headers, "user-agent"),

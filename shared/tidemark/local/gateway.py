@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tidemark.local.environments import MAX_REQUEST_BYTES, Environments, InvocationFailed, Throttled
-from tidemark.local.events import HttpRequest, http_event
+from tidemark.local.events import HttpRequest, UndecodablePath, decode_path, http_event
 from tidemark.local.responses import (
     HttpResponse,
     MalformedResponse,
@@ -24,10 +24,13 @@ from tidemark.local.responses import (
 )
 from tidemark.local.routes import match_route
 from tidemark.local.template import Template
+from tidemark.local.write_signal import WriteSignal
 
 MAX_BODY_BYTES: Final = 10 * 1024 * 1024
 INTEGRATION_SECONDS: Final = 30.0
+WRITING: Final = frozenset({"PUT", "POST", "DELETE"})
 
+BAD_REQUEST: Final = gateway_response(400, "Bad Request")
 NOT_FOUND: Final = gateway_response(404, "Not Found")
 TOO_LARGE: Final = gateway_response(413, "Request Entity Too Large")
 FAILED: Final = gateway_response(500, "Internal Server Error")
@@ -48,9 +51,16 @@ class RequestCutOff(ConnectionError):
 
 
 class Gateway:
-    """The functions are loaded when it is made. Raises FunctionNotLoaded."""
+    """The functions are loaded when it is made. Raises FunctionNotLoaded. `signal` is given before and after
+    each request that may write."""
 
-    def __init__(self, template: Template, integration_seconds: float = INTEGRATION_SECONDS) -> None:
+    def __init__(
+        self,
+        template: Template,
+        integration_seconds: float = INTEGRATION_SECONDS,
+        signal: WriteSignal | None = None,
+    ) -> None:
+        self._signal = signal or WriteSignal()
         self._routes = template.routes
         self._integration_seconds = integration_seconds
         self._environments = {
@@ -76,6 +86,8 @@ class Gateway:
         try:
             body = await read_body(receive, int(length) if length.isdigit() else None)
             request = _request(scope, body)
+        except UndecodablePath:
+            response = BAD_REQUEST
         except BodyTooLarge:
             response = TOO_LARGE
         except RequestCutOff:
@@ -95,7 +107,14 @@ class Gateway:
         payload = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
         if len(payload) > MAX_REQUEST_BYTES:
             return TOO_LARGE
-        return await self._invoke(self._environments[match.route.function], payload, request.method)
+        invocation = self._invoke(self._environments[match.route.function], payload, request.method)
+        if request.method not in WRITING:
+            return await invocation
+        self._signal.give()
+        try:
+            return await invocation
+        finally:
+            self._signal.give()
 
     async def _invoke(self, environments: Environments, payload: bytes, method: str) -> HttpResponse:
         function_seconds = environments.function.timeout_seconds
@@ -138,8 +157,7 @@ def _request(scope: Scope, body: bytes) -> HttpRequest:
     client, server = scope.get("client"), scope.get("server")
     return HttpRequest(
         method=scope["method"],
-        # What the client sent, without the query.
-        path=scope["raw_path"].decode("latin-1"),
+        path=decode_path(scope["raw_path"].decode("latin-1")),
         query=scope["query_string"].decode("latin-1"),
         headers=[
             (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]

@@ -20,6 +20,10 @@ LAUNCHER = "tidemark.local.ministack_server"
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TMPDIR")
 
 
+def is_installed() -> bool:
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
 class Ministack:
     """A running ministack for `services` (its own names). With `s3_directory`, objects are kept there."""
 
@@ -35,7 +39,7 @@ class Ministack:
 
     def start(self, descriptors: tuple[int, ...] = ()) -> None:
         """Returns at once; `wait_until_ready` tells whether it works. Raises EngineFailed."""
-        if importlib.util.find_spec(PACKAGE) is None:
+        if not is_installed():
             raise EngineFailed("ministack is not installed; `make run` installs it (requirements/local.txt)")
         with listening_socket(LOOPBACK, 0) as listener:
             self.port = port_of(listener)

@@ -15,12 +15,13 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NoReturn
 
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 from ministack import app
 from ministack.services import s3, sqs
+
+from tidemark.local.process import end_with_parent
 
 KEEP_ALIVE_SECONDS = 75
 STOP_SECONDS = 0.2
@@ -34,7 +35,7 @@ _settled: set[Path] = set()
 
 
 def main(descriptor: int) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     if s3.S3_PERSIST:
         if not hasattr(s3, WRITER):
             raise SystemExit(f"this ministack has no {WRITER}: install the pinned version")
@@ -42,13 +43,6 @@ def main(descriptor: int) -> None:
         _settled.add(Path(s3.DATA_DIR))
     _make_prompt()
     asyncio.run(serve(app.app, _configuration(descriptor)))
-
-
-def _end_with_parent() -> NoReturn:
-    """Standard input is a pipe that nobody writes to: it ends when the parent does."""
-    while os.read(0, 1024):
-        pass
-    os._exit(0)
 
 
 def _configuration(descriptor: int) -> Config:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.01
@@ -106,3 +108,13 @@ class Child:
         if self._process is None:
             raise RuntimeError(f"{self.name} was not started")
         return self._process
+
+
+def end_with_parent() -> NoReturn:
+    """For a thread of an engine that runs in Python: ends the process when its parent ends.
+
+    Standard input is the pipe of `Child.start`. Nobody writes to it, and it ends when the parent does.
+    """
+    while os.read(0, 1024):
+        pass
+    os._exit(0)

@@ -41,6 +41,13 @@ def create_bucket(bucket_name: str, environment: Mapping[str, str]) -> None:
         client.create_bucket(Bucket=bucket_name, **place)
 
 
+def create_queue(name: str, environment: Mapping[str, str]) -> str:
+    """Its URL; an existing one's, where it is there. Raises botocore's errors."""
+    with closing(_client("sqs", environment)) as client:
+        url: str = client.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "180"})["QueueUrl"]
+    return url
+
+
 def _client(service: str, environment: Mapping[str, str]) -> Any:
     """`environment` is what the local stack adds; what is not in it, boto3 takes from the process's own."""
     return boto3.client(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import unquote
 
 ANY: Final = "ANY"
 DEFAULT: Final = "$default"
@@ -34,9 +33,9 @@ class Match:
     path_parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-def match_route(routes: Sequence[Route], method: str, raw_path: str) -> Match | None:
-    """`raw_path` is still percent-encoded: an encoded slash separates nothing."""
-    segments = [unquote(segment) for segment in raw_path.removeprefix("/").split("/")]
+def match_route(routes: Sequence[Route], method: str, path: str) -> Match | None:
+    """`path` is decoded: a slash that was encoded separates too."""
+    segments = path.removeprefix("/").split("/")
     found: list[tuple[tuple[int, ...], bool, Match]] = []
     for route in routes:
         if route.path == DEFAULT or route.method not in (method, ANY):

@@ -21,6 +21,7 @@ SCHEDULES: Final = ("Schedule", "ScheduleV2")
 TIMEOUT_SECONDS: Final = 3
 MEMORY_MB: Final = 128
 BATCH_SIZE: Final = 100
+QUEUE_BATCH_SIZE: Final = 10
 
 
 class InvalidTemplate(ValueError):
@@ -51,6 +52,14 @@ class Trigger:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueTrigger:
+    """A function that works off a queue of the stack."""
+
+    function: str
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
     functions: Mapping[str, Function]
     routes: tuple[Route, ...]
@@ -59,6 +68,7 @@ class Template:
     triggers: tuple[Trigger, ...] = ()
     #: The function that streams its responses, at an address of its own.
     streaming: str | None = None
+    queues: tuple[QueueTrigger, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +109,8 @@ def load_template(path: Path) -> Template:
         None,
     )
     triggers = tuple(trigger for name, resource in resources.items() for trigger in _triggers(name, resource))
-    return Template(functions, tuple(leads_to.values()), scheduled, triggers, streaming)
+    queues = tuple(queue for name, resource in resources.items() for queue in _queues(name, resource))
+    return Template(functions, tuple(leads_to.values()), scheduled, triggers, streaming, queues)
 
 
 class _Loader(yaml.SafeLoader):
@@ -182,3 +193,11 @@ def _triggers(function: str, properties: Mapping[str, Any]) -> Iterator[Trigger]
             retries=int(settings.get("MaximumRetryAttempts", 0)),
             patterns=tuple(json.loads(each["Pattern"]) for each in filters),
         )
+
+
+def _queues(function: str, properties: Mapping[str, Any]) -> Iterator[QueueTrigger]:
+    for event in (properties.get("Events") or {}).values():
+        if event.get("Type") == "SQS":
+            yield QueueTrigger(
+                function, int((event.get("Properties") or {}).get("BatchSize") or QUEUE_BATCH_SIZE)
+            )

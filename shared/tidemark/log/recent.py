@@ -11,6 +11,8 @@ from tidemark.log.records import Batch
 
 #: Roughly what a batch takes beside its bytes.
 _OVERHEAD_BYTES: Final = 500
+#: Each takes some 20 KB.
+_MOST_PACKS: Final = 64
 
 
 class RecentBatches:
@@ -20,6 +22,8 @@ class RecentBatches:
         self._capacity_bytes = capacity_bytes
         self._held_bytes = 0
         self._batches: OrderedDict[tuple[str, int], Batch] = OrderedDict()
+        #: The pack that was read last, by incarnation: who reads on needs no query to find it.
+        self._packs: OrderedDict[str, Batch] = OrderedDict()
         self._lock = Lock()
 
     def keep(self, incarnation: str, *batches: Batch) -> None:
@@ -36,21 +40,38 @@ class RecentBatches:
                 _, dropped = self._batches.popitem(last=False)
                 self._held_bytes -= dropped.size + _OVERHEAD_BYTES
 
-    def same(self, incarnation: str, batch: Batch) -> Batch:
-        """The batch that is kept for this offset, so that many readers share the same bytes."""
+    def keep_pack(self, incarnation: str, pack: Batch) -> None:
         with self._lock:
-            return self._batches.get((incarnation, batch.start), batch)
+            self._packs[incarnation] = pack
+            self._packs.move_to_end(incarnation)
+            if len(self._packs) > _MOST_PACKS:
+                self._packs.popitem(last=False)
 
-    def chain(self, incarnation: str, start: int, limit_bytes: int) -> list[Batch]:
-        """Batches from `start` on without a gap, until `limit_bytes` are exceeded."""
+    def same(self, incarnation: str, batch: Batch) -> Batch:
+        """The batch that is kept for this stretch, so that many readers share the same bytes. (Where a pack
+        has replaced small batches, one of those may be kept for the same offset.)"""
+        with self._lock:
+            kept = self._batches.get((incarnation, batch.start))
+            return kept if kept is not None and kept.end == batch.end else batch
+
+    def chain(
+        self, incarnation: str, start: int, limit_bytes: int, *, with_pack: bool = False
+    ) -> list[Batch]:
+        """Batches from `start` on without a gap, until `limit_bytes` are exceeded. `with_pack` takes in the
+        pack that was read last, whose bytes are not there."""
         chain: list[Batch] = []
         position = start
         with self._lock:
             while position - start <= limit_bytes:
                 batch = self._batches.get((incarnation, position))
-                if batch is None:
+                if batch is not None:
+                    self._batches.move_to_end((incarnation, position))
+                elif (
+                    with_pack and (pack := self._packs.get(incarnation)) and pack.start <= position < pack.end
+                ):
+                    batch = pack
+                else:
                     break
-                self._batches.move_to_end((incarnation, position))
                 chain.append(batch)
                 position = batch.end
         return chain

@@ -9,8 +9,11 @@ from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.mail import Mailed
+from tidemark.protocol.pack import BlockEntry, PackIndex
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.subscription import SubscriptionConfiguration
 from tidemark.protocol.tail import Tail
+from tidemark.protocol.wake_state import WakeState
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class StreamRecord:
     snapshot by its own time.
     `retained` is the earliest offset that may be read.
     `lineage` is flat: whatever a fork of a fork inherits, in order of offsets.
+    `packed` is where the last pack of the stream's own log ends (`docs/packs.md`).
     `references` counts the forks made of this very stream; `deleted` says that only they
     keep it.
     """
@@ -91,6 +95,7 @@ class StreamRecord:
     deleted: bool = False
     snapshot: Snapshot | None = None
     retained: int = 0
+    packed: int = 0
 
     @property
     def used_ms(self) -> int:
@@ -133,6 +138,8 @@ class Batch:
     A tombstone ends the log of a deleted stream: it holds the place of the next write. In
     a closed stream that place may be taken by the mark of closing, and no write will come;
     there the tombstone stands behind it.
+    A pack is one batch in place of many: its blob has the `index`, and its bytes are read block by block
+    (`log/packs.py`). `block` says that this is one of them, whose bytes are not read yet.
     """
 
     start: int
@@ -147,6 +154,8 @@ class Batch:
     tombstone: bool = False
     behind_closing: bool = False
     blob_bytes: int | None = None
+    index: PackIndex | None = None
+    block: BlockEntry | None = None
 
     @property
     def end(self) -> int:
@@ -170,6 +179,10 @@ class DueKind(Enum):
     ORPHAN = "orphan"
     #: Remove a deleted stream if its last fork is gone.
     RELEASE = "release"
+    #: Pack what is old enough below `offset`.
+    PACK = "pack"
+    #: Remove the batches that the pack at the offset in `mark` has replaced; it ends at `offset`.
+    PACKED = "packed"
     #: The janitor has claimed an upload or an orphan, and removes it: it can no longer be used.
     REMOVE = "remove"
     #: The upload was published, or the stream created. The entry stays until it is due, so that the
@@ -200,3 +213,75 @@ class Waiter:
     incarnation: str
     queue_url: str
     until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionRecord:
+    """A subscription that exists. One that is created anew has another incarnation, and so other links.
+
+    `secret` signs its wake tokens. `active` says that the streams that were there at its creation are linked.
+    `version` rises with each write of the item, and `write_id` is that write's own mark.
+    """
+
+    subscription_id: str
+    incarnation: str
+    configuration: SubscriptionConfiguration
+    secret: str
+    created_ms: int
+    wake: WakeState
+    active: bool
+    version: int
+    write_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RosterEntry:
+    """That a subscription exists, and what it may follow: all that the notifier needs of it. `has_explicit`
+    says that some streams were named one by one."""
+
+    subscription_id: str
+    incarnation: str
+    pattern: str | None
+    wake_stream: str | None
+    has_explicit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """That a subscription names the stream at `path`."""
+
+    path: str
+    subscription_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A stream that a subscription follows, and how far its workers have come. `acked` counts in the stream
+    of `stream_incarnation` alone: another stream of that name is followed from its beginning."""
+
+    subscription_incarnation: str
+    path: str
+    explicit: bool
+    acked: int
+    stream_incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingMark:
+    """Something was appended to the stream, at `start` or behind it, that a subscription should look at."""
+
+    subscription_incarnation: str
+    path: str
+    stream_incarnation: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """The public half of a key that signs webhooks. `public` is its 32 bytes in base64url. The youngest key
+    signs, and the others stay published until they are removed."""
+
+    kid: str
+    public: str
+    created_ms: int

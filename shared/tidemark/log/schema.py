@@ -12,6 +12,16 @@
 | receipt  | that of the mail that a batch took       | `.`                                            |
 | due      | `due/<shard>`                            | `<due ms>/<incarnation>[/<mark>]`              |
 | waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`                    |
+| subscrip-| `sub/<subscription id>`                  | `.`                                            |
+| tion     |                                          |                                                |
+| roster   | `roster`                                 | `/<incarnation of the subscription>`           |
+| entry    |                                          |                                                |
+| follower | `follow/<stream id>`                     | `/<incarnation of the subscription>`           |
+| link     | `link/<incarnation of the subscription>` | `/<stream id>`                                 |
+| pending  | `pending/<incarnation of the             | `/<stream id>`                                 |
+| mark     | subscription>`                           |                                                |
+| signing  | `keys`                                   | `<created ms>/<kid>`                           |
+| key      |                                          |                                                |
 
 Who writes an item, whether it changes, and who removes it:
 
@@ -37,6 +47,19 @@ Who writes an item, whether it changes, and who removes it:
 |          | work for later             | upload, claimed by the janitor     |                               |
 | waiter   | a process with readers at  | its end, while readers wait        | its process; DynamoDB, by     |
 |          | the tail                   |                                    | `ttl`; the janitor            |
+| subscrip-| the subscription's creation| with each step of its wake cycle;  | its deletion: an end mark     |
+| tion     |                            | its version rises                  | takes its place               |
+| roster   | the creation, after the    | when a stream is named one by one  | the delivery function, once   |
+| entry    | subscription's item        |                                    | the subscription has ended    |
+| follower | naming a stream, before    | never                              | as the roster entry; removing |
+|          | its link                   |                                    | the stream by name            |
+| link     | the creation, naming a     | acked, by acks; named or matched   | as the roster entry; the end  |
+|          | stream, a first append     |                                    | of a stream that only matched |
+| pending  | the delivery function, for | start rises                        | the delivery function, where  |
+| mark     | each append that concerns  |                                    | nothing is left to process    |
+|          | the subscription           |                                    |                               |
+| signing  | the first creation of a    | never                              | an operator, after a rotation |
+| key      | webhook; a rotation        |                                    |                               |
 
 Attribute names are short because DynamoDB bills a write by the kilobyte of the whole item.
 An attribute that says nothing (not closed, no producers) is left out.
@@ -59,10 +82,16 @@ from tidemark.log.records import (
     Due,
     DueKind,
     EndMark,
+    Follower,
     Fork,
+    Link,
+    PendingMark,
+    RosterEntry,
     Segment,
+    SigningKey,
     Snapshot,
     StreamRecord,
+    SubscriptionRecord,
     Waiter,
 )
 from tidemark.protocol.append import Append
@@ -73,9 +102,12 @@ from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.mail import MAIL_ID_BYTES, Mail, Mailed
 from tidemark.protocol.messages import Messages
 from tidemark.protocol.offset import WIDTH, render_offset
+from tidemark.protocol.pack import CorruptPack, PackIndex, decode_index
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.subscription import SubscriptionConfiguration, SubscriptionKind
 from tidemark.protocol.tail import Tail
+from tidemark.protocol.wake_state import WakeState
 
 Item = dict[str, Any]
 """An item in DynamoDB's own JSON: `{"pk": {"S": "…"}, …}`, binary values in base64."""
@@ -122,6 +154,7 @@ SNAPSHOT_PUBLISHED_MS: Final = "sp"
 LINEAGE: Final = "ln"  # JSON: the stretches of other logs that a fork inherits
 FORK: Final = "fk"  # JSON: what it was forked from
 REFERENCES: Final = "rc"  # how many forks were made of it; changed by updates alone
+PACKED: Final = "pd"  # where the last pack ends; set by the transaction that makes a pack
 DELETED_MS: Final = "dl"  # deleted, and kept for its forks; set by an update alone
 
 # Of a batch; END is also a producer's.
@@ -139,6 +172,7 @@ STREAM_SEQ: Final = "q"
 PRODUCERS: Final = "p"  # JSON: the most recent producers
 OVERFLOWED: Final = "o"  # some producer has an item of its own
 COMMITTED_MAIL: Final = "v"  # id and size of each append in it, where they were combined
+PACK_INDEX: Final = "px"  # of a pack: where its blocks lie in the object (`protocol/pack.py`)
 
 # Of a producer, beside END.
 EPOCH: Final = "ep"
@@ -157,6 +191,29 @@ DUE_OFFSET: Final = "of"
 # Of a waiter.
 UNTIL_MS: Final = "u"
 
+# Of a subscription, beside CREATED_MS and INCARNATION.
+CONFIGURATION: Final = "cf"  # JSON
+TOKEN_SECRET: Final = "ts"
+WAKE_STATE: Final = "ws"  # JSON
+ACTIVE: Final = "ac"
+VERSION: Final = "ve"
+WRITE_ID: Final = "wi"
+
+# Of a roster entry; SUBSCRIPTION_ID is also a follower's.
+SUBSCRIPTION_ID: Final = "su"
+PATTERN: Final = "pt"
+WAKE_STREAM: Final = "wk"
+HAS_EXPLICIT: Final = "hx"
+
+# Of a link; STREAM_INCARNATION and START are also a pending mark's.
+EXPLICIT: Final = "ex"
+ACKED: Final = "ak"
+STREAM_INCARNATION: Final = "si"
+START: Final = "sa"
+
+# Of a signing key.
+PUBLIC_KEY: Final = "pu"
+
 #: Sorts after an offset and before the next one.
 _BEHIND: Final = "."
 #: The janitor's queue is spread over this many partitions.
@@ -165,7 +222,7 @@ DUE_SHARDS: Final = 8
 #: query, and all of them with this many, however many streams there are.
 WAIT_SHARDS: Final = 64
 #: What a snapshot's offset is checked against: the last batch that begins at or before it.
-BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TOMBSTONE, APPEND_ID, TIME_MS)
+BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TOMBSTONE, APPEND_ID, TIME_MS, BLOB, PACK_INDEX)
 #: What a read for the tail needs of a batch: all but the bytes.
 STATE_ATTRIBUTES: Final = (
     SK,
@@ -282,6 +339,8 @@ def encode_stream(record: StreamRecord) -> Item:
         item[EXPIRES_AT_MS] = {"N": str(record.expiry.expires_at_ms)}
     if record.retained:
         item[RETAINED] = {"N": str(record.retained)}
+    if record.packed:
+        item[PACKED] = {"N": str(record.packed)}
     if record.snapshot is not None:
         item |= encode_snapshot(record.snapshot)
     return item | _encode_fork(record)
@@ -345,6 +404,7 @@ def decode_stream(item: Item) -> StreamRecord:
         touched_ms=int(item[TOUCHED_MS]["N"]),
         snapshot=decode_snapshot(item),
         retained=_number(item, RETAINED) or 0,
+        packed=_number(item, PACKED) or 0,
         lineage=tuple(Segment(StreamKey(*name), incarnation, end) for *name, incarnation, end in rows),
         fork=_decode_fork(item),
         references=_number(item, REFERENCES) or 0,
@@ -443,6 +503,18 @@ def _decode_mailed(encoded: bytes, start: int) -> tuple[Mailed, ...]:
     return tuple(mailed)
 
 
+def encode_pack(pk: str, first: Batch, last: Batch, blob: str, index: bytes) -> Item:
+    """What takes the place of the batch `first`, and stands for all up to `last`. It keeps the mark of the
+    write that had the place, so that a late copy of that write recognises itself."""
+    return _key(pk, batch_sk(first)) | {
+        END: {"N": str(last.end)},
+        APPEND_ID: {"S": first.append_id},
+        TIME_MS: {"N": str(last.time_ms)},
+        BLOB: {"S": blob},
+        PACK_INDEX: _binary(index),
+    }
+
+
 def _encode_tail(tail: Tail) -> Item:
     item: Item = {}
     if tail.closed:
@@ -483,7 +555,19 @@ def decode_batch(item: Item) -> Batch:
         mailed=_decode_mailed(b64decode(item[COMMITTED_MAIL]["B"]), start) if COMMITTED_MAIL in item else (),
         tombstone=TOMBSTONE in item,
         behind_closing=sk.endswith(_BEHIND),
+        index=_decode_index(item, start, end) if PACK_INDEX in item else None,
     )
+
+
+def _decode_index(item: Item, start: int, end: int) -> PackIndex:
+    try:
+        index = decode_index(b64decode(item[PACK_INDEX]["B"]))
+        if (index.start, index.end) != (start, end):
+            raise CorruptPack(f"the index is of {index.start} to {index.end}")
+    except ValueError as fault:
+        _log.error("a pack is damaged: %s at %s: %s", *_place(item), fault)
+        raise Damaged from fault
+    return index
 
 
 def decode_state(item: Item) -> Batch:
@@ -654,15 +738,17 @@ def decode_receipt(item: Item) -> Batch:
 # --- due ----------------------------------------------------------------------------
 
 
-def due_pk(shard: int) -> str:
-    return f"due/{shard}"
+def due_pk(shard: int, *, packing: bool = False) -> str:
+    """Packing has partitions of its own: it takes long, and nothing else waits behind it."""
+    return f"due/p{shard}" if packing else f"due/{shard}"
 
 
 def due_key(due: Due) -> Key:
-    shard = _shard(due.incarnation, DUE_SHARDS)
+    packing = due.kind in {DueKind.PACK, DueKind.PACKED}
     # Digits only, so that an instant before 1970 sorts with the rest.
     sk = f"{render_offset(max(0, due.due_ms))}/{due.incarnation}"
-    return _key(due_pk(shard), f"{sk}/{due.mark}" if due.mark else sk)
+    pk = due_pk(_shard(due.incarnation, DUE_SHARDS), packing=packing)
+    return _key(pk, f"{sk}/{due.mark}" if due.mark else sk)
 
 
 def _shard(incarnation: str, shards: int) -> int:
@@ -727,3 +813,189 @@ def encode_waiter(waiter: Waiter) -> Item:
 def decode_waiter(item: Item) -> Waiter:
     incarnation, queue_url = item[SK]["S"].split("/", 1)
     return Waiter(incarnation, queue_url, int(item[UNTIL_MS]["N"]))
+
+
+# --- subscription -------------------------------------------------------------------
+
+#: Sort keys that begin with a slash lie between these two.
+SLASH: Final = "/"
+BEHIND_SLASH: Final = "0"
+ROSTER_PK: Final = "roster"
+SIGNING_KEYS_PK: Final = "keys"
+
+
+def subscription_key(subscription_id: str) -> Key:
+    return _key(f"sub/{subscription_id}", ".")
+
+
+def is_subscription_pk(pk: str) -> bool:
+    return pk.startswith("sub/")
+
+
+def decode_subscription_pk(pk: str) -> str:
+    """The subscription's id."""
+    return pk.removeprefix("sub/")
+
+
+def encode_subscription(record: SubscriptionRecord) -> Item:
+    asked, wake = record.configuration, record.wake
+    configuration = [
+        asked.kind.value,
+        asked.pattern,
+        asked.streams,
+        asked.webhook_url,
+        asked.wake_stream,
+        asked.lease_ttl_ms,
+        asked.description,
+    ]
+    state = [
+        wake.generation,
+        wake.wake_id,
+        wake.holder,
+        wake.lease_until_ms,
+        wake.next_attempt_ms,
+        wake.attempts,
+        wake.failed,
+    ]
+    item = subscription_key(record.subscription_id) | {
+        INCARNATION: {"S": record.incarnation},
+        CONFIGURATION: {"S": orjson.dumps(configuration).decode()},
+        TOKEN_SECRET: {"S": record.secret},
+        CREATED_MS: {"N": str(record.created_ms)},
+        WAKE_STATE: {"S": orjson.dumps(state).decode()},
+        VERSION: {"N": str(record.version)},
+        WRITE_ID: {"S": record.write_id},
+    }
+    return item | ({ACTIVE: {"BOOL": True}} if record.active else {})
+
+
+def decode_subscription(item: Item) -> SubscriptionRecord:
+    """Of an item that is no end mark."""
+    kind, pattern, streams, *rest = orjson.loads(item[CONFIGURATION]["S"])
+    return SubscriptionRecord(
+        subscription_id=decode_subscription_pk(item[PK]["S"]),
+        incarnation=item[INCARNATION]["S"],
+        configuration=SubscriptionConfiguration(SubscriptionKind(kind), pattern, tuple(streams), *rest),
+        secret=item[TOKEN_SECRET]["S"],
+        created_ms=int(item[CREATED_MS]["N"]),
+        wake=WakeState(*orjson.loads(item[WAKE_STATE]["S"])),
+        active=ACTIVE in item,
+        version=int(item[VERSION]["N"]),
+        write_id=item[WRITE_ID]["S"],
+    )
+
+
+# --- roster entry, follower ---------------------------------------------------------
+
+
+def roster_key(subscription_incarnation: str) -> Key:
+    return _key(ROSTER_PK, SLASH + subscription_incarnation)
+
+
+def encode_roster_entry(entry: RosterEntry) -> Item:
+    item = roster_key(entry.incarnation) | {SUBSCRIPTION_ID: {"S": entry.subscription_id}}
+    if entry.pattern is not None:
+        item[PATTERN] = {"S": entry.pattern}
+    if entry.wake_stream is not None:
+        item[WAKE_STREAM] = {"S": entry.wake_stream}
+    if entry.has_explicit:
+        item[HAS_EXPLICIT] = {"BOOL": True}
+    return item
+
+
+def decode_roster_entry(item: Item) -> RosterEntry:
+    return RosterEntry(
+        subscription_id=item[SUBSCRIPTION_ID]["S"],
+        incarnation=item[SK]["S"].removeprefix(SLASH),
+        pattern=item[PATTERN]["S"] if PATTERN in item else None,
+        wake_stream=item[WAKE_STREAM]["S"] if WAKE_STREAM in item else None,
+        has_explicit=HAS_EXPLICIT in item,
+    )
+
+
+def followers_pk(stream_id: str) -> str:
+    """Who has named the stream; of the plain surface alone, so that the bucket need not be in it."""
+    return f"follow/{stream_id}"
+
+
+def follower_key(follower: Follower) -> Key:
+    return _key(followers_pk(follower.path), SLASH + follower.incarnation)
+
+
+def encode_follower(follower: Follower) -> Item:
+    return follower_key(follower) | {SUBSCRIPTION_ID: {"S": follower.subscription_id}}
+
+
+def decode_follower(item: Item) -> Follower:
+    return Follower(
+        path=item[PK]["S"].removeprefix("follow/"),
+        subscription_id=item[SUBSCRIPTION_ID]["S"],
+        incarnation=item[SK]["S"].removeprefix(SLASH),
+    )
+
+
+# --- link, pending mark -------------------------------------------------------------
+
+
+def links_pk(subscription_incarnation: str) -> str:
+    return f"link/{subscription_incarnation}"
+
+
+def link_key(subscription_incarnation: str, path: str) -> Key:
+    return _key(links_pk(subscription_incarnation), SLASH + path)
+
+
+def encode_link(link: Link) -> Item:
+    item = link_key(link.subscription_incarnation, link.path) | {
+        ACKED: {"N": str(link.acked)},
+        STREAM_INCARNATION: {"S": link.stream_incarnation},
+    }
+    return item | ({EXPLICIT: {"BOOL": True}} if link.explicit else {})
+
+
+def decode_link(item: Item) -> Link:
+    return Link(
+        subscription_incarnation=item[PK]["S"].removeprefix("link/"),
+        path=item[SK]["S"].removeprefix(SLASH),
+        explicit=EXPLICIT in item,
+        acked=int(item[ACKED]["N"]),
+        stream_incarnation=item[STREAM_INCARNATION]["S"],
+    )
+
+
+def marks_pk(subscription_incarnation: str) -> str:
+    return f"pending/{subscription_incarnation}"
+
+
+def mark_key(mark: PendingMark) -> Key:
+    return _key(marks_pk(mark.subscription_incarnation), SLASH + mark.path)
+
+
+def encode_mark(mark: PendingMark) -> Item:
+    return mark_key(mark) | {
+        STREAM_INCARNATION: {"S": mark.stream_incarnation},
+        START: {"N": str(mark.start)},
+    }
+
+
+def decode_mark(item: Item) -> PendingMark:
+    return PendingMark(
+        subscription_incarnation=item[PK]["S"].removeprefix("pending/"),
+        path=item[SK]["S"].removeprefix(SLASH),
+        stream_incarnation=item[STREAM_INCARNATION]["S"],
+        start=int(item[START]["N"]),
+    )
+
+
+# --- signing key --------------------------------------------------------------------
+
+
+def encode_signing_key(key: SigningKey) -> Item:
+    return _key(SIGNING_KEYS_PK, f"{render_offset(key.created_ms)}/{key.kid}") | {
+        PUBLIC_KEY: {"S": key.public}
+    }
+
+
+def decode_signing_key(item: Item) -> SigningKey:
+    created_ms, _, kid = item[SK]["S"].partition("/")
+    return SigningKey(kid, item[PUBLIC_KEY]["S"], int(created_ms))

@@ -9,7 +9,7 @@ from typing import Final
 
 from tidemark.log.records import StreamRecord
 from tidemark.protocol.expiry import is_expired
-from tidemark.protocol.mail import Link, Mailed
+from tidemark.protocol.mail import ChainEnd, Mailed
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 
@@ -42,8 +42,8 @@ class StreamHead:
     mailed: tuple[Mailed, ...] = ()
 
     @property
-    def link(self) -> Link:
-        return Link(self.tail.offset, self.last_start, self.mailed)
+    def chain_end(self) -> ChainEnd:
+        return ChainEnd(self.tail.offset, self.last_start, self.mailed)
 
     @property
     def touched_ms(self) -> int:

@@ -46,6 +46,8 @@ FAULTS: Final = Counter("faults", "Responses of 500 and above")
 STORAGE_CALLS: Final = Counter("storage_calls", "Calls to DynamoDB and S3, by operation", ("operation",))
 RETRIES: Final = Counter("retries", "Storage calls that were sent again")
 WAITS: Final = Counter("waits", "Live reads that began: long-polls and event streams", ("kind",))
+WAKES: Final = Counter("wakes", "Wakes of subscriptions that began, by kind", ("kind",))
+WEBHOOK_FAILURES: Final = Counter("webhook_failures", "Webhook calls that failed and will be repeated")
 COUNTERS: Final = (
     REQUESTS,
     APPENDS,
@@ -56,6 +58,8 @@ COUNTERS: Final = (
     STORAGE_CALLS,
     RETRIES,
     WAITS,
+    WAKES,
+    WEBHOOK_FAILURES,
 )
 
 REQUEST_SECONDS: Final = Histogram(

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from tidemark.protocol.errors import Malformed, RouteNotFound, StreamNotFound
-from tidemark.protocol.stream_key import RESERVED_SEGMENT, StreamKey, decode_segment
+from tidemark.protocol.stream_key import RESERVED_SEGMENT, StreamKey, parse_segment
 
 #: Of a stream id, and of `{bucket}/{stream id}` together, in UTF-8.
 MAX_KEY_BYTES: Final = 122
@@ -54,7 +54,7 @@ def parse_bucket_path(path: str, *, encoded: bool) -> Place:
     `encoded` says whether it is still percent-encoded. Raises Malformed for an invalid id,
     StreamNotFound for the reserved name, RouteNotFound for a path that no resource has.
     """
-    segments = [decode_segment(segment) if encoded else segment for segment in path.split("/")]
+    segments = [parse_segment(segment, encoded=encoded) for segment in path.split("/")]
     bucket = parse_bucket_id(segments[0])
     if len(segments) == 1:
         return Place(Resource.BUCKET, bucket)

@@ -14,6 +14,16 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     ├── BucketNotFound        404
     ├── SnapshotNotFound      404
     ├── RouteNotFound         404  no resource has this path
+    ├── SubscriptionError     each with a code of its own (§6, §7)
+    │   ├── InvalidSubscription     400  INVALID_REQUEST
+    │   ├── WebhookUrlRejected      400  the URL may not be called (§12.8)
+    │   ├── WakeTokenInvalid        401  TOKEN_INVALID, TOKEN_EXPIRED
+    │   ├── SubscriptionNotFound    404
+    │   ├── SubscriptionExists      409  with another configuration
+    │   ├── WakeFenced              409  FENCED: the wake is over
+    │   ├── AlreadyClaimed          409  another worker has the lease
+    │   ├── NoPendingWork           409  a claim finds nothing to do
+    │   └── InvalidAck              409  INVALID_OFFSET
     ├── Conflict              409
     │   ├── StreamClosed           no append after closing (§4.1)
     │   ├── ContentTypeMismatch    (§5.2)
@@ -131,6 +141,84 @@ class RouteNotFound(ProtocolError):
 
     def __init__(self) -> None:
         super().__init__("Nothing is here; a stream has snapshot, snapshot/{offset}[/upload] and bootstrap")
+
+
+class SubscriptionError(ProtocolError):
+    """What is wrong with a request about a subscription. Its body is `{"error": {"code", "message", …}}`,
+    with `details` beside the two (§6, §7)."""
+
+    code = "INVALID_REQUEST"
+    details: Mapping[str, object] = {}
+
+
+class InvalidSubscription(SubscriptionError):
+    """The request itself is wrong, whatever the state of the subscription."""
+
+
+class WebhookUrlRejected(SubscriptionError):
+    """This server does not call that URL (§12.8)."""
+
+    code = "WEBHOOK_URL_REJECTED"
+
+
+class WakeTokenInvalid(SubscriptionError):
+    """The bearer token of a callback, an ack or a release is missing, wrong or too old (§12.9)."""
+
+    status = 401
+    code = "TOKEN_INVALID"
+
+    def __init__(self, message: str, *, expired: bool = False) -> None:
+        super().__init__(message, {"WWW-Authenticate": 'Bearer realm="tidemark"'})
+        if expired:
+            self.code = "TOKEN_EXPIRED"
+
+
+class SubscriptionNotFound(SubscriptionError):
+    status = 404
+    code = "SUBSCRIPTION_NOT_FOUND"
+
+    def __init__(self) -> None:
+        super().__init__("Subscription does not exist; create it with PUT")
+
+
+class SubscriptionExists(SubscriptionError):
+    status = 409
+    code = "SUBSCRIPTION_ALREADY_EXISTS"
+
+    def __init__(self) -> None:
+        super().__init__("Subscription exists already with another configuration")
+
+
+class WakeFenced(SubscriptionError):
+    """Another wake has taken the place of this one, or it was finished (§7.3)."""
+
+    status = 409
+    code = "FENCED"
+
+    def __init__(self) -> None:
+        super().__init__("This wake is over: its generation or wake_id is not the current one")
+
+
+class AlreadyClaimed(SubscriptionError):
+    status = 409
+    code = "ALREADY_CLAIMED"
+
+    def __init__(self, holder: str, generation: int) -> None:
+        super().__init__("Another worker has claimed the subscription; try again when its lease is over")
+        self.details = {"current_holder": holder, "generation": generation}
+
+
+class NoPendingWork(SubscriptionError):
+    status = 409
+    code = "NO_PENDING_WORK"
+
+    def __init__(self) -> None:
+        super().__init__("No stream of the subscription has anything new")
+
+
+class InvalidAck(SubscriptionError):
+    status = 409
+    code = "INVALID_OFFSET"
 
 
 class StreamGone(ProtocolError):

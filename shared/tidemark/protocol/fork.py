@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -21,7 +20,7 @@ MAX_GENERATIONS: Final = 32
 
 #: How other servers write the beginning of a stream. Clients that fork at the very
 #: beginning construct it, and so does the official suite.
-_ZERO = re.compile(r"-1|0{16}_0{16}", re.ASCII)
+_BEGINNINGS: Final = frozenset({"-1", "0" * 16 + "_" + "0" * 16})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class ForkPoint:
 def parse_fork_offset(token: str | None) -> int | None:
     if token is None:
         return None
-    position = 0 if _ZERO.fullmatch(token) else parse_token(token)
+    position = 0 if token in _BEGINNINGS else parse_token(token)
     if position is None:
         raise Malformed("Stream-Fork-Offset must be a Stream-Next-Offset that this server gave")
     return position

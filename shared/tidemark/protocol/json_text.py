@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import cached_property
 from typing import Final
 
 from tidemark.protocol.errors import Malformed
@@ -44,18 +45,49 @@ _FLAT_LEVELS: Final = 2
 _FLAT: Final = _or_container_of(_or_container_of(_SCALAR, rb"100"), rb"50")
 
 _BLANK: Final = re.compile(_WS)
-_SCALAR_VALUE: Final = re.compile(_SCALAR)
-_FLAT_VALUE: Final = re.compile(_FLAT)
-_FLAT_ELEMENT: Final = re.compile(_WS + rb"(" + _FLAT + rb")" + _WS + rb"([,\]])")
-_FLAT_ELEMENTS: Final = re.compile(_WS + rb"(?:" + _FLAT + _WS + rb"," + _WS + rb"){0,20}+")
-_FLAT_MEMBERS: Final = re.compile(
-    _WS + rb"(?:" + _STRING + _WS + rb":" + _WS + _FLAT + _WS + rb"," + _WS + rb"){0,20}+"
-)
+#: Arrays that begin, or end, directly one inside the other.
+_OPEN_ARRAYS: Final = re.compile(rb"(?:\[" + _WS + rb"){1,1000}+")
+_CLOSE_ARRAYS: Final = re.compile(_WS + rb"(\](?:" + _WS + rb"\]){0,1000}+)")
 _AFTER_VALUE: Final = re.compile(_WS + rb"([,\]}])")
 _COLON: Final = re.compile(_WS + rb":" + _WS)
-_STRING_PARTS: Final = re.compile(_PART + rb"{0,2000}+")
-_ANY_NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+")
 _CLOSES: Final = {b"[": b"]", b"{": b"}"}
+
+
+class _Patterns:
+    """Those that take milliseconds to compile. A small message needs none of them (`messages.py`), so none is
+    compiled before a text needs it."""
+
+    @cached_property
+    def scalar(self) -> re.Pattern[bytes]:
+        return re.compile(_SCALAR)
+
+    @cached_property
+    def flat(self) -> re.Pattern[bytes]:
+        return re.compile(_FLAT)
+
+    @cached_property
+    def flat_element(self) -> re.Pattern[bytes]:
+        return re.compile(_WS + rb"(" + _FLAT + rb")" + _WS + rb"([,\]])")
+
+    @cached_property
+    def flat_elements(self) -> re.Pattern[bytes]:
+        return re.compile(_WS + rb"(?:" + _FLAT + _WS + rb"," + _WS + rb"){0,20}+")
+
+    @cached_property
+    def flat_members(self) -> re.Pattern[bytes]:
+        member = _STRING + _WS + rb":" + _WS + _FLAT + _WS
+        return re.compile(_WS + rb"(?:" + member + rb"," + _WS + rb"){0,20}+")
+
+    @cached_property
+    def string_parts(self) -> re.Pattern[bytes]:
+        return re.compile(_PART + rb"{0,2000}+")
+
+    @cached_property
+    def any_number(self) -> re.Pattern[bytes]:
+        return re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+")
+
+
+_PATTERNS: Final = _Patterns()
 #: From here on, the nearest double is infinity: half a step above the largest one.
 _TOO_LARGE: Final = Decimal(2**1024 - 2**970)
 
@@ -77,7 +109,7 @@ def split_array(text: bytes) -> Iterator[bytes]:
         _check_end(text, end + 1)
         return
     while True:
-        if flat := _FLAT_ELEMENT.match(text, at):
+        if flat := _PATTERNS.flat_element.match(text, at):
             yield flat[1]
             at, separator = flat.end(), flat[2]
         else:
@@ -99,13 +131,12 @@ def _value_end(text: bytes, at: int) -> int:
     while True:
         first = text[at : at + 1]
         if len(opened) >= MAX_DEPTH and first in _CLOSES:
-            raise Malformed(f"JSON is nested too deeply: a message may have {MAX_DEPTH} levels")
+            raise _too_deep()
         is_shallow = len(opened) <= MAX_DEPTH - _FLAT_LEVELS
-        if flat := (_FLAT_VALUE if is_shallow else _SCALAR_VALUE).match(text, at):
+        if flat := (_PATTERNS.flat if is_shallow else _PATTERNS.scalar).match(text, at):
             at = flat.end()
         elif first in _CLOSES:
-            opened.append(first)
-            inside = _after_blank(text, at + 1)
+            inside = _open(text, at, opened)
             if text[inside : inside + 1] != _CLOSES[first]:
                 at = _next_value(text, inside, opened)
                 continue
@@ -113,6 +144,9 @@ def _value_end(text: bytes, at: int) -> int:
         else:
             at = _other_scalar_end(text, at)
         while opened:
+            at = _after_closing_arrays(text, at, opened)
+            if not opened:
+                return at
             after = _AFTER_VALUE.match(text, at)
             if after is not None and after[1] == b",":
                 at = _next_value(text, after.end(), opened)
@@ -125,12 +159,39 @@ def _value_end(text: bytes, at: int) -> int:
             return at
 
 
+def _open(text: bytes, at: int, opened: list[bytes]) -> int:
+    """Opens the container that begins at `at`, and the arrays that begin directly inside an array. Returns
+    where the last of them goes on."""
+    arrays = _OPEN_ARRAYS.match(text, at)
+    if arrays is None:
+        opened.append(b"{")
+        return _after_blank(text, at + 1)
+    opened += [b"["] * arrays[0].count(b"[")
+    if len(opened) > MAX_DEPTH:
+        raise _too_deep()
+    return arrays.end()
+
+
+def _after_closing_arrays(text: bytes, at: int, opened: list[bytes]) -> int:
+    """Closes the arrays that end here, one directly after the other, and returns where the last one ends."""
+    closing = _CLOSE_ARRAYS.match(text, at) if opened[-1] == b"[" else None
+    count = closing[1].count(b"]") if closing else 0
+    if closing is None or opened[-count:] != [b"["] * count:
+        return at
+    del opened[-count:]
+    return closing.end()
+
+
+def _too_deep() -> Malformed:
+    return Malformed(f"JSON is nested too deeply: a message may have {MAX_DEPTH} levels")
+
+
 def _next_value(text: bytes, at: int, opened: list[bytes]) -> int:
     """Where the next value to look at begins, behind what is flat, and in an object behind its name."""
     is_object = opened[-1] == b"{"
     flat = None
     if len(opened) <= MAX_DEPTH - _FLAT_LEVELS:
-        flat = (_FLAT_MEMBERS if is_object else _FLAT_ELEMENTS).match(text, at)
+        flat = (_PATTERNS.flat_members if is_object else _PATTERNS.flat_elements).match(text, at)
     at = flat.end() if flat else _after_blank(text, at)
     if not is_object:
         return at
@@ -146,7 +207,7 @@ def _other_scalar_end(text: bytes, at: int) -> int:
     """The end of a scalar that is not flat: a string of many escapes, or a number that may be too large."""
     if text[at : at + 1] == b'"':
         return _string_end(text, at)
-    number = _ANY_NUMBER.match(text, at)
+    number = _PATTERNS.any_number.match(text, at)
     if number is None:
         raise _expected("a value", text, at)
     try:
@@ -163,7 +224,7 @@ def _other_scalar_end(text: bytes, at: int) -> int:
 
 def _string_end(text: bytes, at: int) -> int:
     at += 1
-    while (parts := _STRING_PARTS.match(text, at)) and parts.end() > at:
+    while (parts := _PATTERNS.string_parts.match(text, at)) and parts.end() > at:
         at = parts.end()
     if text[at : at + 1] != b'"':
         raise _expected("the end of a string, or a character or escape that JSON allows,", text, at)

@@ -62,7 +62,7 @@ class Mailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ChainEnd:
     """Where the next batch begins, where the last one did (None: not known), and the mail in that one."""
 
     offset: int
@@ -85,12 +85,12 @@ def fits_mail(append: Append) -> bool:
     return is_plain and 0 < len(append.messages.data) <= MAIL_BYTES
 
 
-def open_mail(link: Link, own: Mail, found: Sequence[Mail], now_ms: int) -> list[Mail]:
+def open_mail(end: ChainEnd, own: Mail, found: Sequence[Mail], now_ms: int) -> list[Mail]:
     """What the next batch may commit, the oldest first. One's own is open: somebody waits for it."""
     mails = {
         mail.id: mail
         for mail in found
-        if link.is_open(mail.box, mail.id) and now_ms - mail.posted_ms < MAIL_LIVES_MS
+        if end.is_open(mail.box, mail.id) and now_ms - mail.posted_ms < MAIL_LIVES_MS
     }
     mails[own.id] = own
     return sorted(mails.values(), key=lambda mail: (mail.posted_ms, mail.id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -14,6 +15,11 @@ PLAIN_BUCKET: Final = "v1"
 MAX_STREAM_ID_BYTES: Final = 1000
 #: First segment of the protocol's control paths (§6).
 RESERVED_SEGMENT: Final = "__ds"
+#: A percent sign that encodes nothing.
+_BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+#: What is left in a path that a gateway has decoded only if the name cannot be told any more: `%` and `?`
+#: were encoded twice, and U+FFFD stands for any bytes that are no UTF-8.
+_UNTELLABLE: Final = re.compile("[%?\ufffd]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
     Raises Malformed for a name that could be taken for another one, StreamNotFound for the
     reserved control paths.
     """
-    segments = [decode_segment(segment) if encoded else segment for segment in path.split("/")]
+    segments = [parse_segment(segment, encoded=encoded) for segment in path.split("/")]
     for segment in segments:
         if segment in {"", ".", ".."}:
             raise Malformed("Stream name must not have empty, '.' or '..' segments")
@@ -47,7 +53,20 @@ def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
     return StreamKey(PLAIN_BUCKET, stream_id)
 
 
-def decode_segment(segment: str) -> str:
+def parse_segment(segment: str, *, encoded: bool) -> str:
+    """One segment of a path, decoded. Raises Malformed for what is no percent-encoded UTF-8, and, where it
+    was decoded before, for what may have been another name."""
+    if not encoded:
+        if found := _UNTELLABLE.search(segment):
+            raise Malformed(
+                f"A name with {found[0]!r} cannot be used at this address: the gateway in front decodes the "
+                "path, so the name may have been another one; use the distribution's address"
+            )
+        return segment
+    if _BARE_PERCENT.search(segment):
+        raise Malformed(
+            "A percent sign in a path must begin an encoded byte such as %20; write %25 for itself"
+        )
     try:
         return unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:

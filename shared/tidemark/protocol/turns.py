@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tidemark.protocol.mail import SENDER_DIGITS, Link, Mail
+from tidemark.protocol.mail import SENDER_DIGITS, ChainEnd, Mail
 
 #: In a larger crowd only a few look into the box, because every look reads it whole.
 _ALL_LOOK: Final = 32
@@ -44,13 +44,13 @@ def may_lead(mail_id: str, crowd: int, looks: int) -> bool:
     return (not looks and crowd <= _ALL_LOOK) or lot(mail_id) * crowd < _LEADS * 2 ** (looks / 2)
 
 
-def boxes_to_look_into(link: Link, own: Mail, looks: int) -> list[int]:
+def boxes_to_look_into(end: ChainEnd, own: Mail, looks: int) -> list[int]:
     """The box of the tail, and the one before it where it is cheap or needed."""
-    if link.last_start is None:
-        return [link.offset]
-    if own.box != link.last_start and len(link.mailed) > _SMALL_CROWD and looks < _LEADS:
-        return [link.offset]
-    return [link.offset, link.last_start]
+    if end.last_start is None:
+        return [end.offset]
+    if own.box != end.last_start and len(end.mailed) > _SMALL_CROWD and looks < _LEADS:
+        return [end.offset]
+    return [end.offset, end.last_start]
 
 
 def linger_seconds(mail_id: str) -> float:
@@ -58,13 +58,13 @@ def linger_seconds(mail_id: str) -> float:
     return least + (most - least) * lot(mail_id)
 
 
-def is_complete(link: Link, mails: Sequence[Mail]) -> bool:
+def is_complete(end: ChainEnd, mails: Sequence[Mail]) -> bool:
     """Whether all senders that the last batch names have posted again."""
-    before = {mailed.mail_id[:SENDER_DIGITS] for mailed in link.mailed}
+    before = {mailed.mail_id[:SENDER_DIGITS] for mailed in end.mailed}
     return before <= {mail.id[:SENDER_DIGITS] for mail in mails}
 
 
-def rank(own: Mail, link: Link, mails: Sequence[Mail], crowd: int, looks: int) -> int:
+def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: int, looks: int) -> int:
     """How many are before this writer, to whom all `mails` are open and all are there that it waits for.
 
     Who finds that on posting is the last of them, and commits at once. Where that proves nothing, because the
@@ -75,23 +75,23 @@ def rank(own: Mail, link: Link, mails: Sequence[Mail], crowd: int, looks: int) -
     if looks:
         later = [mail for mail in mails if (mail.posted_ms, mail.id) > place]
         before = sum(may_lead(mail.id, crowd, looks) for mail in later)
-    elif len(mails) > 2 * len(link.mailed):
+    elif len(mails) > 2 * len(end.mailed):
         before = sum((mail.posted_ms, mail.id) < place for mail in mails)
     else:
         before = 0
     return min(before, _HIGHEST_RANK)
 
 
-def pause_seconds(link: Link, found: Sequence[Mail], crowd: int, looks: int) -> float:
+def pause_seconds(end: ChainEnd, found: Sequence[Mail], crowd: int, looks: int) -> float:
     """Before the next look. The first one is meant to come right after the batch, so it is later for those
     who have posted early, by as much as posts were apart the time before."""
     if looks:
         return max(_PAUSE_SECONDS, _PAUSE_SECONDS_EACH * (crowd - _SMALL_CROWD))
     if not found:
         return _OTHERS_SECONDS + _PAUSE_SECONDS_EACH * crowd
-    before = [mail.posted_ms for mail in found if mail.box != link.offset]
+    before = [mail.posted_ms for mail in found if mail.box != end.offset]
     posted = len(found) - len(before)
     spread_ms = min(max(before) - min(before) + 1, _WIDEST_SPREAD_MS) if before else _USUAL_SPREAD_MS
     early = spread_ms / 1000 * max(0.0, 1 - posted / crowd) if crowd else 0.0
-    receipt = _RECEIPT_SECONDS if len(link.mailed) > RECEIPTS_FROM else 0.0
+    receipt = _RECEIPT_SECONDS if len(end.mailed) > RECEIPTS_FROM else 0.0
     return _PAUSE_SECONDS + early + receipt

@@ -184,7 +184,7 @@ class _Combining:
     def _look(self) -> None:
         """Into the boxes whose mail the next batch may commit. Throttled, it sees nothing."""
         assert self._mail is not None, "an append waits as mail"
-        boxes = boxes_to_look_into(self._head.link, self._mail, self._looks)
+        boxes = boxes_to_look_into(self._head.chain_end, self._mail, self._looks)
         try:
             found = self._stores.concurrency.each(
                 lambda box: collect(self._stores.table, self._record, box), boxes
@@ -210,15 +210,15 @@ class _Combining:
         assert self._mail is not None, "an append waits as mail"
         if not self._has_looked:
             return False
-        link = self._head.link
-        self._open = open_mail(link, self._mail, self._found, self._stores.clock_ms())
-        if not is_complete(link, self._open) and self._waited_seconds < linger_seconds(self._id):
+        end = self._head.chain_end
+        self._open = open_mail(end, self._mail, self._found, self._stores.clock_ms())
+        if not is_complete(end, self._open) and self._waited_seconds < linger_seconds(self._id):
             return False
         self._ready += 1
-        return self._may_lead() and self._ready > rank(self._mail, link, self._open, self._crowd, self._looks)
+        return self._may_lead() and self._ready > rank(self._mail, end, self._open, self._crowd, self._looks)
 
     def _wait(self) -> Outcome | None:
-        pause = pause_seconds(self._head.link, self._found, self._crowd, self._looks)
+        pause = pause_seconds(self._head.chain_end, self._found, self._crowd, self._looks)
         self._stores.concurrency.sleep(pause)
         self._waited_seconds += pause + _CALL_SECONDS
         self._looks += 1
@@ -298,10 +298,10 @@ class _Combining:
         self._adopt(head_from(self._record, batch, self._stores.clock_ms()))
         self._stores.tails.learn(self._head)
         self._stores.crowd.meet(max(len(batch.mailed), len(mails)))
-        mailed = self._head.link.holds(self._id)
+        mailed = self._head.chain_end.holds(self._id)
         if mailed is not None:
             return self._outcome(mailed)
-        if self._mail is not None and not self._head.link.is_open(self._mail.box, self._id):
+        if self._mail is not None and not self._head.chain_end.is_open(self._mail.box, self._id):
             self._mail = None
             self._is_behind = True
         elif lost_to_a_racer:

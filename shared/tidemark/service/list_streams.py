@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tidemark.log.buckets import list_records, load_bucket
 from tidemark.log.read import load_last
@@ -13,6 +14,9 @@ from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.listing import ListingRequest
 from tidemark.service.load import head_from
 from tidemark.service.stores import Stores
+
+#: To decode so many items takes a few milliseconds, for which an event loop may be held.
+AT_ONCE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ def list_streams(stores: Stores, bucket: str, request: ListingRequest) -> Listin
     found: list[StreamHead] = []
     after, more = request.after, True
     while more:
-        left = request.limit - len(found)
+        left = min(request.limit - len(found), AT_ONCE)
         # One more than are wanted, to see whether there is one.
         records, more = list_records(stores.table, bucket, request.prefix, after, left + 1)
         wanted, beyond = records[:left], records[left:]

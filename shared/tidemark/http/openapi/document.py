@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from tidemark import __version__
+from tidemark.http.control_routers import describe
 from tidemark.http.openapi.buckets import bucket_paths
 from tidemark.http.openapi.parts import (
     ANY_BYTES,
@@ -169,6 +170,9 @@ _SECURITY: Final = {
 
 @cache
 def document() -> dict[str, Any]:
+    """The data path's part as it stands above, and what FastAPI says of the control surface."""
+    control = describe()
+    schemas = control.get("components", {}).get("schemas", {})
     return {
         "openapi": "3.1.0",
         "info": {
@@ -176,11 +180,11 @@ def document() -> dict[str, Any]:
             "version": __version__,
             "description": "Durable Streams. § names sections of the protocol's specification.",
         },
-        "paths": PATHS,
+        "paths": PATHS | control.get("paths", {}),
         "components": {
             "headers": HEADERS,
             "parameters": PARAMETERS,
-            "schemas": {"Error": ERROR},
+            "schemas": {"Error": ERROR} | schemas,
             "securitySchemes": _SECURITY,
         },
     }

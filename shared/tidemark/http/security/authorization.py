@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.http.error_handlers import HAS_TOKEN, error_response
-from tidemark.http.requests import header
+from tidemark.http.requests import ACCESS, header
 from tidemark.http.security.keys import keys_of
 from tidemark.http.security.required_scopes import is_for_everybody, required_scopes
 from tidemark.http.security.tokens import MAX_TOKEN_BYTES, Tokens
@@ -69,6 +69,7 @@ class Authorization:
         """Whether everybody may have the response. Raises the ProtocolError that refuses the request."""
         demands = required_scopes(request)
         if credential.token is None:
+            request.scope[ACCESS] = self._public
             try:
                 for demand in demands:
                     self._public.check(demand)
@@ -77,6 +78,7 @@ class Authorization:
             return True
         granted = await self._check(credential.token)
         access = Access((*granted.grants, *self._public.grants))
+        request.scope[ACCESS] = access
         buckets = set()
         for demand in list(demands):
             access.check(demand)

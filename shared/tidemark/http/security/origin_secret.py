@@ -1,24 +1,31 @@
 """The origin secret: CloudFront sends it with every request. A request without it came past the
-distribution, its cache and its limits, and is refused."""
+distribution, its cache and its limits, and is refused. With it, what the edge says of a request is believed:
+the path and the content type as the client sent them."""
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable
 from typing import Final
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.http.error_handlers import error_response
-from tidemark.http.requests import header
+from tidemark.http.requests import EDGE_PATH, header
 from tidemark.http.security.refreshing_cache import CannotFetch, RefreshingCache
 from tidemark.http.security.required_scopes import is_open
 from tidemark.protocol.errors import KeysUnavailable, OriginAccessDenied
 from tidemark.settings import AuthorizationSettings
 
 HEADER: Final = "X-Tidemark-Edge"
+#: The undecoded path, written by `edge/route.js`.
+PATH_HEADER: Final = "X-Tidemark-Path"
+#: The body's type, in whose place the edge writes that of bytes: an HTTP API then hands on the body as
+#: base64, of which 4 MiB fit a Lambda request, whatever they hold.
+TYPE_HEADER: Final = "X-Tidemark-Content-Type"
 Load = Callable[[], Awaitable[str | None]]
 Run = Callable[[Callable[[], str | None]], Awaitable[str | None]]
 
@@ -42,7 +49,17 @@ class OriginSecretRequired:
         elif not hmac.compare_digest(sent.encode(), expected.encode()):
             await error_response(request, OriginAccessDenied())(scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+            await self._app(as_sent(scope, request), receive, send)
+
+
+def as_sent(scope: Scope, request: Request) -> Scope:
+    """The request as the edge received it. Routes are chosen by the same path as streams are."""
+    if path := header(request, PATH_HEADER):
+        scope = {**scope, "path": unquote(path), EDGE_PATH: path}
+    if content_type := request.headers.get(TYPE_HEADER):
+        others = [pair for pair in scope["headers"] if bytes(pair[0]).lower() != b"content-type"]
+        scope = {**scope, "headers": [*others, (b"content-type", content_type.encode("latin-1"))]}
+    return scope
 
 
 def origin_secret_loader(settings: AuthorizationSettings, run: Run) -> Load:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import unquote
 
 from starlette.requests import Request
 
+from tidemark.http.control import control_path, needs_no_token
 from tidemark.http.metrics import METRICS_PATH
 from tidemark.http.requests import parse_fork, parse_place, plain_name, request_path
 from tidemark.protocol.authorization import RequiredScope, Right, Target
 from tidemark.protocol.bucket import Place, Resource
 from tidemark.protocol.errors import BucketNotFound, Malformed, ProtocolError, RouteNotFound, SourceNotFound
-from tidemark.protocol.stream_key import parse_plain_path
+from tidemark.protocol.stream_key import PLAIN_BUCKET, RESERVED_SEGMENT, parse_plain_path
 
 #: They say nothing about any stream.
 OPEN_PATHS: Final = frozenset({"/v1/health", "/v1/openapi.json"})
@@ -41,8 +43,15 @@ def is_open(scope: Mapping[str, Any]) -> bool:
 
 
 def is_for_everybody(scope: Mapping[str, Any]) -> bool:
-    """Whether a request needs no token."""
-    return _is_one_of(scope, _FOR_EVERYBODY)
+    """Whether a request needs no token, or has one that is checked elsewhere."""
+    return _is_one_of(scope, _FOR_EVERYBODY) or _carries_wake_token(scope)
+
+
+def _carries_wake_token(scope: Mapping[str, Any]) -> bool:
+    try:
+        return needs_no_token(scope["method"], request_path(scope)[0])
+    except Malformed:
+        return False
 
 
 def _is_one_of(scope: Mapping[str, Any], paths: frozenset[str]) -> bool:
@@ -58,6 +67,10 @@ def required_scopes(request: Request) -> Iterator[RequiredScope]:
     nothing, Malformed for an invalid name."""
     path, encoded = request_path(request.scope)
     name = plain_name(path)
+    control = control_path(path)
+    if control is not None:
+        yield _control(request, control, encoded=encoded)
+        return
     if path == METRICS_PATH:
         yield RequiredScope(Target(None), _READ)
     elif name is not None:
@@ -68,6 +81,17 @@ def required_scopes(request: Request) -> Iterator[RequiredScope]:
     else:
         yield _at(request, parse_place(request))
     yield from _source(request)
+
+
+def _control(request: Request, below: str, *, encoded: bool) -> RequiredScope:
+    """Subscriptions are named like streams, `v1/__ds/subscriptions/<id>`. Who may only read the streams of
+    the bucket does not see them: they have the URLs of webhooks."""
+    segments = (unquote(below) if encoded else below).split("/")
+    rights = _MANAGE
+    if request.method in {"GET", "HEAD"} or segments[3:] == ["claim"]:
+        rights = _CREATE
+    name = "/".join([RESERVED_SEGMENT, *segments[1:3]])
+    return RequiredScope(Target(PLAIN_BUCKET, name), rights)
 
 
 def _at(request: Request, place: Place) -> RequiredScope:

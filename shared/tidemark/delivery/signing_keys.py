@@ -1,0 +1,136 @@
+"""The keys that sign webhooks (§6.5, §12.10).
+
+The private half of a key lies in SSM's parameter store (SecureString), or in a folder where Tidemark runs
+locally; the public half in the table, where every function finds it. The youngest key signs. Older ones stay
+published, so that what they have signed can still be verified.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import orjson
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from tidemark.aws.clients import load_parameter, save_parameter
+from tidemark.log.records import SigningKey
+from tidemark.log.subscriptions import load_signing_keys, publish_signing_key
+from tidemark.log.table import Table
+
+#: Begins a place in SSM; any other is a folder.
+SSM: Final = "ssm:"
+
+
+class PrivateKeys(Protocol):
+    """Where the private halves are kept."""
+
+    def save(self, kid: str, pem: str) -> None: ...
+
+    def load(self, kid: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterKeys:
+    """In SSM, under names that begin with `prefix`. Raises ParameterUnavailable."""
+
+    prefix: str
+
+    def save(self, kid: str, pem: str) -> None:
+        save_parameter(self.prefix + kid, pem)
+
+    def load(self, kid: str) -> str:
+        return load_parameter(self.prefix + kid)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderKeys:
+    """In files that only their owner can read. Raises OSError."""
+
+    folder: Path
+
+    def save(self, kid: str, pem: str) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / f"{kid}.pem", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(pem)
+
+    def load(self, kid: str) -> str:
+        return (self.folder / f"{kid}.pem").read_text()
+
+
+def private_keys_at(place: str) -> PrivateKeys:
+    """`ssm:/a/prefix/` or a folder."""
+    if place.startswith(SSM):
+        return ParameterKeys(place.removeprefix(SSM))
+    return FolderKeys(Path(place))
+
+
+class SigningKeys:
+    """Safe to make in each process: what they share is in the table."""
+
+    def __init__(self, table: Table, private_keys: PrivateKeys) -> None:
+        self._table = table
+        self._private_keys = private_keys
+        self._loaded: dict[str, Ed25519PrivateKey] = {}
+
+    def published(self) -> Sequence[SigningKey]:
+        return load_signing_keys(self._table)
+
+    def active(self, now_ms: int) -> SigningKey:
+        """The key that signs; the first one is made when it is first needed. Of two that are made at once
+        both are published, and the younger one signs."""
+        published = self.published()
+        return published[-1] if published else self.rotate(now_ms)
+
+    def rotate(self, now_ms: int) -> SigningKey:
+        """Make a new key, which signs from now on."""
+        private = Ed25519PrivateKey.generate()
+        key = SigningKey(*_describe(private), created_ms=now_ms)
+        pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+        # The private half comes first: whoever sees the public one can sign.
+        self._private_keys.save(key.kid, pem)
+        publish_signing_key(self._table, key)
+        return key
+
+    def sign(self, body: bytes, now_ms: int) -> str:
+        """The value of `Webhook-Signature` for these very bytes (§7.1)."""
+        kid, seconds = self.active(now_ms).kid, now_ms // 1000
+        if kid not in self._loaded:
+            private = load_pem_private_key(self._private_keys.load(kid).encode(), None)
+            assert isinstance(private, Ed25519PrivateKey), "this module makes no other"
+            self._loaded[kid] = private
+        signature = self._loaded[kid].sign(b"%d.%s" % (seconds, body))
+        return f"t={seconds},kid={kid},ed25519={_base64url(signature)}"
+
+
+def render_jwks(keys: Sequence[SigningKey]) -> dict[str, Any]:
+    """The JSON Web Key Set (RFC 7517, RFC 8037) of the public halves."""
+    return {"keys": [_jwk(key.public) | {"kid": key.kid, "use": "sig", "alg": "EdDSA"} for key in keys]}
+
+
+def _describe(private: Ed25519PrivateKey) -> tuple[str, str]:
+    """The key's id and its public half. The id is the key's thumbprint (RFC 7638)."""
+    public = _base64url(private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
+    thumbprint = hashlib.sha256(orjson.dumps(_jwk(public), option=orjson.OPT_SORT_KEYS)).digest()
+    return f"ds_{_base64url(thumbprint)}", public
+
+
+def _jwk(public: str) -> dict[str, Any]:
+    return {"crv": "Ed25519", "kty": "OKP", "x": public}
+
+
+def _base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

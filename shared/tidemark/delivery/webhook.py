@@ -1,0 +1,146 @@
+"""One call of a webhook: resolve, check every address, connect to the one that was checked, send, read
+little.
+
+A redirect is not followed, a proxy of the environment is not used, and the whole call has one deadline.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from tidemark.protocol.errors import WebhookUrlRejected
+from tidemark.protocol.webhook_url import WebhookUrl, check_address
+
+#: All that is read of a response.
+MAX_RESPONSE_BYTES: Final = 64 * 1024
+
+Resolve = Callable[[str, int], Sequence[str]]
+"""The addresses of a host name. Raises OSError."""
+
+
+class DeliveryFailed(Exception):
+    """The webhook was not reached, or did not answer in time. Where the request `was_sent`, the receiver may
+    be working on it. The message names no secret."""
+
+    def __init__(self, message: str, *, was_sent: bool = False) -> None:
+        super().__init__(message)
+        self.was_sent = was_sent
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookResponse:
+    status: int
+    body: bytes
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+
+def resolve_host(host: str, port: int) -> Sequence[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def call_webhook(
+    url: WebhookUrl,
+    body: bytes,
+    headers: Mapping[str, str],
+    timeout_seconds: float,
+    resolve: Resolve = resolve_host,
+) -> WebhookResponse:
+    """Raises DeliveryFailed, and WebhookUrlRejected where an address is not one of the public internet."""
+    try:
+        addresses = resolve(url.host, url.port)
+        check_addresses(url, addresses)
+        with (
+            closing(socket.create_connection((addresses[0], url.port), timeout_seconds)) as connection,
+            _until(timeout_seconds, connection) as is_over,
+            closing(_secured(url, connection)) as secured,
+        ):
+            response = _exchange(url, secured, body, headers)
+            if is_over():
+                # What was cut looks to http.client like the end of the headers.
+                raise DeliveryFailed(f"{url.authority}: no answer in time", was_sent=True)
+            return response
+    except (OSError, http.client.HTTPException, UnicodeError) as failure:
+        raise DeliveryFailed(f"{url.authority}: {type(failure).__name__}") from failure
+
+
+def check_addresses(url: WebhookUrl, addresses: Sequence[str]) -> None:
+    """All of them: a name with one public and one private address could lead to either. Raises
+    WebhookUrlRejected, and OSError where there is none."""
+    if not addresses:
+        raise OSError("the name has no address")
+    for text in addresses:
+        address = ipaddress.ip_address(text)
+        if url.is_local:
+            if not address.is_loopback:
+                raise WebhookUrlRejected("A local webhook must lead to this very machine")
+        elif isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
+            raise WebhookUrlRejected("webhook.url must lead to an address of the public internet")
+        else:
+            check_address(address)
+
+
+def _exchange(
+    url: WebhookUrl, connection: socket.socket, body: bytes, headers: Mapping[str, str]
+) -> WebhookResponse:
+    client = http.client.HTTPConnection(url.host, url.port)
+    # Set here, so that the client never opens a connection by itself.
+    client.sock = connection
+    client.auto_open = 0
+    fixed = {"Host": url.authority, "Connection": "close", "Accept": "application/json"}
+    try:
+        client.request("POST", url.target, body, {**headers, **fixed})
+        with closing(client.getresponse()) as response:
+            content = response.read(MAX_RESPONSE_BYTES)
+            if response.length and len(content) < MAX_RESPONSE_BYTES:
+                raise http.client.IncompleteRead(content, response.length)
+            return WebhookResponse(response.status, content)
+    except (OSError, http.client.HTTPException) as failure:
+        raise DeliveryFailed(f"{url.authority}: {type(failure).__name__}", was_sent=True) from failure
+
+
+def _secured(url: WebhookUrl, connection: socket.socket) -> socket.socket:
+    """The certificate must be that of the name in the URL, whatever address was connected to."""
+    if url.is_local:
+        return connection
+    return _tls().wrap_socket(connection, server_hostname=url.host)
+
+
+@lru_cache(maxsize=1)
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+@contextmanager
+def _until(seconds: float, connection: socket.socket) -> Iterator[Callable[[], bool]]:
+    """Cuts the connection when the time is over. A timeout of the socket alone begins anew with each byte.
+    TLS takes the socket over, so the cut is made through a handle of its own. Yields what says whether it
+    was."""
+    handle = connection.dup()
+    over = threading.Event()
+
+    def cut() -> None:
+        over.set()
+        with suppress(OSError):
+            handle.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield over.is_set
+    finally:
+        timer.cancel()
+        handle.close()

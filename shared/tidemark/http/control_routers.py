@@ -1,0 +1,54 @@
+"""The routers of the control surface: what is not on a stream's data path. (Subscriptions have an application
+and errors of their own: `control.py`.)
+
+They are FastAPI routers: its models check bodies and write the OpenAPI document. FastAPI takes a cold start
+more than a tenth of a second, so nothing of it is imported before the first request to the control surface,
+or for the document. To add routes: write a module with a FastAPI `router`, add a line to ROUTERS, say in
+`security/required_scopes.py` which scopes its paths need, and in `template.yaml` which function gets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from tidemark import __version__
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRouter:
+    """`module` has a FastAPI router by the name of `router`, whose routes name whole paths. It answers
+    `paths`, before any stream or bucket would: one that ends in a slash with everything below it."""
+
+    module: str
+    paths: tuple[str, ...]
+
+
+#: Every router of the control surface.
+ROUTERS: Final[tuple[ControlRouter, ...]] = ()
+
+
+def control_app() -> FastAPI:
+    """All routers as one application."""
+    from fastapi import FastAPI
+
+    app = FastAPI(
+        title="Tidemark",
+        version=__version__,
+        openapi_url=None,
+        redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
+    for router in ROUTERS:
+        app.include_router(import_module(router.module).router)
+    return app
+
+
+def describe() -> Mapping[str, Any]:
+    """The control surface's part of the OpenAPI document; empty without routers."""
+    return control_app().openapi() if ROUTERS else {}

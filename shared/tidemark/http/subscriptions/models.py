@@ -1,0 +1,136 @@
+"""Bodies of requests and responses (§6.2, §6.3, §7)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+)
+
+from tidemark.log.records import Link, SubscriptionRecord
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.subscription import (
+    DEFAULT_LEASE_MS,
+    MAX_STREAMS,
+    SubscriptionConfiguration,
+    SubscriptionKind,
+    configure,
+)
+from tidemark.protocol.webhook_url import parse_webhook_url
+from tidemark.service.subscriptions.wakes import Ack
+
+#: Acks of one request.
+MAX_ACKS = 1_000
+
+
+def _whole_characters(text: str) -> str:
+    """Half of a character, which JSON can escape, is no text that can be stored."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a surrogate without its other half is no character") from None
+    return text
+
+
+Text = Annotated[StrictStr, AfterValidator(_whole_characters)]
+
+
+class WebhookTarget(BaseModel):
+    url: Text
+
+
+class CreateSubscription(BaseModel):
+    """What to follow, and how to be woken (§6.2)."""
+
+    type: Literal["webhook", "pull-wake"]
+    pattern: Text | None = None
+    streams: Annotated[list[Text], Field(max_length=MAX_STREAMS)] | None = None
+    webhook: WebhookTarget | None = None
+    wake_stream: Text | None = None
+    lease_ttl_ms: StrictInt = DEFAULT_LEASE_MS
+    description: Text | None = None
+
+    def configuration(self, *, allow_local: bool) -> SubscriptionConfiguration:
+        """Raises InvalidSubscription, WebhookUrlRejected."""
+        configuration = configure(
+            SubscriptionKind(self.type),
+            pattern=self.pattern,
+            streams=self.streams or (),
+            webhook_url=self.webhook.url if self.webhook else None,
+            wake_stream=self.wake_stream,
+            lease_ttl_ms=self.lease_ttl_ms,
+            description=self.description,
+        )
+        if configuration.webhook_url is not None:
+            parse_webhook_url(configuration.webhook_url, allow_local=allow_local)
+        return configuration
+
+
+class NameStreams(BaseModel):
+    streams: Annotated[list[Text], Field(min_length=1, max_length=MAX_STREAMS)]
+
+
+class ClaimWake(BaseModel):
+    worker: Annotated[Text, Field(min_length=1, max_length=500)]
+
+
+class StreamAck(BaseModel):
+    """`path` is another name of `stream`, as the reference server has it."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    stream: Text = Field(validation_alias=AliasChoices("stream", "path"))
+    offset: Text
+
+
+class AnswerWake(BaseModel):
+    """A callback, an ack or a release: which wake it is about, and how far its streams are processed."""
+
+    wake_id: Text
+    generation: StrictInt
+    acks: Annotated[list[StreamAck], Field(max_length=MAX_ACKS)] = []
+    done: StrictBool = False
+
+    def as_acks(self) -> list[Ack]:
+        return [Ack(ack.stream.strip("/"), ack.offset) for ack in self.acks]
+
+
+def render_subscription(
+    record: SubscriptionRecord, links: list[Link], next_after: str | None, signing: dict[str, str] | None
+) -> dict[str, Any]:
+    """§6.3. `streams_after` is there where more streams follow: the value for `?after=`."""
+    asked = record.configuration
+    webhook: dict[str, Any] | None = None
+    if asked.webhook_url is not None:
+        webhook = {"url": asked.webhook_url} | ({"signing": signing} if signing else {})
+    created = datetime.fromtimestamp(record.created_ms / 1000, UTC)
+    rendered = {
+        "id": record.subscription_id,
+        "subscription_id": record.subscription_id,
+        "type": asked.kind.value,
+        "pattern": asked.pattern,
+        "streams": [
+            {
+                "path": link.path,
+                "link_type": "explicit" if link.explicit else "glob",
+                "acked_offset": render_offset(link.acked),
+            }
+            for link in links
+        ],
+        "webhook": webhook,
+        "wake_stream": asked.wake_stream,
+        "lease_ttl_ms": asked.lease_ttl_ms,
+        "created_at": created.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "status": "failed" if record.wake.failed else "active",
+        "description": asked.description,
+    }
+    return rendered | ({"streams_after": next_after} if next_after is not None else {})

@@ -1,0 +1,66 @@
+"""Whether anybody is subscribed: without subscriptions the local system reads neither queue nor stream for
+them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from dataclasses import replace
+from typing import Final
+
+from tidemark.aws.sqs import WorkQueue, sqs_client
+from tidemark.local.pump import PollingDemand
+from tidemark.local.server import Application, Receive, Scope, Send
+from tidemark.service.stores import Stores
+from tidemark.service.subscriptions.recover import recover
+from tidemark.wake.attention import Changed, encode_attention
+
+#: How long the first creation waits for the stream to be read. What it would miss is found by `recover`.
+POSITION_SECONDS: Final = 5.0
+_CONTROL: Final = "/__ds/subscriptions/"
+
+
+class SubscriptionWatch:
+    """ASGI middleware, and what the pumps ask. It sees each creation pass by."""
+
+    def __init__(self, application: Application, stores: Stores, queue_url: str) -> None:
+        self._application = application
+        self._stores = stores
+        self._queue = WorkQueue(sqs_client, queue_url)
+        #: Set while the table's stream is read; until a pump says otherwise, nobody reads it.
+        self.following = threading.Event()
+        self._wanted = False
+
+    @property
+    def is_wanted(self) -> bool:
+        return self._wanted
+
+    def recover(self) -> None:
+        """Called when the stream is read from the present on: what was written before it is looked for."""
+        try:
+            found = recover(self._stores)
+            if found:
+                self._wanted = True
+                self._queue.send([encode_attention(Changed(each)) for each in found])
+        except Exception as error:  # noqa: BLE001 - the reading of the stream goes on
+            print(f"subscriptions cannot be looked for: {error!r}", file=sys.stderr)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_creation = scope["type"] == "http" and scope["method"] == "PUT" and _CONTROL in scope["path"]
+        if is_creation and not self._wanted:
+            self._wanted = True
+            await asyncio.to_thread(self.following.wait, POSITION_SECONDS)
+        await self._application(scope, receive, send)
+
+
+def watched(demand: PollingDemand, watch: SubscriptionWatch) -> PollingDemand:
+    """The stream is also read while there are subscriptions."""
+
+    def on_positioned() -> None:
+        demand.on_positioned()
+        watch.recover()
+
+    return replace(
+        demand, is_wanted=lambda: watch.is_wanted or demand.is_wanted(), on_positioned=on_positioned
+    )

@@ -1,0 +1,336 @@
+"""Subscriptions in the table: one item that every step of the wake cycle writes conditionally, and small
+items around it that may be written again at any time.
+
+Why no wake is lost
+===================
+
+    append     commit ─▶ stream record ─▶ put the pending mark ─▶ consistent read of the subscription
+    wake ends  write the subscription (idle) ─▶ consistent query of the marks ─▶ consistent reads of the tails
+
+If the read after the mark still sees the wake in flight, the wake ends later, so the query after its end
+finds the mark. If it sees the subscription idle, it begins the wake. A mark is removed only as it was seen:
+an append behind it raises `start`, and the removal is refused.
+
+All that is committed to the subscription's item comes out of the table's stream again, so whoever dies
+between a commit and what follows from it (`service/subscriptions/`) is stood in for by the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from tidemark.log.records import (
+    EndMark,
+    Follower,
+    Link,
+    PendingMark,
+    RosterEntry,
+    SigningKey,
+    SubscriptionRecord,
+)
+from tidemark.log.schema import (
+    ACKED,
+    BEHIND_SLASH,
+    EXPLICIT,
+    INCARNATION,
+    ROSTER_PK,
+    SIGNING_KEYS_PK,
+    SK,
+    SLASH,
+    START,
+    STREAM_INCARNATION,
+    VERSION,
+    Item,
+    decode_end_mark,
+    decode_follower,
+    decode_link,
+    decode_mark,
+    decode_roster_entry,
+    decode_signing_key,
+    decode_subscription,
+    encode_end_mark,
+    encode_follower,
+    encode_link,
+    encode_mark,
+    encode_roster_entry,
+    encode_signing_key,
+    encode_subscription,
+    follower_key,
+    followers_pk,
+    is_end_mark,
+    link_key,
+    links_pk,
+    mark_key,
+    marks_pk,
+    roster_key,
+    subscription_key,
+)
+from tidemark.log.table import (
+    ABSENT,
+    IF_ABSENT,
+    MAX_DELETES,
+    Condition,
+    ConditionFailed,
+    Table,
+    TransactionRefused,
+    Write,
+    if_never_or_ended_before,
+)
+from tidemark.protocol.errors import OutcomeUnknown
+
+#: Sorts before everything that a path can go on with.
+_NEXT = "\x00"
+#: The most streams that one transaction acks: DynamoDB takes 100 writes, and one is the subscription's own.
+MAX_ACKS = 99
+
+
+class SubscriptionChanged(Exception):
+    """Another transition came first: load the subscription and decide again."""
+
+
+class SubscriptionThere(Exception):
+    """A subscription of that id exists already."""
+
+    def __init__(self, existing: SubscriptionRecord) -> None:
+        super().__init__("subscription exists")
+        self.existing = existing
+
+
+class SubscriptionEndedLater(Exception):
+    """A subscription of that id was deleted at `ended_ms`, after the creation was dated."""
+
+    def __init__(self, ended_ms: int) -> None:
+        super().__init__(f"a subscription of that id ended at {ended_ms}")
+        self.ended_ms = ended_ms
+
+
+# --- the subscription's own item ----------------------------------------------------
+
+
+def load_subscription(table: Table, subscription_id: str) -> SubscriptionRecord | None:
+    item = table.get(subscription_key(subscription_id))
+    return None if item is None or is_end_mark(item) else decode_subscription(item)
+
+
+def load_ended(table: Table, subscription_id: str) -> EndMark | None:
+    """What tells that a subscription of this id was deleted within the last day."""
+    item = table.get(subscription_key(subscription_id))
+    return decode_end_mark(item) if item is not None and is_end_mark(item) else None
+
+
+def create_subscription(table: Table, record: SubscriptionRecord) -> None:
+    """Raises SubscriptionThere, SubscriptionEndedLater. A creation whose reply was lost finds itself."""
+    try:
+        table.put(encode_subscription(record), if_never_or_ended_before(record.created_ms))
+    except ConditionFailed as refused:
+        existing = refused.existing
+        assert existing is not None, "a refused creation names what is there"
+        if is_end_mark(existing):
+            if refused.maybe_landed:
+                raise OutcomeUnknown from refused
+            raise SubscriptionEndedLater(decode_end_mark(existing).ended_ms) from refused
+        found = decode_subscription(existing)
+        if found.incarnation != record.incarnation:
+            raise SubscriptionThere(found) from refused
+
+
+def commit_subscription(
+    table: Table,
+    seen: SubscriptionRecord,
+    changed: SubscriptionRecord,
+    write_id: str,
+    acks: Sequence[Write] = (),
+) -> SubscriptionRecord:
+    """Write the next state, if the item is still as it was seen; with `acks` (`ack_link`) together or not at
+    all. Raises SubscriptionChanged. Returns what is stored now.
+
+    A write that is refused and meets its own mark was sent twice and has landed.
+    """
+    assert len(acks) <= MAX_ACKS, "the caller divides them"
+    stored = replace(changed, version=seen.version + 1, write_id=write_id)
+    item, condition = encode_subscription(stored), _as_seen(seen)
+    try:
+        if acks:
+            table.transact([Write(item, condition=condition), *acks])
+        else:
+            table.put(item, condition)
+    except ConditionFailed as refused:
+        _check_own(refused.existing, write_id, refused)
+    except TransactionRefused as refused:
+        _check_own(refused.existing[0], write_id, refused)
+    return stored
+
+
+def _as_seen(seen: SubscriptionRecord) -> Condition:
+    values = {":inc": {"S": seen.incarnation}, ":seen": {"N": str(seen.version)}}
+    return Condition(f"{INCARNATION} = :inc AND {VERSION} = :seen", values)
+
+
+def _check_own(existing: Item | None, write_id: str, refused: Exception) -> None:
+    if existing is None or is_end_mark(existing) or decode_subscription(existing).write_id != write_id:
+        raise SubscriptionChanged from refused
+
+
+def end_subscription(table: Table, seen: SubscriptionRecord, ended_ms: int) -> None:
+    """Put an end mark in its place, whatever state it is in. What is around it is removed later
+    (`remove_belongings`). A deletion that is repeated finds the mark, or a later subscription."""
+    ended_ms = max(ended_ms, seen.created_ms + 1)
+    same = Condition(f"{INCARNATION} = :inc", {":inc": {"S": seen.incarnation}})
+    mark = encode_end_mark(subscription_key(seen.subscription_id), EndMark(ended_ms, seen.incarnation))
+    with suppress(ConditionFailed):
+        table.put(mark, same)
+
+
+# --- the roster, and who follows a stream by name -----------------------------------
+
+
+def load_roster(table: Table) -> list[RosterEntry]:
+    """All subscriptions: one query while they are fewer than some thousands."""
+    return [decode_roster_entry(item) for item in _pages(table, ROSTER_PK)]
+
+
+def put_roster_entry(table: Table, entry: RosterEntry) -> None:
+    """May be repeated. One that says `has_explicit` is not overwritten by one that does not."""
+    with suppress(ConditionFailed):
+        table.put(encode_roster_entry(entry), None if entry.has_explicit else IF_ABSENT)
+
+
+def load_followers(table: Table, stream_id: str) -> list[Follower]:
+    """The subscriptions that name the stream; some may have ended."""
+    return [decode_follower(item) for item in _pages(table, followers_pk(stream_id))]
+
+
+def put_follower(table: Table, follower: Follower) -> None:
+    table.put(encode_follower(follower))
+
+
+def remove_follower(table: Table, follower: Follower) -> None:
+    table.delete(follower_key(follower))
+
+
+# --- links --------------------------------------------------------------------------
+
+
+def load_link(table: Table, subscription_incarnation: str, path: str) -> Link | None:
+    item = table.get(link_key(subscription_incarnation, path))
+    return None if item is None else decode_link(item)
+
+
+def load_links(
+    table: Table, subscription_incarnation: str, after: str = "", limit: int | None = None
+) -> list[Link]:
+    """In the order of their paths, from behind `after`; all of them unless `limit` says how many."""
+    low = SLASH + after + _NEXT if after else SLASH
+    found: list[Link] = []
+    for item in _pages(table, links_pk(subscription_incarnation), low, limit):
+        found.append(decode_link(item))
+        if limit is not None and len(found) == limit:
+            break
+    return found
+
+
+def put_link_once(table: Table, link: Link) -> None:
+    """A link that is there already stays as it is."""
+    with suppress(ConditionFailed):
+        table.put(encode_link(link), IF_ABSENT)
+
+
+def change_link(table: Table, seen: Link, changed: Link) -> None:
+    """Raises SubscriptionChanged where it is not as it was seen."""
+    try:
+        table.put(encode_link(changed), _link_as_seen(seen))
+    except ConditionFailed as refused:
+        if refused.existing != encode_link(changed):
+            raise SubscriptionChanged from refused
+
+
+def remove_link(table: Table, seen: Link) -> None:
+    """Raises SubscriptionChanged where it is not as it was seen."""
+    try:
+        table.delete(link_key(seen.subscription_incarnation, seen.path), _link_as_seen(seen))
+    except ConditionFailed as refused:
+        if refused.existing is not None:
+            raise SubscriptionChanged from refused
+
+
+def ack_link(seen: Link, acked: int, stream_incarnation: str) -> Write:
+    """Part of the transaction that acks: refused where the link was acked or removed in the meantime."""
+    item = encode_link(replace(seen, acked=acked, stream_incarnation=stream_incarnation))
+    return Write(item, condition=_link_as_seen(seen))
+
+
+def _link_as_seen(seen: Link) -> Condition:
+    named = f"attribute_exists({EXPLICIT})" if seen.explicit else f"attribute_not_exists({EXPLICIT})"
+    values = {":acked": {"N": str(seen.acked)}, ":stream": {"S": seen.stream_incarnation}}
+    return Condition(f"{ACKED} = :acked AND {STREAM_INCARNATION} = :stream AND {named}", values)
+
+
+# --- pending marks ------------------------------------------------------------------
+
+
+def put_mark(table: Table, mark: PendingMark) -> None:
+    """A record that arrives late or twice lowers no mark."""
+    values = {":start": {"N": str(mark.start)}, ":stream": {"S": mark.stream_incarnation}}
+    ahead = Condition(f"{ABSENT} OR {START} < :start OR {STREAM_INCARNATION} <> :stream", values)
+    with suppress(ConditionFailed):
+        table.put(encode_mark(mark), ahead)
+
+
+def load_marks(
+    table: Table, subscription_incarnation: str, after: str = "", limit: int = 100
+) -> list[PendingMark]:
+    """Up to `limit`, in the order of their paths, from behind `after`."""
+    low = SLASH + after + _NEXT if after else SLASH
+    items, _ = table.query(
+        marks_pk(subscription_incarnation), at_least=low, at_most=BEHIND_SLASH, limit=limit
+    )
+    return [decode_mark(item) for item in items]
+
+
+def remove_mark(table: Table, seen: PendingMark) -> None:
+    """Unless an append has raised it since."""
+    values = {":start": {"N": str(seen.start)}, ":stream": {"S": seen.stream_incarnation}}
+    as_seen = Condition(f"{START} = :start AND {STREAM_INCARNATION} = :stream", values)
+    with suppress(ConditionFailed):
+        table.delete(mark_key(seen), as_seen)
+
+
+# --- what belongs to a subscription that has ended ----------------------------------
+
+
+def remove_belongings(table: Table, subscription_id: str, incarnation: str) -> None:
+    """Roster entry, followers, links and marks of a subscription that has ended. May be repeated."""
+    keys = []
+    for link in load_links(table, incarnation):
+        keys.append(link_key(incarnation, link.path))
+        if link.explicit:
+            keys.append(follower_key(Follower(link.path, subscription_id, incarnation)))
+    keys += [mark_key(decode_mark(item)) for item in _pages(table, marks_pk(incarnation))]
+    # The roster entry goes last: while it is there, appends lead here again.
+    keys.append(roster_key(incarnation))
+    for start in range(0, len(keys), MAX_DELETES):
+        table.delete_many(keys[start : start + MAX_DELETES])
+
+
+# --- signing keys -------------------------------------------------------------------
+
+
+def load_signing_keys(table: Table) -> list[SigningKey]:
+    """The published keys, oldest first; the last one signs."""
+    items, _ = table.query(SIGNING_KEYS_PK)
+    return [decode_signing_key(item) for item in items]
+
+
+def publish_signing_key(table: Table, key: SigningKey) -> None:
+    table.put(encode_signing_key(key))
+
+
+def _pages(table: Table, pk: str, low: str = SLASH, limit: int | None = None) -> Iterator[Item]:
+    more = True
+    while more:
+        items, more = table.query(pk, at_least=low, at_most=BEHIND_SLASH, limit=limit)
+        yield from items
+        if items:
+            low = items[-1][SK]["S"] + _NEXT

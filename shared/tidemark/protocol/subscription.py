@@ -1,0 +1,119 @@
+"""What a subscription is configured to do (§6.2), and the form that is compared and hashed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Final
+
+import orjson
+
+from tidemark.protocol.errors import InvalidSubscription, ProtocolError
+from tidemark.protocol.glob import matches
+from tidemark.protocol.stream_key import parse_plain_path
+
+MIN_LEASE_MS: Final = 1_000
+MAX_LEASE_MS: Final = 600_000
+DEFAULT_LEASE_MS: Final = 30_000
+#: DynamoDB allows a partition key of 2,048 bytes and a sort key of 1,024; the rest is our prefix.
+MAX_ID_BYTES: Final = 500
+MAX_DESCRIPTION_BYTES: Final = 1_000
+#: Streams that one request names. More are added by further requests.
+MAX_STREAMS: Final = 1_000
+
+
+class SubscriptionKind(Enum):
+    WEBHOOK = "webhook"
+    PULL_WAKE = "pull-wake"
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionConfiguration:
+    """`streams` are the explicit ones named at the creation, sorted and without repetition."""
+
+    kind: SubscriptionKind
+    pattern: str | None
+    streams: tuple[str, ...]
+    webhook_url: str | None
+    wake_stream: str | None
+    lease_ttl_ms: int = DEFAULT_LEASE_MS
+    description: str | None = None
+
+    def follows(self, path: str) -> bool:
+        """Whether the pattern takes the stream in. A subscription's own wake stream never wakes it."""
+        return self.pattern is not None and path != self.wake_stream and matches(self.pattern, path)
+
+
+def configuration_hash(configuration: SubscriptionConfiguration) -> str:
+    """The same for the same configuration, in hexadecimal."""
+    fields = asdict(configuration) | {"kind": configuration.kind.value}
+    return hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def check_subscription_id(subscription_id: str) -> str:
+    """Raises InvalidSubscription."""
+    size = len(subscription_id.encode())
+    if not 0 < size <= MAX_ID_BYTES or "/" in subscription_id or has_control_characters(subscription_id):
+        raise InvalidSubscription(
+            f"A subscription id has 1 to {MAX_ID_BYTES} bytes, no slash and no control characters"
+        )
+    return subscription_id
+
+
+def configure(
+    kind: SubscriptionKind,
+    *,
+    pattern: str | None,
+    streams: Sequence[str],
+    webhook_url: str | None,
+    wake_stream: str | None,
+    lease_ttl_ms: int,
+    description: str | None,
+) -> SubscriptionConfiguration:
+    """The configuration in its normal form. Raises InvalidSubscription. Whether the webhook's URL may be
+    called is decided elsewhere (`protocol/webhook_url.py`)."""
+    if not pattern and not streams:
+        raise InvalidSubscription("Name what to follow: pattern, streams or both")
+    if not MIN_LEASE_MS <= lease_ttl_ms <= MAX_LEASE_MS:
+        raise InvalidSubscription(
+            f"lease_ttl_ms must be an integer from {MIN_LEASE_MS} to {MAX_LEASE_MS}, got {lease_ttl_ms}"
+        )
+    if kind is SubscriptionKind.WEBHOOK and not webhook_url:
+        raise InvalidSubscription("A webhook subscription needs webhook.url")
+    if kind is SubscriptionKind.WEBHOOK and wake_stream:
+        raise InvalidSubscription("A webhook subscription has no wake_stream; leave it out")
+    if kind is SubscriptionKind.PULL_WAKE and not wake_stream:
+        raise InvalidSubscription("A pull-wake subscription needs wake_stream")
+    if kind is SubscriptionKind.PULL_WAKE and webhook_url:
+        raise InvalidSubscription("A pull-wake subscription has no webhook; leave it out")
+    if description is not None and len(description.encode()) > MAX_DESCRIPTION_BYTES:
+        raise InvalidSubscription(f"description is too long: at most {MAX_DESCRIPTION_BYTES} bytes")
+    paths = tuple(sorted({stream_path(stream) for stream in streams}))
+    wake_path = stream_path(wake_stream) if wake_stream else None
+    if len(paths) > MAX_STREAMS:
+        raise InvalidSubscription(f"At most {MAX_STREAMS} streams in one request; add the others afterwards")
+    if wake_path in paths:
+        raise InvalidSubscription("A subscription cannot follow its own wake_stream")
+    return SubscriptionConfiguration(
+        kind=kind,
+        pattern=stream_path(pattern) if pattern else None,
+        streams=paths,
+        webhook_url=webhook_url,
+        wake_stream=wake_path,
+        lease_ttl_ms=lease_ttl_ms,
+        description=description,
+    )
+
+
+def stream_path(path: str) -> str:
+    """A stream's path below the stream root, without slashes around it. Raises InvalidSubscription."""
+    try:
+        return parse_plain_path(path.strip("/"), encoded=False).stream_id
+    except ProtocolError as error:
+        raise InvalidSubscription(f"{path[:80]!r} is no stream path: {error.message}") from None
+
+
+def has_control_characters(text: str) -> bool:
+    return any(character < " " or character == "\x7f" for character in text)

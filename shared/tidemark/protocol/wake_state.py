@@ -1,0 +1,168 @@
+"""The wake cycle of a subscription (§7): one wake at a time, fenced by generation and wake id.
+
+    idle ──begin──▶ in flight ──delivered──▶ leased ──done, release──▶ idle
+                      │  ▲                     │
+                      └──┘ failed: retry       └─ lease over: begin again, one generation higher
+
+| state     | wake id | next attempt | holder  | what comes next                                     |
+| --------- | ------- | ------------ | ------- | --------------------------------------------------- |
+| idle      | none    | –            | –       | a stream with something new begins a wake           |
+| in flight | set     | set          | none    | the webhook is called, or the wake event is written |
+| leased    | set     | none         | webhook | callback, or the end of the lease                   |
+| announced | set     | none         | none    | a worker claims it (pull-wake; without a lease)     |
+| claimed   | set     | none         | worker  | ack, release, or the end of the lease               |
+
+Every function returns the next state; the caller commits it with one conditional write, so that of two
+transitions that start from one state only one happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from tidemark.protocol.errors import AlreadyClaimed, InvalidAck, WakeFenced
+from tidemark.protocol.offset import parse_token, render_offset
+from tidemark.protocol.subscription import SubscriptionKind
+
+FIRST_RETRY_MS: Final = 1_000
+MAX_RETRY_MS: Final = 60_000
+JITTER: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class WakeState:
+    """`next_attempt_ms` is set while a webhook is to be called or a wake event to be written. While an
+    attempt is under way it is the time from which on the attempt counts as lost."""
+
+    generation: int = 0
+    wake_id: str | None = None
+    holder: str | None = None
+    lease_until_ms: int | None = None
+    next_attempt_ms: int | None = None
+    attempts: int = 0
+    failed: bool = False
+
+
+class Step(Enum):
+    """What there is to do for a subscription, seen from its state and the clock alone."""
+
+    #: Nothing is in flight: begin a wake if a stream has something new.
+    LOOK = "look"
+    #: Call the webhook, or write the wake event.
+    DELIVER = "deliver"
+    #: The lease is over: begin another wake if a stream still has something new.
+    EXPIRE = "expire"
+    #: Nothing before `wakes_at`; never, where that is None.
+    WAIT = "wait"
+
+
+def next_step(state: WakeState, now_ms: int) -> Step:
+    if state.wake_id is None:
+        return Step.LOOK
+    deadline_ms = wakes_at(state)
+    if deadline_ms is None or now_ms < deadline_ms:
+        return Step.WAIT
+    lease_is_over = state.lease_until_ms is not None and now_ms >= state.lease_until_ms
+    # A retry after the lease was over is one for a new generation: the receiver of an earlier attempt may
+    # still be working.
+    return Step.EXPIRE if lease_is_over else Step.DELIVER
+
+
+def wakes_at(state: WakeState) -> int | None:
+    """When something is to be done for the subscription, whatever happens until then."""
+    if state.wake_id is None:
+        return None
+    return state.next_attempt_ms if state.next_attempt_ms is not None else state.lease_until_ms
+
+
+def begin_wake(
+    state: WakeState, kind: SubscriptionKind, wake_id: str, now_ms: int, lease_ttl_ms: int
+) -> WakeState:
+    """A new generation, to be delivered. A webhook's lease begins with it (§7.3). What failed before goes on
+    counting, so that a receiver that is down is called less and less often."""
+    is_webhook = kind is SubscriptionKind.WEBHOOK
+    return WakeState(
+        generation=state.generation + 1,
+        wake_id=wake_id,
+        lease_until_ms=now_ms + lease_ttl_ms if is_webhook else None,
+        next_attempt_ms=now_ms,
+        attempts=state.attempts if state.failed else 0,
+        failed=state.failed,
+    )
+
+
+def start_attempt(state: WakeState, now_ms: int, lost_after_ms: int, lease_ttl_ms: int) -> WakeState:
+    """Taken by the one who delivers. If that one dies, the attempt counts as lost after `lost_after_ms`."""
+    lease = None if state.lease_until_ms is None else now_ms + lease_ttl_ms
+    return replace(
+        state, attempts=state.attempts + 1, next_attempt_ms=now_ms + lost_after_ms, lease_until_ms=lease
+    )
+
+
+def attempt_failed(state: WakeState, now_ms: int, chance: float, *, maybe_working: bool) -> WakeState:
+    """To be tried again, under the same generation: the receiver has said no, or was never reached. One that
+    may have got the wake (`maybe_working`) keeps its lease, and the next attempt is one of a new
+    generation."""
+    next_attempt_ms = now_ms + retry_delay_ms(state.attempts, chance)
+    if maybe_working and state.lease_until_ms is not None:
+        next_attempt_ms = max(next_attempt_ms, state.lease_until_ms)
+    return replace(state, failed=True, next_attempt_ms=next_attempt_ms)
+
+
+def attempt_succeeded(state: WakeState) -> WakeState:
+    return replace(state, failed=False, attempts=0, next_attempt_ms=None)
+
+
+def retry_delay_ms(attempts: int, chance: float) -> int:
+    """From 1 s up to 60 s, each twice as long as the one before, ±20 %; `chance` is from 0 to 1."""
+    base: int = min(FIRST_RETRY_MS << min(max(attempts - 1, 0), 16), MAX_RETRY_MS)
+    return round(base * (1 + JITTER * (2 * chance - 1)))
+
+
+def check_unclaimed(state: WakeState, now_ms: int) -> None:
+    """Raises AlreadyClaimed while another worker has the lease (§7.2)."""
+    has_lease = state.lease_until_ms is not None and now_ms < state.lease_until_ms
+    if state.holder is not None and has_lease:
+        raise AlreadyClaimed(state.holder, state.generation)
+
+
+def claim_wake(state: WakeState, worker: str, wake_id: str, now_ms: int, lease_ttl_ms: int) -> WakeState:
+    """A worker takes the wake that nobody has claimed. Where there is none, or its last holder let the lease
+    run out, it is a new generation. A wake event that is still to be written is not needed any more."""
+    is_free = state.wake_id is not None and state.holder is None
+    return WakeState(
+        generation=state.generation if is_free else state.generation + 1,
+        wake_id=state.wake_id if is_free else wake_id,
+        holder=worker,
+        lease_until_ms=now_ms + lease_ttl_ms,
+    )
+
+
+def check_fence(state: WakeState, token_generation: int, generation: int, wake_id: str) -> None:
+    """Raises WakeFenced unless token and request are of the wake that is in flight (§7.3)."""
+    if not token_generation == generation == state.generation or wake_id != state.wake_id:
+        raise WakeFenced
+
+
+def extend_lease(state: WakeState, now_ms: int, lease_ttl_ms: int) -> WakeState:
+    """A callback or ack without `done`. It proves that the delivery has arrived."""
+    return replace(attempt_succeeded(state), lease_until_ms=now_ms + lease_ttl_ms)
+
+
+def end_wake(state: WakeState) -> WakeState:
+    """Done or released: idle, and everything of this wake is fenced from now on."""
+    return WakeState(generation=state.generation)
+
+
+def decide_ack(token: str, acked: int, tail: int) -> int:
+    """The offset up to which a stream is processed, inclusive. Raises InvalidAck (§7)."""
+    offset = parse_token(token)
+    if offset is None:
+        raise InvalidAck(f"Ack offset {token[:40]!r} is no offset of a stream")
+    if offset < acked:
+        raise InvalidAck(f"Ack offset {token} lies before what is acked already, {render_offset(acked)}")
+    if offset > tail:
+        raise InvalidAck(f"Ack offset {token} lies beyond the stream's tail, {render_offset(tail)}")
+    return offset

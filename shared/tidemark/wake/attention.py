@@ -1,0 +1,126 @@
+"""Which subscriptions a write concerns: from the table's stream records to messages for the delivery
+function.
+
+The notifier only finds out and sends; links, marks and wakes are the delivery function's. A message may be
+lost without harm where another one follows from the same state, and may come twice and in any order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidemark.log.records import PendingMark, RosterEntry
+from tidemark.log.schema import decode_subscription_pk, is_subscription_pk
+from tidemark.log.subscriptions import load_followers, load_roster
+from tidemark.log.table import Table
+from tidemark.protocol.glob import matches
+from tidemark.protocol.stream_key import PLAIN_BUCKET
+from tidemark.wake.message import WakeMessage
+
+#: What goes into one message to SQS at most is 256 KB; these have a path and an id.
+_APPENDED: Final = "appended"
+_CHANGED: Final = "changed"
+_TIME: Final = "time"
+
+
+class NotAttention(ValueError):
+    """A message that `encode_attention` did not write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A stream that the subscription follows has a new batch."""
+
+    subscription_id: str
+    mark: PendingMark
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The subscription's item was written: see what follows from its state."""
+
+    subscription_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimeCame:
+    """The time has come that the subscription's state named when this message was sent."""
+
+    subscription_id: str
+    at_ms: int
+
+
+Attention = Appended | Changed | TimeCame
+
+
+def encode_attention(message: Attention) -> str:
+    """Plain ASCII: an id or a path may hold characters that no queue accepts."""
+    row: list[str | int] = [_CHANGED, message.subscription_id]
+    if isinstance(message, Appended):
+        mark = message.mark
+        row = [_APPENDED, message.subscription_id, mark.subscription_incarnation, mark.path]
+        row += [mark.stream_incarnation, mark.start]
+    elif isinstance(message, TimeCame):
+        row = [_TIME, message.subscription_id, message.at_ms]
+    return json.dumps(row, separators=(",", ":"))
+
+
+def decode_attention(body: str) -> Attention:
+    """Raises NotAttention."""
+    try:
+        match json.loads(body):
+            case ["appended", str(subscription_id), str(incarnation), str(path), str(stream), int(start)]:
+                return Appended(subscription_id, PendingMark(incarnation, path, stream, start))
+            case ["changed", str(subscription_id)]:
+                return Changed(subscription_id)
+            case ["time", str(subscription_id), int(at_ms)]:
+                return TimeCame(subscription_id, at_ms)
+    except ValueError:
+        pass
+    raise NotAttention(body[:200])
+
+
+def changed_from_record(record: Mapping[str, Any]) -> Changed | None:
+    """The message for a stream record of a subscription's item; None for other records. Raises KeyError."""
+    pk: str = record["dynamodb"]["Keys"]["pk"]["S"]
+    if record["eventName"] == "REMOVE" or not is_subscription_pk(pk):
+        return None
+    return Changed(decode_subscription_pk(pk))
+
+
+class Subscribers:
+    """One query for the roster, however many records there are; and one for each stream, where any
+    subscription names streams one by one."""
+
+    def __init__(self, table: Table, send: Callable[[Sequence[str]], None]) -> None:
+        self._table = table
+        self._send = send
+
+    def notify(self, appends: Iterable[WakeMessage], changes: Iterable[Changed]) -> None:
+        """Raises what the table or the queue raise: the records must be delivered again then."""
+        messages: dict[str, None] = {encode_attention(change): None for change in changes}
+        plain = [append for append in appends if append.key.bucket == PLAIN_BUCKET]
+        if plain:
+            roster = load_roster(self._table)
+            for append in plain:
+                messages |= dict.fromkeys(map(encode_attention, self._concerned(append, roster)))
+        if messages:
+            self._send(list(messages))
+
+    def _concerned(self, append: WakeMessage, roster: Sequence[RosterEntry]) -> list[Appended]:
+        path = append.key.stream_id
+        followers = {
+            entry.incarnation: entry.subscription_id
+            for entry in roster
+            if entry.pattern is not None and path != entry.wake_stream and matches(entry.pattern, path)
+        }
+        if any(entry.has_explicit for entry in roster):
+            for follower in load_followers(self._table, path):
+                followers[follower.incarnation] = follower.subscription_id
+        return [
+            Appended(subscription_id, PendingMark(incarnation, path, append.incarnation, append.start))
+            for incarnation, subscription_id in followers.items()
+        ]

@@ -1,0 +1,81 @@
+"""The edge in front of `VIA=lambda`: which origin takes a request, and what the edge says of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from tidemark.local.edge import Edge
+from tidemark.local.gateway import Gateway, Receive, Scope, Send
+
+
+class Origin:
+    """Keeps what reaches it."""
+
+    def __init__(self) -> None:
+        self.seen: list[Scope] = []
+
+    async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
+        self.seen.append(scope)
+
+
+def ask(target: bytes, *headers: tuple[bytes, bytes], secret: str = "word") -> tuple[str, Scope]:
+    """The origin's name, and what reached it."""
+    api, live = Origin(), Origin()
+    raw_path, _, query = target.partition(b"?")
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "GET",
+        "raw_path": raw_path,
+        "query_string": query,
+        "headers": [(b"host", b"127.0.0.1:4437"), *headers],
+    }
+    asyncio.run(Edge(cast("Gateway", api), live, secret)(scope, cast("Receive", None), cast("Send", None)))
+    return ("live", live.seen[0]) if live.seen else ("api", api.seen[0])
+
+
+def said(scope: Scope, name: bytes) -> list[bytes]:
+    return [value for given, value in scope["headers"] if given == name]
+
+
+@pytest.mark.parametrize(
+    ("target", "origin", "raw_path"),
+    [
+        (b"/v1/stream/a%3Fb?live=sse&offset=-1", "live", b"/v1/stream/a%3Fb"),
+        (b"/v1/stream/a%3Fb?offset=-1", "api", b"/v1/stream/a%253Fb"),
+        (b"/v1/stream/a%zz", "api", b"/v1/stream/a%2525zz"),
+    ],
+)
+def test_each_origin_gets_the_path_it_can_read_and_the_one_that_was_sent(
+    target: bytes, origin: str, raw_path: bytes
+) -> None:
+    reached, scope = ask(target)
+    assert (reached, scope["raw_path"]) == (origin, raw_path)
+    assert said(scope, b"x-tidemark-path") == [target.partition(b"?")[0]]
+    assert said(scope, b"x-tidemark-edge") == [b"word"]
+    assert said(scope, b"x-tidemark-host") == [b"127.0.0.1:4437"]
+
+
+def test_what_the_edge_says_nobody_else_can_say() -> None:
+    names = (b"x-tidemark-path", b"x-tidemark-host", b"x-tidemark-edge")
+    _, scope = ask(b"/v1/stream/a", *((name, b"forged") for name in names))
+    assert b"forged" not in [value for _, value in scope["headers"]]
+
+
+def test_a_body_goes_to_the_http_api_as_bytes() -> None:
+    """As `edge/route.js` does it."""
+    sent = ((b"content-type", b"text/plain"), (b"content-type", b"a/b"))
+    _, api = ask(b"/v1/stream/a", *sent)
+    assert said(api, b"content-type") == [b"application/octet-stream"]
+    assert said(api, b"x-tidemark-content-type") == [b"text/plain,a/b"]
+    _, live = ask(b"/v1/stream/a?live=sse", *sent, (b"x-tidemark-content-type", b"forged"))
+    assert said(live, b"content-type") == [b"text/plain", b"a/b"]
+    assert said(live, b"x-tidemark-content-type") == []
+
+
+def test_an_unknown_secret_is_left_to_the_client() -> None:
+    """`EDGE_SECRET_NAME`: only the functions can read it."""
+    _, scope = ask(b"/v1/stream/a", (b"x-tidemark-edge", b"from the client"), secret="")
+    assert said(scope, b"x-tidemark-edge") == [b"from the client"]
