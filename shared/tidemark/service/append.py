@@ -23,6 +23,7 @@ lock and no read before the write. These are the states of an append:
 |        | the batch there is this very write               | done: an earlier reply was lost        |
 |        | another batch is there, for the first time       | adopt its tail, decide                 |
 |        | another batch is there, once more                | wait a little, read the tail, decide   |
+|        | others combine, or it is so again and again      | combine (`service/combine.py`)         |
 |        | a tombstone is there                             | read the stream, decide; or 404        |
 
 - **A lost race** returns the batch that won. It carries the tail that the next decision needs, so one loss
