@@ -133,7 +133,7 @@ class _Attempt:
         self._append_id = stores.new_id()
         self._spilled = spilled
         self._losses = 0
-        self._has_lost_before = stores.crowd.has_lost_lately(stores.clock_ms())
+        self._has_lost_before = False
 
     def run(self) -> list[Outcome | ProtocolError]:
         head, fresh = _remembered_or_read(self._stores, self._key)
@@ -166,7 +166,8 @@ class _Attempt:
     def combines(self, head: StreamHead, appends: Sequence[Append]) -> bool:
         """Whether to combine: others do so already, or the race was lost again and again. A group has
         combined appends of its own, and goes on racing."""
-        if len(appends) > 1 or not fits_mail(appends[0]):
+        is_alone = not self._losses and not head.mailed
+        if is_alone or len(appends) > 1 or not fits_mail(appends[0]):
             return False
         if self._losses >= (1 if self._has_lost_before else 3):
             return True
@@ -224,7 +225,9 @@ class _Attempt:
         once others have followed it, that of the tail. A tombstone says that the stream has ended; a new
         one may have its name."""
         self._losses += 1
-        self._stores.crowd.lost_ms = self._stores.clock_ms()
+        crowd, now_ms = self._stores.crowd, self._stores.clock_ms()
+        self._has_lost_before = self._has_lost_before or (self._losses == 1 and crowd.has_lost_lately(now_ms))
+        crowd.lost_ms = now_ms
         if winner.tombstone:
             self._stores.tails.forget(self._key)
             return load_head(self._stores, self._key), True
