@@ -127,6 +127,14 @@ lint: $(DEV) ## format, lint, types, import directions, template
 docs: $(DOCS) ## the documentation as a site, into site/ (a broken link fails)
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
 
+.PHONY: vendor
+vendor: $(NODE) ## copy the console's libraries from node_modules into the package
+	@$(VENV) console/vendor.py
+
+.PHONY: pictures
+pictures: $(DEV) $(NODE) ## draw the pictures of the console in docs/images, in Chromium
+	@$(VENV) -m console.pictures
+
 .PHONY: diagrams
 diagrams: $(DOCS) ## draw docs/images/*.svg from their Mermaid sources
 	@.venv-docs/bin/python docs/images/render.py
@@ -146,6 +154,8 @@ build: export AWS_DEFAULT_REGION ?= us-east-1
 build: $(SAM) ## what AWS SAM deploys, into .aws-sam
 	@sam build
 	@sam validate --lint
+	@.venv-sam/bin/python -W ignore -m cyclonedx_py requirements requirements/layer.txt --pyproject pyproject.toml \
+		--output-reproducible --of JSON -o .aws-sam/sbom.cdx.json
 	@find .aws-sam/build/SharedLayer -name '*.pyc' | grep -q . || printf '%s\n' "" \
 		"WARNING: the layer has no bytecode, because python$(RUNTIME) is not on the path. It works, but every cold" \
 		"start compiles every module: 2.5 times the CPU. Install it (https://www.python.org/downloads, or:" \

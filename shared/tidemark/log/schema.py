@@ -4,7 +4,9 @@
 | -------- | ---------------------------------------- | ---------------------------------------------- |
 | bucket   | `bucket/<bucket>`                        | `.`                                            |
 | stream   | `bucket/<bucket>`                        | `stream/<stream id>`                           |
-| end mark | that of the bucket or stream that ended  | the same                                       |
+| entry    | `buckets`                                | `<bucket>`                                     |
+| end mark | that of the bucket, its entry or the     | the same                                       |
+|          | stream that ended                        |                                                |
 | batch    | `log/<bucket>/<stream id>#<incarnation>` | start offset, 16 digits; with `.` behind it: a |
 |          |                                          | closed stream's tombstone                      |
 | producer | `producer/<incarnation>`                 | producer id                                    |
@@ -32,12 +34,16 @@ Who writes an item, whether it changes, and who removes it:
 | stream   | the stream's creation      | touched, by reads; the snapshot    | its deletion or expiry: an    |
 |          |                            | and what is retained, by publishes;| end mark takes its place, or  |
 |          |                            | forks, by their creation and end;  | the new stream of that name   |
-|          |                            | deleted, where forks still need it |                               |
+|          |                            | deleted, where forks still need it;|                               |
+|          |                            | packed, with each pack             |                               |
+| entry    | the bucket's creation      | never                              | its deletion: an end mark     |
+|          |                            |                                    | takes its place               |
 | end mark | a deletion or an expiry    | never                              | DynamoDB, by `ttl`; a later   |
 |          |                            |                                    | creation of the same name     |
-| batch    | an append, a creation with | never                              | the janitor: below a snapshot,|
-|          | content; a tombstone by a  |                                    | or with the whole log (the    |
-|          | deletion or an expiry      |                                    | tombstone last)               |
+| batch    | an append, a creation with | never; but a pack takes the place  | the janitor: below a snapshot,|
+|          | content; a tombstone by a  | of the first of those that it      | with the whole log (the       |
+|          | deletion or an expiry; a   | stands for (`docs/packs.md`)       | tombstone last), or once a    |
+|          | pack by the janitor        |                                    | pack stands for it            |
 | producer | the append whose batch     | epoch and sequence rise            | the janitor, with the log     |
 |          | carries it no longer       |                                    |                               |
 | mail     | a writer of a crowded      | never                              | DynamoDB, by `ttl`            |
@@ -289,6 +295,14 @@ def decode_bucket(item: Item) -> BucketRecord:
         streams=int(item[STREAM_COUNT]["N"]),
         counted_ms=_number(item, COUNTED_MS) or 0,
     )
+
+
+#: The entries of all buckets, so that one query lists them: a bucket's own item has a partition of its own.
+BUCKETS_PK: Final = "buckets"
+
+
+def bucket_entry_key(bucket: str) -> Key:
+    return _key(BUCKETS_PK, bucket)
 
 
 # --- end mark -----------------------------------------------------------------------

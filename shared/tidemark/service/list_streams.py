@@ -1,4 +1,4 @@
-"""Listing a bucket's streams (extensions §1.4), with their committed tails."""
+"""Listing the streams of a bucket (extensions §1.4) or of the plain surface, with their committed tails."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tidemark.log.schema import log_pk
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.listing import ListingRequest
+from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.service.load import head_from
 from tidemark.service.stores import Stores
 
@@ -32,11 +33,12 @@ class Listing:
 
 
 def list_streams(stores: Stores, bucket: str, request: ListingRequest) -> Listing:
-    """Raises BucketNotFound. Streams that have expired are not there any more.
+    """Raises BucketNotFound; the plain surface is always there. Streams that have expired are not listed.
 
     A stream's place is its id alone, so what is created or ended meanwhile moves no other one.
     """
-    load_bucket(stores.table, bucket)
+    if bucket != PLAIN_BUCKET:
+        load_bucket(stores.table, bucket)
     found: list[StreamHead] = []
     after, more = request.after, True
     while more:
