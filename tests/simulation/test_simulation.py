@@ -46,9 +46,10 @@ def test_every_seed_is_linearizable_and_leaves_nothing_behind(kind: str) -> None
 def test_combined_appends_are_linearizable_and_leave_nothing_behind() -> None:
     """Every single append is posted as mail, and whoever comes first commits it."""
     for seed in range(FIRST_SEED, FIRST_SEED + 2 * SEEDS):
-        run = run_seed(seed, combines=True)
+        run = run_seed(seed, "plain", combines=True)
         assert not run.problems, (
-            f"python -m tests.simulation --combines --seeds 1 --seed {seed}\n" + "\n".join(run.problems)
+            f"python -m tests.simulation --combines --kind plain --seeds 1 --seed {seed}\n"
+            + "\n".join(run.problems)
         )
 
 
