@@ -78,8 +78,8 @@ def create_bucket(table: Table, record: BucketRecord) -> None:
 
 
 def ensure_entry(table: Table, bucket: str) -> None:
-    """Adds the entry of a bucket that was made before buckets had entries. The transaction holds the bucket's own
-    item, so that no copy of it, however late, leaves the entry of a bucket that is gone."""
+    """Adds the entry of a bucket that was made before buckets had entries. The transaction holds the
+    bucket's own item, so that no copy of it, however late, leaves the entry of a bucket that is gone."""
     if table.get(bucket_entry_key(bucket)) is not None:
         return
     unchanged = Update(bucket_key(bucket), f"ADD {STREAM_COUNT} :none", {":none": {"N": "0"}})
