@@ -131,6 +131,10 @@ docs: $(DOCS) ## the documentation as a site, into site/ (a broken link fails)
 vendor: $(NODE) ## copy the console's libraries from node_modules into the package
 	@$(VENV) console/vendor.py
 
+.PHONY: pictures
+pictures: $(DEV) $(NODE) ## draw the pictures of the console in docs/images, in Chromium
+	@$(VENV) -m console.pictures
+
 .PHONY: diagrams
 diagrams: $(DOCS) ## draw docs/images/*.svg from their Mermaid sources
 	@.venv-docs/bin/python docs/images/render.py

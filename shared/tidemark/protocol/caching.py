@@ -22,8 +22,8 @@ STALE_SECONDS: Final = 300
 SHARED: Final = f"public, max-age={FRESH_SECONDS}, stale-while-revalidate={STALE_SECONDS}"
 #: An event stream is consumed as it arrives; proxies must not hold it back (§5.8).
 EVENT_STREAM: Final = "no-cache, no-store, no-transform"
-#: Of data that was asked for without the stream's own cursor, and of the console's files: a cache may keep it,
-#: and must ask each time with its entity tag.
+#: Of data that was asked for without the stream's own cursor, and of the console's files: a cache may keep
+#: it, and must ask each time with its entity tag.
 REVALIDATED: Final = "public, no-cache"
 #: The OpenAPI document changes with a deployment only.
 DOCUMENT: Final = "public, max-age=300"

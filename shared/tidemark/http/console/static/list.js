@@ -44,7 +44,8 @@ export function VirtualList({ label, first, count, selected, onSelect, onOpen, r
     if (event.key === "Enter" && selected !== null) onOpen?.(selected)
     if (target === undefined || !count) return
     event.preventDefault()
-    onSelect(Math.max(first, Math.min(first + count - 1, target)))
+    const bound = (row) => Math.max(first, Math.min(first + count - 1, row))
+    onSelect(step ? (old) => bound((old ?? first - 1) + step) : bound(target))
   }
 
   const from = Math.max(0, Math.floor(view.top / ROW_HEIGHT) - SPARE_ROWS)

@@ -251,14 +251,18 @@ export function StreamPage({ path }) {
   const select = (row) => {
     setSelected(row)
     setFollow(false)
-    const chosen = messages.at(numberAt(row))
-    if (chosen) replaceQuery({ at: renderOffset(chosen.offset) })
   }
+
+  useEffect(() => {
+    if (message) replaceQuery({ at: renderOffset(message.offset) })
+  }, [message?.offset])
 
   useEffect(() => {
     function onKey({ detail: key }) {
       const step = { j: 1, k: -1 }[key]
-      if (step && count) select(selected === null ? listFirst + (step > 0 ? 0 : count - 1) : Math.max(listFirst, Math.min(listFirst + count - 1, selected + step)))
+      const last = listFirst + count - 1
+      // Keys may come faster than the page is drawn, so each goes on from what the one before has selected.
+      if (step && count) select((old) => (old === null ? (step > 0 ? listFirst : last) : Math.max(listFirst, Math.min(last, old + step))))
       if (key === "p") togglePause()
       if (key === "g") goToEnd()
     }

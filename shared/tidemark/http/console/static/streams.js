@@ -20,6 +20,7 @@ function Status({ stream }) {
 export function Streams() {
   const asked = parseAddress(location.hash).query
   const [bucket, setBucket] = useState(asked.get("bucket") ?? "v1")
+  const [typedBucket, setTypedBucket] = useState(bucket)
   const [prefix, setPrefix] = useState(asked.get("prefix") ?? "")
   const [buckets, setBuckets] = useState({ ids: [], error: "" })
   const [cursors, setCursors] = useState([""])
@@ -75,7 +76,7 @@ export function Streams() {
     <div class="page-head"><h1>Streams</h1><button class="primary" onClick=${() => setIsCreating(true)}>Create a stream</button></div>
     <form class="toolbar" role="search" onSubmit=${(event) => event.preventDefault()}>
       <label>Bucket
-        <input name="bucket" list="buckets" value=${bucket} onChange=${(event) => { setBucket(event.currentTarget.value || "v1"); setCursors([""]) }} autocomplete="off" />
+        <input name="bucket" list="buckets" value=${typedBucket} onInput=${(event) => setTypedBucket(event.currentTarget.value)} onChange=${(event) => { setBucket(event.currentTarget.value || "v1"); setCursors([""]) }} autocomplete="off" />
         <datalist id="buckets"><option value="v1"></option>${buckets.ids.map((id) => html`<option key=${id} value=${id}></option>`)}</datalist>
       </label>
       <label>Names that begin with
