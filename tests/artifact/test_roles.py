@@ -19,10 +19,11 @@ pytestmark = pytest.mark.artifact
 
 ROOT = Path(__file__).parents[2]
 SAM_PYTHON = ROOT / ".venv-sam" / "bin" / "python"
-#: All of them have `*` for a resource: writing the function's log, reading a table's stream (which
-#: Lambda itself does, as the notifier), and writing traces.
+#: All of them have `*` for a resource: writing the function's log, reading a table's stream or a queue
+#: (which Lambda itself does, as the function), and writing traces.
 LOGS = "AWSLambdaBasicExecutionRole"
 STREAM = "AWSLambdaDynamoDBExecutionRole"
+QUEUE = "AWSLambdaSQSQueueExecutionRole"
 TRACES = "AWSXrayWriteOnlyAccess"
 
 
@@ -73,12 +74,14 @@ def test_of_awss_own_policies_a_function_has_what_it_cannot_do_without() -> None
     policies = policies_of()
     assert set(policies) == set(FUNCTIONS)
     assert policies.pop("NotifierFunction") == {LOGS, STREAM}
+    assert policies.pop("SubscriptionsFunction") == {LOGS, QUEUE}
     assert list(policies.values()) == [{LOGS}] * len(policies)
 
 
 def test_traces_bring_the_right_to_write_them() -> None:
     policies = policies_of("Tracing=Active")
     assert policies.pop("NotifierFunction") == {LOGS, STREAM, TRACES}
+    assert policies.pop("SubscriptionsFunction") == {LOGS, QUEUE, TRACES}
     assert list(policies.values()) == [{LOGS, TRACES}] * len(policies)
     functions = of_kind("AWS::Lambda::Function", "Tracing=Active")
     assert [each["TracingConfig"]["Mode"] for each in functions.values()] == [{"Ref": "Tracing"}] * len(
