@@ -63,6 +63,7 @@ SLOW_FILES = frozenset(
         "infra/test_deployment.py",
         "lambdas/test_half_a_character.py",
         "lambdas/test_size.py",
+        "local/test_container.py",
         "local/test_dynoxide.py",
         "local/test_engines.py",
         "local/test_lock.py",

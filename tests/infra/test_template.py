@@ -171,6 +171,7 @@ def test_no_function_may_do_or_touch_everything(statement: dict[str, Any]) -> No
         {"GetAtt": "Table.Arn"},
         {"GetAtt": "Bucket.Arn"},
         {"Sub": "${Bucket.Arn}/*"},
+        {"Sub": "${Bucket.Arn}/log/*"},
         {"Sub": [f"arn:${{AWS::Partition}}:sqs:${{AWS::Region}}:${{AWS::AccountId}}:{QUEUE_PREFIX}*", STACK]},
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+import orjson
 import pytest
 
 from tests.log.test_packs import FORK, HOUR_MS, KEY, SMALL, Scene
@@ -124,14 +125,15 @@ def test_a_janitor_may_be_killed_or_lose_a_reply_at_any_call(how: str) -> None:
         assert not [item for item in scene.world.table.items() if item["pk"]["S"].startswith("due/p")], at
 
 
-def play(seed: int) -> None:
-    """Two janitors, three readers, one of them of a fork, and a writer, all at once."""
+def play(seed: int) -> int:
+    """Two janitors, three readers, one of them of a fork, and a writer, all at once. The packs made."""
     chance = random.Random(seed)
     scene = Scene(packing=replace(SMALL, pack_bytes=chance.choice((100, 300, 10**6))), chance=chance)
     scene.append(40)
     scene.world.advance(HOUR_MS)
     create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, chance.choice(scene.ends), 0)))
-    packed, before = [], len(scene.data)
+    before = len(scene.data)
+    packed: list[int] = []
 
     def read_some() -> None:
         stores = scene.process()
@@ -159,15 +161,14 @@ def play(seed: int) -> None:
     ):
         scheduler.spawn(task, 0)
     scheduler.run()
-    assert sum(packed) >= 1
     scene.world.advance(HOUR_MS)
     sweep(scene.process())
     scene.check(everywhere=False)
+    return sum(packed)
 
 
 def test_janitors_readers_and_a_writer_at_once() -> None:
-    for seed in range(60):
-        play(seed)
+    assert sum(play(seed) for seed in range(60)) > 60
 
 
 # --- each rule, and what goes wrong without it -------------------------------------------------
@@ -197,9 +198,42 @@ def test_without_passing_over_what_a_pack_holds_readers_get_it_twice(monkeypatch
     assert goes_wrong(range(60))
 
 
+def fork_of_a_half_removed_stretch() -> bool:
+    """Of the batches that one call removes, every second one is gone when the janitor dies. Whether a
+    fork reads what it inherits from anywhere."""
+    scene = an_old_scene()
+    base = scene.ends[40]
+    create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, base, 0)))
+    packer = scene.process()
+    send = packer.table._dynamodb.send
+
+    def half(operation: str, body: bytes) -> Any:
+        if operation == "BatchWriteItem":
+            asked = orjson.loads(body)
+            [(table, requests)] = asked["RequestItems"].items()
+            send(operation, orjson.dumps({"RequestItems": {table: requests[::2]}}))
+            raise Crashed
+        return send(operation, body)
+
+    packer.table._dynamodb.send = half
+    with pytest.raises(Crashed):
+        sweep(packer)
+    try:
+        for start in scene.ends[:40]:
+            if read(scene.process(), FORK, start).data != scene.data[start:base]:
+                return False
+    except ProtocolError:
+        return False
+    return True
+
+
+def test_a_call_that_removes_some_of_its_batches_hides_nothing() -> None:
+    assert fork_of_a_half_removed_stretch()
+
+
 def test_without_looking_back_for_a_pack_readers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ChainWalk, "_look_back", lambda _self, _position: None)
-    assert goes_wrong(range(60))
+    assert not fork_of_a_half_removed_stretch()
 
 
 def append_by_a_sleeper(packing: Packing) -> tuple[bool, bool]:

@@ -45,6 +45,7 @@ from tidemark.log.schema import (
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.expiry import NEVER, Expiry, parse_expiry
 from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.pack import BlockEntry, PackIndex
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.subscription import SubscriptionConfiguration, SubscriptionKind
@@ -231,6 +232,40 @@ STORED = {
         decode_signing_key,
         """{"pk":{"S":"keys"},"sk":{"S":"0001767225600000/ds_abc"},"pu":{"S":"x"}}""",
         SigningKey("ds_abc", "x", AT),
+    ),
+    "pack": (
+        decode_batch,
+        """{"pk":{"S":"log/v1/orders/eu#Zk3v9QpLw2Xa_-01"},"sk":{"S":"0000000000000042"},"e":{"N":"53"},
+        "i":{"S":"Zk3v9QpLw2Xa_-02"},"t":{"N":"1767225600123"},"s":{"S":"log/Zk3v9QpLw2Xa_-01/p"},
+        "px":{"B":"ASoAAAAAAAAACwAAACkAAABxa6um"}}""",
+        Batch(
+            42,
+            Tail(53),
+            SECOND,
+            1_767_225_600_123,
+            None,
+            "log/Zk3v9QpLw2Xa_-01/p",
+            (11,),
+            index=PackIndex((BlockEntry(42, 53, 16, 41, 2796252017),)),
+        ),
+    ),
+    "stream that is packed": (
+        decode_stream,
+        """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+        "ct":{"S":"application/json"},"cr":{"N":"1767225600000"},"to":{"N":"1767225600000"},"pd":{"N":"53"}}""",
+        StreamRecord(ORDERS, FIRST, JSON, NEVER, AT, AT, packed=53),
+    ),
+    "due: pack": (
+        decode_due,
+        """{"pk":{"S":"due/p3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/262150"},"kd":{"S":"pack"},
+        "bk":{"S":"v1"},"st":{"S":"orders/eu"},"of":{"N":"262150"}}""",
+        Due(DueKind.PACK, ORDERS, FIRST, AT, "262150", 262150),
+    ),
+    "due: remove what a pack has replaced": (
+        decode_due,
+        """{"pk":{"S":"due/p3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/0000000000000042"},
+        "kd":{"S":"packed"},"bk":{"S":"v1"},"st":{"S":"orders/eu"},"of":{"N":"53"}}""",
+        Due(DueKind.PACKED, ORDERS, FIRST, AT, "0000000000000042", 53),
     ),
 }
 

@@ -31,7 +31,7 @@ from tests.support import World, make_world
 from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse
 from tidemark.janitor.subscriptions import remind
 from tidemark.local.engines import LocalServices
-from tidemark.log.subscriptions import load_links
+from tidemark.log.subscriptions import load_links, load_subscription
 from tidemark.protocol.errors import ProtocolError
 from tidemark.service.subscriptions import configure
 from tidemark.service.subscriptions.pending import acked_in, find_head
@@ -249,7 +249,7 @@ class Subscribed(RuleBasedStateMachine):
     @invariant()
     def cursors_never_go_back_nor_beyond_the_tail(self) -> None:
         stores = self.scene.writer.stores
-        record = configure.load_subscription(stores.table, self.name)
+        record = load_subscription(stores.table, self.name)
         if record is None:
             return
         for link in load_links(stores.table, record.incarnation):
@@ -319,7 +319,7 @@ class Subscribed(RuleBasedStateMachine):
 
 def play(make_world: Callable[[], World], *, webhook: bool, examples: int, steps: int) -> None:
     body = {"make_world": staticmethod(make_world), "webhook": webhook}
-    run_state_machine_as_test(  # type: ignore[no-untyped-call] # has no types of its own
+    run_state_machine_as_test(
         type("Played", (Subscribed,), body),
         settings=settings(
             max_examples=examples,

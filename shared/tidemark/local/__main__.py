@@ -30,13 +30,14 @@ from tidemark.local.gateway import Gateway
 from tidemark.local.lock import DataDirectoryInUse
 from tidemark.local.ports import listening_socket, port_of
 from tidemark.local.process import EngineFailed
-from tidemark.local.pump import BY_TRIGGER_ALONE, Pump, beside
+from tidemark.local.pump import Pump, beside, by_trigger_alone
 from tidemark.local.queue_pump import QueuePump
 from tidemark.local.request_log import RequestLog, wants_colour
 from tidemark.local.schedule import PeriodicTask, ScheduledFunction, StreamRecordTrimming
 from tidemark.local.server import WILDCARDS, Application, NotHealthy, loop_factory, serve
 from tidemark.local.subscriptions import SubscriptionWatch, watched
 from tidemark.local.template import InvalidTemplate, Template, load_template
+from tidemark.local.write_signal import WriteSignal
 from tidemark.service.stores import connect
 from tidemark.settings import InvalidSetting, Settings
 from tidemark.wake.hub import Hub
@@ -116,6 +117,7 @@ class System:
         self.configuration = configuration
         self.settings = settings
         self.root = root
+        self._signal = WriteSignal()
         self._failure: str | None = None
         self._stopping: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -168,9 +170,10 @@ class System:
             backend = create_local_backend(self.settings)
             return create_app(backend, with_metrics=True), backend.hub
         if not self.configuration.edge or template.streaming is None:
-            return Gateway(template), None
+            return Gateway(template, signal=self._signal), None
         streaming = load_application(template.functions[template.streaming])
-        return Edge(Gateway(template), streaming, os.environ.get("EDGE_SECRET", "")), None
+        api = Gateway(template, signal=self._signal)
+        return Edge(api, streaming, os.environ.get("EDGE_SECRET", "")), None
 
     def _background_tasks(
         self, template: Template, services: LocalServices, hub: Hub | None, watch: SubscriptionWatch
@@ -181,7 +184,7 @@ class System:
         if interval:
             tasks += [ScheduledFunction(functions[name], interval) for name in template.scheduled]
             tasks.append(StreamRecordTrimming(services.trim_stream_records, RETENTION_SECONDS, interval))
-        demand = watched(beside(hub) if hub else BY_TRIGGER_ALONE, watch)
+        demand = watched(beside(hub) if hub else by_trigger_alone(self._signal), watch)
         pumps = [
             Pump(trigger, functions[trigger.function], self.settings.table_name, demand)
             for trigger in template.triggers

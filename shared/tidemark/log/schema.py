@@ -4,7 +4,9 @@
 | -------- | ---------------------------------------- | ---------------------------------------------- |
 | bucket   | `bucket/<bucket>`                        | `.`                                            |
 | stream   | `bucket/<bucket>`                        | `stream/<stream id>`                           |
-| end mark | that of the bucket or stream that ended  | the same                                       |
+| entry    | `buckets`                                | `<bucket>`                                     |
+| end mark | that of the bucket, its entry or the     | the same                                       |
+|          | stream that ended                        |                                                |
 | batch    | `log/<bucket>/<stream id>#<incarnation>` | start offset, 16 digits; with `.` behind it: a |
 |          |                                          | closed stream's tombstone                      |
 | producer | `producer/<incarnation>`                 | producer id                                    |
@@ -31,6 +33,8 @@ Who writes an item, whether it changes, and who removes it:
 |          |                            | and what is retained, by publishes;| end mark takes its place, or  |
 |          |                            | forks, by their creation and end;  | the new stream of that name   |
 |          |                            | deleted, where forks still need it |                               |
+| entry    | the bucket's creation      | never                              | its deletion: an end mark     |
+|          |                            |                                    | takes its place               |
 | end mark | a deletion or an expiry    | never                              | DynamoDB, by `ttl`; a later   |
 |          |                            |                                    | creation of the same name     |
 | batch    | an append, a creation with | never                              | the janitor: below a snapshot,|
@@ -275,6 +279,14 @@ def decode_bucket(item: Item) -> BucketRecord:
         streams=int(item[STREAM_COUNT]["N"]),
         counted_ms=_number(item, COUNTED_MS) or 0,
     )
+
+
+#: The entries of all buckets, so that one query lists them: a bucket's own item has a partition of its own.
+BUCKETS_PK: Final = "buckets"
+
+
+def bucket_entry_key(bucket: str) -> Key:
+    return _key(BUCKETS_PK, bucket)
 
 
 # --- end mark -----------------------------------------------------------------------
