@@ -26,7 +26,7 @@ from tidemark.log.table import Condition, Table
 from tidemark.protocol.errors import ProtocolError
 from tidemark.service.subscriptions import pending, wakes
 from tidemark.service.subscriptions.configure import require_subscription
-from tidemark.service.subscriptions.pending import acked_in, find_head
+from tidemark.service.subscriptions.pending import acked_in, find_head, find_pending
 from tidemark.wake.attention import Appended
 from tidemark.wake.message import WakeMessage
 
@@ -140,6 +140,10 @@ class Play:
 
     def finish(self) -> None:
         """Every timer comes, and a worker works. The records of all commits have come before, at once."""
+        self.one.work_off()
+        record = require_subscription(self.one.worker.stores, "s")
+        if record.wake.wake_id is None:
+            assert find_pending(self.one.worker.stores, record, 1) == [], "idle until some timer comes"
         self.said = b'{"done": true}'
         read = 0
         for _ in range(6):
@@ -163,8 +167,8 @@ class Play:
 
 PULL = ["append", "append_b", "ack", "release", "take", "late", "tend"]
 HOOK = ["append", "append_b", "again", "callback", "late", "tend"]
-PAIRS = [(False, *pair) for pair in itertools.product(PULL, repeat=2)]
-PAIRS += [(True, *pair) for pair in itertools.product(HOOK, repeat=2)]
+PAIRS = [(False, first, second) for first, second in itertools.product(PULL, repeat=2)]
+PAIRS += [(True, first, second) for first, second in itertools.product(HOOK, repeat=2)]
 
 
 def play_every_order(webhook: bool, first: str, second: str) -> int:
