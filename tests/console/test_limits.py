@@ -13,9 +13,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.authorization.tokens import SECRET, token
 from tests.conformance.servers import Server, running, tidemark_server
-from tests.console.conftest import Console, append, console, make_stream, send
-
-__all__ = ["console"]
+from tests.console.conftest import Console, append, make_stream, send
 
 HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\"'</style>"
 MESSAGES = 100_000

@@ -176,6 +176,7 @@ def test_stats_of_a_stream(door: Door, path: str, clock: Clock) -> None:
         "content_type": "application/json",
         "tail_offset": f"{24:016}",
         "retained_offset": f"{0:016}",
+        "packed_offset": None,
         "bytes": 24,
         "messages": {"count": 3, "exact": True},
         "created_at_ms": created_ms,

@@ -6,7 +6,9 @@ import pytest
 
 from tests.log.test_packs import KEY, SMALL, Scene
 from tests.support import JSON
+from tidemark.http.catalog import render
 from tidemark.log.records import StreamRecord
+from tidemark.protocol.offset import render_offset
 from tidemark.protocol.start_point import LastMessages, WrittenFrom
 from tidemark.service import start_point, stats
 from tidemark.service.load import load_head
@@ -51,6 +53,7 @@ def test_the_messages_of_a_packed_stream_are_counted(half_removed: bool) -> None
     scene = a_scene(packed=True, half_removed=half_removed)
     found = load_stats(scene.process(), KEY)
     assert (found.messages, found.messages_exact) == (len(scene.ends) - 1, True)
+    assert render.stats(found).packed_offset == render_offset(found.head.record.packed) > render_offset(0)
 
 
 @pytest.mark.parametrize("half_removed", [False, True])

@@ -87,7 +87,7 @@ def test_every_error_is_in_the_table() -> None:
 
 
 def test_every_error_that_a_client_gets_is_declared_in_one_file() -> None:
-    """`ClientLeft` lives elsewhere: its client has gone. Spark's own say more of storage, and reach no HTTP client."""
+    """`ClientLeft` lives elsewhere: its client has gone. Spark's own errors reach no HTTP client."""
     shared = Path(__file__).parents[2] / "shared" / "tidemark"
     bases = "|".join(
         name

@@ -97,6 +97,9 @@ class Stats(BaseModel):
     content_type: str
     tail_offset: Offset
     retained_offset: Annotated[Offset, Field(description="The first offset that can be read.")]
+    packed_offset: Annotated[
+        Offset | None, Field(description="What lies before it is kept in packs; null where nothing is.")
+    ]
     bytes: Annotated[int, Field(description="From the first retained offset to the tail.")]
     messages: MessageCount
     created_at_ms: Milliseconds

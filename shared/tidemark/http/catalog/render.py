@@ -74,6 +74,7 @@ def stats(found: StreamStats) -> models.Stats:
         content_type=record.content_type.served,
         tail_offset=render_offset(tail.offset),
         retained_offset=render_offset(record.retained),
+        packed_offset=render_offset(record.packed) if record.packed else None,
         bytes=found.retained_bytes,
         messages=models.MessageCount(count=found.messages, exact=found.messages_exact),
         created_at_ms=record.created_ms,

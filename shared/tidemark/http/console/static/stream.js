@@ -42,7 +42,7 @@ function Facts({ stats, path }) {
   return html`<div class="cards">
     <${Card} title="Size"><p>${bytes(stats.bytes)}</p><p class="hint">${stats.messages.exact ? "" : "about "}${number(stats.messages.count)} messages</p><//>
     <${Card} title="Last write"><p>${ago(stats.last_write_at_ms)}</p><p class="hint">created ${time(stats.created_at_ms)}</p><//>
-    <${Card} title="Offsets"><p><code>${stats.tail_offset}</code></p><p class="hint">first retained <code>${stats.retained_offset}</code></p><//>
+    <${Card} title="Offsets"><p><code>${stats.tail_offset}</code></p><p class="hint">first retained <code>${stats.retained_offset}</code></p>${stats.packed_offset && html`<p class="hint">packed up to <code>${stats.packed_offset}</code></p>`}<//>
     ${stats.status === "Closed" && html`<${Card} title="Closed"><p>${stats.closed_by ? html`by <code>${stats.closed_by.id}</code>` : "without a producer"}</p><//>`}
     ${stats.expiry && html`<${Card} title="Expires"><${Expiry} expiry=${stats.expiry} /><//>`}
     ${stats.snapshot &&
