@@ -27,7 +27,7 @@ from tidemark.protocol.errors import ProtocolError
 from tidemark.service.subscriptions import pending, wakes
 from tidemark.service.subscriptions.configure import require_subscription
 from tidemark.service.subscriptions.pending import acked_in, find_head, find_pending
-from tidemark.wake.attention import Appended
+from tidemark.wake.attention import Appended, Subscribers
 from tidemark.wake.message import WakeMessage
 
 A, B = "events/a", "events/b"
@@ -40,7 +40,8 @@ class Play:
         world = MemoryWorld()
         self.one, self.other = Scene(world), Scene(world)
         self.other.keys = self.one.keys
-        self.other.queue.messages = self.one.queue.messages
+        self.other.queue = self.one.queue
+        self.other.subscribers = Subscribers(self.other.worker.stores.table, self.one.queue.send)
         self.webhook = webhook
         self.done: list[int] = []
         self.claims: list[int] = []
@@ -119,7 +120,7 @@ class Play:
 
     def interrupt(self, first: Callable[[Scene], None], second: Callable[[Scene], None], at: int) -> bool:
         """Run `first`, and `second` just before its call number `at`; False where it has fewer calls."""
-        dynamodb, before = self.one.worker.dynamodb, self.one.version("s")
+        dynamodb, before = self.one.worker.dynamodb, self.one.commits
         send, count, came = dynamodb.send, itertools.count(), False
 
         def interrupted(operation: str, body: bytes) -> tuple[int, bytes]:
@@ -131,11 +132,12 @@ class Play:
             return send(operation, body)
 
         dynamodb.send = interrupted
-        with suppress(ProtocolError):
+        try:
             first(self.one)
+        except ProtocolError:
+            if self.one.commits != before:
+                self.tend(self.one)
         dynamodb.send = send
-        if self.one.version("s") != before:
-            self.tend(self.one)
         return came
 
     def finish(self) -> None:
