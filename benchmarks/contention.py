@@ -23,7 +23,7 @@ from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
 from tidemark.log.table import Table
 from tidemark.protocol.content_type import parse_content_type
-from tidemark.protocol.errors import Busy
+from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import AppendRequest, append
@@ -44,7 +44,7 @@ CONTENT_TYPE: Final = parse_content_type("application/octet-stream")
 @dataclass(frozen=True, slots=True)
 class Row:
     """`write_units`, `reads` (calls), `writes` (calls) and `read_units` are per append that landed; `refused`
-    counts appends answered with 429."""
+    counts appends that were not acknowledged: answered with 429 or 503."""
 
     writers: int
     appends_per_second: float
@@ -87,7 +87,7 @@ class Contest:
             started = self.time.now
             try:
                 append(stores, STREAM, [AppendRequest(CONTENT_TYPE, body)])
-            except Busy:
+            except ProtocolError:
                 self._refused += 1
             else:
                 self._milliseconds.append((self.time.now - started) * 1000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections import Counter
 from typing import Any, Final
+from zlib import crc32
 
 import orjson
 
@@ -12,6 +13,8 @@ from tests.simulation.table import SimulatedTable
 from tests.simulation.virtual_time import VirtualTime
 from tests.support import refusal
 
+#: A new table has so many partitions; a key's hash says in which one its items are.
+PARTITIONS: Final = 4
 #: What DynamoDB gives one partition in a second. (A table's adaptive capacity moves hot keys to partitions
 #: of their own; beyond these figures it gives one key nothing more.)
 WRITE_UNITS: Final = 1000.0
@@ -42,7 +45,7 @@ class _Bucket:
 
 class MeteredTable:
     """`send` is the seam of `tidemark.aws.dynamodb.DynamoDB`. A request takes effect after half of
-    `latency` (seconds); each partition key is a partition of its own.
+    `latency` (seconds).
 
     `counts`: calls as `writes` and `reads`, `write_units`, `read_units` (reads are consistent: one unit for
     each 4 KB), and calls that were `throttled`.
@@ -52,7 +55,7 @@ class MeteredTable:
         self._time = time
         self._latency = latency
         self._table = SimulatedTable(lambda: round(time.now * 1000))
-        self._buckets: dict[tuple[str, float], _Bucket] = {}
+        self._buckets: dict[tuple[int, float], _Bucket] = {}
         self.counts: Counter[str] = Counter()
 
     def send(self, operation: str, body: bytes) -> tuple[int, bytes]:
@@ -82,7 +85,8 @@ class MeteredTable:
         return answer
 
     def _bucket(self, pk: str, rate: float) -> _Bucket:
-        return self._buckets.setdefault((pk, rate), _Bucket(rate))
+        place = (crc32(pk.encode()) % PARTITIONS, rate)
+        return self._buckets.setdefault(place, _Bucket(rate))
 
     def _written(self, operation: str, arguments: Any) -> list[tuple[str, int]]:
         """Partition and size of each item that the request writes: of what is there, or of what it brings."""

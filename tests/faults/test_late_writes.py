@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import orjson
 import pytest
@@ -38,7 +39,7 @@ from tidemark.protocol.errors import (
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.packing import Packing
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.append import INLINE_BYTES
+from tidemark.service.append import INLINE_BYTES, _Attempt
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
@@ -263,7 +264,14 @@ def wait_for_it(life: Life) -> None:
     put_waiter(life.process.stores.table, Waiter("incarnation", "https://queue", until_ms))
 
 
+def append_as_mail(life: Life) -> None:
+    with patch.object(_Attempt, "combines", lambda *_: True):
+        life.process.append(life.key, b"<mail>")
+
+
 LIVES: dict[str, list[Step]] = {
+    "combined": [create_plain, append_as_mail, append, append_as_mail, append_as_mail, delete_it, a_moment,
+                 create_plain, append_as_mail, close, delete_it, later(HOUR_AND_A_BIT), janitor],
     "plain": [create_plain, append, delete_it, a_moment, create_plain, append, close, delete_it,
               later(HOUR_AND_A_BIT), janitor, create_with_content],
     "never written to": [create_plain, delete_it, a_moment, create_plain, delete_it,

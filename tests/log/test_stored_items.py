@@ -34,17 +34,22 @@ from tidemark.log.schema import (
     decode_due,
     decode_follower,
     decode_link,
+    decode_mail,
     decode_mark,
     decode_producer,
+    decode_receipt,
     decode_roster_entry,
     decode_signing_key,
     decode_stream,
     decode_subscription,
     decode_waiter,
 )
+from tidemark.protocol.append import Append
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.expiry import NEVER, Expiry, parse_expiry
 from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.mail import Mail, Mailed
+from tidemark.protocol.messages import Messages
 from tidemark.protocol.pack import BlockEntry, PackIndex
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
@@ -159,6 +164,49 @@ STORED = {
         """{"pk":{"S":"wait/23"},"sk":{"S":"Zk3v9QpLw2Xa_-01/https://sqs.us-east-1.amazonaws.com/1/q"},
         "u":{"N":"1767225600001"},"ttl":{"N":"1767225601"}}""",
         Waiter(FIRST, "https://sqs.us-east-1.amazonaws.com/1/q", AT + 1),
+    ),
+    "mail": (
+        decode_mail,
+        """{"pk":{"S":"mail/Zk3v9QpLw2Xa_-01/0000000000000042"},"sk":{"S":"00112233aabbccdd"},"e":{"N":"5"},
+        "po":{"N":"1767225600000"},"ttl":{"N":"1767229200"},"b":{"B":"WzEsMiw="},"m":{"B":"AwI="},
+        "q":{"S":"7"},"cl":{"S":"[\\"p\\",1,2]"}}""",
+        Mail(
+            "00112233aabbccdd",
+            42,
+            AT,
+            Append(Messages(b"[1,2,", (3, 2)), stream_seq="7", claim=Claim("p", 1, 2), incarnation=FIRST),
+        ),
+    ),
+    "batch of mail, as its state is read": (
+        decode_batch,
+        """{"pk":{"S":"log/v1/orders/eu#Zk3v9QpLw2Xa_-01"},"sk":{"S":"0000000000000042"},"e":{"N":"245"},
+        "i":{"S":"Zk3v9QpLw2Xa_-02"},"t":{"N":"1767225600000"},"m":{"B":"yAED"},"g":{"B":"AQE="},
+        "v":{"B":"ABEiM6q7zN3IAURVZnequ8zdAw=="},"q":{"S":"7"}}""",
+        Batch(
+            42,
+            Tail(245, stream_seq="7"),
+            SECOND,
+            AT,
+            None,
+            lengths=(200, 3),
+            appends=(1, 1),
+            mailed=(Mailed("00112233aabbccdd", 242), Mailed("44556677aabbccdd", 245)),
+        ),
+    ),
+    "receipt": (
+        decode_receipt,
+        """{"pk":{"S":"mail/Zk3v9QpLw2Xa_-01/0000000000000042"},"sk":{"S":"."},"e":{"N":"245"},"q":{"S":"7"},
+        "v":{"B":"ABEiM6q7zN3IAURVZnequ8zdAw=="},"i":{"S":"Zk3v9QpLw2Xa_-02"},"t":{"N":"1767225600000"},
+        "ttl":{"N":"1767229200"}}""",
+        Batch(
+            42,
+            Tail(245, stream_seq="7"),
+            SECOND,
+            AT,
+            None,
+            lengths=(203,),
+            mailed=(Mailed("00112233aabbccdd", 242), Mailed("44556677aabbccdd", 245)),
+        ),
     ),
     "webhook subscription whose call has failed": (
         decode_subscription,

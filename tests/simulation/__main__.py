@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument(
         "--without", nargs="*", choices=[*FAULTS, "late"], default=[], help="faults to leave out"
     )
+    parser.add_argument("--combines", action="store_true", help="every single append is posted as mail")
     parser.add_argument("--stop", action="store_true", help="at the first problem")
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
@@ -34,6 +35,7 @@ def main() -> int:
             asked.kind,
             without=asked.without,
             latest_arrival_ms=round(asked.latest_minutes * 60_000),
+            combines=asked.combines,
         )
         totals.update(operations=len(run.history), calls=run.calls, **run.faults)
         totals["unknown"] += sum(operation.answer is None for operation in run.history)

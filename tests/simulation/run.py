@@ -33,7 +33,7 @@ from tests.histories.perform import NotCarriedOut, perform, perform_group
 from tests.histories.workload import WEIGHTS, Workload
 from tests.simulation.faults import Shares
 from tests.simulation.scheduler import Crashed, Task
-from tests.simulation.world import LATEST_ARRIVAL_MS, SimulatedWorld, small_limits
+from tests.simulation.world import LATEST_ARRIVAL_MS, SimulatedWorld, combining, small_limits
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.packing import Packing
@@ -73,10 +73,12 @@ def run_seed(
     without: Collection[str] = (),
     latest_arrival_ms: int = LATEST_ARRIVAL_MS,
     packing: Packing | None = None,
+    combines: bool = False,
 ) -> Run:
     """Play and check one seed. `kind` is one of WEIGHTS, and by default the seed chooses; `without` names
-    faults to leave out, `late` every arrival of a copy."""
-    with small_limits():
+    faults to leave out, `late` every arrival of a copy. With `combines`, every single append is posted as
+    mail."""
+    with small_limits(), combining(forced=combines):
         return _Play(seed, kind, without, latest_arrival_ms, packing).run()
 
 

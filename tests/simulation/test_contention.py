@@ -21,6 +21,15 @@ def test_one_writer_makes_one_call_an_append_and_never_reads() -> None:
     assert row.p50_ms == row.p99_ms == 5.0
 
 
+def test_writers_that_combine_share_their_writes_and_nobody_is_refused() -> None:
+    """A mail each, and a share of a batch; racing, eight writers would pay three writes and more."""
+    row = Contest(8).run(seconds=0.5)
+    assert row.appends_per_second > 300
+    assert row.p99_ms < 100
+    assert row.write_units < 1.5
+    assert row.refused == 0
+
+
 def test_a_row_is_the_same_every_time() -> None:
     """Virtual time and seeded jitter leave no noise."""
     assert Contest(4).run(seconds=1) == Contest(4).run(seconds=1)

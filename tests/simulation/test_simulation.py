@@ -43,6 +43,16 @@ def test_every_seed_is_linearizable_and_leaves_nothing_behind(kind: str) -> None
     assert faults > 20 * SEEDS, "storage has become too good"
 
 
+def test_combined_appends_are_linearizable_and_leave_nothing_behind() -> None:
+    """Every single append is posted as mail, and whoever comes first commits it."""
+    for seed in range(FIRST_SEED, FIRST_SEED + 2 * SEEDS):
+        run = run_seed(seed, "plain", combines=True)
+        assert not run.problems, (
+            f"python -m tests.simulation --combines --kind plain --seeds 1 --seed {seed}\n"
+            + "\n".join(run.problems)
+        )
+
+
 #: Batches are packed once no tail and no copy from before can still be about, as an hour guarantees in AWS.
 PACKING = Packing(11 * 60 * 1000, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
 
@@ -64,9 +74,10 @@ def test_every_seed_is_linearizable_while_batches_are_packed(
     assert made or kind == "buckets", "the histories pack nothing"
 
 
-def test_a_seed_plays_the_same_way_every_time() -> None:
+@pytest.mark.parametrize("combines", [False, True])
+def test_a_seed_plays_the_same_way_every_time(*, combines: bool) -> None:
     for seed in range(5):
-        assert run_seed(seed).history == run_seed(seed).history
+        assert run_seed(seed, combines=combines).history == run_seed(seed, combines=combines).history
 
 
 # --- with a rule taken out, some seed goes wrong ---------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,9 +21,10 @@ from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
 from tidemark.log.table import Table
-from tidemark.protocol import tail
+from tidemark.protocol import mail, tail, turns
+from tidemark.protocol.mail import fits_mail
 from tidemark.protocol.packing import Packing
-from tidemark.service import append, create
+from tidemark.service import append, combine, create
 from tidemark.service.stores import Stores
 
 Send = Callable[..., tuple[int, bytes]]
@@ -40,6 +41,26 @@ def small_limits() -> Iterator[None]:
         patch.object(append, "INLINE_BYTES", 32),
         patch.object(create, "INLINE_BYTES", 32),
         patch.object(tail, "RECENT_PRODUCERS", 2),
+    ):
+        yield
+
+
+@contextmanager
+def combining(*, forced: bool) -> Iterator[None]:
+    """With `forced`, every single append begins as mail, as on a crowded stream, and a batch takes few."""
+    if not forced:
+        yield
+        return
+
+    def fits(_attempt: Any, _head: Any, appends: Sequence[Any]) -> bool:
+        return len(appends) == 1 and fits_mail(appends[0])
+
+    with (
+        patch.object(append._Attempt, "combines", fits),
+        patch.object(mail, "MAX_APPENDS", 3),
+        patch.object(turns, "RECEIPTS_FROM", 1),
+        patch.object(combine, "RECEIPTS_FROM", 1),
+        patch.object(combine, "_MAX_LOOKS", 40),
     ):
         yield
 

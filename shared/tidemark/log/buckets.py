@@ -77,9 +77,16 @@ def create_bucket(table: Table, record: BucketRecord) -> None:
         raise BucketExists from refused
 
 
-def put_entry(table: Table, bucket: str) -> None:
-    """Of a bucket that was made before buckets had entries. An entry whose bucket is gone is not listed."""
-    table.put(bucket_entry_key(bucket))
+def ensure_entry(table: Table, bucket: str) -> None:
+    """Adds the entry of a bucket that was made before buckets had entries. The transaction holds the bucket's own
+    item, so that no copy of it, however late, leaves the entry of a bucket that is gone."""
+    if table.get(bucket_entry_key(bucket)) is not None:
+        return
+    unchanged = Update(bucket_key(bucket), f"ADD {STREAM_COUNT} :none", {":none": {"N": "0"}})
+    try:
+        table.transact([Write(update=unchanged, condition=_IF_THERE), Write(bucket_entry_key(bucket))])
+    except TransactionRefused:
+        return
 
 
 def load_bucket(table: Table, bucket: str) -> BucketRecord:

@@ -8,6 +8,7 @@ from enum import Enum
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.mail import Mailed
 from tidemark.protocol.pack import BlockEntry, PackIndex
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.subscription import SubscriptionConfiguration
@@ -133,6 +134,7 @@ class Batch:
     of a batch; `blob_bytes` is then how long the whole blob is.
     `append_id` is the write's own mark: a writer that finds it in the table knows that its write landed.
     `appends` counts the messages of each append, where the batch holds several appends.
+    `mailed` names the appends in it, in order, where they were combined (`protocol/mail.py`).
     A tombstone ends the log of a deleted stream: it holds the place of the next write. In
     a closed stream that place may be taken by the mark of closing, and no write will come;
     there the tombstone stands behind it.
@@ -148,6 +150,7 @@ class Batch:
     blob: str | None = None
     lengths: tuple[int, ...] = ()
     appends: tuple[int, ...] = ()
+    mailed: tuple[Mailed, ...] = ()
     tombstone: bool = False
     behind_closing: bool = False
     blob_bytes: int | None = None

@@ -10,6 +10,8 @@
 | batch    | `log/<bucket>/<stream id>#<incarnation>` | start offset, 16 digits; with `.` behind it: a |
 |          |                                          | closed stream's tombstone                      |
 | producer | `producer/<incarnation>`                 | producer id                                    |
+| mail     | `mail/<incarnation>/<start offset>`      | mail id, 16 hexadecimal digits                 |
+| receipt  | that of the mail that a batch took       | `.`                                            |
 | due      | `due/<shard>`                            | `<due ms>/<incarnation>[/<mark>]`              |
 | waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`                    |
 | subscrip-| `sub/<subscription id>`                  | `.`                                            |
@@ -44,6 +46,9 @@ Who writes an item, whether it changes, and who removes it:
 |          | pack by the janitor        |                                    | pack stands for it            |
 | producer | the append whose batch     | epoch and sequence rise            | the janitor, with the log     |
 |          | carries it no longer       |                                    |                               |
+| mail     | a writer of a crowded      | never                              | DynamoDB, by `ttl`            |
+|          | stream                     |                                    |                               |
+| receipt  | who has committed mail     | never                              | DynamoDB, by `ttl`            |
 | due      | the change that leaves     | the kind: settled by the use of an | the janitor, once it is done  |
 |          | work for later             | upload, claimed by the janitor     |                               |
 | waiter   | a process with readers at  | its end, while readers wait        | its process; DynamoDB, by     |
@@ -95,10 +100,13 @@ from tidemark.log.records import (
     SubscriptionRecord,
     Waiter,
 )
+from tidemark.protocol.append import Append
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.mail import MAIL_ID_BYTES, Mail, Mailed
+from tidemark.protocol.messages import Messages
 from tidemark.protocol.offset import WIDTH, render_offset
 from tidemark.protocol.pack import CorruptPack, PackIndex, decode_index
 from tidemark.protocol.producer import Claim, ProducerState
@@ -169,11 +177,16 @@ CLOSED_BY: Final = "k"  # JSON: the claim that closed the stream
 STREAM_SEQ: Final = "q"
 PRODUCERS: Final = "p"  # JSON: the most recent producers
 OVERFLOWED: Final = "o"  # some producer has an item of its own
+COMMITTED_MAIL: Final = "v"  # id and size of each append in it, where they were combined
 PACK_INDEX: Final = "px"  # of a pack: where its blocks lie in the object (`protocol/pack.py`)
 
 # Of a producer, beside END.
 EPOCH: Final = "ep"
 SEQUENCE: Final = "sq"
+
+# Of mail, beside END (here the number of bytes), DATA or DEFLATED_DATA, MESSAGE_LENGTHS and STREAM_SEQ.
+POSTED_MS: Final = "po"
+CLAIM: Final = "cl"  # JSON
 
 # Of a due entry: what to do, to which stream, below which offset.
 KIND: Final = "kd"
@@ -226,6 +239,7 @@ STATE_ATTRIBUTES: Final = (
     PRODUCERS,
     OVERFLOWED,
     CLOSED_BY,
+    COMMITTED_MAIL,
     APPEND_ID,
     TIME_MS,
 )
@@ -462,17 +476,45 @@ def encode_batch(pk: str, batch: Batch) -> Item:
         TIME_MS: {"N": str(batch.time_ms)},
     }
     if batch.data:
-        deflated = deflate(batch.data)
-        item |= {DATA: _binary(batch.data)} if deflated is None else {DEFLATED_DATA: _binary(deflated)}
+        item |= _encode_data(batch.data)
     if batch.blob is not None:
         item[BLOB] = {"S": batch.blob}
     if len(batch.lengths) > 1:
         item[MESSAGE_LENGTHS] = _binary(encode_lengths(batch.lengths))
     if len(batch.appends) > 1:
         item[APPENDS] = _binary(encode_lengths(batch.appends))
+    if batch.mailed:
+        item[COMMITTED_MAIL] = _binary(_encode_mailed(batch))
     if batch.tombstone:
         item[TOMBSTONE] = {"BOOL": True}
     return item | _encode_tail(after)
+
+
+def _encode_data(data: bytes) -> Item:
+    deflated = deflate(data)
+    return {DATA: _binary(data)} if deflated is None else {DEFLATED_DATA: _binary(deflated)}
+
+
+def _encode_mailed(batch: Batch) -> bytes:
+    """For each append 8 bytes of its id, and its size as LEB128."""
+    encoded, start = bytearray(), batch.start
+    for mailed in batch.mailed:
+        encoded += bytes.fromhex(mailed.mail_id) + encode_lengths([mailed.end - start])
+        start = mailed.end
+    return bytes(encoded)
+
+
+def _decode_mailed(encoded: bytes, start: int) -> tuple[Mailed, ...]:
+    mailed, at, end = [], 0, start
+    while at < len(encoded):
+        behind = at + MAIL_ID_BYTES
+        while encoded[behind] & 0x80:
+            behind += 1
+        [size] = decode_lengths(encoded[at + MAIL_ID_BYTES : behind + 1])
+        end += size
+        mailed.append(Mailed(encoded[at : at + MAIL_ID_BYTES].hex(), end))
+        at = behind + 1
+    return tuple(mailed)
 
 
 def encode_pack(pk: str, first: Batch, last: Batch, blob: str, index: bytes) -> Item:
@@ -524,6 +566,7 @@ def decode_batch(item: Item) -> Batch:
         blob=item[BLOB]["S"] if BLOB in item else None,
         lengths=lengths,
         appends=decode_lengths(b64decode(item[APPENDS]["B"])) if APPENDS in item else (),
+        mailed=_decode_mailed(b64decode(item[COMMITTED_MAIL]["B"]), start) if COMMITTED_MAIL in item else (),
         tombstone=TOMBSTONE in item,
         behind_closing=sk.endswith(_BEHIND),
         index=_decode_index(item, start, end) if PACK_INDEX in item else None,
@@ -630,6 +673,80 @@ def decode_producer(item: Item) -> ProducerState:
         seq=int(item[SEQUENCE]["N"]),
         end=int(item[END]["N"]),
     )
+
+
+# --- mail ---------------------------------------------------------------------------
+
+#: How long mail and receipts stay, until DynamoDB removes them for free. Nobody needs them by then. A copy of
+#: one that arrives late has its time of removal, too.
+MAIL_KEPT_MS: Final = 60 * 60 * 1000
+#: Sorts before all mail.
+_RECEIPT_SK: Final = "."
+FIRST_MAIL: Final = "0"
+
+
+def mail_pk(incarnation: str, box: int) -> str:
+    return f"mail/{incarnation}/{render_offset(box)}"
+
+
+def encode_mail(incarnation: str, mail: Mail) -> Item:
+    append = mail.append
+    item = _key(mail_pk(incarnation, mail.box), mail.id) | {
+        END: {"N": str(len(append.messages.data))},
+        POSTED_MS: {"N": str(mail.posted_ms)},
+        TTL: {"N": str(-(-(mail.posted_ms + MAIL_KEPT_MS) // 1000))},
+    }
+    item |= _encode_data(append.messages.data)
+    if len(append.messages.lengths) > 1:
+        item[MESSAGE_LENGTHS] = _binary(encode_lengths(append.messages.lengths))
+    if append.stream_seq is not None:
+        item[STREAM_SEQ] = {"S": append.stream_seq}
+    if append.claim is not None:
+        claim = append.claim
+        item[CLAIM] = {"S": orjson.dumps([claim.producer_id, claim.epoch, claim.seq]).decode()}
+    return item
+
+
+def decode_mail(item: Item) -> Mail:
+    """Raises Damaged where the bytes in the item are not as many as it says."""
+    _, incarnation, box = item[PK]["S"].split("/")
+    data = _decode_data(item, int(item[END]["N"])) or b""
+    if MESSAGE_LENGTHS in item:
+        lengths = decode_lengths(b64decode(item[MESSAGE_LENGTHS]["B"]))
+    else:
+        lengths = (len(data),)
+    return Mail(
+        id=item[SK]["S"],
+        box=int(box),
+        posted_ms=int(item[POSTED_MS]["N"]),
+        append=Append(
+            Messages(data, lengths),
+            stream_seq=item[STREAM_SEQ]["S"] if STREAM_SEQ in item else None,
+            claim=Claim(*orjson.loads(item[CLAIM]["S"])) if CLAIM in item else None,
+            incarnation=incarnation,
+        ),
+    )
+
+
+def batch_key(pk: str, start: int) -> Key:
+    return _key(pk, render_offset(start))
+
+
+def receipt_key(incarnation: str, start: int) -> Key:
+    return _key(mail_pk(incarnation, start), _RECEIPT_SK)
+
+
+def encode_receipt(incarnation: str, batch: Batch) -> Item:
+    """The batch without its bytes, where those can read it who have their mail in it."""
+    item = encode_batch("", batch)
+    state = {name: item[name] for name in STATE_ATTRIBUTES if name in item and name != SK}
+    ttl = -(-(batch.time_ms + MAIL_KEPT_MS) // 1000)
+    return receipt_key(incarnation, batch.start) | state | {TTL: {"N": str(ttl)}}
+
+
+def decode_receipt(item: Item) -> Batch:
+    start = item[PK]["S"].rpartition("/")[2]
+    return decode_state(item | {SK: {"S": start}})
 
 
 # --- due ----------------------------------------------------------------------------

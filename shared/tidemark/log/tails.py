@@ -9,6 +9,7 @@ from typing import Final
 
 from tidemark.log.records import StreamRecord
 from tidemark.protocol.expiry import is_expired
+from tidemark.protocol.mail import ChainEnd, Mailed
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 
@@ -28,13 +29,21 @@ CAPACITY_BYTES: Final = 64 * 1024 * 1024
 class StreamHead:
     """A stream and its tail, as they were at `learned_ms`.
 
-    `written_ms` is the time of the last batch; a sliding expiry counts from there too.
+    `written_ms` is the time of the last batch; a sliding expiry counts from there too. `last_start` is where
+    that batch begins, None where there is none or it is not known; `mailed` are the appends in it that were
+    combined.
     """
 
     record: StreamRecord
     tail: Tail
     written_ms: int
     learned_ms: int
+    last_start: int | None = None
+    mailed: tuple[Mailed, ...] = ()
+
+    @property
+    def chain_end(self) -> ChainEnd:
+        return ChainEnd(self.tail.offset, self.last_start, self.mailed)
 
     @property
     def touched_ms(self) -> int:
@@ -106,7 +115,9 @@ def held_bytes(head: StreamHead) -> int:
     """Roughly what a head takes in memory: 1,000 bytes, and more with each producer, each stretch of
     another log that a fork inherits, and a snapshot (measured with `tracemalloc`, CPython 3.11)."""
     record = head.record
-    parts = len(head.tail.producers) + 2 * len(record.lineage) + (record.snapshot is not None)
+    parts = (
+        len(head.mailed) + len(head.tail.producers) + 2 * len(record.lineage) + (record.snapshot is not None)
+    )
     return 1000 + 240 * parts + len(record.key.stream_id)
 
 

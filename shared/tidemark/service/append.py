@@ -23,6 +23,7 @@ lock and no read before the write. These are the states of an append:
 |        | the batch there is this very write               | done: an earlier reply was lost        |
 |        | another batch is there, for the first time       | adopt its tail, decide                 |
 |        | another batch is there, once more                | wait a little, read the tail, decide   |
+|        | others combine, or it is so again and again      | combine (`service/combine.py`)         |
 |        | a tombstone is there                             | read the stream, decide; or 404        |
 
 - **A lost race** returns the batch that won. It carries the tail that the next decision needs, so one loss
@@ -68,9 +69,12 @@ from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, 
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
 from tidemark.protocol.etag import IfMatch
+from tidemark.protocol.mail import fits_mail
 from tidemark.protocol.messages import NOTHING
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.combine import combine
+from tidemark.service.crowd import CROWD, CROWDED_MS
 from tidemark.service.load import head_from, load_head, reload_tail
 from tidemark.service.packing import schedule_packing
 from tidemark.service.parse import ON_THE_SPOT_BYTES, parse_body
@@ -130,6 +134,7 @@ class _Attempt:
         self._append_id = stores.new_id()
         self._spilled = spilled
         self._losses = 0
+        self._has_lost_before = False
 
     def run(self) -> list[Outcome | ProtocolError]:
         head, fresh = _remembered_or_read(self._stores, self._key)
@@ -143,6 +148,11 @@ class _Attempt:
                         renew(self._stores, head.record, head.touched_ms, self._stores.clock_ms())
                     return plan.results
                 latest, fresh = load_head(self._stores, self._key), True
+            elif self.combines(head, appends):
+                combined = combine(self._stores, head, appends[0], self._append_id)
+                if isinstance(combined, Outcome):
+                    return [combined]
+                latest, fresh = combined
             else:
                 try:
                     self.commit(head, plan)
@@ -153,6 +163,16 @@ class _Attempt:
             if latest.record.incarnation != head.record.incarnation:
                 appends = self.parse(latest.record)
             head = latest
+
+    def combines(self, head: StreamHead, appends: Sequence[Append]) -> bool:
+        """Whether to combine: others do so already, or the race was lost again and again. A group has
+        combined appends of its own, and goes on racing."""
+        is_alone = not self._losses and not head.mailed
+        if is_alone or len(appends) > 1 or not fits_mail(appends[0]):
+            return False
+        if self._losses >= (1 if self._has_lost_before else 3):
+            return True
+        return len(head.mailed) >= CROWD and self._stores.clock_ms() - head.written_ms < CROWDED_MS
 
     def parse(self, record: StreamRecord) -> list[Append]:
         spilled = self._spilled
@@ -206,6 +226,9 @@ class _Attempt:
         once others have followed it, that of the tail. A tombstone says that the stream has ended; a new
         one may have its name."""
         self._losses += 1
+        crowd, now_ms = self._stores.crowd, self._stores.clock_ms()
+        self._has_lost_before = self._has_lost_before or (self._losses == 1 and crowd.has_lost_lately(now_ms))
+        crowd.lost_ms = now_ms
         if winner.tombstone:
             self._stores.tails.forget(self._key)
             return load_head(self._stores, self._key), True

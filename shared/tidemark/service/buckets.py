@@ -30,7 +30,7 @@ def create_bucket(stores: Stores, bucket: str) -> BucketRecord:
         except BucketChangedLater as changed:
             created_ms = changed.changed_ms + 1
         except BucketExists:
-            buckets.put_entry(stores.table, bucket)
+            buckets.ensure_entry(stores.table, bucket)
             raise
         else:
             return record

@@ -21,6 +21,7 @@ from tidemark.log.table import Table
 from tidemark.log.tails import TailCache
 from tidemark.protocol.packing import Packing
 from tidemark.service.concurrency import Concurrency, Threads
+from tidemark.service.crowd import Crowd
 from tidemark.settings import Settings
 
 MEGABYTE: Final = 1024 * 1024
@@ -46,6 +47,7 @@ class Stores:
     clock_ms: Callable[[], int] = wall_clock_ms
     new_id: Callable[[], str] = new_id
     concurrency: Concurrency = field(default_factory=Threads)
+    crowd: Crowd = field(default_factory=Crowd)
     #: None: nothing is packed. Packs that are there are read all the same.
     packing: Packing | None = None
 

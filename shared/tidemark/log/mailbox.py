@@ -1,0 +1,59 @@
+"""The boxes of a stream: appends that any writer may commit (`protocol/mail.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.schema import (
+    FIRST_MAIL,
+    batch_key,
+    decode_mail,
+    decode_receipt,
+    decode_state,
+    encode_mail,
+    encode_receipt,
+    log_pk,
+    mail_pk,
+    receipt_key,
+)
+from tidemark.log.table import Table
+from tidemark.protocol.errors import Damaged
+from tidemark.protocol.mail import Mail
+
+#: What one look at a box brings at most; the rest goes into the next batch, or into another box.
+MAX_FOUND: Final = 128
+
+
+def post(table: Table, record: StreamRecord, mail: Mail) -> None:
+    """No condition is needed: a copy that arrives late is the same mail in the same box."""
+    table.put(encode_mail(record.incarnation, mail))
+
+
+def collect(table: Table, record: StreamRecord, box: int) -> Sequence[Mail]:
+    """Mail that is damaged is left out: its writer finds that nobody commits it, and does so itself."""
+    items, _ = table.query(mail_pk(record.incarnation, box), at_least=FIRST_MAIL, limit=MAX_FOUND)
+    mails = []
+    for item in items:
+        with suppress(Damaged):
+            mails.append(decode_mail(item))
+    return mails
+
+
+def put_receipt(table: Table, record: StreamRecord, batch: Batch) -> None:
+    """Tell those whose mail lay at this batch's offset what became of it. Only who has written the
+    batch may say so."""
+    table.put(encode_receipt(record.incarnation, batch))
+
+
+def find_receipt(table: Table, record: StreamRecord, start: int) -> Batch | None:
+    item = table.get(receipt_key(record.incarnation, start))
+    return decode_receipt(item) if item else None
+
+
+def find_batch(table: Table, record: StreamRecord, start: int) -> Batch | None:
+    """The batch at this offset, without its bytes."""
+    item = table.get(batch_key(log_pk(record.key, record.incarnation), start))
+    return decode_state(item) if item else None

@@ -1,0 +1,109 @@
+"""Combining: when an append may be committed by another writer than its own.
+
+A writer that has lost the race for the tail posts its append as *mail* into the *box* of a tail, which is the
+offset of the next batch. Whoever writes a batch may put mail into it, and the batch names the mail that it
+holds. What keeps mail from being committed twice is where it lies:
+
+- **Mail may be committed by the batch at its box's offset, or by the one right after that**, and by no other.
+  There is one batch at most at each offset, so these two settle for good what becomes of it.
+- **Who writes the second of the two has seen the first**: it is the batch that carries the tail which the
+  decision was made on. Mail that is named there is not open any more.
+
+So a writer knows that its mail is in the log when one of the two batches names it, and that it never will be
+when both are there and do not name it. It must not post the append again before that. No clock and no removal
+has a part in this.
+
+- **Mail is posted only for an append that the state at its box accepts.** Whatever follows in the log, such
+  an append is accepted, or refused for good: a Stream-Seq only rises, an epoch only rises, and what was a
+  producer's next number is its next one or a duplicate. So its writer may answer with a refusal although the
+  mail is still open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.protocol.append import Append
+
+#: Four bytes of the sender, which is a process, and four of the append.
+MAIL_ID_BYTES: Final = 8
+SENDER_DIGITS: Final = 8
+#: Larger appends go on racing: a box is read whole.
+MAIL_BYTES: Final = 8 * 1024
+#: What one batch takes. With the state that it carries, and the producers that it pushes out, it fits an item
+#: and a transaction.
+MAX_APPENDS: Final = 128
+MAX_CLAIMS: Final = 64
+MAX_BYTES: Final = 56 * 1024
+#: A writer waits no longer for its mail, so others leave it out. The clocks of two servers decide that: it
+#: keeps the appends of writers who have died out of the log, and nothing else depends on it.
+MAIL_LIVES_MS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """An append that other writers may commit. `id` is 16 hexadecimal digits, `box` the offset that it was
+    posted for."""
+
+    id: str
+    box: int
+    posted_ms: int
+    append: Append
+
+
+@dataclass(frozen=True, slots=True)
+class Mailed:
+    """Mail that a batch has committed, and the offset after it."""
+
+    mail_id: str
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChainEnd:
+    """Where the next batch begins, where the last one did (None: not known), and the mail in that one."""
+
+    offset: int
+    last_start: int | None
+    mailed: tuple[Mailed, ...]
+
+    def holds(self, mail_id: str) -> Mailed | None:
+        return next((mailed for mailed in self.mailed if mailed.mail_id == mail_id), None)
+
+    def is_open(self, box: int, mail_id: str) -> bool:
+        """Whether the next batch may commit the mail."""
+        if box == self.offset:
+            return True
+        return box == self.last_start and self.holds(mail_id) is None
+
+
+def fits_mail(append: Append) -> bool:
+    """Bytes, and nothing that must be next: what closes the stream or has a precondition races."""
+    is_plain = append.fault is None and append.if_match is None and not append.close
+    return is_plain and 0 < len(append.messages.data) <= MAIL_BYTES
+
+
+def open_mail(end: ChainEnd, own: Mail, found: Sequence[Mail], now_ms: int) -> list[Mail]:
+    """What the next batch may commit, the oldest first. One's own is open: somebody waits for it."""
+    mails = {
+        mail.id: mail
+        for mail in found
+        if end.is_open(mail.box, mail.id) and now_ms - mail.posted_ms < MAIL_LIVES_MS
+    }
+    mails[own.id] = own
+    return sorted(mails.values(), key=lambda mail: (mail.posted_ms, mail.id))
+
+
+def fitting(own_id: str, mails: Sequence[Mail]) -> list[Mail]:
+    """One's own mail, and the oldest of the others' that fit one batch; in the order of posting."""
+    taken: list[Mail] = []
+    size = claims = 0
+    for mail in sorted(mails, key=lambda mail: mail.id != own_id):
+        size += len(mail.append.messages.data)
+        claims += mail.append.claim is not None
+        if len(taken) == MAX_APPENDS or size > MAX_BYTES or claims > MAX_CLAIMS:
+            break
+        taken.append(mail)
+    return sorted(taken, key=lambda mail: (mail.posted_ms, mail.id))

@@ -1,0 +1,97 @@
+"""Combining: whose turn it is to commit the mail of all.
+
+Any writer may commit at any time, so no append depends on anything in this module. It saves writes and reads:
+one of those who wait should commit, and it should wait for those that were answered together last time. That
+keeps the writers in step: all that come back from one batch are in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tidemark.protocol.mail import SENDER_DIGITS, ChainEnd, Mail
+
+#: In a larger crowd only a few look into the box, because every look reads it whole.
+_ALL_LOOK: Final = 32
+#: In a larger crowd the box before is left to those who have mail there.
+_SMALL_CROWD: Final = 16
+_LEADS: Final = 8
+#: How long a lead waits at most for senders that were in the last batch; the lot of its mail decides.
+_LINGER_SECONDS: Final = (0.004, 0.012)
+#: From this crowd on the others read a receipt, and not the batch.
+RECEIPTS_FROM: Final = 16
+_HIGHEST_RANK: Final = 3
+
+#: Between two looks.
+_PAUSE_SECONDS: Final = 0.0008
+_PAUSE_SECONDS_EACH: Final = 0.0001
+#: What a commit takes in which this writer has no part: a look, a batch and a receipt.
+_OTHERS_SECONDS: Final = 0.011
+_RECEIPT_SECONDS: Final = 0.005
+_WIDEST_SPREAD_MS: Final = 6
+_USUAL_SPREAD_MS: Final = 3
+
+
+def lot(mail_id: str) -> float:
+    """Between 0 and 1, new with each append."""
+    digits = mail_id[SENDER_DIGITS:]
+    return int(digits, 16) / float(16 ** len(digits))
+
+
+def may_lead(mail_id: str, crowd: int, looks: int) -> bool:
+    """Many may after posting, few afterwards, and more and more, the longer nothing happens."""
+    return (not looks and crowd <= _ALL_LOOK) or lot(mail_id) * crowd < _LEADS * 2 ** (looks / 2)
+
+
+def boxes_to_look_into(end: ChainEnd, own: Mail, looks: int) -> list[int]:
+    """The box of the tail, and the one before it where it is cheap or needed."""
+    if end.last_start is None:
+        return [end.offset]
+    if own.box != end.last_start and len(end.mailed) > _SMALL_CROWD and looks < _LEADS:
+        return [end.offset]
+    return [end.offset, end.last_start]
+
+
+def linger_seconds(mail_id: str) -> float:
+    least, most = _LINGER_SECONDS
+    return least + (most - least) * lot(mail_id)
+
+
+def is_complete(end: ChainEnd, mails: Sequence[Mail]) -> bool:
+    """Whether all senders that the last batch names have posted again."""
+    before = {mailed.mail_id[:SENDER_DIGITS] for mailed in end.mailed}
+    return before <= {mail.id[:SENDER_DIGITS] for mail in mails}
+
+
+def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: int, looks: int) -> int:
+    """How many are before this writer, to whom all `mails` are open and all are there that it waits for.
+
+    Who finds that on posting is the last of them, and commits at once. Where that proves nothing, because the
+    crowd has grown, the oldest goes first. Later it is the one who has posted last, of those who look: the
+    others expect it to have committed by now.
+    """
+    place = (own.posted_ms, own.id)
+    if looks:
+        later = [mail for mail in mails if (mail.posted_ms, mail.id) > place]
+        before = sum(may_lead(mail.id, crowd, looks) for mail in later)
+    elif len(mails) > 2 * len(end.mailed):
+        before = sum((mail.posted_ms, mail.id) < place for mail in mails)
+    else:
+        before = 0
+    return min(before, _HIGHEST_RANK)
+
+
+def pause_seconds(end: ChainEnd, found: Sequence[Mail], crowd: int, looks: int) -> float:
+    """Before the next look. The first one is meant to come right after the batch, so it is later for those
+    who have posted early, by as much as posts were apart the time before."""
+    if looks:
+        return max(_PAUSE_SECONDS, _PAUSE_SECONDS_EACH * (crowd - _SMALL_CROWD))
+    if not found:
+        return _OTHERS_SECONDS + _PAUSE_SECONDS_EACH * crowd
+    before = [mail.posted_ms for mail in found if mail.box != end.offset]
+    posted = len(found) - len(before)
+    spread_ms = min(max(before) - min(before) + 1, _WIDEST_SPREAD_MS) if before else _USUAL_SPREAD_MS
+    early = spread_ms / 1000 * max(0.0, 1 - posted / crowd) if crowd else 0.0
+    receipt = _RECEIPT_SECONDS if len(end.mailed) > RECEIPTS_FROM else 0.0
+    return _PAUSE_SECONDS + early + receipt

@@ -1,0 +1,330 @@
+"""Combining: of many writers on one stream, one commits what all of them have posted.
+
+A writer that has lost the race for the tail posts its append as mail (`protocol/mail.py`), and looks into
+the box and for the next batch. One of those who look commits all that is in the box with the same conditional
+write as every append. Each append is decided in order, as group commit does within a process. The others find
+in that batch what became of theirs. There is no lock, no lease and no transaction: whose turn it is
+(`protocol/turns.py`) only saves writes, and any writer may commit at any time.
+
+| state  | what happens                                                     | next                     |
+| ------ | ---------------------------------------------------------------- | ------------------------ |
+| decide | the append is accepted on the head, and is in no open box        | post it, and look        |
+|        | it is accepted, and is in an open box                            | wait, or commit          |
+|        | it is refused, or a duplicate                                    | back to `append.py`      |
+| wait   | no batch is there                                                | look again, or commit    |
+|        | a batch is there that names the mail                             | done                     |
+|        | a batch is there that does not                                   | adopt it, decide         |
+| commit | nothing had the key                                              | done                     |
+|        | another batch is there                                           | as a batch found by wait |
+| any    | a tombstone is there: the mail was not and will not be committed | read the stream, decide  |
+
+- **The chain is walked batch by batch** while the mail is open, so neither of the two batches that may hold
+  it is missed. Once it is settled that they do not, the tail is read, and the append is posted again.
+- **A writer that gives up** while its mail is open answers that the outcome is unknown. Where storage
+  answers, this does not happen: either the chain moves on, and the mail is settled after two batches, or this
+  writer's own commit is the next batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Final
+
+from tidemark.log.append import TailMoved, put_batch
+from tidemark.log.mailbox import collect, find_batch, find_receipt, post, put_receipt
+from tidemark.log.records import Batch
+from tidemark.log.schema import decode_producer, producer_key
+from tidemark.log.tails import StreamHead
+from tidemark.protocol.append import Append, AppendPlan, Kind, Outcome, plan_appends, unknown_producers
+from tidemark.protocol.errors import (
+    Busy,
+    OutcomeUnknown,
+    StorageSilent,
+    StorageUnavailable,
+    StreamGone,
+    StreamNotFound,
+)
+from tidemark.protocol.mail import MAIL_ID_BYTES, Mail, Mailed, fitting, open_mail
+from tidemark.protocol.producer import ProducerState
+from tidemark.protocol.tail import Tail
+from tidemark.protocol.turns import (
+    RECEIPTS_FROM,
+    boxes_to_look_into,
+    is_complete,
+    linger_seconds,
+    may_lead,
+    pause_seconds,
+    rank,
+)
+from tidemark.service.load import head_from, load_head, reload_tail
+from tidemark.service.stores import Stores
+
+#: A look takes some 5 ms. Mail that is settled by then is not posted again.
+_MAX_LOOKS: Final = 200
+#: What a call takes about, in the count of how long a lead has waited.
+_CALL_SECONDS: Final = 0.005
+#: While the tail does not move, every fourth look is for the batch itself: its writer may not live to write
+#: the receipt.
+_LOOKS_FOR_RECEIPTS: Final = 4
+
+
+def combine(
+    stores: Stores, head: StreamHead, own: Append, append_id: str
+) -> Outcome | tuple[StreamHead, bool]:
+    """Post the append, and see that it is committed. `own` must fit (`fits_mail`).
+
+    Returns the outcome; or, where the append is to be decided afresh because nobody has committed it and
+    nobody will, the stream's head and whether it was read just now. Raises StreamNotFound, StreamGone, Busy
+    and what storage raises, where nothing has changed; and OutcomeUnknown.
+    """
+    return _Combining(stores, head, own, append_id).run()
+
+
+class _LogEnded(Exception):
+    """A tombstone came before the mail."""
+
+
+class _Combining:
+    """The state of one append that others may commit."""
+
+    def __init__(self, stores: Stores, head: StreamHead, own: Append, append_id: str) -> None:
+        self._stores = stores
+        self._record = head.record
+        self._own = own
+        self._append_id = append_id
+        if not stores.crowd.sender:
+            stores.crowd.sender = stores.new_id()
+        self._id = _digest(stores.crowd.sender) + _digest(append_id)
+        #: None while nobody else can commit the append.
+        self._mail: Mail | None = None
+        self._adopt(head)
+
+    def _adopt(self, head: StreamHead) -> None:
+        self._head = head
+        #: Whether other batches may have followed the head. It does not matter while the mail is open.
+        self._is_behind = False
+        self._found: Sequence[Mail] = ()
+        self._open: list[Mail] = []
+        self._has_looked = False
+        self._looks = 0
+        self._waited_seconds = 0.0
+        self._ready = 0
+
+    def run(self) -> Outcome | tuple[StreamHead, bool]:
+        try:
+            return self._run()
+        except _LogEnded:
+            self._stores.tails.forget(self._record.key)
+            return load_head(self._stores, self._record.key), True
+        except (Busy, StorageUnavailable, StorageSilent) as failure:
+            if self._mail is None:
+                raise
+            raise OutcomeUnknown from failure
+
+    def _run(self) -> Outcome | tuple[StreamHead, bool]:
+        decided_on: Tail | None = None
+        for looks in range(2 * _MAX_LOOKS):
+            if self._is_behind:
+                latest = reload_tail(self._stores, self._record)
+                if latest.record.incarnation != self._record.incarnation:
+                    return latest, True
+                self._adopt(latest)
+            if decided_on != self._head.tail:
+                decided_on = self._head.tail
+                if not self._decide([self._own]).writes:
+                    return self._refused()
+            if self._mail is None:
+                if looks > _MAX_LOOKS:
+                    raise Busy
+                self._post()
+            outcome = self._commit() if self._is_its_turn() else self._wait()
+            if outcome is not None:
+                return outcome
+        raise OutcomeUnknown
+
+    def _refused(self) -> tuple[StreamHead, bool]:
+        """What the head refuses is refused for good (`protocol/mail.py`), so it does not matter that the mail
+        may still be open. A refusal counts only on a fresh read."""
+        if self._mail is None:
+            return self._head, False
+        fresh = load_head(self._stores, self._record.key)
+        if fresh.record.incarnation == self._record.incarnation:
+            self._adopt(fresh)
+            if self._decide([self._own]).writes:
+                raise OutcomeUnknown
+        return fresh, True
+
+    def _decide(self, appends: Sequence[Append]) -> AppendPlan:
+        """The items of producers are read after the tail is known, never before."""
+        tail, table, incarnation = self._head.tail, self._stores.table, self._record.incarnation
+        unknown = sorted(unknown_producers(tail, appends))
+        found = self._stores.concurrency.each(
+            lambda producer_id: table.get(producer_key(incarnation, producer_id)), unknown
+        )
+        states = [decode_producer(item) if item else None for item in found]
+        return plan_appends(tail, appends, dict(zip(unknown, states, strict=True)))
+
+    # --- mail ---
+
+    def _post(self) -> None:
+        mail = Mail(self._id, self._head.tail.offset, self._stores.clock_ms(), self._own)
+        self._mail = mail
+
+        def posting() -> None:
+            try:
+                post(self._stores.table, self._record, mail)
+            except (Busy, StorageUnavailable, StorageSilent):
+                self._mail = None  # It was not posted.
+                raise
+
+        self._at_once(posting, *([self._look] if self._may_lead() else []))
+
+    def _look(self) -> None:
+        """Into the boxes whose mail the next batch may commit. Throttled, it sees nothing."""
+        assert self._mail is not None, "an append waits as mail"
+        boxes = boxes_to_look_into(self._head.chain_end, self._mail, self._looks)
+        try:
+            found = self._stores.concurrency.each(
+                lambda box: collect(self._stores.table, self._record, box), boxes
+            )
+        except Busy:
+            return
+        self._found = [mail for box in found for mail in box]
+        self._has_looked = True
+
+    def _at_once(self, *calls: Callable[[], None]) -> None:
+        self._stores.concurrency.each(lambda call: call(), calls)
+
+    # --- whose turn it is ---
+
+    @property
+    def _crowd(self) -> int:
+        return max(len(self._open), len(self._head.mailed), round(self._stores.crowd.size))
+
+    def _may_lead(self) -> bool:
+        return may_lead(self._id, self._crowd, self._looks)
+
+    def _is_its_turn(self) -> bool:
+        assert self._mail is not None, "an append waits as mail"
+        if not self._has_looked:
+            return False
+        end = self._head.chain_end
+        self._open = open_mail(end, self._mail, self._found, self._stores.clock_ms())
+        if not is_complete(end, self._open) and self._waited_seconds < linger_seconds(self._id):
+            return False
+        self._ready += 1
+        return self._may_lead() and self._ready > rank(self._mail, end, self._open, self._crowd, self._looks)
+
+    def _wait(self) -> Outcome | None:
+        pause = pause_seconds(self._head.chain_end, self._found, self._crowd, self._looks)
+        self._stores.concurrency.sleep(pause)
+        self._waited_seconds += pause + _CALL_SECONDS
+        self._looks += 1
+        batches: list[Batch | None] = []
+        calls: list[Callable[[], None]] = [lambda: batches.append(self._find_next())]
+        self._has_looked = False
+        self._at_once(*calls, *([self._look] if self._may_lead() else []))
+        return self._advance(batches[0]) if batches[0] is not None else None
+
+    def _find_next(self) -> Batch | None:
+        table, start = self._stores.table, self._head.tail.offset
+        try:
+            if len(self._head.mailed) > RECEIPTS_FROM and self._looks % _LOOKS_FOR_RECEIPTS:
+                return find_receipt(table, self._record, start)
+            return find_batch(table, self._record, start)
+        except Busy:
+            return None
+
+    # --- the next batch ---
+
+    def _commit(self) -> Outcome | None:
+        """Commit all that is open, or learn who was first. Throttled, it leaves that to others."""
+        if self._head.is_expired(self._stores.clock_ms()):
+            self._check_renewed()
+        has_receipt = len(self._head.mailed) > RECEIPTS_FROM
+        mails = fitting(self._id, self._open)
+        plan = self._decide([mail.append for mail in mails])
+        assert plan.writes, "the head accepts this writer's own append, or another one before it"
+        batch = Batch(
+            start=plan.before.offset,
+            after=plan.after,
+            append_id=self._append_id,
+            time_ms=self._stores.clock_ms(),
+            data=plan.data,
+            lengths=plan.lengths,
+            appends=plan.appends,
+            mailed=_accepted(mails, plan),
+        )
+        self._has_looked = False
+        try:
+            put_batch(self._stores.table, self._record, batch, plan.pushed_out.values())
+        except TailMoved as moved:
+            return self._advance(moved.winner)
+        except Busy:
+            return None
+        self._stores.recent.keep(self._record.incarnation, batch)
+        if has_receipt:
+            self._put_receipt(batch)
+        return self._advance(batch)
+
+    def _check_renewed(self) -> None:
+        """Reads may have renewed the stream. If they have not, this writer does not commit; but others, whose
+        clocks are behind, may commit its mail."""
+        try:
+            record = load_head(self._stores, self._record.key).record
+        except (StreamNotFound, StreamGone) as ended:
+            raise OutcomeUnknown from ended
+        if record.incarnation == self._record.incarnation:
+            self._record = record
+            self._head = replace(self._head, record=record)
+
+    def _put_receipt(self, batch: Batch) -> None:
+        """The batch is committed; whoever finds no receipt looks for the batch."""
+        try:
+            put_receipt(self._stores.table, self._record, batch)
+        except (Busy, StorageUnavailable, StorageSilent, OutcomeUnknown):
+            return
+
+    def _advance(self, batch: Batch) -> Outcome | None:
+        """Adopt the batch that follows the head."""
+        assert batch.start == self._head.tail.offset, "the chain is walked batch by batch"
+        if batch.tombstone:
+            self._mail = None
+            raise _LogEnded
+        lost_to_a_racer = bool(self._open) and not batch.mailed
+        mails = self._open
+        self._adopt(head_from(self._record, batch, self._stores.clock_ms()))
+        self._stores.tails.learn(self._head)
+        self._stores.crowd.meet(max(len(batch.mailed), len(mails)))
+        mailed = self._head.chain_end.holds(self._id)
+        if mailed is not None:
+            return self._outcome(mailed)
+        if self._mail is not None and not self._head.chain_end.is_open(self._mail.box, self._id):
+            self._mail = None
+            self._is_behind = True
+        elif lost_to_a_racer:
+            self._found, self._has_looked = mails, True
+        return None
+
+    def _outcome(self, mailed: Mailed) -> Outcome:
+        claim, producer = self._own.claim, None
+        if claim is not None:
+            producer = ProducerState(claim.producer_id, claim.epoch, claim.seq, mailed.end)
+        return Outcome(
+            Kind.APPENDED, mailed.end, closed=False, producer=producer, incarnation=self._record.incarnation
+        )
+
+
+def _accepted(mails: Sequence[Mail], plan: AppendPlan) -> tuple[Mailed, ...]:
+    """What is refused, or is there already, is not named: its writer decides that again for itself."""
+    return tuple(
+        Mailed(mail.id, result.next_offset)
+        for mail, result in zip(mails, plan.results, strict=True)
+        if isinstance(result, Outcome) and result.kind is Kind.APPENDED
+    )
+
+
+def _digest(name: str) -> str:
+    return blake2b(name.encode(), digest_size=MAIL_ID_BYTES // 2).hexdigest()

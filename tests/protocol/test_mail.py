@@ -1,0 +1,135 @@
+"""Any writer may commit another's append: once, and not after its writer was told otherwise."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tidemark.protocol import mail as rules
+from tidemark.protocol.append import Append, Kind, Outcome, plan_appends
+from tidemark.protocol.errors import Malformed, ProducerFenced, SequenceRegression, StreamClosed
+from tidemark.protocol.mail import MAIL_LIVES_MS, ChainEnd, Mail, Mailed, fits_mail, fitting, open_mail
+from tidemark.protocol.messages import Messages
+from tidemark.protocol.producer import Claim
+from tidemark.protocol.tail import Tail
+
+NOW_MS = 1_800_000_000_000
+ONE_BYTE = Messages(b"x", (1,))
+
+
+def mail(mail_id: str = "aaaaaaaa00000001", box: int = 0, *, posted_ms: int = NOW_MS, size: int = 1) -> Mail:
+    return Mail(mail_id, box, posted_ms, Append(Messages(b"x" * size, (size,))))
+
+
+# --- which batches may commit it ------------------------------------------------------
+
+
+def test_mail_is_committed_by_the_batch_at_its_box_or_by_the_next_one() -> None:
+    own = mail(box=10)
+    assert ChainEnd(10, 5, ()).is_open(own.box, own.id)
+    assert ChainEnd(12, 10, ()).is_open(own.box, own.id)
+    assert not ChainEnd(14, 12, ()).is_open(own.box, own.id)
+    assert not ChainEnd(5, 0, ()).is_open(own.box, own.id)
+
+
+def test_mail_that_the_last_batch_names_is_not_open_for_the_next() -> None:
+    own = mail(box=10)
+    end = ChainEnd(12, 10, (Mailed("bbbbbbbb00000001", 11), Mailed(own.id, 12)))
+    assert not end.is_open(own.box, own.id)
+    assert end.holds(own.id) == Mailed(own.id, 12)
+
+
+def test_where_the_last_batch_is_not_known_only_the_tail_s_own_box_is_open() -> None:
+    assert ChainEnd(0, None, ()).is_open(0, mail().id)
+    assert not ChainEnd(12, None, ()).is_open(10, mail().id)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_in_any_chain_mail_is_committed_once_at_most(seed: int) -> None:
+    """Random chains whose writers commit any part of what is open to them, with copies of mail in any box."""
+    chance = random.Random(seed)
+    end, committed = ChainEnd(0, None, ()), list[str]()
+    boxes: list[Mail] = []
+    for number in range(40):
+        if chance.random() < 0.8:
+            boxes.append(mail(f"{number:016x}", chance.choice((end.offset, end.last_start or 0))))
+        taken = [found for found in boxes if end.is_open(found.box, found.id) and chance.random() < 0.5]
+        committed += [found.id for found in taken]
+        offset = end.offset + 1 + len(taken)
+        end = ChainEnd(offset, end.offset, tuple(Mailed(found.id, offset) for found in taken))
+    assert len(committed) == len(set(committed)) > 5
+
+
+# --- what a state accepts is accepted later, or refused for good ----------------------
+
+
+def some_append(chance: random.Random) -> Append:
+    claim = Claim(chance.choice("pq"), chance.randrange(3), chance.randrange(4))
+    return Append(
+        ONE_BYTE,
+        close=chance.random() < 0.02,
+        stream_seq=chance.choice((None, None, "1", "2", "3")),
+        claim=claim if chance.random() < 0.8 else None,
+    )
+
+
+def is_refused(tail: Tail, append: Append) -> bool:
+    """Raises AssertionError for a refusal that may pass."""
+    answer = plan_appends(tail, [append], {}).results[0]
+    if isinstance(answer, Outcome):
+        return answer.kind is not Kind.APPENDED
+    assert isinstance(answer, ProducerFenced | SequenceRegression | StreamClosed), repr(answer)
+    return True
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_what_a_state_accepts_is_accepted_later_or_refused_for_good(seed: int) -> None:
+    """So a writer whose mail a later state refuses may say so, although the mail is still there."""
+    chance, tail = random.Random(seed), Tail()
+    accepted: list[tuple[Append, bool]] = []
+    for _ in range(60):
+        append = some_append(chance)
+        plan = plan_appends(tail, [append], {})
+        if not plan.writes:
+            continue
+        accepted.append((append, False))
+        if chance.random() < 0.6:
+            tail = plan.after
+        for index, (earlier, was_refused) in enumerate(accepted):
+            refused = is_refused(tail, earlier)
+            assert refused or not was_refused, f"{earlier} was refused, and is accepted again"
+            accepted[index] = (earlier, refused)
+
+
+# --- what is mailed, and how much a batch takes ----------------------------------------
+
+
+def test_only_small_appends_that_do_not_depend_on_being_next_are_mailed() -> None:
+    plain = Append(ONE_BYTE)
+    assert fits_mail(plain)
+    assert fits_mail(replace(plain, stream_seq="7", claim=Claim("p", 0, 0)))
+    assert not fits_mail(replace(plain, close=True))
+    assert not fits_mail(replace(plain, messages=Messages(b"", ())))
+    assert not fits_mail(replace(plain, fault=Malformed("no JSON")))
+    size = rules.MAIL_BYTES + 1
+    assert not fits_mail(replace(plain, messages=Messages(b"x" * size, (size,))))
+
+
+def test_old_mail_of_others_is_left_out_and_one_s_own_is_not() -> None:
+    end, later_ms = ChainEnd(0, None, ()), NOW_MS + MAIL_LIVES_MS
+    own, other = mail("aaaaaaaa00000001"), mail("bbbbbbbb00000001")
+    assert open_mail(end, own, [own, other], NOW_MS) == [own, other]
+    assert open_mail(end, own, [own, other], later_ms) == [own]
+
+
+def test_a_batch_takes_one_s_own_mail_and_the_oldest_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    mails = [mail(f"{number:016x}", posted_ms=NOW_MS + number) for number in range(6)]
+    monkeypatch.setattr(rules, "MAX_APPENDS", 3)
+    assert fitting(mails[5].id, mails) == [mails[0], mails[1], mails[5]]
+    monkeypatch.setattr(rules, "MAX_BYTES", 2)
+    assert fitting(mails[5].id, mails) == [mails[0], mails[5]]
+    claimed = [replace(one, append=replace(one.append, claim=Claim("p", 0, 0))) for one in mails]
+    monkeypatch.setattr(rules, "MAX_CLAIMS", 1)
+    assert fitting(claimed[5].id, claimed) == [claimed[5]]
