@@ -154,6 +154,8 @@ build: export AWS_DEFAULT_REGION ?= us-east-1
 build: $(SAM) ## what AWS SAM deploys, into .aws-sam
 	@sam build
 	@sam validate --lint
+	@.venv-sam/bin/python -W ignore -m cyclonedx_py requirements requirements/layer.txt --pyproject pyproject.toml \
+		--output-reproducible --of JSON -o .aws-sam/sbom.cdx.json
 	@find .aws-sam/build/SharedLayer -name '*.pyc' | grep -q . || printf '%s\n' "" \
 		"WARNING: the layer has no bytecode, because python$(RUNTIME) is not on the path. It works, but every cold" \
 		"start compiles every module: 2.5 times the CPU. Install it (https://www.python.org/downloads, or:" \

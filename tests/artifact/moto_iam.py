@@ -16,12 +16,15 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import boto3
+import pytest
+
+pytest.importorskip("moto", reason="moto is not installed")
+
 from moto import mock_aws
 from moto.iam.access_control import IAMPolicyStatement, PermissionResult
 
 #: What the roles stand on; the rest of the template says nothing about rights.
 KINDS: Final = ("AWS::IAM::Role", "AWS::DynamoDB::Table", "AWS::S3::Bucket", "AWS::SQS::Queue")
-LEADING_KEYS: Final = {"ForAllValues:StringLike": {"dynamodb:LeadingKeys": ["wait/*"]}}
 #: The prefix of a process's queues where no stack gave it one (`Settings.queue_prefix`).
 QUEUES: Final = "tidemark-wake-"
 ACCOUNT: Final = "arn:aws:{service}:us-east-1:123456789012:{name}"
@@ -62,8 +65,9 @@ def met(condition: dict[str, Any] | None, keys: Sequence[str]) -> bool:
     """`ForAllValues` holds where there is no key at all, as IAM has it."""
     if condition is None:
         return True
-    assert condition == LEADING_KEYS, "a condition that nothing here can judge"
     patterns = condition["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
+    known = {"ForAllValues:StringLike": {"dynamodb:LeadingKeys": patterns}}
+    assert condition == known, "a condition that nothing here can judge"
     return all(any(fnmatchcase(key, pattern) for pattern in patterns) for key in keys)
 
 

@@ -10,6 +10,7 @@ import base64
 import copy
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import sysconfig
 import time
 import urllib.request
 from collections.abc import Callable
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from benchmarks.layer import BUILD, LAYER, link_natives
 from tests.artifact.iam import actions
 from tests.artifact.moto_iam import Roles, make_roles
 from tests.artifact.test_roles import expanded
+from tests.infra.test_locks import hashed_pins
 from tests.infra.test_template import (
     FUNCTION_GLOBALS,
     FUNCTIONS,
@@ -439,6 +442,20 @@ def test_the_layer_has_bytecode_where_the_runtimes_python_is_here() -> None:
         return
     for module in LAYER.rglob("*.py"):
         assert (module.parent / "__pycache__" / f"{module.stem}.{tag}.pyc").exists(), module
+
+
+def test_the_bill_of_materials_names_what_is_in_the_layer() -> None:
+    """By name, version and the hashes of which one was installed, in CycloneDX's format."""
+    materials = json.loads((BUILD.parent / "sbom.cdx.json").read_text())
+    assert (materials["bomFormat"], materials["metadata"]["component"]["name"]) == ("CycloneDX", "tidemark")
+    listed = {each["name"].lower(): each for each in materials["components"]}
+    found = distributions(path=[str(LAYER)])
+    installed = {re.sub(r"[-_.]+", "-", each.name).lower(): each.version for each in found}
+    assert {name: each["version"] for name, each in listed.items()} == installed
+    for name, (_, hashes) in hashed_pins(ROOT / "requirements" / "layer.txt").items():
+        [distribution] = listed[name]["externalReferences"]
+        said = {each["content"] for each in distribution["hashes"]}
+        assert said == {each.rpartition(":")[2] for each in hashes.split()}
 
 
 def test_the_built_template_is_the_one_that_was_checked() -> None:

@@ -94,8 +94,9 @@ def compute_dollars(seconds: float) -> float:
 
 
 def notifier_dollars() -> float:
-    """Of an append that has the trigger to itself: an invocation, and a look for waiters."""
-    return compute_dollars(prices.NOTIFIER_SECONDS) + prices.READ_UNIT
+    """Of an append that has the trigger to itself: an invocation, and a look each for waiters and for
+    subscriptions."""
+    return compute_dollars(prices.NOTIFIER_SECONDS) + 2 * prices.READ_UNIT
 
 
 def gigabytes(size: int) -> float:

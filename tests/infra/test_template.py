@@ -241,7 +241,9 @@ def test_the_live_function_streams() -> None:
     assert variables["AWS_LWA_READINESS_CHECK_PATH"] == "/v1/health"
     assert TEMPLATE["Parameters"]["SseSeconds"]["MaxValue"] < live["Timeout"]
     [adapter] = live["Layers"]
-    assert "LambdaAdapterLayerArm64" in adapter["Sub"]
+    condition, own, public = adapter["If"]
+    assert (condition, own) == ("HasOwnAdapter", {"Ref": "WebAdapterLayer"})
+    assert "LambdaAdapterLayerArm64" in public["Sub"]
     assert FUNCTION_GLOBALS["Architectures"] == ["arm64"]
 
 

@@ -74,7 +74,9 @@ def remove(partition: str, name: str) -> dict[str, Any]:
     return {"Delete": {"TableName": "changes", "Key": key(partition, name)}}
 
 
-def test_a_transaction_that_fails_changes_nothing_and_one_that_succeeds_everything() -> None:
+def test_a_transaction_that_fails_changes_nothing_and_one_that_succeeds_everything(
+    no_endpoints: None,
+) -> None:
     """Its own way to undo: moto copies the whole table, which takes seconds for a table of many tests."""
     with LocalServices(in_memory=True, engine="moto") as services:
         services.create_table("changes")

@@ -28,19 +28,14 @@ from hypothesis.stateful import (
 from tests.subscriptions.memory import MemoryWorld
 from tests.subscriptions.scene import Receiver, Scene
 from tests.support import World, make_world
-from tidemark.delivery.attend import Attendant
 from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse
 from tidemark.janitor.subscriptions import remind
 from tidemark.local.engines import LocalServices
-from tidemark.log import subscriptions
-from tidemark.log.records import PendingMark, SubscriptionRecord
-from tidemark.log.schema import encode_mark, mark_key
 from tidemark.log.subscriptions import load_links, load_subscription
-from tidemark.log.table import Condition, Table
 from tidemark.protocol.errors import ProtocolError
-from tidemark.service.subscriptions import configure, pending, wakes
+from tidemark.service.subscriptions import configure
 from tidemark.service.subscriptions.pending import acked_in, find_head
-from tidemark.wake.attention import Appended, Changed, TimeCame, decode_attention
+from tidemark.wake.attention import TimeCame, decode_attention
 from tidemark.wake.message import WakeMessage
 
 WRITES = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems", "BatchWriteItem"}
@@ -347,48 +342,3 @@ def test_no_wake_is_lost_and_none_is_acted_upon_twice(webhook: bool) -> None:
 def test_the_same_on_a_real_engine(services: LocalServices, webhook: bool) -> None:
     world = make_world(services)
     play(lambda: world, webhook=webhook, examples=5, steps=15)
-
-
-# --- what the same play finds where a rule is taken out ---
-
-
-def put_any_mark(table: Table, mark: PendingMark) -> None:
-    """A record that is late lowers the mark."""
-    table.put(encode_mark(mark))
-
-
-def remove_any_mark(table: Table, mark: PendingMark) -> None:
-    """Also one that an append has raised since."""
-    table.delete(mark_key(mark))
-
-
-def mark_last(self: Attendant, message: Any) -> None:
-    """The subscription is looked at before the mark is put."""
-    attend_to(self, Changed(message.subscription_id))
-    if isinstance(message, Appended):
-        subscriptions.put_mark(self.stores.table, message.mark)
-
-
-def anything_goes(_: SubscriptionRecord) -> Condition:
-    """A transition is committed whatever came in between."""
-    return Condition("attribute_exists(sk)")
-
-
-attend_to = Attendant.attend
-
-BROKEN: dict[str, tuple[Any, str, Any]] = {
-    "marks are removed though they were raised": (pending, "remove_mark", remove_any_mark),
-    "the subscription is read before the mark is put": (Attendant, "attend", mark_last),
-    "nobody looks again when a wake is over": (wakes, "begin_if_pending", lambda *_: False),
-    "transitions do not exclude each other": (subscriptions, "_as_seen", anything_goes),
-    "generations are not compared": (wakes, "check_fence", lambda *_: None),
-}
-
-
-@pytest.mark.parametrize(("place", "name", "broken"), BROKEN.values(), ids=BROKEN)
-def test_without_one_of_the_rules_the_play_fails(
-    place: Any, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(place, name, broken)
-    with pytest.raises(AssertionError):
-        play(MemoryWorld, webhook=False, examples=2_000, steps=30)

@@ -42,7 +42,8 @@ lock and no read before the write. These are the states of an append:
   incarnation, and with it another log: no key of the old one is used again.
 - **Vacated keys.** "Nothing has that key" must mean that nothing ever had it. Batches that are trimmed lie
   below the tail, and a tombstone stays for an hour (`RECLAIM_AFTER_MS`), while no process decides on a tail
-  that it learned more than five minutes ago (`MAX_AGE_MS`): no writer aims at a key that was emptied.
+  that it learned more than five minutes ago (`MAX_AGE_MS`): no writer aims at a key that was emptied. A pack
+  replaces only batches that are an hour old, and never the last one (`janitor/pack.py`).
 
 A group of appends (`service/group_commit.py`) is decided in order, each on the tail that the one before it
 leaves behind, and is written as one batch. A body over 64 KB is put into S3 first, under a key that is

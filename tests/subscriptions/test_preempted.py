@@ -1,0 +1,223 @@
+"""One step of the server comes between any two storage calls of another: no order of the two loses a wake.
+
+Each pair of steps is played once for each call of the first: just before that call, the second one runs
+whole, in a process of its own. Afterwards whatever is on its way arrives, and a worker must find all.
+With one of the rules taken out, one of these orders loses a wake or lets two act under one generation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.subscriptions.memory import MemoryWorld
+from tests.subscriptions.scene import POOL, Scene
+from tidemark.delivery.attend import Attendant
+from tidemark.delivery.webhook import WebhookResponse
+from tidemark.log import subscriptions
+from tidemark.log.records import PendingMark, SubscriptionRecord
+from tidemark.log.schema import mark_key
+from tidemark.log.subscriptions import load_links
+from tidemark.log.table import Condition, Table
+from tidemark.protocol.errors import ProtocolError
+from tidemark.service.subscriptions import pending, wakes
+from tidemark.service.subscriptions.configure import require_subscription
+from tidemark.service.subscriptions.pending import acked_in, find_head
+from tidemark.wake.attention import Appended
+from tidemark.wake.message import WakeMessage
+
+A, B = "events/a", "events/b"
+
+
+class Play:
+    """Two processes on one table: `one` is interrupted by `other`. A wake has been claimed, or delivered."""
+
+    def __init__(self, *, webhook: bool) -> None:
+        world = MemoryWorld()
+        self.one, self.other = Scene(world), Scene(world)
+        self.other.keys = self.one.keys
+        self.other.queue.messages = self.one.queue.messages
+        self.webhook = webhook
+        self.done: list[int] = []
+        self.claims: list[int] = []
+        self.working: list[int] = []
+        self.records: list[WakeMessage] = []
+        self.said = b'{"done": true}'
+        for scene in (self.one, self.other):
+            scene.receiver.answer = self.answer
+            scene.attendant = scene.make_attendant(scene.worker)
+        self.one.stream(A)
+        self.one.stream(B)
+        self.one.stream(POOL)
+        self.one.subscribe(webhook=webhook)
+
+    def answer(self, body: dict[str, Any]) -> WebhookResponse:
+        self.working.append(body["generation"])
+        if self.said == b"no":
+            self.working.pop()
+            return WebhookResponse(500, b"")
+        return WebhookResponse(200, self.said)
+
+    def append(self, scene: Scene) -> None:
+        """An append, its record, and what follows from that."""
+        record = scene.append(A)
+        self.records.append(record)
+        scene.tell(record)
+        scene.work_off()
+
+    def append_b(self, scene: Scene) -> None:
+        """To a stream that is not part of the wake."""
+        scene.tell(scene.append(B))
+        scene.work_off()
+
+    def again(self, scene: Scene) -> None:
+        """A record that comes once more."""
+        scene.tell(self.records[-1])
+        scene.work_off()
+
+    def tend(self, scene: Scene) -> None:
+        scene.changed()
+        scene.work_off()
+
+    def take(self, scene: Scene) -> None:
+        claimed = scene.claim("w")
+        self.claims.append(claimed.record.wake.generation)
+        self.claimed = claimed
+        self.tend(scene)
+
+    def ack(self, scene: Scene) -> None:
+        scene.ack(self.claimed)
+        self.done.append(self.claimed.record.wake.generation)
+        self.tend(scene)
+
+    def release(self, scene: Scene) -> None:
+        scene.release(self.claimed)
+        self.done.append(self.claimed.record.wake.generation)
+        self.tend(scene)
+
+    def callback(self, scene: Scene) -> None:
+        body = [*self.one.receiver.bodies, *self.other.receiver.bodies][-1]
+        scene.callback(body)
+        self.done.append(body["generation"])
+        self.tend(scene)
+
+    def late(self, scene: Scene) -> None:
+        """The lease is over, and its timer comes."""
+        scene.clock.advance(31_000)
+        scene.changed()
+        scene.work_off()
+
+    def prepare(self) -> None:
+        self.said = b"{}"
+        self.append(self.one)
+        if not self.webhook:
+            self.take(self.one)
+
+    def interrupt(self, first: Callable[[Scene], None], second: Callable[[Scene], None], at: int) -> bool:
+        """Run `first`, and `second` just before its call number `at`; False where it has fewer calls."""
+        dynamodb, before = self.one.worker.dynamodb, self.one.version("s")
+        send, count, came = dynamodb.send, itertools.count(), False
+
+        def interrupted(operation: str, body: bytes) -> tuple[int, bytes]:
+            nonlocal came
+            if next(count) == at:
+                came = True
+                with suppress(ProtocolError):
+                    second(self.other)
+            return send(operation, body)
+
+        dynamodb.send = interrupted
+        with suppress(ProtocolError):
+            first(self.one)
+        dynamodb.send = send
+        if self.one.version("s") != before:
+            self.tend(self.one)
+        return came
+
+    def finish(self) -> None:
+        """Every timer comes, and a worker works. The records of all commits have come before, at once."""
+        self.said = b'{"done": true}'
+        read = 0
+        for _ in range(6):
+            self.one.work_off()
+            if not self.webhook:
+                events = self.one.events()
+                if len(events) > read:
+                    with suppress(ProtocolError):
+                        self.one.ack(self.one.claim("diligent"))
+                        self.tend(self.one)
+                read = len(events)
+            self.one.clock.advance(70_000)
+        record = require_subscription(self.one.worker.stores, "s")
+        for link in load_links(self.one.worker.stores.table, record.incarnation):
+            head = find_head(self.one.worker.stores, link.path)
+            assert head is not None
+            assert acked_in(link, head) == head.tail.offset, "appended, and nobody was woken"
+        for what in (self.done, self.claims):
+            assert len(set(what)) == len(what), "acted upon twice under one generation"
+
+
+PULL = ["append", "append_b", "ack", "release", "take", "late", "tend"]
+HOOK = ["append", "append_b", "again", "callback", "late", "tend"]
+PAIRS = [(False, *pair) for pair in itertools.product(PULL, repeat=2)]
+PAIRS += [(True, *pair) for pair in itertools.product(HOOK, repeat=2)]
+
+
+def play_every_order(webhook: bool, first: str, second: str) -> int:
+    """How many orders there are."""
+    for at in itertools.count():
+        play = Play(webhook=webhook)
+        play.prepare()
+        if not play.interrupt(getattr(play, first), getattr(play, second), at):
+            return at
+        play.finish()
+    raise AssertionError("unreachable")
+
+
+@pytest.mark.parametrize(("webhook", "first", "second"), PAIRS, ids=str)
+def test_no_order_of_two_steps_loses_a_wake(webhook: bool, first: str, second: str) -> None:
+    assert play_every_order(webhook, first, second) > 0 or first == "tend"
+
+
+def remove_any_mark(table: Table, mark: PendingMark) -> None:
+    """Also one that an append has raised since."""
+    table.delete(mark_key(mark))
+
+
+def mark_last(self: Attendant, message: Any) -> None:
+    """The subscription is looked at before the mark is put."""
+    record = subscriptions.load_subscription(self.stores.table, message.subscription_id)
+    if isinstance(message, Appended):
+        subscriptions.put_mark(self.stores.table, message.mark)
+    if record is not None:
+        self._follow(record, message)
+
+
+def as_it_is(_: SubscriptionRecord) -> Condition:
+    """A transition is committed whatever came in between."""
+    return Condition("attribute_exists(sk)")
+
+
+BROKEN: dict[str, tuple[Any, str, Any]] = {
+    "a mark is removed though an append has raised it": (pending, "remove_mark", remove_any_mark),
+    "the subscription is read before the mark is put": (Attendant, "attend", mark_last),
+    "transitions do not exclude each other": (subscriptions, "_as_seen", as_it_is),
+    "generations are not compared": (wakes, "check_fence", lambda *_: None),
+}
+
+
+def search() -> int:
+    return sum(play_every_order(*pair) for pair in PAIRS)
+
+
+@pytest.mark.parametrize(("place", "name", "broken"), BROKEN.values(), ids=BROKEN)
+def test_without_one_of_the_rules_an_order_is_found(
+    place: Any, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, name, broken)
+    with pytest.raises(AssertionError):
+        search()
