@@ -432,6 +432,8 @@ def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
         "ThrottledRequests",
         "IteratorAge",
         "ApproximateNumberOfMessagesVisible",
+        "ApproximateAgeOfOldestMessage",
+        "WebhookFailures",
     }
     for alarm in alarms.values():
         assert alarm["Condition"] == "HasAlarms"
