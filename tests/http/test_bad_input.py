@@ -456,9 +456,7 @@ def test_methods(door: Door, stream: str, method: str) -> None:
     assert allowed == {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"}
 
 
-@pytest.mark.parametrize(
-    "place", ["/v1", "/v1/", "/v1/stream", "/v1/streams", "/v1/x/y", "/docs/x/y", "/docs/x/y/z"]
-)
+@pytest.mark.parametrize("place", ["/v1", "/v1/", "/v1/stream", "/v1/x/y", "/docs/x/y", "/docs/x/y/z"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"])
 def test_places_where_nothing_is(door: Door, place: str, method: str) -> None:
     assert door(method, place).status == 404

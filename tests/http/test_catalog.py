@@ -152,7 +152,7 @@ def test_a_bucket_of_an_earlier_version_is_listed_once_its_creation_was_asked_fo
 
 
 def test_an_entry_without_its_bucket_is_not_listed(door: Door, path: str) -> None:
-    """A listing reads the entries first, and a bucket may be deleted before its own item is read."""
+    """As an older version leaves it, which deletes a bucket and knows no entries."""
     bucket = f"ghost-{path.rpartition('/')[2]}"
     door.process.stores.table.put(bucket_entry_key(bucket))
     assert door.get(f"/v1/buckets?prefix={bucket}").json["buckets"] == []

@@ -9,6 +9,7 @@ in the bucket's own transactions.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from tidemark.log.records import BucketRecord, EndMark, StreamRecord
@@ -16,6 +17,7 @@ from tidemark.log.schema import (
     BUCKETS_PK,
     COUNTED_MS,
     CREATED_MS,
+    CREATION_ID,
     SK,
     STREAM_COUNT,
     bucket_entry_key,
@@ -74,19 +76,18 @@ def create_bucket(table: Table, record: BucketRecord) -> None:
             return
         if refused.maybe_landed and found.created_ms >= record.created_ms:
             raise OutcomeUnknown from refused
+        _put_entry(table, found)
         raise BucketExists from refused
 
 
-def ensure_entry(table: Table, bucket: str) -> None:
-    """Adds the entry of a bucket that was made before buckets had entries. The transaction holds the
-    bucket's own item, so that no copy of it, however late, leaves the entry of a bucket that is gone."""
-    if table.get(bucket_entry_key(bucket)) is not None:
-        return
-    unchanged = Update(bucket_key(bucket), f"ADD {STREAM_COUNT} :none", {":none": {"N": "0"}})
-    try:
-        table.transact([Write(update=unchanged, condition=_IF_THERE), Write(bucket_entry_key(bucket))])
-    except TransactionRefused:
-        return
+def _put_entry(table: Table, found: BucketRecord) -> None:
+    """Of a bucket that was made before buckets had entries. Only while it is there: a copy of this that lands
+    later would list a bucket that is gone."""
+    values = {":none": {"N": "0"}}
+    unchanged = Update(bucket_key(found.bucket), f"ADD {STREAM_COUNT} :none", values)
+    is_same = Condition(f"{CREATION_ID} = :id", {":id": {"S": found.creation_id}})
+    with suppress(TransactionRefused):
+        table.transact([Write(update=unchanged, condition=is_same), Write(bucket_entry_key(found.bucket))])
 
 
 def load_bucket(table: Table, bucket: str) -> BucketRecord:

@@ -11,7 +11,7 @@ from tidemark.log.append import TailMoved
 from tidemark.log.buckets import BucketChangedLater
 from tidemark.log.lifecycle import StreamChanged
 from tidemark.log.records import BucketRecord, EndMark
-from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, Busy
+from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, Busy
 from tidemark.protocol.listing import ListingRequest
 from tidemark.service.delete import end
 from tidemark.service.overdue import overdue_streams
@@ -29,9 +29,6 @@ def create_bucket(stores: Stores, bucket: str) -> BucketRecord:
             buckets.create_bucket(stores.table, record)
         except BucketChangedLater as changed:
             created_ms = changed.changed_ms + 1
-        except BucketExists:
-            buckets.ensure_entry(stores.table, bucket)
-            raise
         else:
             return record
     raise Busy
