@@ -247,7 +247,7 @@ class RosterEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class StreamFollower:
     """That a subscription names the stream at `path`."""
 
     path: str
@@ -256,7 +256,7 @@ class Follower:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class StreamLink:
     """A stream that a subscription follows, and how far its workers have come. `acked` counts in the stream
     of `stream_incarnation` alone: another stream of that name is followed from its beginning."""
 

@@ -88,14 +88,14 @@ from tidemark.log.records import (
     Due,
     DueKind,
     EndMark,
-    Follower,
     Fork,
-    Link,
     PendingMark,
     RosterEntry,
     Segment,
     SigningKey,
     Snapshot,
+    StreamFollower,
+    StreamLink,
     StreamRecord,
     SubscriptionRecord,
     Waiter,
@@ -932,16 +932,16 @@ def followers_pk(stream_id: str) -> str:
     return f"follow/{stream_id}"
 
 
-def follower_key(follower: Follower) -> Key:
+def follower_key(follower: StreamFollower) -> Key:
     return _key(followers_pk(follower.path), SLASH + follower.incarnation)
 
 
-def encode_follower(follower: Follower) -> Item:
+def encode_follower(follower: StreamFollower) -> Item:
     return follower_key(follower) | {SUBSCRIPTION_ID: {"S": follower.subscription_id}}
 
 
-def decode_follower(item: Item) -> Follower:
-    return Follower(
+def decode_follower(item: Item) -> StreamFollower:
+    return StreamFollower(
         path=item[PK]["S"].removeprefix("follow/"),
         subscription_id=item[SUBSCRIPTION_ID]["S"],
         incarnation=item[SK]["S"].removeprefix(SLASH),
@@ -959,7 +959,7 @@ def link_key(subscription_incarnation: str, path: str) -> Key:
     return _key(links_pk(subscription_incarnation), SLASH + path)
 
 
-def encode_link(link: Link) -> Item:
+def encode_link(link: StreamLink) -> Item:
     item = link_key(link.subscription_incarnation, link.path) | {
         ACKED: {"N": str(link.acked)},
         STREAM_INCARNATION: {"S": link.stream_incarnation},
@@ -967,8 +967,8 @@ def encode_link(link: Link) -> Item:
     return item | ({EXPLICIT: {"BOOL": True}} if link.explicit else {})
 
 
-def decode_link(item: Item) -> Link:
-    return Link(
+def decode_link(item: Item) -> StreamLink:
+    return StreamLink(
         subscription_incarnation=item[PK]["S"].removeprefix("link/"),
         path=item[SK]["S"].removeprefix(SLASH),
         explicit=EXPLICIT in item,

@@ -23,11 +23,11 @@ from dataclasses import replace
 
 from tidemark.log.records import (
     EndMark,
-    Follower,
-    Link,
     PendingMark,
     RosterEntry,
     SigningKey,
+    StreamFollower,
+    StreamLink,
     SubscriptionRecord,
 )
 from tidemark.log.schema import (
@@ -197,33 +197,33 @@ def put_roster_entry(table: Table, entry: RosterEntry) -> None:
         table.put(encode_roster_entry(entry), None if entry.has_explicit else IF_ABSENT)
 
 
-def load_followers(table: Table, stream_id: str) -> list[Follower]:
+def load_followers(table: Table, stream_id: str) -> list[StreamFollower]:
     """The subscriptions that name the stream; some may have ended."""
     return [decode_follower(item) for item in _pages(table, followers_pk(stream_id))]
 
 
-def put_follower(table: Table, follower: Follower) -> None:
+def put_follower(table: Table, follower: StreamFollower) -> None:
     table.put(encode_follower(follower))
 
 
-def remove_follower(table: Table, follower: Follower) -> None:
+def remove_follower(table: Table, follower: StreamFollower) -> None:
     table.delete(follower_key(follower))
 
 
 # --- links --------------------------------------------------------------------------
 
 
-def load_link(table: Table, subscription_incarnation: str, path: str) -> Link | None:
+def load_link(table: Table, subscription_incarnation: str, path: str) -> StreamLink | None:
     item = table.get(link_key(subscription_incarnation, path))
     return None if item is None else decode_link(item)
 
 
 def load_links(
     table: Table, subscription_incarnation: str, after: str = "", limit: int | None = None
-) -> list[Link]:
+) -> list[StreamLink]:
     """In the order of their paths, from behind `after`; all of them unless `limit` says how many."""
     low = SLASH + after + _NEXT if after else SLASH
-    found: list[Link] = []
+    found: list[StreamLink] = []
     for item in _pages(table, links_pk(subscription_incarnation), low, limit):
         found.append(decode_link(item))
         if limit is not None and len(found) == limit:
@@ -231,13 +231,13 @@ def load_links(
     return found
 
 
-def put_link_once(table: Table, link: Link) -> None:
+def put_link_once(table: Table, link: StreamLink) -> None:
     """A link that is there already stays as it is."""
     with suppress(ConditionFailed):
         table.put(encode_link(link), IF_ABSENT)
 
 
-def change_link(table: Table, seen: Link, changed: Link) -> None:
+def change_link(table: Table, seen: StreamLink, changed: StreamLink) -> None:
     """Raises SubscriptionChanged where it is not as it was seen."""
     try:
         table.put(encode_link(changed), _link_as_seen(seen))
@@ -246,7 +246,7 @@ def change_link(table: Table, seen: Link, changed: Link) -> None:
             raise SubscriptionChanged from refused
 
 
-def remove_link(table: Table, seen: Link) -> None:
+def remove_link(table: Table, seen: StreamLink) -> None:
     """Raises SubscriptionChanged where it is not as it was seen."""
     try:
         table.delete(link_key(seen.subscription_incarnation, seen.path), _link_as_seen(seen))
@@ -255,13 +255,13 @@ def remove_link(table: Table, seen: Link) -> None:
             raise SubscriptionChanged from refused
 
 
-def ack_link(seen: Link, acked: int, stream_incarnation: str) -> Write:
+def ack_link(seen: StreamLink, acked: int, stream_incarnation: str) -> Write:
     """Part of the transaction that acks: refused where the link was acked or removed in the meantime."""
     item = encode_link(replace(seen, acked=acked, stream_incarnation=stream_incarnation))
     return Write(item, condition=_link_as_seen(seen))
 
 
-def _link_as_seen(seen: Link) -> Condition:
+def _link_as_seen(seen: StreamLink) -> Condition:
     named = f"attribute_exists({EXPLICIT})" if seen.explicit else f"attribute_not_exists({EXPLICIT})"
     values = {":acked": {"N": str(seen.acked)}, ":stream": {"S": seen.stream_incarnation}}
     return Condition(f"{ACKED} = :acked AND {STREAM_INCARNATION} = :stream AND {named}", values)
@@ -306,7 +306,7 @@ def remove_belongings(table: Table, subscription_id: str, incarnation: str) -> N
     for link in load_links(table, incarnation):
         keys.append(link_key(incarnation, link.path))
         if link.explicit:
-            keys.append(follower_key(Follower(link.path, subscription_id, incarnation)))
+            keys.append(follower_key(StreamFollower(link.path, subscription_id, incarnation)))
     keys += [mark_key(decode_mark(item)) for item in _pages(table, marks_pk(incarnation))]
     # The roster entry goes last: while it is there, appends lead here again.
     keys.append(roster_key(incarnation))

@@ -16,7 +16,7 @@ from pydantic import (
     StrictStr,
 )
 
-from tidemark.log.records import Link, SubscriptionRecord
+from tidemark.log.records import StreamLink, SubscriptionRecord
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.subscription import (
     DEFAULT_LEASE_MS,
@@ -105,7 +105,10 @@ class AnswerWake(BaseModel):
 
 
 def render_subscription(
-    record: SubscriptionRecord, links: list[Link], next_after: str | None, signing: dict[str, str] | None
+    record: SubscriptionRecord,
+    links: list[StreamLink],
+    next_after: str | None,
+    signing: dict[str, str] | None,
 ) -> dict[str, Any]:
     """§6.3. `streams_after` is there where more streams follow: the value for `?after=`."""
     asked = record.configuration

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tidemark.log.buckets import list_records
-from tidemark.log.records import Follower, Link, RosterEntry, SubscriptionRecord
+from tidemark.log.records import RosterEntry, StreamFollower, StreamLink, SubscriptionRecord
 from tidemark.log.subscriptions import (
     SubscriptionChanged,
     SubscriptionEndedLater,
@@ -120,7 +120,7 @@ def _reload(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
 
 
 def _link_existing(stores: Stores, record: SubscriptionRecord, pattern: str) -> None:
-    """Link the streams that the pattern matches, at their tails: what they hold is no work (§6.2)."""
+    """StreamLink the streams that the pattern matches, at their tails: what they hold is no work (§6.2)."""
     prefix, after, more = literal_prefix(pattern), "", True
     while more:
         streams, more = list_records(stores.table, PLAIN_BUCKET, prefix, after, _PAGE)
@@ -136,14 +136,14 @@ def _link_at_tail(stores: Stores, record: SubscriptionRecord, path: str, *, expl
     acked, incarnation = (head.tail.offset, head.record.incarnation) if head is not None else (0, "")
     if head is None and not explicit:
         return
-    put_link_once(stores.table, Link(record.incarnation, path, explicit, acked, incarnation))
+    put_link_once(stores.table, StreamLink(record.incarnation, path, explicit, acked, incarnation))
 
 
 def _name_streams(stores: Stores, record: SubscriptionRecord, paths: Sequence[str]) -> None:
     """The follower comes before the link: an append in between finds the subscription."""
 
     def name(path: str) -> None:
-        put_follower(stores.table, Follower(path, record.subscription_id, record.incarnation))
+        put_follower(stores.table, StreamFollower(path, record.subscription_id, record.incarnation))
         _link_at_tail(stores, record, path, explicit=True)
         for _ in range(_MAX_TRIES):
             link = load_link(stores.table, record.incarnation, path)
@@ -166,7 +166,7 @@ def require_subscription(stores: Stores, subscription_id: str) -> SubscriptionRe
 
 def list_links(
     stores: Stores, record: SubscriptionRecord, after: str, limit: int
-) -> tuple[list[Link], str | None]:
+) -> tuple[list[StreamLink], str | None]:
     """A page of links by path, and behind which path the next page begins; None on the last one."""
     links = load_links(stores.table, record.incarnation, after, limit + 1)
     page = links[:limit]
@@ -202,7 +202,7 @@ def remove_stream(stores: Stores, subscription_id: str, path: str) -> None:
         link = load_link(stores.table, record.incarnation, path)
         if link is None or not link.explicit:
             return None
-        remove_follower(stores.table, Follower(path, subscription_id, record.incarnation))
+        remove_follower(stores.table, StreamFollower(path, subscription_id, record.incarnation))
         with suppress(SubscriptionChanged):
             if record.configuration.follows(path):
                 return change_link(stores.table, link, replace(link, explicit=False))

@@ -12,7 +12,7 @@ from typing import Final
 
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
-from tidemark.log.records import Link, PendingMark, SubscriptionRecord
+from tidemark.log.records import PendingMark, StreamLink, SubscriptionRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.subscriptions import (
     SubscriptionChanged,
@@ -41,7 +41,7 @@ _AT_ONCE: Final = 16
 class PendingStream:
     """A stream whose tail lies beyond what is acked, as both were read just now."""
 
-    link: Link
+    link: StreamLink
     acked: int
     tail: int
     stream_incarnation: str
@@ -67,7 +67,7 @@ def find_head(stores: Stores, path: str) -> StreamHead | None:
     return None if is_over else head
 
 
-def acked_in(link: Link, head: StreamHead) -> int:
+def acked_in(link: StreamLink, head: StreamHead) -> int:
     """How far the link's workers have come in this very stream, and not in an earlier one of its name."""
     return link.acked if link.stream_incarnation == head.record.incarnation else 0
 
@@ -105,7 +105,7 @@ def _checker(stores: Stores, record: SubscriptionRecord) -> Callable[[PendingMar
                 _forget_stream(stores, link)
         elif link is None and record.configuration.follows(mark.path):
             # The stream is new: it is linked before its first append (§6.2).
-            link = Link(
+            link = StreamLink(
                 record.incarnation,
                 mark.path,
                 explicit=False,
@@ -123,7 +123,7 @@ def _checker(stores: Stores, record: SubscriptionRecord) -> Callable[[PendingMar
     return check
 
 
-def _forget_stream(stores: Stores, link: Link) -> None:
+def _forget_stream(stores: Stores, link: StreamLink) -> None:
     """The stream has ended. One that was named stays named, and begins again with the next of that name."""
     with suppress(SubscriptionChanged):
         if link.explicit:
@@ -137,7 +137,7 @@ def mark_what_is_pending(stores: Stores, record: SubscriptionRecord, limit: int 
     whether anything was marked; stops at the first sixteen that hold something."""
     links = load_links(stores.table, record.incarnation, limit=limit)
 
-    def look(link: Link) -> bool:
+    def look(link: StreamLink) -> bool:
         head = find_head(stores, link.path)
         if head is None or head.tail.offset <= acked_in(link, head):
             return False
