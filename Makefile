@@ -93,6 +93,10 @@ chaos: $(DEV) npm-if-possible ## faults of every kind while writers write and re
 bench: $(BENCH) npm-if-possible ## benchmarks beside the Node reference server (ARGS="--ways lambda --rows sse …")
 	@$(VENV) -m benchmarks $(ARGS)
 
+.PHONY: guard
+guard: $(DEV) ## calls, CPU, cold starts and the layer's size against their limits (after make build)
+	@$(VENV) -m benchmarks.guard $(ARGS)
+
 .PHONY: pipeline
 pipeline: $(SPARK) npm-if-possible ## the Spark pipeline on this machine, with data it makes, checked
 	@.venv-spark/bin/python pipeline/whole.py

@@ -21,6 +21,7 @@ from typing import Never
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tidemark.cold_start import spare_what_is_loaded
 from tidemark.local.configuration import InvalidConfiguration, LocalConfiguration, Via
 from tidemark.local.dynoxide import RETENTION_SECONDS
 from tidemark.local.edge import Edge, load_application
@@ -203,6 +204,7 @@ class System:
         level = logging.getLevelNamesMapping()[self.settings.log_level]
         log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
         limits = self.configuration.limits
+        spare_what_is_loaded()
         await serve(application, listener, lambda: print(line, flush=True), self._stopping, limits, log=log)
 
 

@@ -92,19 +92,20 @@ def read_page(
     batches: list[Batch] = []
     in_stream = is_tail or start == walk.span.begin
     closed = known_tail is not None and is_tail and known_tail.closed
+    # Beyond a full page, only what the last query has brought already is worth decoding.
+    most_bytes = max(limit_bytes, ahead_bytes)
     for batch in walk:
         in_stream = in_stream or batch.start <= start <= batch.end
         if batch.start < start == batch.end:
             # Nothing is at `start` yet: the batch before it says that it is the tail.
             closed = batch.after.closed
             continue
-        batches.append(cut_batch(batch, walk.span.end))
+        span_end = walk.span.end
+        batches.append(batch if span_end is None else cut_batch(batch, span_end))
         if recent is not None and ahead_bytes:
             recent.keep(walk.span.incarnation, batch)
         size = batches[-1].end - start
-        # Beyond a full page, only what the last query has brought already is worth decoding.
-        wanted_bytes = max(limit_bytes, ahead_bytes) if walk.has_items_left else limit_bytes
-        if not in_stream or size > wanted_bytes:
+        if not in_stream or (size > limit_bytes and (size > most_bytes or not walk.has_items_left)):
             break
     if not in_stream:
         raise Malformed(f"Offset {render_offset(start)} lies beyond the end of the stream")

@@ -22,24 +22,27 @@ class RecentBatches:
         self._batches: OrderedDict[tuple[str, int], Batch] = OrderedDict()
         self._lock = Lock()
 
-    def keep(self, incarnation: str, *batches: Batch) -> None:
-        """Keep the batches that have all their data. Empty ones are not kept: they say how a stream ends,
-        and that is read every time."""
+    def keep(self, incarnation: str, *batches: Batch) -> tuple[Batch, ...]:
+        """Keep the batches that have all their data, and return all of them: those that were kept before
+        as they were, so that many readers share the same bytes. Empty ones are not kept: they say how a
+        stream ends, and that is read every time."""
+        shared = []
         with self._lock:
             for batch in batches:
                 place = (incarnation, batch.start)
-                has_all = batch.data is not None and len(batch.data) == batch.size > 0
-                if has_all and place not in self._batches:
+                known = self._batches.get(place)
+                if known is not None:
+                    shared.append(known)
+                    continue
+                shared.append(batch)
+                size = batch.size
+                if batch.data is not None and len(batch.data) == size > 0:
                     self._batches[place] = batch
-                    self._held_bytes += batch.size + _OVERHEAD_BYTES
+                    self._held_bytes += size + _OVERHEAD_BYTES
             while self._held_bytes > self._capacity_bytes:
                 _, dropped = self._batches.popitem(last=False)
                 self._held_bytes -= dropped.size + _OVERHEAD_BYTES
-
-    def same(self, incarnation: str, batch: Batch) -> Batch:
-        """The batch that is kept for this offset, so that many readers share the same bytes."""
-        with self._lock:
-            return self._batches.get((incarnation, batch.start), batch)
+        return tuple(shared)
 
     def chain(self, incarnation: str, start: int, limit_bytes: int) -> list[Batch]:
         """Batches from `start` on without a gap, until `limit_bytes` are exceeded."""
