@@ -6,9 +6,12 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from tidemark.local.connections import InvalidLimit, Limits
 from tidemark.settings import InvalidSetting, parse_boolean
+
+MAX_WORKERS: Final = 64
 
 
 class InvalidConfiguration(ValueError):
@@ -33,6 +36,8 @@ class LocalConfiguration:
     janitor_seconds: float = 300.0
     #: Whether `VIA=lambda` has the edge in front.
     edge: bool = True
+    #: Processes that serve requests.
+    workers: int = 1
     #: What a connection may take, and how many there may be.
     limits: Limits = field(default_factory=Limits)
 
@@ -42,6 +47,9 @@ class LocalConfiguration:
         port = environment.get("PORT") or str(cls.port)
         if not (port.isascii() and port.isdigit()) or int(port) > 65535:
             raise InvalidConfiguration(f"PORT must be a number from 0 to 65535, got {port!r}")
+        workers = environment.get("WORKERS") or str(cls.workers)
+        if not (workers.isascii() and workers.isdigit()) or not 1 <= int(workers) <= MAX_WORKERS:
+            raise InvalidConfiguration(f"WORKERS must be a number from 1 to {MAX_WORKERS}, got {workers!r}")
         via = environment.get("VIA") or cls.via.value
         if via not in [each.value for each in Via]:
             choices = " or ".join(each.value for each in Via)
@@ -58,6 +66,7 @@ class LocalConfiguration:
             via=Via(via),
             janitor_seconds=_janitor_seconds(environment.get("JANITOR_SECONDS") or str(cls.janitor_seconds)),
             edge=edge,
+            workers=int(workers),
             limits=limits,
         )
 
