@@ -128,12 +128,20 @@ lint: $(DEV) ## format, lint, types, import directions, template
 	@$(VENV) -m ruff check .
 	@$(VENV) -m mypy
 	@.venv/bin/lint-imports --no-logo
-	@.venv/bin/cfn-lint template.yaml pipeline/template.yaml
+	@.venv/bin/cfn-lint template.yaml pipeline/template.yaml container/template.yaml
 
 # Not --quiet: then MkDocs would neither say nor count its warnings, and --strict would mean nothing.
 .PHONY: docs
 docs: $(DOCS) ## the documentation as a site, into site/ (a broken link fails)
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
+
+.PHONY: vendor
+vendor: $(NODE) ## copy the console's libraries from node_modules into the package
+	@$(VENV) console/vendor.py
+
+.PHONY: pictures
+pictures: $(DEV) $(NODE) ## draw the pictures of the console in docs/images, in Chromium
+	@$(VENV) -m console.pictures
 
 .PHONY: diagrams
 diagrams: $(DOCS) ## draw docs/images/*.svg from their Mermaid sources
@@ -195,6 +203,7 @@ lock: $(UV) ## make the locks in requirements/ anew (ARGS="--upgrade" for newer 
 	@$(COMPILE) --extra local --extra dev pyproject.toml -o requirements/dev.txt
 	@$(COMPILE) -c requirements/dev.txt pyproject.toml -o requirements/layer.txt
 	@$(COMPILE) -c requirements/dev.txt --extra local pyproject.toml -o requirements/local.txt
+	@$(COMPILE) -c requirements/dev.txt --extra container pyproject.toml -o requirements/container.txt
 	@$(COMPILE) -c requirements/dev.txt --extra bench pyproject.toml -o requirements/bench.txt
 	@for name in docs lock policy sam; do $(COMPILE) requirements/$$name.in -o requirements/$$name.txt; done
 	@for name in spark spark-next; do \

@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from bisect import bisect_left
+from types import SimpleNamespace
 from typing import Any, Final
 
 import orjson
@@ -95,7 +96,7 @@ def a_message(size: int, number: int) -> bytes:
 def read_all(stream: StoredStream) -> tuple[float, int]:
     """Seconds of CPU for all pages, in an environment that knows nothing yet, and how many pages."""
     settings = Settings()
-    no_blobs: Any = None  # Everything is small.
+    no_blobs: Any = SimpleNamespace(get_range=None)  # Everything is small.
     stores = Stores(Table(DynamoDB(stream.send), "t"), no_blobs)
     handler = adapted(create_app(one_at_a_time(stores, settings)))
     offset, pages, received = "-1", 0, 0

@@ -1,7 +1,7 @@
 import cf from 'cloudfront';
 
-// Runs on every request, before the cache. Event streams go to the function that streams, everything else to the
-// HTTP API. What comes from here and from nowhere else is written over whatever the client sent under its name.
+// Runs on every request, before the cache. Event streams go to the function that streams (with Container=true, they and
+// long-polls to the container), everything else to the HTTP API. What comes from here and from nowhere else is written over whatever the client sent under its name.
 function handler(event) {
     const request = event.request;
     const headers = request.headers;
@@ -12,7 +12,7 @@ function handler(event) {
     headers['x-tidemark-host'] = { value: headers.host.value };
     // The path as it was sent, in characters that a header may have: the HTTP API decodes it before its functions see it.
     headers['x-tidemark-path'] = { value: encodeURI(request.uri).replace(/%25/g, '%') };
-    if (request.method === 'GET' && live && live.value === 'sse' && !live.multiValue) {
+    if (request.method === 'GET' && live && !live.multiValue && 'sse'.split('|').indexOf(live.value) >= 0) {
         // The request is signed for the function's address, and the signature takes the place of the token.
         if (headers.authorization) {
             headers['x-tidemark-authorization'] = { value: headers.authorization.value };

@@ -3,7 +3,11 @@
 Incremental: a run takes what has come since the last one with the same --checkpoint, ends when
 it has read what was there at its beginning, and may be repeated or killed at any time: no
 message is missing from the archive or twice in it. Read the archive with Spark, which leaves
-out the files of a run that did not end.
+out the files of a run that did not end. With --option failOnDataLoss=false a run goes on where
+messages are gone: then it says how much of which stream it could not archive, and exits with 5.
+
+With --iceberg the archive is an Iceberg table in place of a directory: any engine reads it, and nobody sees
+a run that did not end. Its catalog is pyiceberg's: Glue, REST, or SQL on a laptop.
 
 With --from-export the messages come from a point-in-time export of the table instead, all of
 them, and --out is written anew.
@@ -14,12 +18,29 @@ them, and --out is written anew.
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Callable
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, connection_options, parser_for, read_options, run
+from tidemark.spark.failures import Exit
+from tidemark.spark.job import (
+    Job,
+    JobFailed,
+    add_lake,
+    connection_options,
+    open_lake,
+    parser_for,
+    read_options,
+    run,
+)
 
 NAME = "archive"
 LOOK_SECONDS = 1
+#: What a task reads, and about what goes into a file, before compression.
+FILE_BYTES = 256 * 1024 * 1024
+BATCH_BYTES = 16 * 1024 * 1024 * 1024
+#: The columns that tell what is missing.
+ROWS = "stream STRING, incarnation STRING, offset STRING, end_offset STRING, position INT"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,28 +49,147 @@ def parser() -> argparse.ArgumentParser:
     which.add_argument("--subscribe", help="names with commas between, or a JSON array")
     which.add_argument("--pattern", help="a regular expression that whole names match")
     which.add_argument("--from-export", metavar="PATH", help="the data directory of a point-in-time export")
-    made.add_argument("--out", required=True, help="directory of the archive")
+    made.add_argument("--out", help="directory of the archive, as Parquet by bucket and date")
+    add_lake(made)
+    made.add_argument(
+        "--batch-bytes",
+        type=int,
+        default=BATCH_BYTES,
+        help=f"of a batch, at most: a run that failed goes on behind its last batch ({BATCH_BYTES})",
+    )
     made.add_argument("--checkpoint", help="where the progress is kept; one for each archive")
     return made
 
 
 def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
+    from tidemark.spark.gaps import find_losses
+
+    if bool(given.out) == bool(given.iceberg):
+        raise JobFailed("give either --out or --iceberg")
     if given.from_export:
         return archive_export(spark, given, job)
     if not given.checkpoint:
         raise JobFailed("--checkpoint is missing: without it every run would begin at the beginning")
-    source = spark.readStream.format("tidemark").options(**read_options(given)).load()
-    query = (
+    options = {"bytesPerPartition": str(FILE_BYTES)} | read_options(given)
+    limit = {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
+    source = spark.readStream.format("tidemark").options(**options | limit).load()
+    targets = tails(options)
+    before = positions(spark, given.checkpoint)
+    if given.iceberg:
+        start, new_files = to_table(spark, source, given)
+    else:
+        start, new_files = to_directory(spark, source, given, is_first=not before)
+    batches: dict[int, int] = {}
+    while True:
+        found = follow(start(), job)
+        batches |= found
+        # Before Spark 4.2 a query that ends by itself reads a single batch.
+        if not any(found.values()) or has_reached(positions(spark, given.checkpoint), targets):
+            break
+    new = new_files()
+    rows = spark.read.schema(ROWS).parquet(*new) if new else None
+    lost = find_losses(rows, before, positions(spark, given.checkpoint))
+    for name, size in sorted(lost.items()):
+        told = "what was not read when it was deleted and created again" if size is None else f"{size} bytes"
+        job.say(f"{name}: {told} could not be archived")
+    job.finish(
+        messages=sum(batches.values()),
+        batches=len(batches),
+        out=given.out or given.iceberg,
+        streams_with_loss=len(lost),
+        lost_bytes=sum(size or 0 for size in lost.values()),
+    )
+    if lost:
+        job.code = Exit.DATA_LOST
+    return None
+
+
+def to_directory(
+    spark: Any, source: Any, given: argparse.Namespace, *, is_first: bool
+) -> tuple[Callable[[], Any], Callable[[], list[str]]]:
+    """What starts the query, and the files that it has written since."""
+    from tidemark.spark.queries.checkpoints import pending_batch
+
+    files_before = frozenset() if is_first else files_of(spark, given.out)
+    # A batch that the archive has and the checkpoint does not know of belongs to this run.
+    files_before -= logged_files(spark, given.out, pending_batch(spark, given.checkpoint))
+    writing = (
         with_date(source)
         .writeStream.format("parquet")
         .partitionBy("bucket", "date")
         .option("checkpointLocation", given.checkpoint)
         .trigger(availableNow=True)
-        .start(given.out)
     )
-    batches = follow(query, job)
-    job.finish(messages=sum(batches.values()), batches=len(batches), out=given.out)
-    return None
+    return lambda: writing.start(given.out), lambda: sorted(files_of(spark, given.out) - files_before)
+
+
+def to_table(
+    spark: Any, source: Any, given: argparse.Namespace
+) -> tuple[Callable[[], Any], Callable[[], list[str]]]:
+    """The same; each batch is a snapshot of the table."""
+    lake, new = open_lake(given), list[str]()
+    lake.ensure()
+    # Iceberg has no INT96, which Spark writes otherwise.
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+
+    def write(rows: Any, batch: int) -> None:
+        # Kept in the checkpoint, so that the next run is the same query.
+        query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        new.extend(lake.write_batch(rows, query_id, batch))
+
+    writing = source.writeStream.foreachBatch(write).option("checkpointLocation", given.checkpoint)
+    return writing.trigger(availableNow=True).start, lambda: new
+
+
+def logged_files(spark: Any, out: str, batch: int | None) -> frozenset[str]:
+    """The files of a batch by the log of Spark's file sink; none where the batch is not in it."""
+    from pyspark.errors import AnalysisException
+
+    if batch is None:
+        return frozenset()
+    try:
+        lines = spark.read.text(f"{out}/_spark_metadata/{batch}").collect()
+    except AnalysisException:
+        return frozenset()
+    return frozenset(json.loads(line.value)["path"] for line in lines if line.value.startswith("{"))
+
+
+def tails(options: dict[str, str]) -> Any:
+    """By stream, where it ends now. Raises InvalidOptions."""
+    from tidemark.spark.options.read import parse_read_options
+    from tidemark.spark.queries.plan import load_heads
+    from tidemark.spark.readers.connect import connect
+
+    parsed = parse_read_options(options, streaming=True)
+    return {name: head.tail for name, head in load_heads(parsed, connect(parsed.connection)).items()}
+
+
+def has_reached(places: Any, targets: Any) -> bool:
+    from tidemark.spark.readers.port import is_past
+
+    return all(
+        name in places and not is_past(end.offset, places[name].offset) for name, end in targets.items()
+    )
+
+
+def positions(spark: Any, checkpoint: str) -> Any:
+    """By stream, how far the archive has come; nothing before its first run."""
+    from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_positions
+
+    try:
+        return taken_positions(spark, checkpoint)
+    except NoCheckpoint:
+        return {}
+
+
+def files_of(spark: Any, out: str) -> frozenset[str]:
+    """The files of the runs that ended; none where there is no archive yet."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return frozenset(spark.read.schema(ROWS).parquet(out).inputFiles())
+    except AnalysisException:
+        return frozenset()
 
 
 def follow(query: Any, job: Job) -> dict[int, int]:
@@ -77,11 +217,11 @@ def archive_export(spark: Any, given: argparse.Namespace, job: Job) -> None:
 
 
 def with_date(rows: Any) -> Any:
-    """A message's own day. Over HTTP nobody says when it was appended: then it is today's."""
+    """A message's size and its day. Over HTTP nobody says when it was appended: then it is today's."""
     from pyspark.sql import functions
 
     when = functions.coalesce(functions.col("timestamp"), functions.current_timestamp())
-    return rows.withColumn("date", functions.to_date(when))
+    return rows.withColumn("bytes", functions.length("value")).withColumn("date", functions.to_date(when))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, connection_options, parser_for, run
+from tidemark.spark.job import Job, JobFailed, add_write, parser_for, run, write_once
 
 NAME = "ingest"
 
@@ -30,8 +30,7 @@ def parser() -> argparse.ArgumentParser:
         "--content-type", default="application/json", help="of the streams (default: application/json)"
     )
     made.add_argument("--create", action="store_true", help="create streams that are missing")
-    made.add_argument("--staging", required=True, help="a shared directory, or s3://bucket/prefix")
-    made.add_argument("--id", required=True, help="names this load; one that is complete is not repeated")
+    add_write(made)
     return made
 
 
@@ -40,10 +39,9 @@ def ingest(spark: Any, given: argparse.Namespace, job: Job) -> None:
     if given.stream_column and given.stream_column not in frame.columns:
         raise JobFailed(f"there is no column {given.stream_column}; columns: {', '.join(frame.columns)}")
     rows = to_messages(frame, given.value_column, given.stream_column)
-    count = rows.count()
-    job.say(f"{count} rows of {given.input}")
-    write(rows, given)
-    job.finish(messages=count, id=given.id)
+    target = {"stream": given.stream} if given.stream else {"streamColumn": "stream"}
+    created = {"contentType": given.content_type, "createStreams": str(given.create).lower()}
+    job.finish(**write_once(rows, given, job, **created, **target))
 
 
 def to_messages(frame: Any, value_column: str | None, stream_column: str | None) -> Any:
@@ -54,17 +52,6 @@ def to_messages(frame: Any, value_column: str | None, stream_column: str | None)
         return frame.select(*streams, functions.col(value_column).alias("value"))
     fields = [name for name in frame.columns if name != stream_column]
     return frame.select(*streams, functions.to_json(functions.struct(*fields)).alias("value"))
-
-
-def write(rows: Any, given: argparse.Namespace) -> None:
-    options = connection_options(given) | {
-        "contentType": given.content_type,
-        "createStreams": str(given.create).lower(),
-        "stagingDir": given.staging,
-        "producerId": given.id,
-    }
-    target = {"stream": given.stream} if given.stream else {"streamColumn": "stream"}
-    rows.write.format("tidemark").mode("append").options(**options, **target).save()
 
 
 if __name__ == "__main__":

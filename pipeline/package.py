@@ -26,7 +26,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LOCK: Final = ROOT / "requirements" / "pipeline.txt"
-JOBS: Final = ("archive", "ingest", "replay", "snapshot", "stats")
+JOBS: Final = ("archive", "compact", "ingest", "replay", "snapshot", "stats")
 #: What of the package runs a server, or adapts it to where it runs.
 LEFT_OUT: Final = frozenset({"deployed", "http", "local", "loop", "wake"})
 #: Tests and C headers are a tenth of what every worker would unpack.

@@ -1,6 +1,8 @@
 """Write an archived stream into a new one, byte for byte.
 
-The messages go out in the order of their offsets. Run again with the same --id after a failure.
+The messages go out in the order of their offsets, and each must begin where the one before it ended: a stream
+of which the archive lacks a part is not rebuilt, unless --allow-gaps says so. Run again with the same --id
+after a failure.
 
     spark-submit pipeline/replay.py --archive s3a://lake/streams --stream chat --to chat-restored \\
         --staging s3://lake-staging/replay --id chat-restored
@@ -11,54 +13,71 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, connection_options, parser_for, run
+from tidemark.spark.job import Job, JobFailed, add_lake, add_write, open_lake, parser_for, run, write_once
 
 NAME = "replay"
 
 
 def parser() -> argparse.ArgumentParser:
     made = parser_for(NAME, __doc__ or "")
-    made.add_argument("--archive", required=True, help="directory that the archive job writes")
+    made.add_argument("--archive", help="directory that the archive job writes; or, of a table:")
+    add_lake(made)
     made.add_argument("--from-bucket", default="v1", help="bucket of the archived stream (default: v1)")
     made.add_argument("--stream", required=True, help="the archived stream")
     made.add_argument("--to", required=True, help="the new stream; it is created")
-    made.add_argument("--staging", required=True, help="a shared directory, or s3://bucket/prefix")
-    made.add_argument("--id", required=True, help="names this replay; one that is complete is not repeated")
+    made.add_argument("--allow-gaps", action="store_true", help="write what is there if a part is missing")
+    add_write(made)
     return made
 
 
 def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from pyspark.sql import functions
 
-    archived = spark.read.parquet(given.archive)
-    rows = archived.where(
-        (functions.col("bucket") == given.from_bucket) & (functions.col("stream") == given.stream)
-    ).select("offset", "position", "end_offset", "content_type", "value")
-    found = rows.agg(
+    from tidemark.spark.gaps import find_gaps
+
+    if bool(given.archive) == bool(given.iceberg):
+        raise JobFailed("give either --archive or --iceberg")
+    name = given.archive or given.iceberg
+    rows = (
+        archived_rows(spark, given)
+        .where((functions.col("bucket") == given.from_bucket) & (functions.col("stream") == given.stream))
+        .select("offset", "position", "end_offset", "content_type", "value")
+    )
+    messages, content_types, places, size = rows.agg(
         functions.count("*"),
         functions.collect_set("content_type"),
         functions.countDistinct("offset", "position"),
         functions.sum(functions.length("value")),
     ).first()
-    messages, content_types, places, size = found
     if not messages:
-        raise JobFailed(f"{given.archive} has nothing of {given.from_bucket}/{given.stream}")
+        raise JobFailed(f"{name} has nothing of {given.from_bucket}/{given.stream}")
     if len(content_types) > 1 or places != messages:
         raise JobFailed(f"{given.stream} was created again while it was archived: its offsets are ambiguous")
+    gaps = find_gaps(rows)
+    if gaps and not given.allow_gaps:
+        raise JobFailed(
+            f"{name} has {given.stream} with {len(gaps)} gaps, the first {gaps[0]}; "
+            "--allow-gaps writes what is there"
+        )
+    for gap in gaps:
+        job.say(f"{given.stream} is written with a gap {gap}")
     job.say(f"{messages} messages, {size} bytes of {content_types[0]}")
-    write(rows.orderBy("offset", "position").select("value"), content_types[0], given)
-    job.finish(messages=messages, bytes=size, to=given.to)
+    ordered = rows.orderBy("offset", "position").select("value")
+    target = {"stream": given.to, "contentType": content_types[0], "createStreams": "true"}
+    summary = write_once(ordered, given, job, **target)
+    job.finish(**summary, bytes=size, gaps=len(gaps), to=given.to)
 
 
-def write(rows: Any, content_type: str, given: argparse.Namespace) -> None:
-    options = connection_options(given) | {
-        "stream": given.to,
-        "contentType": content_type,
-        "createStreams": "true",
-        "stagingDir": given.staging,
-        "producerId": given.id,
-    }
-    rows.write.format("tidemark").mode("append").options(**options).save()
+def archived_rows(spark: Any, given: argparse.Namespace) -> Any:
+    """Raises JobFailed."""
+    if given.archive:
+        return spark.read.parquet(given.archive)
+    from tidemark.spark.lake import SPARK_SCHEMA
+
+    files = open_lake(given).files_of(given.from_bucket, given.stream)
+    if not files:
+        raise JobFailed(f"{given.iceberg} has nothing of {given.from_bucket}/{given.stream}")
+    return spark.read.schema(SPARK_SCHEMA).parquet(*files)
 
 
 if __name__ == "__main__":

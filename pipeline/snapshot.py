@@ -82,7 +82,7 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     if options.pattern is not None:
         streams = list(reader.names(re.compile(options.pattern)))
     else:
-        require_all(options, load_heads(options, reader))
+        require_all(options, reader, load_heads(options, reader))
         streams = list(options.names)
     job.say(f"{len(streams)} streams")
     results = snapshot_streams(spark, plan, streams, given.tasks).persist()

@@ -124,10 +124,11 @@ def run(pipeline: Pipeline) -> None:
         pipeline.ask("PUT", name)
     pipeline.make(MESSAGES)
     archive_and_compare(pipeline)
+    lake_and_compare(pipeline)
     replay_and_compare(pipeline)
     ingest_and_compare(pipeline)
     fold_and_compare(pipeline)
-    say("6. Stats")
+    say("7. Stats")
     consumer = f"archive={pipeline.path('checkpoint')}"
     said = pipeline.job(
         "stats", "--pattern", "user-.*", "--consumer", consumer, "--plot", pipeline.path("stats.png")
@@ -152,6 +153,46 @@ def archive_and_compare(pipeline: Pipeline) -> None:
         check(f"the archive of {name} is the stream, byte for byte", holds=same)
 
 
+def lake_and_compare(pipeline: Pipeline) -> None:
+    import duckdb
+
+    from tidemark.spark.lake import LakeTable
+
+    say("3. An Iceberg table, queried by DuckDB")
+    catalog = {"type": "sql", "uri": f"sqlite:///{pipeline.path('catalog.db')}"}
+    catalog["warehouse"] = f"file://{pipeline.path('warehouse')}"
+    table = ["--iceberg", "lake.messages", "--checkpoint", pipeline.path("lake-checkpoint")]
+    table += [f"--catalog-property={name}={value}" for name, value in catalog.items()]
+    pipeline.job("archive", "--pattern", "user-.*", *table)
+    tasks = LakeTable("default", catalog, "lake.messages").load().scan().plan_files()
+    paths = [task.file.file_path.removeprefix("file://").removeprefix("file:") for task in tasks]
+    query = (
+        "SELECT stream, count(*), sum(bytes), count(DISTINCT key) FROM read_parquet($paths) "
+        "GROUP BY stream ORDER BY stream"
+    )
+    found = duckdb.execute(query, {"paths": paths}).fetchall()
+    for stream, messages, size, keys in found:
+        say(f"  {stream}: {messages} messages, {size} bytes, {keys} keys")
+    archived = read_archive(pipeline.path("lake"))
+    expected = [(name, len(values), sum(map(len, values))) for name, values in sorted(archived.items())]
+    check("the table has what the archive has", holds=[row[:3] for row in found] == expected)
+    plot_sizes(found, Path(pipeline.path("table.png")))
+
+
+def plot_sizes(found: list[tuple[str, int, int, int]], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
+    axes.barh([stream for stream, *_ in found], [size for _, _, size, _ in found])
+    axes.set_xlabel("bytes in the table")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    check("what is in the table was drawn", holds=path.stat().st_size > 1000)
+
+
 def read_archive(directory: str) -> dict[str, list[bytes]]:
     from pyarrow import dataset
 
@@ -164,7 +205,7 @@ def read_archive(directory: str) -> dict[str, list[bytes]]:
 
 
 def replay_and_compare(pipeline: Pipeline) -> None:
-    say("3. Replay the archive into a new stream")
+    say("4. Replay the archive into a new stream")
     replay = ["--archive", pipeline.path("lake"), "--from-bucket", pipeline.bucket, "--stream", "user-0"]
     replay += ["--to", "replayed", "--staging", pipeline.path("staging"), "--id", "replay-user-0"]
     pipeline.job("replay", *replay)
@@ -174,7 +215,7 @@ def replay_and_compare(pipeline: Pipeline) -> None:
 
 
 def ingest_and_compare(pipeline: Pipeline) -> None:
-    say("4. Ingest JSON lines")
+    say("5. Ingest JSON lines")
     lines = [orjson.dumps({"n": index}) for index in range(5_000)]
     Path(pipeline.path("lines.json")).write_bytes(b"\n".join(lines))
     ingest = ["--input", pipeline.path("lines.json"), "--format", "json", "--stream", "ingested", "--create"]
@@ -183,7 +224,7 @@ def ingest_and_compare(pipeline: Pipeline) -> None:
 
 
 def fold_and_compare(pipeline: Pipeline) -> None:
-    say("5. Snapshots")
+    say("6. Snapshots")
     histories = {name: pipeline.messages(name) for name in pipeline.names}
     fold = ["--pattern", "user-.*", "--fold", "last-by-key", "--key", "key"]
     fold += ["--consumer", f"archive={pipeline.path('checkpoint')}"]

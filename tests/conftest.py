@@ -55,7 +55,7 @@ FAST_FOLDERS = frozenset(
         "on_loop",
         "observability",
     }
-    | {"protocol", "spark", "wake"}
+    | {"protocol", "spark", "subscriptions", "wake"}
 )
 #: What is slow in these all the same: processes of its own, or many seconds of waiting or of computing.
 SLOW_FILES = frozenset(
@@ -63,6 +63,7 @@ SLOW_FILES = frozenset(
         "infra/test_deployment.py",
         "lambdas/test_half_a_character.py",
         "lambdas/test_size.py",
+        "local/test_container.py",
         "local/test_dynoxide.py",
         "local/test_engines.py",
         "local/test_lock.py",
@@ -80,6 +81,9 @@ SLOW_FILES = frozenset(
         "wake/test_many_readers.py",
         "wake/test_pump.py",
         "wake/test_reconnects.py",
+        "subscriptions/test_any_order.py",
+        "subscriptions/test_delivery.py",
+        "subscriptions/test_walk_through.py",
         "wake/test_trigger.py",
     }
 )

@@ -12,6 +12,7 @@ from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
     from tidemark.delivery.connect import connect_attendant
+    from tidemark.observability.report import Reporter
     from tidemark.observability.tracing import traced
     from tidemark.settings import Settings
     from tidemark.wake.attention import NotAttention, decode_attention
@@ -19,6 +20,7 @@ with garbage_collection_paused():
 _log = logging.getLogger("tidemark")
 _settings = Settings.from_environment(os.environ)
 _attendant = connect_attendant(_settings)
+_reporter = Reporter("subscriptions", _settings)
 #: A webhook that is slow holds up no other message of the batch.
 _THREADS: Final = 10
 _pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark-deliver")
@@ -27,6 +29,7 @@ _pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark-deliver")
 def _run(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     """Each message by itself; those that failed come again."""
     done = list(_pool.map(_attend, event["Records"]))
+    _reporter.report()
     failed = [record["messageId"] for record, fine in zip(event["Records"], done, strict=True) if not fine]
     return {"batchItemFailures": [{"itemIdentifier": each} for each in failed]}
 

@@ -21,6 +21,8 @@ from tidemark.aws.dynamodb import DynamoDB  # noqa: E402
 from tidemark.aws.s3 import Objects  # noqa: E402
 
 called: set[str] = set()
+#: Each call, what it is carried out on, and the partition keys that it names.
+asked: list[tuple[str, str, list[str]]] = []
 TRANSACTED = {
     "Put": "PutItem",
     "Update": "UpdateItem",
@@ -35,15 +37,19 @@ def record() -> None:
     carry = Objects._call
 
     def making(self: Any, operation: str, arguments: Any) -> Any:
-        called.add(f"{self.meta.service_model.service_name}:{operation}")
+        name = f"{self.meta.service_model.service_name}:{operation}"
+        called.add(name)
+        asked.append((name, resource_of(arguments), []))
         return make(self, operation, arguments)
 
     def calling(self: Any, operation: str, arguments: dict[str, Any]) -> Any:
         called.update(f"dynamodb:{name}" for name in items(operation, arguments))
+        asked.extend(table_requests(operation, arguments))
         return call(self, operation, arguments)
 
     def carrying(self: Any, operation: str, *more: Any) -> bytes:
         called.add(f"s3:{operation}")
+        asked.append((f"s3:{operation}", f"object:{more[1]}", []))
         return carry(self, operation, *more)
 
     botocore.client.BaseClient._make_api_call = making
@@ -57,6 +63,37 @@ def items(operation: str, arguments: dict[str, Any]) -> Iterator[str]:
         yield from (TRANSACTED[kind] for each in arguments["TransactItems"] for kind in each)
     else:
         yield operation
+
+
+def resource_of(arguments: dict[str, Any]) -> str:
+    """Of a call by botocore: the queue, parameter, object or bucket that it names."""
+    if "QueueName" in arguments or "QueueUrl" in arguments:
+        return f"queue:{arguments.get('QueueName') or arguments['QueueUrl'].rpartition('/')[2]}"
+    if "Delete" in arguments:
+        return f"object:{arguments['Delete']['Objects'][0]['Key']}"
+    if "Bucket" in arguments:
+        return f"object:{arguments['Key']}" if "Key" in arguments else "bucket:"
+    return f"parameter:{arguments['Name']}" if "Name" in arguments else "*"
+
+
+def table_requests(operation: str, arguments: dict[str, Any]) -> Iterator[tuple[str, str, list[str]]]:
+    if operation == "TransactWriteItems":
+        for each in arguments["TransactItems"]:
+            for kind, request in each.items():
+                yield f"dynamodb:{TRANSACTED[kind]}", "table:", partition_keys(request)
+    elif operation == "BatchWriteItem":
+        [requests] = arguments["RequestItems"].values()
+        keys = [key for each in requests for request in each.values() for key in partition_keys(request)]
+        yield "dynamodb:BatchWriteItem", "table:", keys
+    else:
+        yield f"dynamodb:{operation}", "table:", partition_keys(arguments)
+
+
+def partition_keys(request: dict[str, Any]) -> list[str]:
+    """IAM's `dynamodb:LeadingKeys`."""
+    if "KeyConditionExpression" in request:
+        return [request["ExpressionAttributeValues"][":pk"]["S"]]
+    return [(request.get("Item") or request["Key"])["pk"]["S"]]
 
 
 class Context:
@@ -140,4 +177,5 @@ record()
 answers = run()
 
 origins = {name: module.__file__ for name, module in sys.modules.items() if getattr(module, "__file__", None)}
-print("REPORT" + json.dumps({"answers": answers, "called": sorted(called), "origins": origins}))
+report = {"answers": answers, "called": sorted(called), "asked": asked, "origins": origins}
+print("REPORT" + json.dumps(report))

@@ -25,6 +25,8 @@ import yaml
 
 from benchmarks.layer import BUILD, LAYER, link_natives
 from tests.artifact.iam import actions
+from tests.artifact.moto_iam import Roles, make_roles
+from tests.artifact.test_roles import expanded
 from tests.infra.test_template import (
     FUNCTION_GLOBALS,
     FUNCTIONS,
@@ -112,6 +114,7 @@ def run(services: LocalServices, world: World, natives: Path) -> Run:
         assert ran.returncode == 0, ran.stderr
         report: dict[str, Any] = json.loads(ran.stdout.rpartition("REPORT")[2])
         calls.setdefault(name, set()).update(report["called"])
+        requests.setdefault(name, set()).update((*each[:2], *each[2]) for each in report["asked"])
         check_alone(report["origins"], natives)
         return report
 
@@ -120,6 +123,8 @@ def run(services: LocalServices, world: World, natives: Path) -> Run:
 
 #: By function, over the whole module: what a run of it has asked of AWS.
 calls: dict[str, set[str]] = {}
+#: The same with what each call was about: the call, the resource, and the partition keys in it.
+requests: dict[str, set[tuple[str, ...]]] = {}
 
 
 def check_alone(origins: dict[str, str], natives: Path) -> None:
@@ -182,6 +187,7 @@ def test_every_sample_event_is_answered(run: Run, name: str) -> None:
 
 
 LARGE = b"x" * 70_000
+SECRET_NAME = "/tidemark/secret"
 ZERO = "0" * 16
 
 
@@ -321,7 +327,7 @@ def test_secrets_are_read_by_name(run: Run) -> None:
     """Without the parameter store nobody gets in: it is asked, and does not answer."""
     variables = {
         "ALLOW_ANONYMOUS": "",
-        "AUTH_SECRET_NAME": "/tidemark/secret",
+        "AUTH_SECRET_NAME": SECRET_NAME,
         "AWS_ENDPOINT_URL_SSM": "http://127.0.0.1:1",
         "AWS_MAX_ATTEMPTS": "1",
     }
@@ -332,6 +338,49 @@ def test_secrets_are_read_by_name(run: Run) -> None:
         assert statuses(report) == [503]
         assert "ssm:GetParameter" in report["called"]
         calls[name] = before | set(report["called"])
+
+
+@pytest.fixture(scope="module")
+def roles() -> Roles:
+    return make_roles(expanded(f"AuthSecretName={SECRET_NAME}"), AuthSecretName=SECRET_NAME)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_moto_grants_what_a_function_asked_for(name: str, roles: Roles) -> None:
+    """A second opinion, of each recorded call on its own table, keys, objects, queues and parameters."""
+    assert len(requests[name]) > 1, "run the whole module: this is what it recorded"
+    refused = [
+        (action, target, keys)
+        for call, target, *keys in requests[name]
+        for action in actions([call])
+        if not roles.allow(name, action, target, keys)
+    ]
+    assert refused == []
+
+
+@pytest.mark.parametrize(
+    ("name", "action", "target", "keys"),
+    [
+        ("ReadFunction", "dynamodb:PutItem", "table:", ["log/v1/a"]),
+        ("ReadFunction", "dynamodb:PutItem", "table:", ["wait/1", "log/v1/a"]),
+        ("ReadFunction", "dynamodb:GetItem", "table:another", ["log/v1/a"]),
+        ("ReadFunction", "s3:PutObject", "object:log/a", []),
+        ("ReadFunction", "ssm:GetParameter", "parameter:/another/secret", []),
+        ("LiveFunction", "dynamodb:BatchWriteItem", "table:", ["log/v1/a"]),
+        ("LiveFunction", "sqs:DeleteQueue", "queue:another-queue", []),
+        ("WriteFunction", "s3:DeleteObject", "object:log/a", []),
+        ("WriteFunction", "sqs:CreateQueue", "queue:tidemark-wake-1", []),
+        ("NotifierFunction", "dynamodb:Query", "table:", ["log/v1/a"]),
+        ("NotifierFunction", "sqs:SendMessage", "queue:another-queue", []),
+        ("NotifierFunction", "ssm:GetParameter", "parameter:/tidemark/secret", []),
+        ("JanitorFunction", "s3:GetObject", "object:log/a", []),
+        ("JanitorFunction", "sqs:DeleteQueue", "queue:another-queue", []),
+    ],
+)
+def test_moto_refuses_what_is_not_a_functions_business(
+    name: str, action: str, target: str, keys: list[str], roles: Roles
+) -> None:
+    assert not roles.allow(name, action, target, keys)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,8 @@ TRACES = "AWSXrayWriteOnlyAccess"
 
 
 @cache
-def transformed(*parameters: str) -> dict[str, Any]:
+def expanded(*parameters: str) -> dict[str, Any]:
+    """The template as SAM expands it, with these parameters (`Name=value`)."""
     if not SAM_PYTHON.exists():
         pytest.fail("SAM is not there: run `make build` first")
     ran = subprocess.run(
@@ -38,13 +41,14 @@ def transformed(*parameters: str) -> dict[str, Any]:
     )
     assert ran.returncode == 0, ran.stderr
     made: dict[str, Any] = json.loads(ran.stdout)
-    resources: dict[str, Any] = made["Resources"]
-    return resources
+    return made
 
 
 def of_kind(kind: str, *parameters: str) -> dict[str, dict[str, Any]]:
     return {
-        name: each["Properties"] for name, each in transformed(*parameters).items() if each["Type"] == kind
+        name: each["Properties"]
+        for name, each in expanded(*parameters)["Resources"].items()
+        if each["Type"] == kind
     }
 
 
@@ -79,3 +83,44 @@ def test_without_them_lambda_is_told_nothing() -> None:
     functions = of_kind("AWS::Lambda::Function")
     assert set(functions) == set(FUNCTIONS)
     assert not any("TracingConfig" in each for each in functions.values())
+
+
+CFN_LINT = Path(sys.executable).with_name("cfn-lint")
+
+
+def complaints(template: dict[str, Any], directory: Path) -> list[tuple[str, list[str]]]:
+    """cfn-lint's errors, by the registry's schemas that it carries: the rule, and where it fails."""
+    path = directory / "expanded.json"
+    path.write_text(json.dumps(template))
+    ran = subprocess.run(
+        [CFN_LINT, "--non-zero-exit-code", "none", "--format", "json", "--regions", "us-east-1", "--", path],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    found = [(each["Rule"]["Id"], each["Location"]["Path"]) for each in json.loads(ran.stdout)]
+    return [(rule, where) for rule, where in found if rule.startswith("E")]
+
+
+def test_each_resource_fits_its_schema_in_the_registry(tmp_path: Path) -> None:
+    """Of what SAM makes, and not only of what it is made from."""
+    template = expanded()
+    assert len(template["Resources"]) > 50
+    assert complaints(template, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("resource", "name", "value"),
+    [
+        ("WriteFunction", "MemorySize", 64),
+        ("WriteFunction", "Memory", 512),
+        ("Table", "BillingMode", "PAY"),
+        ("NotifierFunctionAppended", "StartingPosition", "NEWEST"),
+    ],
+)
+def test_a_resource_that_does_not_fit_is_found(resource: str, name: str, value: Any, tmp_path: Path) -> None:
+    template = copy.deepcopy(expanded())
+    template["Resources"][resource]["Properties"][name] = value
+    places = [where for rule, where in complaints(template, tmp_path) if rule.startswith("E3")]
+    assert ["Resources", resource, "Properties", name] in places

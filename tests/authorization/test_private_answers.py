@@ -33,11 +33,14 @@ def test_no_shared_cache_keeps_a_private_answer(way: Way, stream: str, method: s
 
 
 def test_the_readers_own_cache_keeps_it(way: Way, stream: str) -> None:
-    answer = way("GET", f"/v1/stream/{stream}?offset=-1", bearer(f"read:v1/{stream}"))
+    first = way("GET", f"/v1/stream/{stream}?offset=-1", bearer(f"read:v1/{stream}"))
+    assert first.headers["cache-control"] == "private, no-cache"
+    target = f"/v1/stream/{stream}?offset=-1&cursor={first.headers['stream-cursor']}"
+    answer = way("GET", target, bearer(f"read:v1/{stream}"))
     assert answer.headers["cache-control"] == "private, max-age=60, stale-while-revalidate=300"
     unchanged = way(
         "GET",
-        f"/v1/stream/{stream}?offset=-1",
+        target,
         bearer(f"read:v1/{stream}") | {"If-None-Match": answer.headers["etag"]},
     )
     assert (unchanged.status, unchanged.headers["cache-control"]) == (304, answer.headers["cache-control"])

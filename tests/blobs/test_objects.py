@@ -16,7 +16,7 @@ from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects, Refusal, connect_objects
 from tidemark.aws.sigv4 import AwsRequest
 from tidemark.local.engines import LocalServices
-from tidemark.protocol.errors import Busy, StorageUnavailable
+from tidemark.protocol.errors import Busy, Damaged, StorageUnavailable
 
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 SLOW_DOWN = (503, b"<Error><Code>SlowDown</Code></Error>")
@@ -99,6 +99,33 @@ def test_what_will_not_pass_is_not_tried_again(answer: Answer, error: type[Excep
     with pytest.raises(error):
         objects.get("a")
     assert len(left) == 1
+
+
+@pytest.mark.parametrize(("first", "size"), [(0, 1), (0, 256), (7, 100), (255, 1)])
+def test_a_part_of_an_object_is_got(objects: Objects, first: int, size: int) -> None:
+    data = bytes(range(256))
+    objects.put("log/part", data)
+    assert objects.get_range("log/part", first, size) == data[first : first + size]
+
+
+@pytest.mark.parametrize(("first", "size"), [(0, 257), (255, 2), (256, 1), (1000, 5)])
+def test_a_part_that_an_object_does_not_have_is_damage(objects: Objects, first: int, size: int) -> None:
+    objects.put("log/part", bytes(256))
+    objects.sleep = lambda _seconds: None
+    with pytest.raises(Damaged):
+        objects.get_range("log/part", first, size)
+
+
+def test_a_part_of_no_object_is_unavailable(objects: Objects) -> None:
+    with pytest.raises(StorageUnavailable):
+        objects.get_range("log/nothing", 0, 1)
+
+
+def test_a_whole_object_in_the_place_of_a_part_is_not_taken_for_it() -> None:
+    """Even where it has as many bytes."""
+    objects, _, _ = answering(*[(200, b"body")] * 7)
+    with pytest.raises(Damaged):
+        objects.get_range("a", 4, 4)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 2.0, 8.0])

@@ -13,6 +13,7 @@ from tests.costs.page import (
     render_append,
     render_choices,
 )
+from tests.costs.waiting import render_waiting
 from tests.support import make_world
 from tidemark.local.engines import LocalServices
 
@@ -24,7 +25,8 @@ def main() -> int:
         bills = {operation.title: measure(world, operation) for operation in OPERATIONS}
     append = operation_named("Append, 1,024 bytes of JSON")
     bill = bills[append.title]
-    print(render(bills), render_append(append, bill), render_choices(append, bill), sep="\n\n")
+    tables = render(bills), render_append(append, bill), render_choices(append, bill), render_waiting()
+    print(*tables, sep="\n\n")
     return 0
 
 

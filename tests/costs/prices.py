@@ -20,6 +20,16 @@ EDGE_OUT_GB: Final = 0.085
 REGION_OUT_GB: Final = 0.09
 #: Per GB of requests' bodies that CloudFront hands to an origin.
 EDGE_TO_ORIGIN_GB: Final = 0.02
+#: ECS Fargate on arm64, per hour; a public IPv4 address; a load balancer and one unit of its capacity (25 new
+#: connections a second, or 3,000 that are open).
+FARGATE_VCPU_HOUR: Final = 0.03238
+FARGATE_GB_HOUR: Final = 0.00356
+ADDRESS_HOUR: Final = 0.005
+BALANCER_HOUR: Final = 0.0225
+BALANCER_UNIT_HOUR: Final = 0.008
+#: Of container/template.yaml.
+TASK_VCPU: Final = 0.25
+TASK_GB: Final = 0.5
 #: Per GB of log lines.
 LOG_GB: Final = 0.50
 #: X-Ray, per million traces; it records about one request in twenty.

@@ -18,6 +18,8 @@ from tests.costs.page import (
     render_append,
     render_choices,
 )
+from tests.costs.waiting import WAIT_SECONDS, container_hour, function_hour, render_waiting
+from tests.infra.test_container import CHILD
 from tests.infra.test_template import TEMPLATE
 from tests.support import make_world
 from tidemark.local.engines import LocalServices
@@ -40,6 +42,25 @@ def test_the_page_says_what_was_measured(bills: dict[str, Bill]) -> None:
     append, bill = operation_named(KILOBYTE_OF_JSON), bills[KILOBYTE_OF_JSON]
     assert render_append(append, bill) in text
     assert render_choices(append, bill) in text
+
+
+def test_the_page_says_what_waiting_costs() -> None:
+    assert render_waiting() in PAGE.read_text()
+
+
+def test_in_the_container_a_waiting_reader_costs_a_tenth_from_twenty_readers_on() -> None:
+    assert container_hour(20) / 20 < function_hour(1) / 10
+    assert container_hour(1000) / 1000 < function_hour(1) / 100
+
+
+def test_the_containers_price_is_that_of_its_template() -> None:
+    task = CHILD["Resources"]["Task"]["Properties"]
+    assert (task["Cpu"], task["Memory"]) == (
+        str(round(prices.TASK_VCPU * 1024)),
+        str(round(prices.TASK_GB * 1024)),
+    )
+    assert task["RuntimePlatform"]["CpuArchitecture"] == "ARM64"
+    assert TEMPLATE["Parameters"]["SseSeconds"]["Default"] == WAIT_SECONDS
 
 
 def test_every_other_page_says_the_same_price(bills: dict[str, Bill]) -> None:

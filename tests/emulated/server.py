@@ -14,7 +14,16 @@ from hypercorn.config import Config
 from ministack import app
 from ministack.core import lambda_runtime
 
-from tests.emulated.shims import actions, address, api_body, layer, preflight, sam_transform, transport
+from tests.emulated.shims import (
+    actions,
+    address,
+    api_body,
+    layer,
+    numbers,
+    preflight,
+    sam_transform,
+    transport,
+)
 
 LOOPBACK = "127.0.0.1"
 
@@ -27,6 +36,7 @@ def main() -> None:
     preflight.install()
     layer.install(directory)
     actions.install()
+    numbers.install()
     pairs = (each.split("=", 1) for each in os.environ["STACK_PORTS"].split(","))
     stacks = {int(port): stack for port, stack in pairs}
     config = Config()

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("ministack", reason="ministack is not installed")
+
 from tests.emulated.shims import actions, address, api_body, layer, transport
 from tests.emulated.shims.names import replace
 

@@ -36,6 +36,7 @@ from tidemark.protocol.errors import (
     UploadNotFound,
 )
 from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.packing import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
@@ -238,6 +239,25 @@ def refuse_to_remove_the_full_bucket(life: Life) -> None:
         remove_the_bucket(life)
 
 
+def append_some(life: Life) -> None:
+    for number in range(6):
+        life.process.append(life.key, b'["%d", %d]' % (number, number), content_type=JSON)
+
+
+def switch_packing_on(life: Life) -> None:
+    packing = Packing(HOUR_MS, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
+    life.process.stores.packing = packing
+
+
+def there_is_a_pack(life: Life) -> None:
+    assert any("px" in item for item in life.table().values())
+
+
+def publish_inside(life: Life) -> None:
+    """Inside what is packed by then."""
+    publish_snapshot(life.process.stores, life.key, PublishRequest(8, FOLDED, b"folded"))
+
+
 def wait_for_it(life: Life) -> None:
     until_ms = life.world.clock() + MINUTE_MS
     put_waiter(life.process.stores.table, Waiter("incarnation", "https://queue", until_ms))
@@ -270,6 +290,9 @@ LIVES: dict[str, list[Step]] = {
     "buckets": [make_a_bucket, create_plain, append, a_moment, refuse_to_remove_the_full_bucket, a_moment,
                 delete_it, a_moment, remove_the_bucket, a_moment, make_a_bucket, create_with_content,
                 delete_it, remove_the_bucket, a_moment, make_a_bucket],
+    "packs": [create_json, switch_packing_on, append_some, append_json, later(HOUR_AND_A_BIT), janitor,
+              there_is_a_pack, append_json, publish_inside, append_some, later(HOUR_AND_A_BIT), janitor,
+              fork, delete_the_fork, delete_it, later(HOUR_AND_A_BIT), janitor, create_json],
     "waiters": [wait_for_it, later(MINUTE_MS // 2), wait_for_it],
 }  # fmt: skip
 
@@ -279,7 +302,7 @@ def is_harmless(life: Life, pk: str, item: Any) -> bool:
     stream leads to any more, or of what is no longer retained; and an entry in the janitor's queue, which
     looks for itself whether there is anything to do (`docs/design.md`, the table of writes)."""
     if pk.startswith("due/"):
-        return item["kd"]["S"] in {"expire", "trim", "settled", "upload", "orphan"}
+        return item["kd"]["S"] in {"expire", "trim", "settled", "upload", "orphan", "pack"}
     return (pk, item["sk"]["S"]) in life.vacated
 
 

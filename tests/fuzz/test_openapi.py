@@ -6,6 +6,7 @@ import copy
 import json
 import os
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import jsonschema_rs
@@ -17,6 +18,8 @@ from tests.support import make_world
 from tidemark.http import bucket_routes, headers
 from tidemark.http.app import create_app
 from tidemark.http.backend import one_at_a_time
+from tidemark.http.control import CONTROL_ROOTS
+from tidemark.http.control_routers import ROUTERS
 from tidemark.http.openapi.document import document, rendered
 from tidemark.http.openapi.parts import HEADERS, PARAMETERS, statuses_refused
 from tidemark.http.routes import OPERATIONS
@@ -128,7 +131,10 @@ def test_every_route_is_documented(services: LocalServices) -> None:
     while not hasattr(app, "routes"):
         app = app._app
     routes = {route.path.replace("{path:path}", "{path}") for route in app.routes}
-    assert routes - {"/{path:bucket_path}"} == set(DOCUMENT["paths"]) - set(PLACES.values())
+    modules = [import_module(router.module) for router in ROUTERS]
+    routes |= {route.path for module in modules for route in module.router.routes}
+    subscriptions = {f"{root}{{path}}" for root in CONTROL_ROOTS}
+    assert routes - subscriptions - {"/{path:bucket_path}"} == set(DOCUMENT["paths"]) - set(PLACES.values())
 
 
 def test_request_headers_are_those_that_browsers_may_send() -> None:

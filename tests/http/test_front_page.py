@@ -33,7 +33,9 @@ def test_a_program_gets_the_same_as_json(door: Door, accept: dict[str, str]) -> 
         "version": __version__,
         "what": "Durable Streams: append-only streams over HTTP",
         "streams": "/v1/stream/{path}",
+        "console": "/v1/console",
         "openapi": "/v1/openapi.json",
+        "api": "/v1/docs",
         "health": "/v1/health",
         "docs": DOCS,
     }

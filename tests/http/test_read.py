@@ -16,6 +16,7 @@ TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
 CLOSE = {"Stream-Closed": "true"}
 SHARED = "public, max-age=60, stale-while-revalidate=300"
+REVALIDATED = "public, no-cache"
 Make = Callable[..., str]
 
 
@@ -34,7 +35,8 @@ def test_everything_there_is(door: Door, make_stream: Make) -> None:
     assert answer["content-type"] == "text/plain; charset=utf-8"
     assert answer.next_offset == "0000000000000005"
     assert state(answer) == ("true", None)
-    assert answer["cache-control"] == SHARED
+    assert answer["cache-control"] == REVALIDATED
+    assert answer["stream-cursor"] == str(door.cursor_of(path))
     assert (answer["etag"] or "").endswith(':0000000000000000:0000000000000005"')
     check_absent(
         answer, "location", "stream-ttl", "stream-expires-at", "producer-epoch", "stream-sse-data-encoding"
@@ -108,7 +110,10 @@ def test_the_end_of_a_closed_stream(door: Door, make_stream: Make) -> None:
     assert (whole.body, state(whole)) == (b"data", ("true", "true"))
     assert (behind.status, behind.body, state(behind)) == (200, b"", ("true", "true"))
     assert behind.next_offset == whole.next_offset
-    assert whole["cache-control"] == behind["cache-control"] == SHARED
+    assert whole["cache-control"] == behind["cache-control"] == REVALIDATED
+    assert whole["stream-cursor"] is behind["stream-cursor"] is None, "nobody is to come back"
+    bound = door.get(f"{path}?offset={whole.next_offset}&cursor={door.cursor_of(path)}")
+    assert bound["cache-control"] == SHARED
 
 
 def test_closed_after_the_data_was_read(door: Door, make_stream: Make) -> None:
@@ -117,6 +122,37 @@ def test_closed_after_the_data_was_read(door: Door, make_stream: Make) -> None:
     door.post(path, CLOSE)
     answer = door.get(f"{path}?offset={tail}")
     assert (answer.body, state(answer)) == (b"[]", ("true", "true"))
+
+
+# --- caches -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("live", ["", "&live=long-poll"])
+def test_a_cache_keeps_what_was_asked_for_with_the_streams_own_cursor(
+    door: Door, make_stream: Make, live: str
+) -> None:
+    path = make_stream(body=b"data")
+    for cursor in (door.cursor_of(path), door.cursor_of(path, interval=7)):
+        assert door.get(f"{path}?offset=-1&cursor={cursor}{live}")["cache-control"] == SHARED
+        assert door.get(f"{path}?offset=-1&cursor={cursor + 1}{live}")["cache-control"] == REVALIDATED
+    assert door.get(f"{path}?offset=-1{live}")["cache-control"] == REVALIDATED
+
+
+@pytest.mark.parametrize("live", ["", "&live=long-poll"])
+def test_no_url_that_a_cache_may_answer_alone_means_two_incarnations(
+    door: Door, make_stream: Make, live: str
+) -> None:
+    """The stream that is created again begins at the same offsets, but its cursors are others; and a
+    cache that asks whether a page is still so is given the new one."""
+    path = make_stream(body=b"old!")
+    first = door.get(f"{path}?offset=-1{live}")
+    kept = f"{path}?offset=-1&cursor={first['stream-cursor']}{live}"
+    assert door.get(kept)["cache-control"] == SHARED
+    door("DELETE", path)
+    door.put(path, {"Content-Type": "text/plain"}, b"new!")
+    assert str(door.cursor_of(path)) != first["stream-cursor"]
+    again = door.get(kept, {"If-None-Match": first["etag"] or ""})
+    assert (again.status, again.body, again["cache-control"]) == (200, b"new!", REVALIDATED)
 
 
 # --- pages --------------------------------------------------------------------------
@@ -133,13 +169,14 @@ def test_pages(door: Door, make_stream: Make, closed: bool) -> None:
         door.post(path, CLOSE)
     pages = [door.get(path)]
     while state(pages[-1])[0] is None:
-        pages.append(door.get(f"{path}?offset={pages[-1].next_offset}"))
+        last = pages[-1]
+        pages.append(door.get(f"{path}?offset={last.next_offset}&cursor={last['stream-cursor']}"))
     assert len(pages) > 2
     assert [state(page) for page in pages[:-1]] == [(None, None)] * (len(pages) - 1)
     assert state(pages[-1]) == ("true", "true" if closed else None)
     read = [item for page in pages for item in page.json]
     assert read == [item for n in range(6) for item in (n, f"{n}{n}")]
-    assert all(page["cache-control"] == SHARED for page in pages)
+    assert [page["cache-control"] for page in pages] == [REVALIDATED] + [SHARED] * (len(pages) - 1)
     assert pages[-1].next_offset == door.head(path).next_offset
 
 

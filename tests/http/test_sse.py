@@ -65,7 +65,7 @@ def test_catch_up(door: Door, make_stream: Make, clock: Clock) -> None:
     assert controls(answer.events) == [
         {
             "streamNextOffset": door.head(path).next_offset,
-            "streamCursor": str(interval(clock)),
+            "streamCursor": str(door.cursor_of(path, interval(clock))),
             "upToDate": True,
         }
     ]
@@ -85,8 +85,9 @@ def test_at_the_tail(door: Door, make_stream: Make, clock: Clock, offset: str) -
     path = make_stream(body=b"data")
     answer = door.get(f"{path}?offset={offset}{SSE}")
     assert data(answer.events) == []
+    own = str(door.cursor_of(path, interval(clock)))
     assert controls(answer.events) == [
-        {"streamNextOffset": "0000000000000004", "streamCursor": str(interval(clock)), "upToDate": True}
+        {"streamNextOffset": "0000000000000004", "streamCursor": own, "upToDate": True}
     ]
 
 
@@ -168,9 +169,10 @@ def test_text_is_not_encoded(door: Door, make_stream: Make, content_type: str) -
 @pytest.mark.parametrize("ahead", [-1, 0, 1, 1000])
 def test_cursors(door: Door, make_stream: Make, clock: Clock, ahead: int) -> None:
     path = make_stream(body=b"data")
-    client = interval(clock) + ahead
+    client = door.cursor_of(path, interval(clock) + ahead)
     (control,) = controls(door.get(f"{path}?offset=-1{SSE}&cursor={client}").events)
-    assert control["streamCursor"] == str(max(interval(clock), client + 1))
+    expected = max(interval(clock), interval(clock) + ahead + 1)
+    assert control["streamCursor"] == str(door.cursor_of(path, expected))
 
 
 # --- what comes ---------------------------------------------------------------------
@@ -341,9 +343,11 @@ def test_cursors_follow_the_clock_not_the_events(server: Door, path: str, clock:
     """Whoever reconnects from the same place at the same time should come with the same cursor,
     whether its connection was old or young: only then does a cache collapse them (§10.1)."""
     server.put(path, TEXT)
+    before = interval(clock)
+    own = [server.cursor_of(path, before + intervals) for intervals in (0, 1, 10)]
 
     async def follow() -> list[str]:
-        async with server.open("GET", f"{path}?offset=now{SSE}&cursor={interval(clock)}") as exchange:
+        async with server.open("GET", f"{path}?offset=now{SSE}&cursor={own[0]}") as exchange:
             await exchange.until_events(1)
             for n in range(1, 6):
                 await server.ask("POST", path, TEXT, b"x")
@@ -352,8 +356,7 @@ def test_cursors_follow_the_clock_not_the_events(server: Door, path: str, clock:
             await server.ask("POST", path, TEXT, b"x")
             return [control["streamCursor"] for control in controls(await exchange.until_events(13))]
 
-    before = interval(clock)
-    assert server.run(follow()) == [str(before + 1)] * 6 + [str(before + 10)]
+    assert server.run(follow()) == [str(own[1])] * 6 + [str(own[2])]
 
 
 # --- how long it took -----------------------------------------------------------------

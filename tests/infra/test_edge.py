@@ -55,11 +55,12 @@ def event(method: str, query: dict[str, Any], uri: str = "/v1/stream/a", **heade
     }
 
 
-def route(*events: dict[str, Any]) -> list[dict[str, Any]]:
+def route(*events: dict[str, Any], live: str = "sse") -> list[dict[str, Any]]:
+    """`live` is what CloudFormation puts in place of `${Live}`."""
     node = shutil.which("node")
     if node is None:
         pytest.fail("Node is missing: the edge's function cannot be tested")
-    code = SOURCE.read_text().replace("import cf from 'cloudfront';\n", "")
+    code = SOURCE.read_text().replace("import cf from 'cloudfront';\n", "").replace("'sse'", f"'{live}'")
     ran = subprocess.run(
         [node, "--input-type=commonjs", "-e", HARNESS % code],
         input=json.dumps(events),
@@ -73,7 +74,10 @@ def route(*events: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_the_deployed_function_is_the_tested_one() -> None:
-    assert RESOURCES["EdgeRoute"]["Properties"]["FunctionCode"] == SOURCE.read_text()
+    code, values = RESOURCES["EdgeRoute"]["Properties"]["FunctionCode"]["Sub"]
+    assert values == {"Live": {"If": ["HasContainer", "sse|long-poll", "sse"]}}
+    assert code.replace("${Live}", "sse") == SOURCE.read_text()
+    assert "${" not in code.replace("${Live}", ""), "CloudFormation would replace it"
     assert RESOURCES["EdgeRoute"]["Properties"]["FunctionConfig"]["Runtime"] == "cloudfront-js-2.0"
     assert len(SOURCE.read_bytes()) < 10 * 1024
     [association] = DISTRIBUTION["DefaultCacheBehavior"]["FunctionAssociations"]
@@ -105,6 +109,23 @@ def test_event_streams_go_to_the_function_that_streams(
     assert routed["request"]["querystring"] == {name: {"value": value} for name, value in query.items()}
     assert routed["request"]["uri"] == "/v1/stream/a"
     assert is_event_stream(method, urlencode(query)) == (origin == "live"), "the local edge decides otherwise"
+
+
+@pytest.mark.parametrize(
+    ("method", "live", "origin"),
+    [
+        ("GET", "sse", "live"),
+        ("GET", "long-poll", "live"),
+        ("GET", "sse|long-poll", "api"),
+        ("GET", "long", "api"),
+        ("GET", "", "api"),
+        ("HEAD", "long-poll", "api"),
+        ("POST", "long-poll", "api"),
+    ],
+)
+def test_with_a_container_long_polls_go_there_too(method: str, live: str, origin: str) -> None:
+    [routed] = route(event(method, {"live": live}), live="sse|long-poll")
+    assert routed["origin"] == origin
 
 
 def test_a_parameter_given_twice_is_left_to_the_api() -> None:
@@ -220,7 +241,7 @@ def test_origins_are_reached_by_the_edge_alone() -> None:
     """The function's address takes signed requests, the HTTP API a word that only the edge knows."""
     access = RESOURCES["EdgeAccess"]["Properties"]["OriginAccessControlConfig"]
     assert (access["OriginAccessControlOriginType"], access["SigningBehavior"]) == ("lambda", "always")
-    assert ORIGINS["live"]["OriginAccessControlId"] == {"Ref": "EdgeAccess"}
+    assert ORIGINS["live"]["OriginAccessControlId"]["If"][2] == {"Ref": "EdgeAccess"}
     granted = {RESOURCES[name]["Properties"]["Action"] for name in ("EdgeMayCallLiveUrl", "EdgeMayCallLive")}
     assert granted == {"lambda:InvokeFunctionUrl", "lambda:InvokeFunction"}
     for name in ("EdgeMayCallLiveUrl", "EdgeMayCallLive"):
@@ -340,14 +361,13 @@ def test_a_word_of_ones_own_is_for_an_edge_alone() -> None:
 
 
 def test_timeouts_fit_what_waits_behind() -> None:
-    assert (
-        ORIGINS["api"]["CustomOriginConfig"]["OriginReadTimeout"]
-        > TEMPLATE["Parameters"]["LongPollSeconds"]["MaxValue"]
-    )
-    assert ORIGINS["live"]["CustomOriginConfig"]["OriginReadTimeout"] > 2 * 15
-    assert all(
-        origin["CustomOriginConfig"]["OriginProtocolPolicy"] == "https-only" for origin in ORIGINS.values()
-    )
+    api, live = ORIGINS["api"]["CustomOriginConfig"], ORIGINS["live"]["CustomOriginConfig"]["If"][2]
+    container = ORIGINS["live"]["VpcOriginConfig"]["If"][1]
+    longest = TEMPLATE["Parameters"]["LongPollSeconds"]["MaxValue"]
+    assert api["OriginReadTimeout"] > longest
+    assert live["OriginReadTimeout"] > 2 * 15
+    assert container["OriginReadTimeout"] > max(longest, 2 * 15)
+    assert {api["OriginProtocolPolicy"], live["OriginProtocolPolicy"]} == {"https-only"}
 
 
 def test_the_documents_are_open_at_the_edge_too() -> None:

@@ -33,7 +33,7 @@ def lock(name: str) -> Path:
 def test_every_requirements_file_has_its_lock() -> None:
     """`make lock` makes one for each .in file and for the parts of pyproject.toml."""
     inputs = {path.stem for path in (ROOT / "requirements").glob("*.in")}
-    assert {path.stem for path in LOCKS} == inputs | {"bench", "dev", "layer", "local"}
+    assert {path.stem for path in LOCKS} == inputs | {"bench", "container", "dev", "layer", "local"}
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from ministack.services import s3
 
-from tidemark.local import ministack_server
+s3 = pytest.importorskip("ministack.services.s3", reason="ministack is not installed")
+ministack_server = pytest.importorskip("tidemark.local.ministack_server", reason="ministack is not installed")
 
 
 @pytest.fixture

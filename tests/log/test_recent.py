@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from tests.support import World, a_key
 from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch
 from tidemark.protocol.errors import StreamNotFound
+from tidemark.protocol.pack import PackWriter, decode_index
 from tidemark.protocol.tail import Tail
 from tidemark.service.delete import delete
 from tidemark.service.read import read
@@ -31,6 +34,39 @@ def test_a_chain_goes_one_batch_over_the_limit() -> None:
     recent.keep("one", *(a_batch(start, 10) for start in range(0, 100, 10)))
     assert recent.chain("one", 0, 25)[-1].end == 30
     assert recent.chain("one", 0, 30)[-1].end == 40
+
+
+def a_pack(start: int, *ends: int) -> Batch:
+    writer = PackWriter(start, block_bytes=1)
+    for one, other in pairwise((start, *ends)):
+        writer.add(bytes(other - one), (other - one,), (), 0)
+    return Batch(start, Tail(ends[-1]), "id", 0, None, "blob", index=decode_index(writer.finish()[1]))
+
+
+def test_a_pack_is_part_of_a_chain_for_those_who_can_get_its_bytes() -> None:
+    recent = RecentBatches(1_000_000)
+    recent.keep("one", a_batch(0, 3), a_batch(9, 2))
+    recent.keep_pack("one", a_pack(3, 5, 9))
+    assert [batch.start for batch in recent.chain("one", 0, 100, with_pack=True)] == [0, 3, 9]
+    assert [batch.start for batch in recent.chain("one", 5, 100, with_pack=True)] == [3, 9]
+    assert [batch.start for batch in recent.chain("one", 0, 100)] == [0]
+    assert recent.chain("two", 3, 100, with_pack=True) == []
+
+
+def test_a_block_is_not_taken_for_the_batch_that_began_where_it_does() -> None:
+    recent = RecentBatches(1_000_000)
+    small, block = a_batch(0, 3), a_batch(0, 9)
+    recent.keep("one", small)
+    assert recent.keep("one", a_batch(0, 3)) == (small,)
+    assert recent.keep("one", block) == (block,)
+
+
+def test_a_process_remembers_so_many_packs_and_no_more() -> None:
+    recent = RecentBatches(1_000_000)
+    for number in range(100):
+        recent.keep_pack(str(number), a_pack(0, 5))
+    known = [recent.chain(str(number), 0, 1, with_pack=True) != [] for number in range(100)]
+    assert known == [False] * 36 + [True] * 64
 
 
 def test_memory_is_bounded_and_the_least_used_goes_first() -> None:

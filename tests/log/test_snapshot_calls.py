@@ -102,7 +102,7 @@ def test_bucket_operations_cost(world: World) -> None:
     """However many streams there are: the item twice, and what is overdue in eight shards."""
     process = world.process()
     bucket = create_bucket(process.stores, "calls").bucket
-    assert process.calls.taken() == {"PutItem": 1}
+    assert process.calls.taken() == {"TransactWriteItems": 1}
     for index in range(5):
         process.create(StreamKey(bucket, str(index)))
     assert process.calls.taken() == {"TransactWriteItems": 5}
@@ -113,7 +113,7 @@ def test_bucket_operations_cost(world: World) -> None:
     process.calls.taken()
     world.clock.advance(1)
     delete_bucket(process.stores, bucket)
-    assert process.calls.taken() == {"PutItem": 1}, "an end mark takes the place"
+    assert process.calls.taken() == {"TransactWriteItems": 1}, "end marks take both places"
 
 
 def test_appends_and_reads_in_a_bucket_cost_what_they_cost_elsewhere(

@@ -16,26 +16,41 @@ from tidemark.log.records import (
     BucketRecord,
     Due,
     DueKind,
+    Follower,
     Fork,
+    Link,
+    PendingMark,
+    RosterEntry,
     Segment,
+    SigningKey,
     Snapshot,
     StreamRecord,
+    SubscriptionRecord,
     Waiter,
 )
 from tidemark.log.schema import (
     decode_batch,
     decode_bucket,
     decode_due,
+    decode_follower,
+    decode_link,
+    decode_mark,
     decode_producer,
+    decode_roster_entry,
+    decode_signing_key,
     decode_stream,
+    decode_subscription,
     decode_waiter,
 )
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.expiry import NEVER, Expiry, parse_expiry
 from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.pack import BlockEntry, PackIndex
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.subscription import SubscriptionConfiguration, SubscriptionKind
 from tidemark.protocol.tail import Tail
+from tidemark.protocol.wake_state import WakeState
 
 JSON = parse_content_type("application/json")
 TEXT = parse_content_type("text/plain; charset=utf-8")
@@ -144,6 +159,113 @@ STORED = {
         """{"pk":{"S":"wait/23"},"sk":{"S":"Zk3v9QpLw2Xa_-01/https://sqs.us-east-1.amazonaws.com/1/q"},
         "u":{"N":"1767225600001"},"ttl":{"N":"1767225601"}}""",
         Waiter(FIRST, "https://sqs.us-east-1.amazonaws.com/1/q", AT + 1),
+    ),
+    "webhook subscription whose call has failed": (
+        decode_subscription,
+        r"""{"pk":{"S":"sub/mailer"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+        "cf":{"S":"[\"webhook\",\"orders/*\",[\"a\"],\"https://example.com/hook\",null,30000,\"mails\"]"},
+        "ts":{"S":"secret"},"cr":{"N":"1767225600000"},
+        "ws":{"S":"[7,\"w_1\",null,1767225630000,1767225602000,2,true]"},
+        "ve":{"N":"12"},"wi":{"S":"write1"},"ac":{"BOOL":true}}""",
+        SubscriptionRecord(
+            "mailer",
+            FIRST,
+            SubscriptionConfiguration(
+                SubscriptionKind.WEBHOOK,
+                "orders/*",
+                ("a",),
+                "https://example.com/hook",
+                None,
+                30_000,
+                "mails",
+            ),
+            "secret",
+            AT,
+            WakeState(7, "w_1", None, AT + 30_000, AT + 2_000, 2, failed=True),
+            active=True,
+            version=12,
+            write_id="write1",
+        ),
+    ),
+    "pull-wake subscription, not active yet": (
+        decode_subscription,
+        r"""{"pk":{"S":"sub/pool"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+        "cf":{"S":"[\"pull-wake\",null,[\"a\",\"b\"],null,\"wake/pool\",1000,null]"},
+        "ts":{"S":"secret"},"cr":{"N":"1767225600000"},"ws":{"S":"[0,null,null,null,null,0,false]"},
+        "ve":{"N":"1"},"wi":{"S":"write1"}}""",
+        SubscriptionRecord(
+            "pool",
+            FIRST,
+            SubscriptionConfiguration(SubscriptionKind.PULL_WAKE, None, ("a", "b"), None, "wake/pool", 1_000),
+            "secret",
+            AT,
+            WakeState(),
+            active=False,
+            version=1,
+            write_id="write1",
+        ),
+    ),
+    "roster entry": (
+        decode_roster_entry,
+        """{"pk":{"S":"roster"},"sk":{"S":"/Zk3v9QpLw2Xa_-01"},"su":{"S":"pool"},"pt":{"S":"orders/*"},
+        "wk":{"S":"wake/pool"},"hx":{"BOOL":true}}""",
+        RosterEntry("pool", FIRST, "orders/*", "wake/pool", has_explicit=True),
+    ),
+    "follower": (
+        decode_follower,
+        """{"pk":{"S":"follow/orders/eu"},"sk":{"S":"/Zk3v9QpLw2Xa_-01"},"su":{"S":"pool"}}""",
+        Follower("orders/eu", "pool", FIRST),
+    ),
+    "link": (
+        decode_link,
+        """{"pk":{"S":"link/Zk3v9QpLw2Xa_-01"},"sk":{"S":"/orders/eu"},"ak":{"N":"42"},
+        "si":{"S":"Zk3v9QpLw2Xa_-02"},"ex":{"BOOL":true}}""",
+        Link(FIRST, "orders/eu", explicit=True, acked=42, stream_incarnation=SECOND),
+    ),
+    "pending mark": (
+        decode_mark,
+        """{"pk":{"S":"pending/Zk3v9QpLw2Xa_-01"},"sk":{"S":"/orders/eu"},"si":{"S":"Zk3v9QpLw2Xa_-02"},
+        "sa":{"N":"42"}}""",
+        PendingMark(FIRST, "orders/eu", SECOND, 42),
+    ),
+    "signing key": (
+        decode_signing_key,
+        """{"pk":{"S":"keys"},"sk":{"S":"0001767225600000/ds_abc"},"pu":{"S":"x"}}""",
+        SigningKey("ds_abc", "x", AT),
+    ),
+    "pack": (
+        decode_batch,
+        """{"pk":{"S":"log/v1/orders/eu#Zk3v9QpLw2Xa_-01"},"sk":{"S":"0000000000000042"},"e":{"N":"53"},
+        "i":{"S":"Zk3v9QpLw2Xa_-02"},"t":{"N":"1767225600123"},"s":{"S":"log/Zk3v9QpLw2Xa_-01/p"},
+        "px":{"B":"ASoAAAAAAAAACwAAACkAAABxa6um"}}""",
+        Batch(
+            42,
+            Tail(53),
+            SECOND,
+            1_767_225_600_123,
+            None,
+            "log/Zk3v9QpLw2Xa_-01/p",
+            (11,),
+            index=PackIndex((BlockEntry(42, 53, 16, 41, 2796252017),)),
+        ),
+    ),
+    "stream that is packed": (
+        decode_stream,
+        """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+        "ct":{"S":"application/json"},"cr":{"N":"1767225600000"},"to":{"N":"1767225600000"},"pd":{"N":"53"}}""",
+        StreamRecord(ORDERS, FIRST, JSON, NEVER, AT, AT, packed=53),
+    ),
+    "due: pack": (
+        decode_due,
+        """{"pk":{"S":"due/p3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/262150"},"kd":{"S":"pack"},
+        "bk":{"S":"v1"},"st":{"S":"orders/eu"},"of":{"N":"262150"}}""",
+        Due(DueKind.PACK, ORDERS, FIRST, AT, "262150", 262150),
+    ),
+    "due: remove what a pack has replaced": (
+        decode_due,
+        """{"pk":{"S":"due/p3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/0000000000000042"},
+        "kd":{"S":"packed"},"bk":{"S":"v1"},"st":{"S":"orders/eu"},"of":{"N":"53"}}""",
+        Due(DueKind.PACKED, ORDERS, FIRST, AT, "0000000000000042", 53),
     ),
 }
 

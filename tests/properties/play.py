@@ -6,11 +6,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from tests.support import make_world
+from tests.support import HOUR_MS, make_world
 from tidemark.local.engines import LocalServices
+from tidemark.protocol.packing import Packing
 
 #: Long enough to be stored deflated.
 _LONG = b"the tide comes in; " * 60
+
+
+#: Whatever is an hour old is packed, in small packs of small blocks.
+PACKING = Packing(HOUR_MS, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
 
 
 def bodies(min_size: int = 0) -> st.SearchStrategy[bytes]:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.properties.play import bodies, play
+from tests.properties.play import PACKING, bodies, play
 from tests.support import HOUR_MS, Faults, World, a_key, items_left
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.packing import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
@@ -38,6 +39,7 @@ class Model:
 
 class Forks(RuleBasedStateMachine):
     world: World
+    packing: Packing | None = None
 
     @initialize(seed=st.integers(0, 2**16))
     def start(self, seed: int) -> None:
@@ -45,6 +47,7 @@ class Forks(RuleBasedStateMachine):
         # No two things happen at the same instant, or nobody could tell what came first.
         self.processes = [self.world.process(clock=self.tick), self.world.process(clock=self.tick)]
         for number, process in enumerate(self.processes):
+            process.stores.packing = self.packing
             Faults(process.dynamodb, seed + number, lost=0.05, conflicted=0.05)
         self.models: dict[str, Model] = {}
 
@@ -154,5 +157,15 @@ class Forks(RuleBasedStateMachine):
         assert items_left(process) == []
 
 
+class PackedForks(Forks):
+    """The same, while old batches are packed."""
+
+    packing = PACKING
+
+
 def test_forks_behave_as_the_model_says(services: LocalServices) -> None:
     play(services, Forks, games=40, steps=25)
+
+
+def test_forks_of_packed_streams_behave_as_the_model_says(services: LocalServices) -> None:
+    play(services, PackedForks, games=15, steps=25)

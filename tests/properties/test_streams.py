@@ -16,7 +16,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.properties.play import bodies, play
+from tests.properties.play import PACKING, bodies, play
 from tests.support import BYTES, HOUR_MS, TEXT, World, a_key
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
@@ -24,6 +24,7 @@ from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.packing import Packing
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
@@ -119,11 +120,14 @@ class Streams(RuleBasedStateMachine):
     """Two processes that share storage and nothing else; either may serve any request."""
 
     world: World
+    packing: Packing | None = None
 
     @initialize()
     def start(self) -> None:
         self.keys = {name: a_key(name) for name in NAMES}
         self.processes = [self.world.process(), self.world.process()]
+        for each in self.processes:
+            each.stores.packing = self.packing
         self.models: dict[str, Model] = {}
         self.seen: dict[tuple[str, int], bytes] = {}
 
@@ -289,5 +293,20 @@ class Streams(RuleBasedStateMachine):
             assert model.data[start:].startswith(data)
 
 
+class PackedStreams(Streams):
+    """The same answers while old batches are packed."""
+
+    packing = PACKING
+
+    @rule(process=who)
+    def pack(self, process: int) -> None:
+        self.time_passes(HOUR_MS)
+        self.sweep(process)
+
+
 def test_streams_behave_as_the_model_says(services: LocalServices) -> None:
     play(services, Streams, games=60, steps=40)
+
+
+def test_packed_streams_behave_as_the_model_says(services: LocalServices) -> None:
+    play(services, PackedStreams, games=20, steps=40)

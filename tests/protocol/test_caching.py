@@ -10,6 +10,7 @@ import pytest
 from tidemark.protocol.caching import (
     EVENT_STREAM,
     NO_STORE,
+    REVALIDATED,
     SHARED,
     decide_cache_control,
     decide_long_poll,
@@ -33,7 +34,10 @@ from tidemark.protocol.caching import (
 def test_a_catch_up_read_with_data_or_at_a_final_end_may_be_kept(
     has_data: bool, closed: bool, from_now: bool, expected: str
 ) -> None:
-    assert decide_cache_control(has_data=has_data, closed=closed, from_now=from_now) == expected
+    decided = decide_cache_control(has_data=has_data, closed=closed, from_now=from_now, is_bound=True)
+    assert decided == expected
+    unbound = decide_cache_control(has_data=has_data, closed=closed, from_now=from_now, is_bound=False)
+    assert unbound == (REVALIDATED if expected == SHARED else NO_STORE)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +47,9 @@ def test_a_catch_up_read_with_data_or_at_a_final_end_may_be_kept(
 def test_a_long_poll_may_be_kept_only_with_data_at_a_named_offset(
     has_data: bool, from_now: bool, expected: str
 ) -> None:
-    assert decide_long_poll(has_data=has_data, from_now=from_now) == expected
+    assert decide_long_poll(has_data=has_data, from_now=from_now, is_bound=True) == expected
+    unbound = decide_long_poll(has_data=has_data, from_now=from_now, is_bound=False)
+    assert unbound == (REVALIDATED if expected == SHARED else NO_STORE)
 
 
 @pytest.mark.parametrize("cache_control", [None, NO_STORE, SHARED, EVENT_STREAM])
@@ -91,4 +97,7 @@ def test_shared_responses_have_the_directives_that_the_protocol_names() -> None:
 def test_no_cache_serves_a_stream_for_longer_than_it_lives(life_ms: int | None, expected: str) -> None:
     """Freshness and staleness together end before the stream does."""
     for closed in (False, True):
-        assert decide_cache_control(has_data=True, closed=closed, from_now=False, life_ms=life_ms) == expected
+        decided = decide_cache_control(
+            has_data=True, closed=closed, from_now=False, is_bound=True, life_ms=life_ms
+        )
+        assert decided == expected

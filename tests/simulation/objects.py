@@ -20,7 +20,10 @@ class SimulatedBucket:
         if operation == "PutObject":
             self.objects[key] = body
             return 200, b""
-        assert operation == "GetObject", operation
+        if operation == "GetRange" and key in self.objects:
+            first, last = map(int, body.removeprefix(b"bytes=").split(b"-"))
+            return 206, self.objects[key][first : last + 1]
+        assert operation in {"GetObject", "GetRange"}, operation
         return (200, self.objects[key]) if key in self.objects else (404, _MISSING)
 
 
@@ -38,6 +41,9 @@ class SimulatedBlobs:
 
     def get(self, key: str, size: int | None = None) -> bytes:
         return self._objects.get(key, size)
+
+    def get_range(self, key: str, first_byte: int, size: int) -> bytes:
+        return self._objects.get_range(key, first_byte, size)
 
     def size(self, key: str) -> int | None:
         self._turn()

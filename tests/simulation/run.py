@@ -36,6 +36,7 @@ from tests.simulation.scheduler import Crashed, Task
 from tests.simulation.world import LATEST_ARRIVAL_MS, SimulatedWorld, small_limits
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.packing import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stores import Stores
 from tidemark.service.upload_snapshot import begin_upload
@@ -46,6 +47,8 @@ HOUR_MS: Final = 60 * MINUTE_MS
 _SHORT_MS: Final = (107, 1_013, 5_029, 20_031)
 #: Between the phases of a history, while no request is under way.
 _LONG_MS: Final = (0, 45_037, 4 * MINUTE_MS, 6 * MINUTE_MS, 61 * MINUTE_MS, 3 * HOUR_MS, 25 * HOUR_MS)
+#: The same where old batches are packed: they are to become old.
+_OLD_ENOUGH_MS: Final = (12 * MINUTE_MS, 61 * MINUTE_MS)
 SERVERS: Final = 2
 
 _T = TypeVar("_T")
@@ -69,29 +72,38 @@ def run_seed(
     *,
     without: Collection[str] = (),
     latest_arrival_ms: int = LATEST_ARRIVAL_MS,
+    packing: Packing | None = None,
 ) -> Run:
     """Play and check one seed. `kind` is one of WEIGHTS, and by default the seed chooses; `without` names
     faults to leave out, `late` every arrival of a copy."""
     with small_limits():
-        return _Play(seed, kind, without, latest_arrival_ms).run()
+        return _Play(seed, kind, without, latest_arrival_ms, packing).run()
 
 
 class _Play:
-    def __init__(self, seed: int, kind: str | None, without: Collection[str], latest_arrival_ms: int) -> None:
+    def __init__(
+        self,
+        seed: int,
+        kind: str | None,
+        without: Collection[str],
+        latest_arrival_ms: int,
+        packing: Packing | None,
+    ) -> None:
         self._chance = random.Random(seed)
         chosen = self._chance.choice(list(WEIGHTS))
         self._run = Run(seed, kind or chosen)
         shares = Shares.choose(self._chance, without)
-        self._world = SimulatedWorld(self._chance, shares, latest_arrival_ms)
+        self._world = SimulatedWorld(self._chance, shares, latest_arrival_ms, packing)
         names = self._chance.randint(2 if self._run.kind == "forks" else 1, 3)
         self._workload = Workload(self._chance, self._run.kind, names)
         self._clients = self._chance.randint(2, 4)
         self._recorder = Recorder(self._run.history)
+        self._packs = packing is not None
         self._servers = [self._world.process() for _ in range(SERVERS)]
         self._healed = False
 
     def run(self) -> Run:
-        for phase in range(self._chance.randint(1, 3)):
+        for phase in range(self._chance.randint(1 + self._packs, 3)):
             if phase:
                 self._between_phases()
             self._phase(first=not phase)
@@ -110,9 +122,9 @@ class _Play:
             scheduler.spawn(lambda: self._ask(0, self._workload.first()), 0)
             scheduler.run()
         for client in range(self._clients):
-            requests = self._chance.randint(2, 7)
+            requests = self._chance.randint(2, 5 if self._packs else 7)
             scheduler.spawn(partial(self._client, client, requests), 0)
-        if self._chance.random() < 0.5:
+        if self._packs or self._chance.random() < 0.5:
             scheduler.spawn(self._sweep, 0)
         if self._chance.random() < 0.5:
             scheduler.spawn(self._let_time_pass, 0)
@@ -193,7 +205,7 @@ class _Play:
 
     def _between_phases(self) -> None:
         self._world.land_some()
-        self._world.advance(self._chance.choice(_LONG_MS))
+        self._world.advance(self._chance.choice(_OLD_ENOUGH_MS if self._packs else _LONG_MS))
         if self._chance.random() < 0.5:
             self._world.table.remove_expired()
         self._world.land_some()

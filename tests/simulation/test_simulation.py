@@ -10,15 +10,18 @@ import pytest
 
 from tests.histories.workload import WEIGHTS
 from tests.simulation.run import run_seed
+from tidemark.janitor import pack as janitor_pack
 from tidemark.janitor import reclaim as janitor
 from tidemark.log import append as log_append
 from tidemark.log import lifecycle, tails
 from tidemark.log import read as log_read
 from tidemark.log.append import TailMoved
+from tidemark.log.packs import commit_pack
 from tidemark.log.records import Batch
 from tidemark.log.schema import decode_batch
 from tidemark.log.table import Table, Write
 from tidemark.protocol import append as protocol_append
+from tidemark.protocol.packing import Packing
 
 FIRST_SEED = 1000
 SEEDS = 40
@@ -38,6 +41,27 @@ def test_every_seed_is_linearizable_and_leaves_nothing_behind(kind: str) -> None
         faults += run.faults.total()
     assert unknown > 5, "the histories have lost their unknown outcomes"
     assert faults > 20 * SEEDS, "storage has become too good"
+
+
+#: Batches are packed once no tail and no copy from before can still be about, as an hour guarantees in AWS.
+PACKING = Packing(11 * 60 * 1000, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_every_seed_is_linearizable_while_batches_are_packed(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def counting(*packing: Any) -> Any:
+        made.append(commit_pack(*packing))
+        return made[-1]
+
+    monkeypatch.setattr(janitor_pack, "commit_pack", counting)
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+        run = run_seed(seed, kind, packing=PACKING)
+        assert not run.problems, f"seed {seed}\n" + "\n".join(run.problems)
+    assert made or kind == "buckets", "the histories pack nothing"
 
 
 def test_a_seed_plays_the_same_way_every_time() -> None:

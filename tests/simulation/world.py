@@ -22,6 +22,7 @@ from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
 from tidemark.log.table import Table
 from tidemark.protocol import tail
+from tidemark.protocol.packing import Packing
 from tidemark.service import append, create
 from tidemark.service.stores import Stores
 
@@ -58,7 +59,11 @@ class SimulatedWorld:
     """`latest_arrival_ms`: a copy of a request that is older than that is refused."""
 
     def __init__(
-        self, chance: random.Random, shares: Shares, latest_arrival_ms: int = LATEST_ARRIVAL_MS
+        self,
+        chance: random.Random,
+        shares: Shares | None,
+        latest_arrival_ms: int = LATEST_ARRIVAL_MS,
+        packing: Packing | None = None,
     ) -> None:
         self.chance = chance
         self.times_ms = [1_800_000_000_000]
@@ -68,6 +73,7 @@ class SimulatedWorld:
         self.faults: Counter[str] = Counter()
         self.calls = 0
         self._shares: Shares | None = shares
+        self._packing = packing
         self._latest_arrival_ms = latest_arrival_ms
         self._copies: list[_Copy] = []
         self._processes = 0
@@ -99,6 +105,7 @@ class SimulatedWorld:
             clock_ms=lambda: self.now_ms,
             new_id=lambda: f"{self.chance.getrandbits(48):012x}",
             concurrency=turns,
+            packing=self._packing,
         )
         return number, stores
 
@@ -166,7 +173,8 @@ class SimulatedWorld:
 
     def _copy_later(self, send: Send, request: tuple[Any, ...]) -> None:
         """Reads change nothing, whenever they arrive."""
-        if self._shares is None or not self._shares.late or request[0] in {"GetItem", "Query", "GetObject"}:
+        reads = {"GetItem", "Query", "GetObject", "GetRange"}
+        if self._shares is None or not self._shares.late or request[0] in reads:
             return
         calls = self.chance.randrange(1, self.chance.choice((8, 50, 400)))
         self._copies.append(_Copy(self.calls + calls, self.now_ms, send, request))

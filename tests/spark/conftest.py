@@ -66,6 +66,8 @@ def spark(services: LocalServices, tmp_path_factory: pytest.TempPathFactory) -> 
 
     os.environ |= {
         "SPARK_LOCAL_IP": "127.0.0.1",
+        # On a busy machine the driver may wait long for its own socket.
+        "SPARK_AUTH_SOCKET_TIMEOUT": "600",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
@@ -83,6 +85,7 @@ def spark(services: LocalServices, tmp_path_factory: pytest.TempPathFactory) -> 
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.metricsEnabled", "false")
         .config("spark.task.maxFailures", "4")
+        .config("spark.python.authenticate.socketTimeout", "600s")
         # A failed task of a local session is not tried again unless it is asked for.
         .master("local[2,4]")
     )

@@ -25,7 +25,7 @@ from tidemark.spark.readers.connect import connect
 from tidemark.spark.snapshots.fold_streams import SnapshotPlan, Snapshotter
 from tidemark.spark.staging.files import connect_staging
 from tidemark.spark.staging.manifest import Manifest
-from tidemark.spark.writer.publish import TargetStream, publish
+from tidemark.spark.writer.publish import Publication, TargetStream, publish_here
 from tidemark.spark.writer.writers import Piece, make_write
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
@@ -70,9 +70,12 @@ def stage(directory: str, rows: int, streams: int, **options: str) -> None:
     write = make_write(parse_write_options(given), SCHEMA)
     manifest = Manifest("", write.stage(batches(rows, streams)).runs)
     assert manifest.rows == rows
-    content_types = dict.fromkeys(manifest.by_stream(), write.content_type)
     staging, nobody = connect_staging(write.options), Nobody()
-    publish(nobody, staging, manifest, producer_id="p", batch=0, content_types=content_types)
+    publications = [
+        Publication(stream, write.content_type, tuple(runs), "p", 0)
+        for stream, runs in manifest.by_stream().items()
+    ]
+    publish_here(nobody, staging, publications)
     assert nobody.appends == sum(run.appends for run in manifest.runs)
 
 

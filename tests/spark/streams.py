@@ -47,7 +47,7 @@ def read_here(origin: dict[str, str], **options: str) -> list[Row]:
 def plan_here(options: ReadOptions) -> tuple[Reader, list[Any]]:
     reader = connect(options.connection)
     heads = load_heads(options, reader)
-    require_all(options, heads)
+    require_all(options, reader, heads)
     starts, ends = pin_positions(options, reader, heads)
     return reader, list(plan_partitions(options, reader, starts, ends))
 

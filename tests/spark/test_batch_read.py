@@ -65,7 +65,7 @@ def test_producers_are_named_where_they_are_known(read: Read, world: World, name
 def test_streams_by_pattern_and_filters_on_their_names(read: Read, world: World, name: str) -> None:
     for suffix in ("a", "b", "c"):
         filled(world, f"{name}.{suffix}", suffix.encode())
-    frame = read(subscribePattern=rf"{name}\.[ab]")
+    frame = read(subscribePattern=rf"{name}\.[ab]", bytesPerPartition="1")
     assert {(row.stream, bytes(row.value)) for row in frame.collect()} == {
         (f"{name}.a", b"a"),
         (f"{name}.b", b"b"),
@@ -118,6 +118,37 @@ def test_filters_on_offsets_and_buckets_decide_what_is_read(read: Read, world: W
     pushed = spark_version() >= (4, 1)
     assert (some.rdd.getNumPartitions(), none.rdd.getNumPartitions()) == ((2, 1) if pushed else (10, 10))
     assert (some.count(), none.count()) == (2, 0)
+
+
+def test_many_small_streams_share_a_task_and_its_batches(read: Read, world: World, name: str) -> None:
+    for index in range(60):
+        filled(world, f"{name}-{index:02}", f"{index}a".encode(), f"{index}b".encode())
+    frame = read(subscribePattern=f"{name}-.*")
+    assert frame.rdd.getNumPartitions() == 1
+    found = [(row.stream, bytes(row.value)) for row in frame.select("stream", "value").collect()]
+    assert found == [
+        (f"{name}-{index:02}", f"{index}{part}".encode()) for index in range(60) for part in "ab"
+    ]
+    # A stream counts for what it takes to open it, however small it is.
+    assert read(subscribePattern=f"{name}-.*", bytesPerPartition="1310720").rdd.getNumPartitions() == 6
+
+
+def test_chosen_columns_are_all_that_is_given(read: Read, spark: Any, world: World, name: str) -> None:
+    """By the option, or by a schema: both choose, and the order is theirs."""
+    filled(world, name, b"one", b"three")
+    expected = [(bytearray(b"one"), render_offset(3)), (bytearray(b"three"), render_offset(8))]
+    by_option = read(subscribe=name, columns="value, end_offset")
+    assert [tuple(row) for row in by_option.orderBy("end_offset").collect()] == expected
+    reader = spark.read.format("tidemark").options(table=world.table_name, blobBucket=world.bucket_name)
+    by_schema = reader.schema("value BINARY, end_offset STRING").load(name)
+    assert [tuple(row) for row in by_schema.orderBy("end_offset").collect()] == expected
+    assert len({row.incarnation for row in read(subscribe=name).collect()}) == 1
+    with pytest.raises(
+        Exception, match=r"schema: there is no column value STRING, key BINARY; columns: bucket"
+    ):
+        reader.schema("value STRING, key BINARY").load(name).count()
+    with pytest.raises(Exception, match=r"columns: there is no 'key'; columns: bucket"):
+        read(subscribe=name, columns="value,key").count()
 
 
 def test_an_empty_stream_has_no_rows(read: Read, world: World, name: str) -> None:

@@ -174,6 +174,25 @@ def test_an_incarnation_is_read_from_a_tag_of_the_protocols_form_alone(etag: str
     assert incarnation_in(etag, "7") == incarnation
 
 
+def test_a_limit_over_http_ends_where_a_page_does(server: ThreadedServer, world: World, name: str) -> None:
+    """A page has at most 4 MB; at least one is taken. A foreign server's may have everything."""
+    filled(world, name, *[bytes(3 * 1024 * 1024)] * 3)
+    reader = connect(parse_read_options({"url": server.url, "subscribe": name}, streaming=True).connection)
+    head = reader.head(name)
+    assert reader.backlog(head.earliest, head.tail) == 9 * 1024 * 1024
+    reached = [head.earliest]
+    while reached[-1].offset != head.tail.offset:
+        reached.append(reader.limit(name, reached[-1], head.tail, 4 * 1024 * 1024))
+    assert [position.offset for position in reached[1:]] == [f"{count * 3145728:016}" for count in (1, 2, 3)]
+    assert reader.limit(name, head.earliest, head.tail, 7 * 1024 * 1024).offset == f"{2 * 3145728:016}"
+    with OpaqueServer(is_json=False) as foreign:
+        for body in (b"one", b"two"):
+            foreign.append(body)
+        options = parse_read_options({"url": foreign.url, "subscribe": "s"}, streaming=True)
+        head = connect(options.connection).head("s")
+        assert connect(options.connection).limit("s", head.earliest, head.tail, 1) == head.tail
+
+
 def test_streams_of_a_bucket_by_pattern() -> None:
     with OpaqueServer(is_json=True) as foreign:
         foreign.append(b"1")

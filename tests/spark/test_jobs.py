@@ -19,11 +19,16 @@ from tests.spark.opaque import OpaqueServer, token
 from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key
 from tests.support import BYTES, JSON, World
-from tidemark.spark.job import Job, first_line, parse_arguments, watched
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.schema import log_pk
+from tidemark.protocol.offset import render_offset
+from tidemark.service.delete import delete
+from tidemark.spark.failures import Exit, explain_failure
+from tidemark.spark.job import Job, parse_arguments, watched
 from tidemark.spark.queries.checkpoints import taken_positions
 
 ROOT = Path(__file__).parents[2]
-JOBS = ("archive", "ingest", "replay", "snapshot", "stats")
+JOBS = ("archive", "compact", "ingest", "replay", "snapshot", "stats")
 
 
 def test_archive_and_replay_give_the_same_bytes(
@@ -117,6 +122,116 @@ def test_ingest(
     for user in range(3):
         stored = world.process().read_all(key(f"{name}-{user}"))
         assert orjson.loads(b"[" + stored[:-1] + b"]") == [{"id": index} for index in range(user, 300, 3)]
+
+
+def test_an_archive_is_made_in_batches_of_bounded_size(
+    start: Callable[..., tuple[int, str, str]],
+    spark: Any,
+    world: World,
+    server: ThreadedServer,
+    name: str,
+    where: list[str],
+    tmp_path: Path,
+) -> None:
+    """By either transport, on every version of Spark: a run that fails goes on behind its last batch."""
+    filled(world, name, *[bytes(3 * 1024 * 1024)] * 3)
+    for transport, connection in (("http", ["--url", server.url]), ("dynamodb", where)):
+        out = str(tmp_path / transport)
+        archive = ["--subscribe", name, "--batch-bytes", "4000000", "--out", out]
+        code, _, err = start(
+            "archive", *connection, *archive, "--checkpoint", str(tmp_path / f"checkpoint-{transport}")
+        )
+        assert (code, err.count(": 1 messages" if transport == "dynamodb" else " messages")) == (0, 3), err
+        assert spark.read.parquet(out).agg({"bytes": "sum"}).first()[0] == 9 * 1024 * 1024
+
+
+def test_a_used_id_does_not_stand_for_another_write(
+    start: Callable[..., tuple[int, str, str]],
+    spark: Any,
+    server: ThreadedServer,
+    world: World,
+    name: str,
+    tmp_path: Path,
+) -> None:
+    """Neither for other rows nor for another stream; and the same write says that it was complete."""
+    for file, rows in (("one", 3), ("two", 4)):
+        spark.range(rows).write.json(str(tmp_path / file))
+    ingest = ["ingest", "--url", server.url, "--format", "json", "--create", "--id", name]
+    ingest += ["--staging", str(tmp_path / "staging")]
+    one, two = (["--input", str(tmp_path / file)] for file in ("one", "two"))
+    code, said, _ = start(*ingest, *one, "--stream", name)
+    assert (code, "messages=3 streams=1" in said, "already" in said) == (0, True, False)
+    code, said, err = start(*ingest, *one, "--stream", name)
+    assert (code, "messages=3 streams=1" in said, "already_complete=true" in said) == (0, True, True)
+    for other in ([*two, "--stream", name], [*one, "--stream", f"{name}-2"]):
+        code, said, err = start(*ingest, *other)
+        assert (code, said) == (Exit.YOUR_INPUT, "")
+        assert f"producer id {name} was used for 3 rows to {name} of {server.url}" in err
+        assert "give it an id of its own" in err
+    stored = world.process().read_all(key(name))
+    assert sorted(row["id"] for row in orjson.loads(b"[" + stored[:-1] + b"]")) == [0, 1, 2]
+
+
+def test_a_stream_with_a_gap_is_replayed_only_if_that_is_allowed(
+    start: Callable[..., tuple[int, str, str]],
+    spark: Any,
+    world: World,
+    name: str,
+    where: list[str],
+    tmp_path: Path,
+) -> None:
+    filled(world, name, *[b"0123"] * 5)
+    archive = [*where, "--subscribe", name, "--checkpoint", str(tmp_path / "c")]
+    assert start("archive", *archive, "--out", str(tmp_path / "a"))[0] == 0
+    whole = spark.read.parquet(str(tmp_path / "a"))
+    whole.where("offset not in ('0000000000000008', '0000000000000000')").write.parquet(str(tmp_path / "b"))
+    replay = ["replay", *where, "--archive", str(tmp_path / "b"), "--stream", name, "--to", f"{name}-again"]
+    replay += ["--staging", str(tmp_path / "staging"), "--id", name]
+    code, said, err = start(*replay)
+    assert (code, said) == (Exit.YOUR_INPUT, "")
+    assert "2 gaps, the first from the beginning to 0000000000000004" in err
+    code, said, err = start(*replay, "--allow-gaps")
+    assert (code, "messages=3" in said, "gaps=2" in said) == (0, True, True)
+    assert "a gap from 0000000000000008 to 0000000000000012" in err
+    assert world.process().read_all(key(f"{name}-again")) == b"0123" * 3
+
+
+def test_an_archive_says_what_it_could_not_read(
+    start: Callable[..., tuple[int, str, str]],
+    spark: Any,
+    world: World,
+    name: str,
+    where: list[str],
+    tmp_path: Path,
+) -> None:
+    """A batch is gone, at the beginning and later; and a stream that was created again."""
+    gone, again = f"{name}-gone", f"{name}-again"
+    for stream in (gone, again):
+        filled(world, stream, b"0123")
+    archive = ["archive", *where, "--pattern", f"{name}-.*", "--out", str(tmp_path / "a")]
+    archive += ["--checkpoint", str(tmp_path / "c"), "--option", "failOnDataLoss=false"]
+    code, said, _ = start(*archive)
+    assert (code, "messages=2 " in said, "streams_with_loss=0 lost_bytes=0" in said) == (0, True, True)
+    process = world.process()
+    record = load_stream(process.stores.table, key(gone))
+    assert record is not None
+    for body in (b"lost", b"here", b"lost and", b"there"):
+        process.append(key(gone), body)
+    for offset in (4, 12):
+        item = {"pk": {"S": log_pk(record.key, record.incarnation)}, "sk": {"S": render_offset(offset)}}
+        process.stores.table.delete(item)
+    delete(process.stores, key(again))
+    filled(world, again, b"another")
+    code, said, err = start(*archive)
+    assert code == Exit.DATA_LOST
+    assert "messages=3 " in said
+    assert "streams_with_loss=2 lost_bytes=12 " in said
+    assert f"archive: {gone}: 12 bytes could not be archived" in err
+    assert f"archive: {again}: what was not read when it was deleted and created again" in err
+    # It is told once.
+    code, said, _ = start(*archive)
+    assert (code, "messages=0 " in said, "streams_with_loss=0 " in said) == (0, True, True)
+    assert {row.bytes for row in spark.read.parquet(str(tmp_path / "a")).collect()} == {4, 5, 7}
 
 
 def test_stats(
@@ -292,9 +407,7 @@ def test_what_a_worker_raised_is_told_and_not_that_it_did(spark: Any) -> None:
 
     with pytest.raises(Exception, match="Traceback") as failed:
         spark.range(1).mapInArrow(fails, "id BIGINT").collect()
-    assert first_line(failed.value) == "KeyError: 'stream-next-offset'"
-    assert first_line(ValueError("one\ntwo")) == "one"
-    assert first_line(ValueError("x\n  File a\ntidemark.x.Fault: tidemark: our own")) == "our own"
+    assert explain_failure(failed.value) == ("KeyError: 'stream-next-offset'", Exit.FAILED)
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -80,7 +80,7 @@ def test_a_wrong_option_of_a_batch_read_is_named(given: dict[str, str], what: st
     ("given", "what"),
     [
         (TABLE | {"endingOffsets": "latest"}, "endingOffsets is for a batch read"),
-        (HTTP | {"maxOffsetsPerTrigger": "1"}, "maxOffsetsPerTrigger needs transport=dynamodb"),
+        (HTTP | {"maxBytesPerTrigger": "1", "maxOffsetsPerTrigger": "1"}, "are the same: give one of them"),
         (TABLE | {"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger: must be a whole number"),
     ],
 )

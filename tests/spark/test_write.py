@@ -15,6 +15,8 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key, table_options
 from tests.support import JSON, World
 from tidemark.spark.source import spark_version
+from tidemark.spark.staging.manifest import ReusedId
+from tidemark.spark.writer.frames import write_frame
 
 
 def stored(world: World, name: str) -> list[Any]:
@@ -88,6 +90,55 @@ def test_a_write_whose_commit_failed_goes_on_under_its_id(
     again = frame.orderBy(frame.value.desc()).coalesce(1)
     again.write.format("tidemark").mode("append").options(**options, producerId=producer_id[1]).save()
     assert stored(world, name) == [{"id": index} for index in range(2000)]
+
+
+def test_appends_made_by_tasks_land_once_whatever_dies(
+    spark: Any, world: World, name: str, server: ThreadedServer, spoiling: Callable[..., None], tmp_path: Path
+) -> None:
+    """Workers die while they stage, replies are lost while others publish, and all of it is repeated."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def dying(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        mark = marks / str(TaskContext.get().partitionId())
+        yield from batches
+        if not mark.exists():
+            mark.touch()
+            os._exit(1)
+
+    posts = [0]
+
+    def loses(method: str, _path: str, _headers: dict[str, str]) -> str | None:
+        posts[0] += method == "POST"
+        return "after" if method == "POST" and posts[0] % 3 == 0 else None
+
+    options = {
+        "url": server.url,
+        "streamColumn": "stream",
+        "contentType": "application/json",
+        "createStreams": "true",
+        "stagingDir": str(tmp_path / "staging"),
+        "producerId": name,
+        "bytesPerAppend": "200",
+        "retrySeconds": "60",
+    }
+    columns = [f"concat('{name}-', id % 6) AS stream", "to_json(struct(id)) AS value"]
+    frame = spark.range(0, 900, 1, 3).selectExpr(*columns)
+    spoiling(loses)
+    settled = write_frame(frame.mapInArrow(dying, "stream STRING, value STRING"), options)
+    assert (settled.rows, len(settled.by_stream()), len(list(marks.iterdir()))) == (900, 6, 3)
+    # Other tasks and another order, and it is the same write; fewer rows are another one.
+    assert write_frame(frame.repartition(5), options | {"bytesPerAppend": "99"}).rows == 900
+    with pytest.raises(ReusedId, match="was used for 900 rows"):
+        write_frame(frame.limit(5), options)
+    write_frame(frame.limit(6).coalesce(1), options, batch=1)
+    for index in range(6):
+        assert stored(world, f"{name}-{index}") == [
+            *({"id": number} for number in range(index, 900, 6)),
+            {"id": index},
+        ]
 
 
 def test_overwrite_is_refused(spark: Any, world: World, name: str, options: dict[str, str]) -> None:

@@ -6,15 +6,12 @@ What stands in front of it in AWS, Lambda Web Adapter, only hands on requests an
 from __future__ import annotations
 
 import http.client
-import selectors
 import signal
-import socket
-import time
 
 import pytest
 
 from tests.support import TEXT, Process, World, a_key
-from tests.wake.live_process import running
+from tests.wake.live_process import Crowd, running
 from tests.wake.support import PATIENCE_SECONDS, pumping, until
 from tidemark.log.waiters import all_waiters
 from tidemark.protocol.stream_key import StreamKey
@@ -88,37 +85,6 @@ def test_it_cleans_up_when_lambda_ends_it(world: World, writer: Process) -> None
         assert list(function.queues.all()) == []
         left = [waiter for waiter in all_waiters(writer.stores.table) if waiter.queue_url == url]
         assert left == []
-
-
-class Crowd:
-    """Many connections, read together."""
-
-    def __init__(self, port: int, target: str, size: int) -> None:
-        self.selector = selectors.DefaultSelector()
-        self.received: dict[socket.socket, bytes] = {}
-        for _ in range(size):
-            connection = socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)
-            connection.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            self.selector.register(connection, selectors.EVENT_READ)
-            self.received[connection] = b""
-
-    def until_all_have(self, wanted: bytes) -> float:
-        """How long the last one took, in seconds."""
-        began = time.monotonic()
-        while not all(wanted in received for received in self.received.values()):
-            for key, _ in self.selector.select(PATIENCE_SECONDS):
-                connection = key.fileobj
-                assert isinstance(connection, socket.socket)
-                data = connection.recv(65536)
-                assert data, "a connection ended"
-                self.received[connection] += data
-            assert time.monotonic() - began < PATIENCE_SECONDS
-        return time.monotonic() - began
-
-    def close(self) -> None:
-        for connection in self.received:
-            connection.close()
-        self.selector.close()
 
 
 def test_five_hundred_readers(world: World, writer: Process) -> None:

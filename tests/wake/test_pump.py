@@ -16,9 +16,10 @@ from tests.support import Process, World, a_key
 from tests.wake.support import PATIENCE_SECONDS, ROOT, template, until
 from tidemark.local.environments import Environments, InvocationFailed, Throttled
 from tidemark.local.patterns import UnknownPattern, matches
-from tidemark.local.pump import PollingDemand, Pump, from_first_failure
+from tidemark.local.pump import PollingDemand, Pump, by_trigger_alone, from_first_failure
 from tidemark.local.records import StreamRecords
 from tidemark.local.template import Function, load_template
+from tidemark.local.write_signal import WriteSignal
 from tidemark.log.schema import log_pk
 
 #: A function that writes down what it is given, and fails as it is told to.
@@ -75,11 +76,13 @@ def function(tmp_path: Path) -> Function:
 
 
 @contextmanager
-def recording(function: Function, world: World, **trigger: Any) -> Iterator[Recorder]:
+def recording(
+    function: Function, world: World, *, pace: tuple[float, float] = (0.01, 0.02), **trigger: Any
+) -> Iterator[Recorder]:
     [real] = template().triggers
     positioned, wanted = threading.Event(), threading.Event()
     wanted.set()
-    demand = PollingDemand(0.01, 0.02, wanted.is_set, positioned.set)
+    demand = PollingDemand(*pace, wanted.is_set, positioned.set)
     pump = Pump(replace(real, function="Recorder", **trigger), function, world.table_name, demand)
     pump.start()
     try:
@@ -87,6 +90,39 @@ def recording(function: Function, world: World, **trigger: Any) -> Iterator[Reco
         yield Recorder(pump, positioned, wanted)
     finally:
         pump.stop()
+
+
+def test_an_idle_pump_reads_the_stream_every_two_seconds() -> None:
+    """By a clock that only its pauses move: an idle server is to take no processor time."""
+    demand = by_trigger_alone(WriteSignal())
+    pause, now, readings = demand.pause_after(0.0, is_busy=True), 0.0, []
+    while now < 660:
+        readings.append(now)
+        now += pause
+        pause = demand.pause_after(pause, is_busy=False)
+    assert len([at for at in readings if at >= 600]) <= 31
+    assert len([at for at in readings if at < 600]) < 400, "it slows down within seconds"
+    assert demand.pause_after(pause, is_busy=True) == demand.busy_seconds
+
+
+def test_a_write_of_this_server_is_read_at_once(function: Function, world: World, process: Process) -> None:
+    """However long the pause is: this one lasts for ever."""
+    key = a_key()
+    record = process.create(key).head.record
+    with recording(function, world, pace=(1e6, 1e6)) as recorder:
+        process.append(key, b"x")
+        recorder.pump._demand.signal.give()
+        until(lambda: recorder.keys(log_pk(key, record.incarnation)))
+        process.append(key, b"y")
+        recorder.pump._demand.signal.give()
+        until(lambda: len(recorder.keys(log_pk(key, record.incarnation))) == 2)
+
+
+def test_a_signal_that_was_given_is_not_waited_for() -> None:
+    signal = WriteSignal()
+    assert signal.wait(0, 0) == 0
+    signal.give()
+    assert signal.wait(0, 1e6) == 1, "it was given before the wait began"
 
 
 @pytest.fixture

@@ -19,14 +19,15 @@ from tidemark.aws.sigv4 import AwsRequest, Service
 from tidemark.protocol.errors import Busy, Damaged, StorageSilent, StorageUnavailable
 
 Send = Callable[[str, str, bytes], tuple[int, bytes]]
-"""Carries one operation (`GetObject`, `PutObject`), a key and a body, and brings back status and
-body. Raises NoAnswer. Tests count and break calls here."""
+"""Carries one operation (`GetObject`, `GetRange`, `PutObject`), a key and a body, and brings back status and
+body. Of `GetRange` the body is the value of the Range header. Raises NoAnswer. Tests count and break calls
+here."""
 
 ANSWER_SECONDS: Final = 6.0
 
 _log = logging.getLogger("tidemark")
 
-_METHODS: Final = {"GetObject": "GET", "PutObject": "PUT"}
+_METHODS: Final = {"GetObject": "GET", "GetRange": "GET", "PutObject": "PUT"}
 #: Names the checksum that was sent with the object, as boto3 asks for it.
 _WITH_CHECKSUM: Final = {"x-amz-checksum-mode": "ENABLED"}
 _THROTTLED: Final = frozenset({"SlowDown", "ThrottlingException"})
@@ -66,6 +67,11 @@ class Objects:
         Damaged where the object does not have `size` bytes."""
         return self._call("GetObject", key, b"", size)
 
+    def get_range(self, key: str, first_byte: int, size: int) -> bytes:
+        """A part of an object. Raises as `get`. S3 names no checksum for a part: the caller has one."""
+        asked = f"bytes={first_byte}-{first_byte + size - 1}".encode()
+        return self._call("GetRange", key, asked, size)
+
     def put(self, key: str, data: bytes) -> None:
         """Raises Busy, StorageUnavailable, StorageSilent."""
         self._call("PutObject", key, data)
@@ -76,7 +82,9 @@ class Objects:
                 with attempt:
                     with Exchange("S3", operation, self.breaker, self.now) as exchange:
                         exchange.status, reply = self.send(operation, key, body)
-                    if exchange.status != 200:
+                    if operation == "GetRange" and exchange.status in {200, 416}:
+                        raise WrongSize(f"{key} has no {body.decode()} (status {exchange.status})")
+                    if exchange.status != (206 if operation == "GetRange" else 200):
                         code = _CODE.search(reply)
                         raise Refusal(operation, exchange.status, code[1].decode() if code else "")
                     if size is not None and len(reply) != size:
@@ -110,6 +118,8 @@ def _send(http: Http, bucket: str, operation: str, key: str, body: bytes) -> tup
     path = f"/{bucket}/{quote(key, safe='/-_.~')}"
     # A signature covers the body's hash, so what arrives is what was sent. The checksum stays with it.
     headers = crc32_header(body) if operation == "PutObject" else _WITH_CHECKSUM
+    if operation == "GetRange":
+        headers, body = {"Range": body.decode()}, b""
     return http(AwsRequest(_METHODS[operation], path, headers, body))
 
 

@@ -46,6 +46,9 @@ class Blobs(Protocol):
     def get(self, key: str, size: int | None = None) -> bytes:
         """Raises Damaged where the object does not have `size` bytes."""
 
+    def get_range(self, key: str, first_byte: int, size: int) -> bytes:
+        """A part of an object. Raises Damaged where the object does not have these bytes."""
+
     def size(self, key: str) -> int | None:
         """In bytes; None where there is no such object."""
 
@@ -82,6 +85,9 @@ class BlobStore:
 
     def get(self, key: str, size: int | None = None) -> bytes:
         return self.objects.get(key, size)
+
+    def get_range(self, key: str, first_byte: int, size: int) -> bytes:
+        return self.objects.get_range(key, first_byte, size)
 
     def size(self, key: str) -> int | None:
         """Where listing is not allowed, S3 says 403 of an object that is not there.

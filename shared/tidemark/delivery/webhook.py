@@ -64,10 +64,14 @@ def call_webhook(
         check_addresses(url, addresses)
         with (
             closing(socket.create_connection((addresses[0], url.port), timeout_seconds)) as connection,
-            _until(timeout_seconds, connection),
+            _until(timeout_seconds, connection) as is_over,
             closing(_secured(url, connection)) as secured,
         ):
-            return _exchange(url, secured, body, headers)
+            response = _exchange(url, secured, body, headers)
+            if is_over():
+                # What was cut looks to http.client like the end of the headers.
+                raise DeliveryFailed(f"{url.authority}: no answer in time", was_sent=True)
+            return response
     except (OSError, http.client.HTTPException, UnicodeError) as failure:
         raise DeliveryFailed(f"{url.authority}: {type(failure).__name__}") from failure
 
@@ -99,7 +103,10 @@ def _exchange(
     try:
         client.request("POST", url.target, body, {**headers, **fixed})
         with closing(client.getresponse()) as response:
-            return WebhookResponse(response.status, response.read(MAX_RESPONSE_BYTES))
+            content = response.read(MAX_RESPONSE_BYTES)
+            if response.length and len(content) < MAX_RESPONSE_BYTES:
+                raise http.client.IncompleteRead(content, response.length)
+            return WebhookResponse(response.status, content)
     except (OSError, http.client.HTTPException) as failure:
         raise DeliveryFailed(f"{url.authority}: {type(failure).__name__}", was_sent=True) from failure
 
@@ -117,17 +124,23 @@ def _tls() -> ssl.SSLContext:
 
 
 @contextmanager
-def _until(seconds: float, connection: socket.socket) -> Iterator[None]:
-    """Cuts the connection when the time is over. A timeout of the socket alone begins anew with each byte."""
+def _until(seconds: float, connection: socket.socket) -> Iterator[Callable[[], bool]]:
+    """Cuts the connection when the time is over. A timeout of the socket alone begins anew with each byte.
+    TLS takes the socket over, so the cut is made through a handle of its own. Yields what says whether it
+    was."""
+    handle = connection.dup()
+    over = threading.Event()
 
     def cut() -> None:
+        over.set()
         with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
+            handle.shutdown(socket.SHUT_RDWR)
 
     timer = threading.Timer(seconds, cut)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield over.is_set
     finally:
         timer.cancel()
+        handle.close()

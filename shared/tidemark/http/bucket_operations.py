@@ -6,7 +6,9 @@ what an environment serves, do without it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from starlette.requests import Request
@@ -19,7 +21,7 @@ from tidemark.http.requests import parse_place
 from tidemark.protocol.bucket import Resource
 from tidemark.protocol.snapshot import parse_snapshot_offset
 from tidemark.service import buckets
-from tidemark.service.bootstrap import bootstrap
+from tidemark.service.bootstrap import FEW_PARTS, bootstrap
 from tidemark.service.list_streams import list_streams
 from tidemark.service.publish_snapshot import publish_snapshot
 from tidemark.service.read_snapshot import delete_snapshot, latest_snapshot, read_snapshot
@@ -90,7 +92,10 @@ async def prepare_upload(request: Request) -> Response:
 async def get_bootstrap(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
     check_bootstrap(request)
-    return bucket_responses.bootstrap(await backend.run(lambda: bootstrap(backend.stores, place.key)))
+    made = await backend.run(lambda: bootstrap(backend.stores, place.key))
+    render = partial(bucket_responses.bootstrap, made)
+    # Of many parts that takes long, so it is done beside the event loop.
+    return await asyncio.to_thread(render) if len(made.parts) > FEW_PARTS else render()
 
 
 #: HEAD is GET without the body.

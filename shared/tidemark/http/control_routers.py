@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from tidemark import __version__
+from tidemark.http.control_paths import CATALOG, PAGES
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -30,7 +31,10 @@ class ControlRouter:
 
 
 #: Every router of the control surface.
-ROUTERS: Final[tuple[ControlRouter, ...]] = ()
+ROUTERS: Final[tuple[ControlRouter, ...]] = (
+    ControlRouter("tidemark.http.catalog.routes", CATALOG),
+    ControlRouter("tidemark.http.console.routes", PAGES),
+)
 
 
 def control_app() -> FastAPI:
@@ -51,4 +55,13 @@ def control_app() -> FastAPI:
 
 def describe() -> Mapping[str, Any]:
     """The control surface's part of the OpenAPI document; empty without routers."""
-    return control_app().openapi() if ROUTERS else {}
+    if not ROUTERS:
+        return {}
+    document = control_app().openapi()
+    # What a model does not accept is a 400 here.
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
+    return document

@@ -12,11 +12,13 @@ FACTS: Final = {
     "version": __version__,
     "what": "Durable Streams: append-only streams over HTTP",
     "streams": "/v1/stream/{path}",
+    "console": "/v1/console",
     "openapi": "/v1/openapi.json",
+    "api": "/v1/docs",
     "health": "/v1/health",
     "docs": "https://github.com/durable-streams/durable-streams/blob/main/PROTOCOL.md",
 }
-_LINKS: Final = ("openapi", "health", "docs")
+_LINKS: Final = ("console", "api", "openapi", "health", "docs")
 
 
 def render_html() -> str:

@@ -199,7 +199,8 @@ class EventStream:
             whole = _characters_end(content_type, stored[: whole // 2])
             data = _data_event(content_type, stored[:whole])
         self.half = stored[whole:]
-        self.cursor = max(self.cursor, decide_cursor(self.client_cursor, now_ms))
+        own = decide_cursor(self.client_cursor, now_ms, reading.record.incarnation)
+        self.cursor = max(self.cursor, own)
         return data + render_control_event(
             page.end - len(self.half),
             self.cursor,
@@ -214,7 +215,8 @@ class EventStream:
         stored = self.half + reading.data
         whole = len(stored) if page.closed else _characters_end(content_type, stored)
         self.half = stored[whole:]
-        self.cursor = max(self.cursor, decide_cursor(self.client_cursor, now_ms))
+        own = decide_cursor(self.client_cursor, now_ms, reading.record.incarnation)
+        self.cursor = max(self.cursor, own)
         begins_at, up_to_date, closed = page.end - len(stored), page.up_to_date, page.closed
         cuts = _message_cuts(page, whole) if content_type.is_json else _byte_cuts(content_type, stored, whole)
         del page, reading  # The bytes are held once.

@@ -188,6 +188,15 @@ def parse_fork(request: Request) -> ForkPoint | None:
 
 def parse_fork_source(path: str) -> StreamKey:
     """The path of a stream on this server, as it stands in its URL."""
+    key = parse_stream_path(path)
+    if key is None:
+        raise Malformed(f"Stream-Forked-From must be a path such as {STREAM_ROOT}name, got {path[:80]!r}")
+    return key
+
+
+def parse_stream_path(path: str) -> StreamKey | None:
+    """The stream at the path of a URL; None where that is no stream's. Raises Malformed, StreamNotFound,
+    RouteNotFound for names that no stream has."""
     name = plain_name(path)
     if name is not None and "?" not in path and "#" not in path:
         return parse_plain_path(name, encoded=True)
@@ -195,7 +204,17 @@ def parse_fork_source(path: str) -> StreamKey:
         place = parse_bucket_path(path.removeprefix("/"), encoded=True)
         if place.resource is Resource.STREAM:
             return place.key
-    raise Malformed(f"Stream-Forked-From must be a path such as {STREAM_ROOT}name, got {path[:80]!r}")
+    return None
+
+
+def parse_stream_parameter(path: str | None) -> StreamKey:
+    """A stream that a query names by the path of its URL. Raises Malformed."""
+    if path is None:
+        raise Malformed(f"stream is missing: give the stream's path, such as stream={STREAM_ROOT}name")
+    key = parse_stream_path(path)
+    if key is None:
+        raise Malformed(f"stream must be a stream's path such as {STREAM_ROOT}name, got {path[:80]!r}")
+    return key
 
 
 async def parse_append(request: Request) -> AppendRequest:
@@ -228,10 +247,11 @@ def parse_read(request: Request) -> ReadRequest:
     read_from = offset.parse_read_from(token)
     if read_from is None:
         raise Malformed("offset must be -1, now, or a Stream-Next-Offset that this server gave")
+    parse = cursor.parse_cursor if live else cursor.known_cursor
     return ReadRequest(
         read_from=read_from,
         live=live,
-        cursor=cursor.parse_cursor(single(request, "cursor")) if live else None,
+        cursor=parse(single(request, "cursor")),
         if_none_match=header(request, "If-None-Match"),
     )
 

@@ -11,7 +11,7 @@ from tidemark.log.records import StreamRecord
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.caching import EVENT_STREAM, NO_STORE, decide_cache_control, decide_long_poll
-from tidemark.protocol.cursor import decide_cursor
+from tidemark.protocol.cursor import decide_catch_up_cursor, decide_cursor, is_of
 from tidemark.protocol.etag import etag_matches, render_etag, render_tail_etag
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.messages import render_body
@@ -89,11 +89,17 @@ def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     """A catch-up read (§5.6): the page, or 304 where the client has it already."""
     page = reading.page
     from_now = request.read_from == NOW
-    headers = _reading_headers(reading) | {
-        "Cache-Control": decide_cache_control(
-            has_data=page.has_data, closed=page.closed, from_now=from_now, life_ms=_life_ms(reading, now_ms)
-        )
-    }
+    incarnation = reading.record.incarnation
+    headers = _reading_headers(reading)
+    headers["Cache-Control"] = decide_cache_control(
+        has_data=page.has_data,
+        closed=page.closed,
+        from_now=from_now,
+        is_bound=is_of(request.cursor, incarnation),
+        life_ms=_life_ms(reading, now_ms),
+    )
+    if not page.closed:
+        headers["Stream-Cursor"] = str(decide_catch_up_cursor(request.cursor, incarnation))
     if not from_now:
         headers["ETag"] = _etag(reading)
         if etag_matches(request.if_none_match, headers["ETag"]):
@@ -103,13 +109,16 @@ def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
 
 def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
     """A long-poll's response (§5.7): 200 with data, 204 without."""
-    page = reading.page
+    page, incarnation = reading.page, reading.record.incarnation
     from_now = request.read_from == NOW
     headers = _reading_headers(reading)
     if not page.closed:
-        headers["Stream-Cursor"] = str(decide_cursor(request.cursor, now_ms))
+        headers["Stream-Cursor"] = str(decide_cursor(request.cursor, now_ms, incarnation))
     headers["Cache-Control"] = decide_long_poll(
-        has_data=page.has_data, from_now=from_now, life_ms=_life_ms(reading, now_ms)
+        has_data=page.has_data,
+        from_now=from_now,
+        is_bound=is_of(request.cursor, incarnation),
+        life_ms=_life_ms(reading, now_ms),
     )
     if not page.has_data:
         return Response(status_code=204, headers=headers)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tidemark.janitor.pack import pack, remove_replaced
 from tidemark.janitor.reclaim import reclaim
 from tidemark.janitor.trim import remove_unused, trim
 from tidemark.log.append import TailMoved
@@ -36,6 +37,7 @@ class Swept:
     lapsed: int = 0
     released: int = 0
     orphans: int = 0
+    packed: int = 0
 
 
 @dataclass(slots=True)
@@ -51,6 +53,10 @@ def sweep(stores: Stores, has_time_left: Callable[[], bool] = lambda: True) -> S
     """One run over all that is due, until `has_time_left` says that time is short."""
     run = Sweep(stores, has_time_left, Swept())
     for due in due_entries(stores.table, stores.clock_ms()):
+        if not has_time_left():
+            break
+        STEPS[due.kind](run, due)
+    for due in due_entries(stores.table, stores.clock_ms(), packing=True):
         if not has_time_left():
             break
         STEPS[due.kind](run, due)
@@ -99,6 +105,19 @@ def release_source(run: Sweep, due: Due) -> None:
     run.swept.released += release(run.stores, due)
 
 
+def pack_batches(run: Sweep, due: Due) -> None:
+    """Packing may have been switched off since: then the entry is forgotten."""
+    packing = run.stores.packing
+    if packing is None:
+        settle(run.stores.table, due)
+    else:
+        run.swept.packed += pack(run.stores, packing, due, run.has_time_left)
+
+
+def remove_packed(run: Sweep, due: Due) -> None:
+    remove_replaced(run.stores, due, run.has_time_left)
+
+
 def forget_settled(run: Sweep, due: Due) -> None:
     settle(run.stores.table, due)
 
@@ -111,5 +130,7 @@ STEPS: Final[dict[DueKind, Callable[[Sweep, Due], None]]] = {
     DueKind.ORPHAN: remove_unused_blob,
     DueKind.REMOVE: remove_unused_blob,
     DueKind.RELEASE: release_source,
+    DueKind.PACK: pack_batches,
+    DueKind.PACKED: remove_packed,
     DueKind.SETTLED: forget_settled,
 }

@@ -34,7 +34,7 @@ from tidemark.local.gateway import Gateway
 from tidemark.local.lock import DataDirectoryInUse
 from tidemark.local.ports import listening_socket, port_of, shareable_socket
 from tidemark.local.process import EngineFailed
-from tidemark.local.pump import BY_TRIGGER_ALONE, Pump, beside
+from tidemark.local.pump import Pump, among_processes, beside, by_trigger_alone
 from tidemark.local.queue_pump import QueuePump
 from tidemark.local.request_log import RequestLog, wants_colour
 from tidemark.local.schedule import PeriodicTask, ScheduledFunction, StreamRecordTrimming
@@ -42,6 +42,7 @@ from tidemark.local.server import WILDCARDS, Application, NotHealthy, loop_facto
 from tidemark.local.subscriptions import SubscriptionWatch, watched
 from tidemark.local.template import InvalidTemplate, Template, load_template
 from tidemark.local.workers import Workers
+from tidemark.local.write_signal import WriteSignal
 from tidemark.service.stores import connect
 from tidemark.settings import InvalidSetting, Settings
 from tidemark.wake.hub import Hub
@@ -124,6 +125,7 @@ class System:
         self.configuration = configuration
         self.settings = settings
         self.root = root
+        self._signal = WriteSignal()
         self._failure: str | None = None
         self._stopping: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -138,7 +140,7 @@ class System:
         queue_url = services.create_queue(f"{self.settings.table_name}-subscriptions")
         os.environ["SUBSCRIPTIONS_QUEUE_URL"] = queue_url
         template = load_template(self.root / "template.yaml")
-        application, hub = make_application(self.configuration, self.settings, template)
+        application, hub = make_application(self.configuration, self.settings, template, self._signal)
         # A creation may pass by in another process, and so may an append that somebody waits for here.
         is_one_of_several = self.configuration.workers > 1
         watch = SubscriptionWatch(application, connect(self.settings), queue_url, is_wanted=is_one_of_several)
@@ -179,8 +181,11 @@ class System:
         if interval:
             tasks += [ScheduledFunction(functions[name], interval) for name in template.scheduled]
             tasks.append(StreamRecordTrimming(services.trim_stream_records, RETENTION_SECONDS, interval))
-        is_alone = self.configuration.workers == 1
-        demand = watched(beside(hub) if hub and is_alone else BY_TRIGGER_ALONE, watch)
+        if self.configuration.workers > 1:
+            demand = among_processes()
+        else:
+            demand = beside(hub) if hub else by_trigger_alone(self._signal)
+        demand = watched(demand, watch)
         pumps = [
             Pump(trigger, functions[trigger.function], self.settings.table_name, demand)
             for trigger in template.triggers

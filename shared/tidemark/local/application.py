@@ -14,6 +14,7 @@ from tidemark.local.gateway import Gateway
 from tidemark.local.on_loop.stores import OnLoop
 from tidemark.local.server import Application
 from tidemark.local.template import Template
+from tidemark.local.write_signal import WriteSignal
 from tidemark.service.stores import MEGABYTE, connect
 from tidemark.settings import Settings
 from tidemark.wake.hub import Hub
@@ -29,16 +30,19 @@ def create_local_app(settings: Settings) -> ResponseHeaders:
 
 
 def make_application(
-    configuration: LocalConfiguration, settings: Settings, template: Template
+    configuration: LocalConfiguration,
+    settings: Settings,
+    template: Template,
+    signal: WriteSignal | None = None,
 ) -> tuple[Application, Hub | None]:
     """The application, and the hub of its waiting readers where they wait in this very process.
 
-    Raises FunctionNotLoaded.
+    The gateway gives `signal` for its writes. Raises FunctionNotLoaded.
     """
     if configuration.via is Via.ASGI:
         backend = create_local_backend(settings)
         return create_app(backend, with_metrics=True), backend.hub
     if not configuration.edge or template.streaming is None:
-        return Gateway(template), None
+        return Gateway(template, signal=signal), None
     streaming = load_application(template.functions[template.streaming])
-    return Edge(Gateway(template), streaming, os.environ.get("EDGE_SECRET", "")), None
+    return Edge(Gateway(template, signal=signal), streaming, os.environ.get("EDGE_SECRET", "")), None

@@ -44,12 +44,6 @@ class LocalConfiguration:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> LocalConfiguration:
         """Raises InvalidConfiguration."""
-        port = environment.get("PORT") or str(cls.port)
-        if not (port.isascii() and port.isdigit()) or int(port) > 65535:
-            raise InvalidConfiguration(f"PORT must be a number from 0 to 65535, got {port!r}")
-        workers = environment.get("WORKERS") or str(cls.workers)
-        if not (workers.isascii() and workers.isdigit()) or not 1 <= int(workers) <= MAX_WORKERS:
-            raise InvalidConfiguration(f"WORKERS must be a number from 1 to {MAX_WORKERS}, got {workers!r}")
         via = environment.get("VIA") or cls.via.value
         if via not in [each.value for each in Via]:
             choices = " or ".join(each.value for each in Via)
@@ -61,21 +55,67 @@ class LocalConfiguration:
             raise InvalidConfiguration(str(error)) from None
         return cls(
             host=environment.get("HOST") or cls.host,
-            port=int(port),
+            port=_port(environment.get("PORT") or str(cls.port)),
             data_dir=Path(environment.get("DATA_DIR") or cls.data_dir),
             via=Via(via),
-            janitor_seconds=_janitor_seconds(environment.get("JANITOR_SECONDS") or str(cls.janitor_seconds)),
+            janitor_seconds=_janitor_seconds(environment),
             edge=edge,
-            workers=int(workers),
+            workers=_workers(environment.get("WORKERS") or str(cls.workers)),
             limits=limits,
         )
 
 
-def _janitor_seconds(text: str) -> float:
+@dataclass(frozen=True)
+class ContainerConfiguration:
+    """How `tidemark.local.container` is to run, from the environment."""
+
+    host: str = "0.0.0.0"  # noqa: S104 - a container's own network
+    port: int = 8080
+    #: How long requests have to finish once the end was asked for. ECS kills a task after 30 s.
+    drain_seconds: float = 25.0
+    limits: Limits = field(default_factory=Limits)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> ContainerConfiguration:
+        """Raises InvalidConfiguration."""
+        try:
+            limits = Limits.from_environment(environment)
+        except InvalidLimit as error:
+            raise InvalidConfiguration(str(error)) from None
+        return cls(
+            host=environment.get("HOST") or cls.host,
+            port=_port(environment.get("PORT") or str(cls.port)),
+            drain_seconds=_seconds(
+                "DRAIN_SECONDS", environment.get("DRAIN_SECONDS") or str(cls.drain_seconds), 3600
+            ),
+            limits=limits,
+        )
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > 65535:
+        raise InvalidConfiguration(f"PORT must be a number from 0 to 65535, got {text!r}")
+    return int(text)
+
+
+def _workers(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MAX_WORKERS:
+        raise InvalidConfiguration(f"WORKERS must be a number from 1 to {MAX_WORKERS}, got {text!r}")
+    return int(text)
+
+
+def _janitor_seconds(environment: Mapping[str, str]) -> float:
+    """Where batches are packed as soon as the janitor comes, it comes every second."""
+    packs_at_once = environment.get("PACK_AFTER_SECONDS") == "0"
+    default = 1.0 if packs_at_once else LocalConfiguration.janitor_seconds
+    return _seconds("JANITOR_SECONDS", environment.get("JANITOR_SECONDS") or str(default), 86_400)
+
+
+def _seconds(name: str, text: str, most: int) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        raise InvalidConfiguration(f"JANITOR_SECONDS must be a number of seconds, got {text!r}") from None
-    if not 0 <= seconds <= 86_400:
-        raise InvalidConfiguration(f"JANITOR_SECONDS must be between 0 and 86400 seconds, got {text!r}")
+        raise InvalidConfiguration(f"{name} must be a number of seconds, got {text!r}") from None
+    if not 0 <= seconds <= most:
+        raise InvalidConfiguration(f"{name} must be between 0 and {most} seconds, got {text!r}")
     return seconds

@@ -24,9 +24,11 @@ from tidemark.local.responses import (
 )
 from tidemark.local.routes import match_route
 from tidemark.local.template import Template
+from tidemark.local.write_signal import WriteSignal
 
 MAX_BODY_BYTES: Final = 10 * 1024 * 1024
 INTEGRATION_SECONDS: Final = 30.0
+WRITING: Final = frozenset({"PUT", "POST", "DELETE"})
 
 BAD_REQUEST: Final = gateway_response(400, "Bad Request")
 NOT_FOUND: Final = gateway_response(404, "Not Found")
@@ -49,9 +51,16 @@ class RequestCutOff(ConnectionError):
 
 
 class Gateway:
-    """The functions are loaded when it is made. Raises FunctionNotLoaded."""
+    """The functions are loaded when it is made. Raises FunctionNotLoaded. `signal` is given before and after
+    each request that may write."""
 
-    def __init__(self, template: Template, integration_seconds: float = INTEGRATION_SECONDS) -> None:
+    def __init__(
+        self,
+        template: Template,
+        integration_seconds: float = INTEGRATION_SECONDS,
+        signal: WriteSignal | None = None,
+    ) -> None:
+        self._signal = signal or WriteSignal()
         self._routes = template.routes
         self._integration_seconds = integration_seconds
         self._environments = {
@@ -98,7 +107,14 @@ class Gateway:
         payload = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
         if len(payload) > MAX_REQUEST_BYTES:
             return TOO_LARGE
-        return await self._invoke(self._environments[match.route.function], payload, request.method)
+        invocation = self._invoke(self._environments[match.route.function], payload, request.method)
+        if request.method not in WRITING:
+            return await invocation
+        self._signal.give()
+        try:
+            return await invocation
+        finally:
+            self._signal.give()
 
     async def _invoke(self, environments: Environments, payload: bytes, method: str) -> HttpResponse:
         function_seconds = environments.function.timeout_seconds

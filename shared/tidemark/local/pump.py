@@ -1,7 +1,8 @@
 """The pump: hands the table's stream records to the function that the template says they call.
 
-It does what Lambda does, but Lambda asks each shard for records four times a second; here it is asked
-more often, so that the local system wakes readers faster than the deployed one.
+It does what Lambda does, but Lambda asks each shard for records four times a second. Here it is asked as soon
+as a request of this server may have written, so that the local system wakes readers faster than the deployed
+one; and hardly ever while there are none, so that an idle server takes no processor time.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidemark.local.environments import Environments, InvocationFailed, Throttled
 from tidemark.local.patterns import matches
 from tidemark.local.records import Record, StreamRecords
 from tidemark.local.template import Function, Trigger
+from tidemark.local.write_signal import WriteSignal
 from tidemark.wake.hub import Hub
 
 #: How long between two readings, right after records came, grows to the idle pace by this.
@@ -25,7 +27,9 @@ SLOWING: Final = 1.1
 RETRY_SECONDS: Final = 0.2
 TROUBLE_SECONDS: Final = 1.0
 #: How often a pump that nobody wants looks whether that has changed.
-UNWANTED_SECONDS: Final = 0.05
+UNWANTED_SECONDS: Final = 0.25
+#: Without a request that may have written: other processes can write to the table too.
+QUIET_SECONDS: Final = 2.0
 #: How long it stays wanted: between two long-polls of one reader nobody waits.
 LINGER_SECONDS: Final = 5.0
 
@@ -43,10 +47,22 @@ class PollingDemand:
     idle_seconds: float = 0.1
     is_wanted: Callable[[], bool] = lambda: True
     on_positioned: Callable[[], None] = lambda: None
+    #: Given when there may be records: the stream is read at once, and as while records come.
+    signal: WriteSignal = field(default_factory=WriteSignal)
+
+    def pause_after(self, pause: float, *, is_busy: bool) -> float:
+        """The seconds until the next reading, which followed the one before after `pause`."""
+        return self.busy_seconds if is_busy else min(pause * SLOWING, self.idle_seconds)
 
 
-#: The trigger alone wakes readers: fast while there is traffic.
-BY_TRIGGER_ALONE: Final = PollingDemand()
+def by_trigger_alone(signal: WriteSignal) -> PollingDemand:
+    """The trigger alone wakes readers: at once after a request of this server."""
+    return PollingDemand(idle_seconds=QUIET_SECONDS, signal=signal)
+
+
+def among_processes() -> PollingDemand:
+    """Other processes serve as well, and give no signal here when they write."""
+    return PollingDemand(busy_seconds=0.01, idle_seconds=0.1)
 
 
 def beside(hub: Hub) -> PollingDemand:
@@ -75,6 +91,7 @@ class Pump:
     def stop(self) -> None:
         """Does not wait for what is running: it may be cut off anywhere, as in Lambda."""
         self._stopped.set()
+        self._demand.signal.give()
         self._environments.close()
 
     def _run(self) -> None:
@@ -97,7 +114,7 @@ class Pump:
         patterns, size = self._trigger.patterns, self._trigger.batch_size
         self._demand.on_positioned()
         self.following.set()
-        pause, wanted_at = self._demand.busy_seconds, time.monotonic()
+        pause, wanted_at, seen = self._demand.busy_seconds, time.monotonic(), self._demand.signal.count
         while not self._stopped.is_set() and time.monotonic() - wanted_at < LINGER_SECONDS:
             if self._demand.is_wanted():
                 wanted_at = time.monotonic()
@@ -106,8 +123,10 @@ class Pump:
                 found = [record for record in found if any(matches(pattern, record) for pattern in patterns)]
             for start in range(0, len(found), size):
                 self._deliver(found[start : start + size])
-            pause = self._demand.busy_seconds if found else min(pause * SLOWING, self._demand.idle_seconds)
-            self._stopped.wait(pause)
+            pause = self._demand.pause_after(pause, is_busy=bool(found))
+            given = self._demand.signal.wait(seen, pause)
+            if given != seen:
+                pause, seen = self._demand.pause_after(pause, is_busy=True), given
 
     def _deliver(self, records: list[Record]) -> None:
         """From the first that failed on, records are delivered again, as often as the template allows."""

@@ -14,7 +14,7 @@ from tidemark.local.environments import Environments, InvocationFailed, Throttle
 from tidemark.local.template import Function
 
 #: How often it is looked whether there is a subscription by now.
-UNWANTED_SECONDS: Final = 0.1
+UNWANTED_SECONDS: Final = 0.25
 TROUBLE_SECONDS: Final = 1.0
 #: Batches under way at once: a slow webhook holds up one of them.
 BATCHES: Final = 8

@@ -26,7 +26,7 @@ from tidemark.local.request_log import CLIENT_LEFT, LoggedRequest, RequestLog
 
 #: How long running requests have to finish once the end was asked for; then they are cut off.
 GRACE_SECONDS: Final = 1.0
-#: uvicorn's own limit is a backstop: it would report what it cuts off as errors.
+#: uvicorn's own limit is a backstop, so much later: it would report what it cuts off as errors.
 BACKSTOP_SECONDS: Final = 10
 READY_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.02
@@ -124,17 +124,22 @@ async def serve(
     limits: Limits = DEFAULT_LIMITS,
     *,
     log: RequestLog | None = None,
+    grace_seconds: float = GRACE_SECONDS,
+    shares_port: bool = False,
 ) -> None:
     """Serves until `stopping` is set, or SIGINT or SIGTERM comes; calls `on_ready` once it is healthy.
+
+    Requests that run then have `grace_seconds` to finish; after that they are ended. `shares_port`: a request
+    to the port may reach another process, so it says nothing of the health of this one.
 
     Raises NotHealthy.
     """
     requests = Requests(application)
-    server = Server(_configuration(requests, limits))
+    server = Server(_configuration(requests, limits, grace_seconds))
     for name in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    ready = asyncio.create_task(_wait_until_healthy(listener))
+    ready = asyncio.create_task(_wait_until_started(server) if shares_port else _wait_until_healthy(listener))
     asked = asyncio.create_task(stopping.wait())
     try:
         await asyncio.wait((serving, ready, asked), return_when=asyncio.FIRST_COMPLETED)
@@ -147,7 +152,7 @@ async def serve(
             raise NotHealthy("the server ended by itself; see above")
     finally:
         server.should_exit = True
-        asyncio.get_running_loop().call_later(GRACE_SECONDS, _end, server, requests)
+        asyncio.get_running_loop().call_later(grace_seconds, _end, server, requests)
         for task in (ready, asked):
             task.cancel()
         await serving
@@ -169,7 +174,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _configuration(application: Application, limits: Limits) -> uvicorn.Config:
+def _configuration(application: Application, limits: Limits, grace_seconds: float) -> uvicorn.Config:
     max_connections = connections_within(limits, raise_descriptor_limit())
     return uvicorn.Config(
         application,
@@ -181,8 +186,13 @@ def _configuration(application: Application, limits: Limits) -> uvicorn.Config:
         access_log=False,
         log_level="warning",
         server_header=False,
-        timeout_graceful_shutdown=BACKSTOP_SECONDS,
+        timeout_graceful_shutdown=math.ceil(grace_seconds) + BACKSTOP_SECONDS,
     )
+
+
+async def _wait_until_started(server: Server) -> None:
+    while not server.started:  # noqa: ASYNC110 - uvicorn has a flag and no event
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _wait_until_healthy(listener: socket.socket) -> None:

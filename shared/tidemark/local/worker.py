@@ -49,10 +49,12 @@ async def _serve(
     level = logging.getLevelNamesMapping()[settings.log_level]
     log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
     spare_what_is_loaded()
-    stopping = asyncio.Event()
-    await serve(
-        application, listener, lambda: print(READY, flush=True), stopping, configuration.limits, log=log
-    )
+
+    def say_ready() -> None:
+        print(READY, flush=True)
+
+    limits = configuration.limits
+    await serve(application, listener, say_ready, asyncio.Event(), limits, log=log, shares_port=True)
 
 
 if __name__ == "__main__":

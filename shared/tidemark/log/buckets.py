@@ -2,6 +2,9 @@
 
 The count changes in the transaction that creates or ends a stream, so it is right after
 any crash, and a bucket that is deleted while it is zero has nothing in it.
+
+An entry for each bucket, in one partition, is what lists them (`docs/adr/0014-listings.md`). It is written
+in the bucket's own transactions.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from typing import Final
 
 from tidemark.log.records import BucketRecord, EndMark, StreamRecord
 from tidemark.log.schema import (
+    BUCKETS_PK,
     COUNTED_MS,
     CREATED_MS,
     SK,
     STREAM_COUNT,
+    bucket_entry_key,
     bucket_key,
     bucket_pk,
     decode_bucket,
@@ -26,22 +31,20 @@ from tidemark.log.schema import (
 )
 from tidemark.log.table import (
     Condition,
-    ConditionFailed,
     Table,
+    TransactionRefused,
     Update,
     Write,
     if_never_or_ended_before,
 )
-from tidemark.protocol.bucket import LAST_CHARACTER, MAX_KEY_BYTES
+from tidemark.protocol.bucket import LAST_CHARACTER
 from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, OutcomeUnknown
-from tidemark.protocol.stream_key import PLAIN_BUCKET
+from tidemark.protocol.stream_key import MAX_STREAM_ID_BYTES, PLAIN_BUCKET
 
 #: An end mark counts nothing.
 _IF_THERE: Final = Condition(f"attribute_exists({STREAM_COUNT})")
 #: The first character of a sort key: what begins with a key and goes on sorts behind it.
 _NEXT: Final = "\x00"
-#: As many as fit an id: no id with the same beginning sorts behind that many.
-_LAST: Final = LAST_CHARACTER * (MAX_KEY_BYTES // len(LAST_CHARACTER.encode()) + 1)
 
 
 class BucketChangedLater(Exception):
@@ -56,10 +59,11 @@ class BucketChangedLater(Exception):
 def create_bucket(table: Table, record: BucketRecord) -> None:
     """Raises BucketExists, BucketChangedLater, OutcomeUnknown. A creation whose reply was lost finds
     its own item, and has landed."""
+    bucket = Write(encode_bucket(record), condition=if_never_or_ended_before(record.created_ms))
     try:
-        table.put(encode_bucket(record), if_never_or_ended_before(record.created_ms))
-    except ConditionFailed as refused:
-        existing = refused.existing
+        table.transact([bucket, Write(bucket_entry_key(record.bucket))])
+    except TransactionRefused as refused:
+        existing = refused.existing[0]
         assert existing is not None, "a refused creation names what is there"
         if is_end_mark(existing):
             if refused.maybe_landed:
@@ -71,6 +75,11 @@ def create_bucket(table: Table, record: BucketRecord) -> None:
         if refused.maybe_landed and found.created_ms >= record.created_ms:
             raise OutcomeUnknown from refused
         raise BucketExists from refused
+
+
+def put_entry(table: Table, bucket: str) -> None:
+    """Of a bucket that was made before buckets had entries. An entry whose bucket is gone is not listed."""
+    table.put(bucket_entry_key(bucket))
 
 
 def load_bucket(table: Table, bucket: str) -> BucketRecord:
@@ -92,10 +101,11 @@ def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
         f" AND (attribute_not_exists({COUNTED_MS}) OR {COUNTED_MS} < :ended)",
         values,
     )
+    ended = Write(encode_end_mark(bucket_key(bucket), mark), condition=empty_and_older)
     try:
-        table.put(encode_end_mark(bucket_key(bucket), mark), empty_and_older)
-    except ConditionFailed as refused:
-        existing = refused.existing
+        table.transact([ended, Write(encode_end_mark(bucket_entry_key(bucket), mark))])
+    except TransactionRefused as refused:
+        existing = refused.existing[0]
         if existing is None:
             raise (OutcomeUnknown if refused.maybe_landed else BucketNotFound) from refused
         if is_end_mark(existing):
@@ -123,7 +133,7 @@ def list_records(
     table: Table, bucket: str, prefix: str, after: str, limit: int
 ) -> tuple[list[StreamRecord], bool]:
     """Up to `limit` streams in the order of their ids' bytes, and whether there may be more."""
-    first, last = max(prefix, after), prefix + _LAST
+    first, last = max(prefix, after), _last_of(prefix)
     if first > last:
         return [], False
     records: list[StreamRecord] = []
@@ -138,3 +148,22 @@ def list_records(
         if items:
             at_least = items[-1][SK]["S"] + _NEXT
     return records[:limit], more or len(records) > limit
+
+
+def list_buckets(table: Table, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
+    """Up to `limit` ids of buckets in order, and whether there may be more."""
+    found: list[str] = []
+    at_least, more = max(prefix, after + _NEXT if after else prefix), True
+    while more and len(found) < limit and at_least <= _last_of(prefix):
+        left = limit - len(found)
+        items, more = table.query(BUCKETS_PK, at_least=at_least or "-", at_most=_last_of(prefix), limit=left)
+        found += [item[SK]["S"] for item in items if not is_end_mark(item)]
+        if items:
+            at_least = items[-1][SK]["S"] + _NEXT
+    return found, more
+
+
+def _last_of(prefix: str) -> str:
+    """No id that begins with the prefix sorts behind it. It is short enough for a sort key."""
+    left = MAX_STREAM_ID_BYTES - len(prefix.encode())
+    return prefix + LAST_CHARACTER * (left // len(LAST_CHARACTER.encode()) + 1)

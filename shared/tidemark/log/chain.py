@@ -6,7 +6,10 @@ the last batch that was found. Three things are added to it:
 
 - a start inside a batch: that batch has a lower key, and is found by one query backward;
 - a fork: its chain goes through the logs that it inherits, each up to where the fork left it;
-- a gap: where a batch begins beyond the end of the one before it, something is missing.
+- a pack, which replaces the batches of [a, b) by one at `a` that ends at `b` (`docs/packs.md`). While those
+  are being removed, the ones left lie inside it, and are passed over. Where one is gone that the walk counted
+  on, the pack is behind it, and is found by one query backward;
+- a gap: where a batch begins beyond the end of the one before it, and no pack is there, something is missing.
 
 This module makes no call of its own and decodes nothing. Its callers hand it the query and the
 decoder: the server's read decodes all that a writer must know (`log/read.py`), a bulk read the
@@ -27,6 +30,9 @@ from tidemark.protocol.tail import Tail
 
 #: Sorts after every offset.
 _LAST_KEY: Final = "~"
+#: A pack that replaced a batch is found behind no more than what one call removes (`janitor/pack.py`), twice
+#: that where two runs do so at the same time.
+_MOST_BEHIND: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,7 @@ class ChainWalk(Generic[LinkT]):
     `known(span, begin)` are batches that need no query. `until` bounds the walk: batches that
     begin there or later are left out. `max_queries` is the most for one span; then the walk ends,
     and `at_tail` says that it is not at the tail. `on_gap` gets the bounds of what is missing.
+    The last span is packed up to `packed`, as far as is known: there the walk looks for a pack first.
     """
 
     def __init__(
@@ -98,6 +105,7 @@ class ChainWalk(Generic[LinkT]):
         looks_back: bool = True,
         max_queries: int | None = None,
         on_gap: Callable[[int, int], None] = _ignore_gap,
+        packed: int = 0,
     ) -> None:
         self._query = query
         self._decode = decode
@@ -108,6 +116,10 @@ class ChainWalk(Generic[LinkT]):
         self._looks_back = looks_back
         self._max_queries = max_queries
         self._on_gap = on_gap
+        self._packed = packed
+        #: Of the span under way: the last batch, and where it or one before it ended.
+        self._last: LinkT | None = None
+        self._reached = start
         #: Items of the last query that were not yielded yet, and whether there are more in the table.
         self._left, self._has_more = 0, True
         #: The span of the batch that was yielded last.
@@ -124,37 +136,67 @@ class ChainWalk(Generic[LinkT]):
         return self._left > 0
 
     def __iter__(self) -> Iterator[LinkT]:
-        reached = self._start
+        self._reached = self._start
         for span in self._spans:
             self.span = span
             begin = max(self._start, span.begin)
             stop = min((end for end in (span.end, self._until) if end is not None), default=None)
             # A batch may reach beyond the end of its span.
-            reached = min(reached, begin)
+            self._reached = min(self._reached, begin)
             page: Iterable[LinkT] = self._known(span, begin)
-            last: LinkT | None = None
-            self._has_more = True
+            self._last, self._has_more = None, True
             for queries in count():
-                for last in page:
-                    if last.start > reached:
-                        self._on_gap(reached, last.start)
-                    end = last.end
-                    if end > reached:  # noqa: PLR1730 - max() for every batch costs a bulk read 3 %
-                        reached = end
-                    self._left -= 1
-                    yield last
-                if not self._has_more or (stop is not None and reached >= stop):
+                yield from self._in_order(page)
+                if stop is not None and self._reached >= stop:
+                    break
+                if not self._has_more:
+                    if stop is not None:
+                        yield from self._bridge(stop=self._reached)
                     break
                 if queries == self._max_queries:
                     return
-                page = self._ask(begin, stop, last)
-        if self._until is not None and reached < self._until:
-            self._on_gap(reached, self._until)
+                page = self._ask(begin, stop)
+        if self._until is not None and self._reached < self._until:
+            self._on_gap(self._reached, self._until)
 
-    def _ask(self, begin: int, stop: int | None, last: LinkT | None) -> Iterable[LinkT]:
-        """The batches of the span's next query, the one behind `last`."""
-        pk = self.span.pk
-        at_least = render_offset(begin) if last is None else just_behind(last.start)
+    def _in_order(self, page: Iterable[LinkT]) -> Iterator[LinkT]:
+        """The batches that go on from what was reached. One that begins before it lies in a pack, and is
+        being removed; only the first of a span may begin before it."""
+        reached = self._reached
+        for link in page:
+            if link.start > reached:
+                yield from self._bridge(link.start)
+                reached = self._reached
+            self._left -= 1
+            if link.start < reached and self._last is not None:
+                continue
+            self._last = link
+            end = link.end
+            if end > reached:
+                self._reached = reached = end
+            yield link
+
+    def _bridge(self, stop: int) -> Iterator[LinkT]:
+        """The pack that holds what was reached, where no batch was found up to `stop`."""
+        pack = self._look_back(self._reached)
+        if pack is not None:
+            self._last, self._reached = pack, pack.end
+            yield pack
+        if self._reached < stop:
+            self._on_gap(self._reached, stop)
+
+    def _ask(self, begin: int, stop: int | None) -> Iterable[LinkT]:
+        """The batches of the span's next query, the one behind the last batch."""
+        pk, last = self.span.pk, self._last
+        if last is None and self.span.end is None and begin < self._packed:
+            items, _ = self._query(pk, at_most=render_offset(begin), limit=1, backward=True)
+            found = list(self._decode(items))
+            if found and found[0].end > begin:
+                self._left, self._has_more = 1, True
+                return found
+        at_least = render_offset(begin)
+        if last is not None:
+            at_least = max(just_behind(last.start), render_offset(self._reached))
         at_most = _LAST_KEY if stop is None else render_offset(stop - 1)
         items, self._has_more = self._query(pk, at_least=at_least, at_most=at_most)
         self._left = len(items)
@@ -165,9 +207,29 @@ class ChainWalk(Generic[LinkT]):
         if first and first[0].start == begin:
             return chain(first, batches)
         # A batch that begins at `begin` may have come since: the one before it is asked for.
-        before, _ = self._query(pk, at_most=render_offset(begin - 1), limit=1, backward=True)
+        items, _ = self._query(pk, at_most=render_offset(begin - 1), limit=1, backward=True)
+        before = list(self._decode(items))
+        if before and before[0].end < begin:
+            # Unless `begin` lies beyond the end of the stream, a pack holds it, and this batch as well.
+            pack = self._look_back(begin)
+            before = before if pack is None else [pack]
         self._left += len(before)
-        return chain(self._decode(before), first, batches)
+        return chain(before, first, batches)
+
+    def _look_back(self, position: int) -> LinkT | None:
+        """The batch that holds `position`, from which the walk did not come: a pack."""
+        at_most, seen = position - 1, 0
+        while at_most >= 0 and seen < _MOST_BEHIND:
+            items, has_more = self._query(
+                self.span.pk, at_most=render_offset(at_most), limit=_MOST_BEHIND, backward=True
+            )
+            for link in self._decode(items):
+                if link.end > position:
+                    return link
+                seen, at_most = seen + 1, link.start - 1
+            if not has_more:
+                return None
+        return None
 
 
 def cut_batch(batch: Batch, end: int | None) -> Batch:

@@ -20,10 +20,11 @@ from tidemark.log.schema import (
 from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, Write
 
 
-def due_entries(table: Table, now_ms: int) -> Iterator[Due]:
-    """What has fallen due: one page of each shard, so that a run can stop anywhere."""
+def due_entries(table: Table, now_ms: int, *, packing: bool = False) -> Iterator[Due]:
+    """What has fallen due: one page of each shard, so that a run can stop anywhere. With `packing`, what
+    concerns packs, and else everything but that."""
     for shard in range(DUE_SHARDS):
-        items, _ = table.query(due_pk(shard), at_most=due_before(now_ms), limit=100)
+        items, _ = table.query(due_pk(shard, packing=packing), at_most=due_before(now_ms), limit=100)
         yield from map(decode_due, items)
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.log.chain import ChainWalk, Span, cut_batch, spans_of
+from tidemark.log.packs import Fill, block_batches, cut_front
 from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import STATE_ATTRIBUTES, decode_batch
 from tidemark.log.table import Table
-from tidemark.protocol.errors import Malformed
+from tidemark.protocol.errors import Damaged, Malformed
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.tail import Tail
 
@@ -78,40 +80,83 @@ def read_page(
     recent: RecentBatches | None = None,
     limit_bytes: int = PAGE_BYTES,
     ahead_bytes: int = 0,
+    fill: Fill = list,
 ) -> Page:
     """One query for data at a batch's start, or for what follows `known_tail`; one more
     where `start` lies elsewhere, and one for each boundary of a fork's lineage crossed.
 
     Batches in `recent` are not asked for: the query goes on behind them, or is not made at
     all where they fill the page. What a query brings beyond a small page, up to `ahead_bytes`, is
-    kept there for the next one. Raises Malformed for an offset that is not in the stream;
-    a JSON stream is read from message ends only.
+    kept there for the next one. `fill` gets the bytes of the blocks of packs. Raises Malformed for an offset
+    that is not in the stream; a JSON stream is read from message ends only. Raises Damaged where batches are
+    missing.
     """
     is_tail = known_tail is not None and known_tail.offset == start
     walk = _walk(table, record, start, recent, limit_bytes, looks_back=not is_tail)
-    batches: list[Batch] = []
+    found: list[_Found] = []
     in_stream = is_tail or start == walk.span.begin
     closed = known_tail is not None and is_tail and known_tail.closed
-    # Beyond a full page, only what the last query has brought already is worth decoding.
-    most_bytes = max(limit_bytes, ahead_bytes)
-    for batch in walk:
-        in_stream = in_stream or batch.start <= start <= batch.end
-        if batch.start < start == batch.end:
-            # Nothing is at `start` yet: the batch before it says that it is the tail.
-            closed = batch.after.closed
+    reached, is_cut, most_bytes = start, False, max(limit_bytes, ahead_bytes)
+    for piece in _pieces(walk, start, recent):
+        in_stream = in_stream or piece.start <= start <= piece.end
+        if piece.start < start and piece.end <= start:
+            # Nothing is at `start` yet: the batch before it says that it is the tail, if it ends there.
+            closed = piece.after.closed
             continue
-        span_end = walk.span.end
-        batches.append(batch if span_end is None else cut_batch(batch, span_end))
-        if recent is not None and ahead_bytes:
-            recent.keep(walk.span.incarnation, batch)
-        size = batches[-1].end - start
-        if not in_stream or (size > limit_bytes and (size > most_bytes or not walk.has_items_left)):
+        # Beyond a full page, only what the last query has brought already is worth decoding, and of a pack
+        # what comes with the same request.
+        is_block, end, span = piece.block is not None, piece.end, walk.span
+        wanted_bytes = most_bytes if is_block or walk.has_items_left else limit_bytes
+        if piece.start > reached or (is_block and found and end - start > wanted_bytes):
+            is_cut = True
             break
-    if not in_stream:
-        raise Malformed(f"Offset {render_offset(start)} lies beyond the end of the stream")
-    if not batches:
+        if is_block and found and end <= reached:
+            continue  # The walk came to the pack by one of the batches that it has replaced.
+        found.append(_Found(piece, span, reached if found else piece.start))
+        reached = end if span.end is None else min(end, span.end)
+        if reached - start > wanted_bytes:
+            break
+    if not found:
+        if is_cut:
+            raise Damaged from LookupError(f"batches are missing: {walk.span.pk} at {start}")
+        if not in_stream:
+            raise Malformed(f"Offset {render_offset(start)} lies beyond the end of the stream")
         return Page(start, (), walk.at_tail, closed)
-    return _cut_page(record, start, batches, limit_bytes, reached_tail=walk.at_tail)
+    batches = _load_blocks(found, fill, recent if ahead_bytes else None)
+    return _cut_page(record, start, batches, limit_bytes, reached_tail=walk.at_tail and not is_cut)
+
+
+class _Found(NamedTuple):
+    """A batch on its way into a page, which has it from `begin` on."""
+
+    batch: Batch
+    span: Span
+    begin: int
+
+
+def _load_blocks(found: Sequence[_Found], fill: Fill, ahead: RecentBatches | None) -> list[Batch]:
+    """The batches as the page has them, and kept in `ahead` as the log has them."""
+    batches, pieces = [], [each.batch for each in found]
+    if any(piece.block is not None for piece in pieces):
+        pieces = fill(pieces)
+    for batch, each in zip(pieces, found, strict=True):
+        if ahead is not None:
+            ahead.keep(each.span.incarnation, batch)
+        batches.append(cut_batch(cut_front(batch, each.begin), each.span.end))
+    return batches
+
+
+def _pieces(walk: ChainWalk[Batch], start: int, recent: RecentBatches | None) -> Iterator[Batch]:
+    """The batches of the walk; in place of a pack the blocks of it that lie in the span."""
+    for batch in walk:
+        if batch.index is None:
+            yield batch
+            continue
+        if recent is not None:
+            recent.keep_pack(walk.span.incarnation, batch)
+        for piece in block_batches(batch, start):
+            if walk.span.end is None or piece.start < walk.span.end:
+                yield piece
 
 
 def _walk(
@@ -127,13 +172,22 @@ def _walk(
 
     def known(span: Span, begin: int) -> list[Batch]:
         """What is known of the span; its log may be known beyond the span's end."""
-        chain = recent.chain(span.incarnation, begin, start + limit_bytes - begin) if recent else []
+        if recent is None:
+            return []
+        chain = recent.chain(span.incarnation, begin, start + limit_bytes - begin, with_pack=True)
         return [batch for batch in chain if span.end is None or batch.start < span.end]
 
     spans = [span for span in spans_of(record) if span.end is None or span.end > start]
     decode = partial(map, decode_batch)
     return ChainWalk(
-        table.query, decode, spans, start, known=known, looks_back=looks_back, max_queries=PAGE_QUERIES
+        table.query,
+        decode,
+        spans,
+        start,
+        known=known,
+        looks_back=looks_back,
+        max_queries=PAGE_QUERIES,
+        packed=record.packed,
     )
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.pack import BlockEntry, PackIndex
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.subscription import SubscriptionConfiguration
 from tidemark.protocol.tail import Tail
@@ -76,6 +77,7 @@ class StreamRecord:
     snapshot by its own time.
     `retained` is the earliest offset that may be read.
     `lineage` is flat: whatever a fork of a fork inherits, in order of offsets.
+    `packed` is where the last pack of the stream's own log ends (`docs/packs.md`).
     `references` counts the forks made of this very stream; `deleted` says that only they
     keep it.
     """
@@ -92,6 +94,7 @@ class StreamRecord:
     deleted: bool = False
     snapshot: Snapshot | None = None
     retained: int = 0
+    packed: int = 0
 
     @property
     def used_ms(self) -> int:
@@ -133,6 +136,8 @@ class Batch:
     A tombstone ends the log of a deleted stream: it holds the place of the next write. In
     a closed stream that place may be taken by the mark of closing, and no write will come;
     there the tombstone stands behind it.
+    A pack is one batch in place of many: its blob has the `index`, and its bytes are read block by block
+    (`log/packs.py`). `block` says that this is one of them, whose bytes are not read yet.
 
     Never changed once it is made, and yet not frozen: a frozen one takes five times as long to make, and a
     read makes thousands (`benchmarks/reading.py`).
@@ -149,6 +154,8 @@ class Batch:
     tombstone: bool = False
     behind_closing: bool = False
     blob_bytes: int | None = None
+    index: PackIndex | None = None
+    block: BlockEntry | None = None
 
     @property
     def end(self) -> int:
@@ -172,6 +179,10 @@ class DueKind(Enum):
     ORPHAN = "orphan"
     #: Remove a deleted stream if its last fork is gone.
     RELEASE = "release"
+    #: Pack what is old enough below `offset`.
+    PACK = "pack"
+    #: Remove the batches that the pack at the offset in `mark` has replaced; it ends at `offset`.
+    PACKED = "packed"
     #: The janitor has claimed an upload or an orphan, and removes it: it can no longer be used.
     REMOVE = "remove"
     #: The upload was published, or the stream created. The entry stays until it is due, so that the

@@ -4,7 +4,9 @@
 | -------- | ---------------------------------------- | ---------------------------------------------- |
 | bucket   | `bucket/<bucket>`                        | `.`                                            |
 | stream   | `bucket/<bucket>`                        | `stream/<stream id>`                           |
-| end mark | that of the bucket or stream that ended  | the same                                       |
+| entry    | `buckets`                                | `<bucket>`                                     |
+| end mark | that of the bucket, its entry or the     | the same                                       |
+|          | stream that ended                        |                                                |
 | batch    | `log/<bucket>/<stream id>#<incarnation>` | start offset, 16 digits; with `.` behind it: a |
 |          |                                          | closed stream's tombstone                      |
 | producer | `producer/<incarnation>`                 | producer id                                    |
@@ -31,6 +33,8 @@ Who writes an item, whether it changes, and who removes it:
 |          |                            | and what is retained, by publishes;| end mark takes its place, or  |
 |          |                            | forks, by their creation and end;  | the new stream of that name   |
 |          |                            | deleted, where forks still need it |                               |
+| entry    | the bucket's creation      | never                              | its deletion: an end mark     |
+|          |                            |                                    | takes its place               |
 | end mark | a deletion or an expiry    | never                              | DynamoDB, by `ttl`; a later   |
 |          |                            |                                    | creation of the same name     |
 | batch    | an append, a creation with | never                              | the janitor: below a snapshot,|
@@ -95,6 +99,7 @@ from tidemark.protocol.errors import Damaged
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.offset import WIDTH, render_offset
+from tidemark.protocol.pack import CorruptPack, PackIndex, decode_index
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.subscription import SubscriptionConfiguration, SubscriptionKind
@@ -146,6 +151,7 @@ SNAPSHOT_PUBLISHED_MS: Final = "sp"
 LINEAGE: Final = "ln"  # JSON: the stretches of other logs that a fork inherits
 FORK: Final = "fk"  # JSON: what it was forked from
 REFERENCES: Final = "rc"  # how many forks were made of it; changed by updates alone
+PACKED: Final = "pd"  # where the last pack ends; set by the transaction that makes a pack
 DELETED_MS: Final = "dl"  # deleted, and kept for its forks; set by an update alone
 
 # Of a batch; END is also a producer's.
@@ -162,6 +168,7 @@ CLOSED_BY: Final = "k"  # JSON: the claim that closed the stream
 STREAM_SEQ: Final = "q"
 PRODUCERS: Final = "p"  # JSON: the most recent producers
 OVERFLOWED: Final = "o"  # some producer has an item of its own
+PACK_INDEX: Final = "px"  # of a pack: where its blocks lie in the object (`protocol/pack.py`)
 
 # Of a producer, beside END.
 EPOCH: Final = "ep"
@@ -207,7 +214,7 @@ DUE_SHARDS: Final = 8
 #: query, and all of them with this many, however many streams there are.
 WAIT_SHARDS: Final = 64
 #: What a snapshot's offset is checked against: the last batch that begins at or before it.
-BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TOMBSTONE, APPEND_ID, TIME_MS)
+BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TOMBSTONE, APPEND_ID, TIME_MS, BLOB, PACK_INDEX)
 #: What a read for the tail needs of a batch: all but the bytes.
 STATE_ATTRIBUTES: Final = (
     SK,
@@ -275,6 +282,14 @@ def decode_bucket(item: Item) -> BucketRecord:
     )
 
 
+#: The entries of all buckets, so that one query lists them: a bucket's own item has a partition of its own.
+BUCKETS_PK: Final = "buckets"
+
+
+def bucket_entry_key(bucket: str) -> Key:
+    return _key(BUCKETS_PK, bucket)
+
+
 # --- end mark -----------------------------------------------------------------------
 
 #: How long an end mark stays. A signed request is refused by AWS after fifteen minutes at the most
@@ -323,6 +338,8 @@ def encode_stream(record: StreamRecord) -> Item:
         item[EXPIRES_AT_MS] = {"N": str(record.expiry.expires_at_ms)}
     if record.retained:
         item[RETAINED] = {"N": str(record.retained)}
+    if record.packed:
+        item[PACKED] = {"N": str(record.packed)}
     if record.snapshot is not None:
         item |= encode_snapshot(record.snapshot)
     return item | _encode_fork(record)
@@ -386,6 +403,7 @@ def decode_stream(item: Item) -> StreamRecord:
         touched_ms=int(item[TOUCHED_MS]["N"]),
         snapshot=decode_snapshot(item),
         retained=_number(item, RETAINED) or 0,
+        packed=_number(item, PACKED) or 0,
         lineage=tuple(Segment(StreamKey(*name), incarnation, end) for *name, incarnation, end in rows),
         fork=_decode_fork(item),
         references=_number(item, REFERENCES) or 0,
@@ -456,6 +474,18 @@ def encode_batch(pk: str, batch: Batch) -> Item:
     return item | _encode_tail(after)
 
 
+def encode_pack(pk: str, first: Batch, last: Batch, blob: str, index: bytes) -> Item:
+    """What takes the place of the batch `first`, and stands for all up to `last`. It keeps the mark of the
+    write that had the place, so that a late copy of that write recognises itself."""
+    return _key(pk, batch_sk(first)) | {
+        END: {"N": str(last.end)},
+        APPEND_ID: {"S": first.append_id},
+        TIME_MS: {"N": str(last.time_ms)},
+        BLOB: {"S": blob},
+        PACK_INDEX: _binary(index),
+    }
+
+
 #: What `_encode_tail` adds, where there is something to say.
 _TAIL_ATTRIBUTES: Final = frozenset({CLOSED, STREAM_SEQ, PRODUCERS, OVERFLOWED, CLOSED_BY})
 
@@ -500,7 +530,20 @@ def decode_batch(item: Item) -> Batch:
         decode_lengths(a2b_base64(item[APPENDS]["B"])) if APPENDS in item else (),
         TOMBSTONE in item,
         sk.endswith(_BEHIND),
+        None,
+        _decode_index(item, start, end) if PACK_INDEX in item else None,
     )
+
+
+def _decode_index(item: Item, start: int, end: int) -> PackIndex:
+    try:
+        index = decode_index(a2b_base64(item[PACK_INDEX]["B"]))
+        if (index.start, index.end) != (start, end):
+            raise CorruptPack(f"the index is of {index.start} to {index.end}")
+    except ValueError as fault:
+        _log.error("a pack is damaged: %s at %s: %s", *_place(item), fault)
+        raise Damaged from fault
+    return index
 
 
 def decode_state(item: Item) -> Batch:
@@ -599,15 +642,17 @@ def decode_producer(item: Item) -> ProducerState:
 # --- due ----------------------------------------------------------------------------
 
 
-def due_pk(shard: int) -> str:
-    return f"due/{shard}"
+def due_pk(shard: int, *, packing: bool = False) -> str:
+    """Packing has partitions of its own: it takes long, and nothing else waits behind it."""
+    return f"due/p{shard}" if packing else f"due/{shard}"
 
 
 def due_key(due: Due) -> Key:
-    shard = _shard(due.incarnation, DUE_SHARDS)
+    packing = due.kind in {DueKind.PACK, DueKind.PACKED}
     # Digits only, so that an instant before 1970 sorts with the rest.
     sk = f"{render_offset(max(0, due.due_ms))}/{due.incarnation}"
-    return _key(due_pk(shard), f"{sk}/{due.mark}" if due.mark else sk)
+    pk = due_pk(_shard(due.incarnation, DUE_SHARDS), packing=packing)
+    return _key(pk, f"{sk}/{due.mark}" if due.mark else sk)
 
 
 def _shard(incarnation: str, shards: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tidemark.log.chain import cut_batch, spans_of
 from tidemark.log.due import settle_for_good
+from tidemark.log.packs import Fill, block_batches
 from tidemark.log.read import load_last
 from tidemark.log.records import Batch, Due, Snapshot, StreamRecord
 from tidemark.log.schema import (
@@ -40,14 +41,17 @@ class SnapshotMoved(Exception):
         self.latest = latest
 
 
-def load_batch_at(table: Table, record: StreamRecord, offset: int) -> Batch | None:
+def load_batch_at(table: Table, record: StreamRecord, offset: int, fill: Fill) -> Batch | None:
     """The last batch that begins at or before the offset, in whichever log of a lineage that
-    lies, and without its bytes."""
+    lies, and without its bytes; of a pack, the block that the offset lies in."""
     span = next(span for span in spans_of(record) if span.end is None or span.end > offset)
     items, _ = table.query(
         span.pk, at_most=render_offset(offset), attributes=BOUNDARY_ATTRIBUTES, limit=1, backward=True
     )
-    return cut_batch(decode_batch(items[0]), span.end) if items else None
+    if not items:
+        return None
+    found = next(block_batches(decode_batch(items[0]), offset))
+    return cut_batch(fill([found])[0], span.end)
 
 
 def commit_snapshot(

@@ -19,7 +19,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from tidemark.protocol.errors import Forbidden, StreamNotFound
 
@@ -93,6 +93,21 @@ class Access:
         if Right.READ in rights:
             raise Forbidden([right.value for right in required.rights])
         raise StreamNotFound(required.absent) if required.absent else StreamNotFound()
+
+
+#: Of everybody, where no tokens are checked.
+EVERYTHING: Final = Access(tuple(Grant(right, _EVERYWHERE) for right in Right))
+
+
+def render_scopes(access: Access) -> list[str]:
+    """What is granted, in the form of a `scope` claim."""
+    scopes = []
+    for grant in access.grants:
+        pattern = "" if not grant.prefix and not grant.exact else "/" + quote(grant.prefix)
+        scopes.append(
+            f"{grant.right.value}:{grant.bucket}{pattern}{'' if grant.exact or not pattern else '*'}"
+        )
+    return scopes
 
 
 def grants_of_public(buckets: Collection[str]) -> tuple[Grant, ...]:

@@ -4,6 +4,10 @@ Data at an offset never changes, so a response with data may be kept: at worst i
 the present tail, and the reader continues at its end. A response without data says "nothing
 yet", which the next append makes untrue: it is never kept, except that the end of a closed
 stream is final.
+
+All that holds for one incarnation of a stream. A stream that is deleted and created again has other data at
+the same URL, so a cache serves without asking only what was asked for with the stream's own cursor
+(`protocol/cursor.py`); for everything else it asks each time whether it is still so (`ETag`).
 """
 
 from __future__ import annotations
@@ -18,17 +22,24 @@ STALE_SECONDS: Final = 300
 SHARED: Final = f"public, max-age={FRESH_SECONDS}, stale-while-revalidate={STALE_SECONDS}"
 #: An event stream is consumed as it arrives; proxies must not hold it back (§5.8).
 EVENT_STREAM: Final = "no-cache, no-store, no-transform"
+#: Of data that was asked for without the stream's own cursor, and of the console's files: a cache may keep
+#: it, and must ask each time with its entity tag.
+REVALIDATED: Final = "public, no-cache"
 #: The OpenAPI document changes with a deployment only.
 DOCUMENT: Final = "public, max-age=300"
 
 
-def decide_cache_control(*, has_data: bool, closed: bool, from_now: bool, life_ms: int | None = None) -> str:
+def decide_cache_control(
+    *, has_data: bool, closed: bool, from_now: bool, is_bound: bool, life_ms: int | None = None
+) -> str:
     """Of a catch-up read (§5.6). `now` names another place at every moment (§8).
 
-    `life_ms` is how long the stream lives at least, if it ends by itself: no cache may serve it for
-    longer than that, stale or not."""
+    `is_bound` says that the request had the stream's own cursor. `life_ms` is how long the stream lives
+    at least, if it ends by itself: no cache may serve it for longer than that, stale or not."""
     if from_now or not (has_data or closed):
         return NO_STORE
+    if not is_bound:
+        return REVALIDATED
     if life_ms is None or life_ms >= (FRESH_SECONDS + STALE_SECONDS) * 1000:
         return SHARED
     left = life_ms // 1000
@@ -38,9 +49,11 @@ def decide_cache_control(*, has_data: bool, closed: bool, from_now: bool, life_m
     return f"public, max-age={fresh}, stale-while-revalidate={left - fresh}"
 
 
-def decide_long_poll(*, has_data: bool, from_now: bool, life_ms: int | None = None) -> str:
-    """Of a long-poll (§5.7): without data it only says that its time is over. `life_ms` as above."""
-    return decide_cache_control(has_data=has_data, closed=False, from_now=from_now, life_ms=life_ms)
+def decide_long_poll(*, has_data: bool, from_now: bool, is_bound: bool, life_ms: int | None = None) -> str:
+    """Of a long-poll (§5.7): without data it only says that its time is over. The rest as above."""
+    return decide_cache_control(
+        has_data=has_data, closed=False, from_now=from_now, is_bound=is_bound, life_ms=life_ms
+    )
 
 
 def decide_private(cache_control: str | None, *, token_in_query: bool) -> str:

@@ -1,13 +1,18 @@
-"""Cursors (§10.1): what changes a live request's cache key as time goes on.
+"""Cursors (§10.1): what changes a live request's cache key as time goes on, and binds it to one stream.
 
-The cursor is a pure function of the time and of the client's own cursor: no jitter. Every
-client that waits at one offset with one cursor receives the same next one, so a cache in
-front can go on collapsing them.
+A cursor is an interval of time and the stream's mark, in one number. It is a pure function of the time,
+of the client's own cursor and of the stream's incarnation: no jitter. Every client that waits at one
+offset with one cursor receives the same next one, so a cache in front can go on collapsing them.
+
+A stream that is deleted and created again begins anew at the same offsets, under the same URL, but with
+another mark. So only what was asked for with the stream's own mark may be kept by a cache: nobody who
+asks for it can mean another incarnation.
 """
 
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.integer import MAX_SAFE_INTEGER, parse_integer
@@ -15,23 +20,53 @@ from tidemark.protocol.integer import MAX_SAFE_INTEGER, parse_integer
 INTERVAL_SECONDS: Final = 20
 #: October 9, 2024 00:00:00 UTC, the protocol's default epoch, in Unix seconds.
 EPOCH_SECONDS: Final = 1_728_432_000
+#: Two incarnations have the same mark once in 67 million. What is left of a number that JavaScript holds
+#: exactly counts intervals for 85 years.
+MARK_BITS: Final = 26
+#: No greater cursor could follow this one.
+LIMIT: Final = MAX_SAFE_INTEGER >> MARK_BITS << MARK_BITS
+
+
+def mark_of(incarnation: str) -> int:
+    return crc32(incarnation.encode()) >> (32 - MARK_BITS)
 
 
 def parse_cursor(value: str | None) -> int | None:
-    """Raises Malformed, also for the largest integer: no greater cursor could follow it."""
+    """Raises Malformed, also for a cursor that no greater one could follow."""
     cursor = None if value is None else parse_integer("cursor", value)
-    if cursor == MAX_SAFE_INTEGER:
-        raise Malformed(f"cursor must be less than {MAX_SAFE_INTEGER}")
+    if cursor is not None and cursor >= LIMIT:
+        raise Malformed(f"cursor must be less than {LIMIT}")
     return cursor
 
 
-def decide_cursor(client_cursor: int | None, now_ms: int) -> int:
+def known_cursor(value: str | None) -> int | None:
+    """Of a catch-up read, where a cursor only helps caches: what is none is ignored."""
+    try:
+        return parse_cursor(value)
+    except Malformed:
+        return None
+
+
+def is_of(cursor: int | None, incarnation: str) -> bool:
+    """Whether the cursor is one that this very stream gave."""
+    return cursor is not None and cursor % (1 << MARK_BITS) == mark_of(incarnation)
+
+
+def decide_cursor(client_cursor: int | None, now_ms: int, incarnation: str) -> int:
     """The interval that `now_ms` lies in, but always greater than the client's cursor.
 
     A client ahead of the clock still moves forward. Otherwise a cache would give it the response to
     its own last request for ever.
     """
-    current = max(0, now_ms // 1000 - EPOCH_SECONDS) // INTERVAL_SECONDS
-    if client_cursor is None or client_cursor < current:
-        return current
-    return client_cursor + 1
+    interval = max(0, now_ms // 1000 - EPOCH_SECONDS) // INTERVAL_SECONDS
+    if client_cursor is not None:
+        interval = max(interval, (client_cursor >> MARK_BITS) + 1)
+    return interval << MARK_BITS | mark_of(incarnation)
+
+
+def decide_catch_up_cursor(client_cursor: int | None, incarnation: str) -> int:
+    """Of a catch-up read, which never waits: the client's own, or one without a time, so that all readers
+    of an offset share a response."""
+    if client_cursor is not None and is_of(client_cursor, incarnation):
+        return client_cursor
+    return mark_of(incarnation)

@@ -45,6 +45,9 @@ _FLAT_LEVELS: Final = 2
 _FLAT: Final = _or_container_of(_or_container_of(_SCALAR, rb"100"), rb"50")
 
 _BLANK: Final = re.compile(_WS)
+#: Arrays that begin, or end, directly one inside the other.
+_OPEN_ARRAYS: Final = re.compile(rb"(?:\[" + _WS + rb"){1,1000}+")
+_CLOSE_ARRAYS: Final = re.compile(_WS + rb"(\](?:" + _WS + rb"\]){0,1000}+)")
 _AFTER_VALUE: Final = re.compile(_WS + rb"([,\]}])")
 _COLON: Final = re.compile(_WS + rb":" + _WS)
 _CLOSES: Final = {b"[": b"]", b"{": b"}"}
@@ -128,13 +131,12 @@ def _value_end(text: bytes, at: int) -> int:
     while True:
         first = text[at : at + 1]
         if len(opened) >= MAX_DEPTH and first in _CLOSES:
-            raise Malformed(f"JSON is nested too deeply: a message may have {MAX_DEPTH} levels")
+            raise _too_deep()
         is_shallow = len(opened) <= MAX_DEPTH - _FLAT_LEVELS
         if flat := (_PATTERNS.flat if is_shallow else _PATTERNS.scalar).match(text, at):
             at = flat.end()
         elif first in _CLOSES:
-            opened.append(first)
-            inside = _after_blank(text, at + 1)
+            inside = _open(text, at, opened)
             if text[inside : inside + 1] != _CLOSES[first]:
                 at = _next_value(text, inside, opened)
                 continue
@@ -142,6 +144,9 @@ def _value_end(text: bytes, at: int) -> int:
         else:
             at = _other_scalar_end(text, at)
         while opened:
+            at = _after_closing_arrays(text, at, opened)
+            if not opened:
+                return at
             after = _AFTER_VALUE.match(text, at)
             if after is not None and after[1] == b",":
                 at = _next_value(text, after.end(), opened)
@@ -152,6 +157,33 @@ def _value_end(text: bytes, at: int) -> int:
             at = after.end()
         else:
             return at
+
+
+def _open(text: bytes, at: int, opened: list[bytes]) -> int:
+    """Opens the container that begins at `at`, and the arrays that begin directly inside an array. Returns
+    where the last of them goes on."""
+    arrays = _OPEN_ARRAYS.match(text, at)
+    if arrays is None:
+        opened.append(b"{")
+        return _after_blank(text, at + 1)
+    opened += [b"["] * arrays[0].count(b"[")
+    if len(opened) > MAX_DEPTH:
+        raise _too_deep()
+    return arrays.end()
+
+
+def _after_closing_arrays(text: bytes, at: int, opened: list[bytes]) -> int:
+    """Closes the arrays that end here, one directly after the other, and returns where the last one ends."""
+    closing = _CLOSE_ARRAYS.match(text, at) if opened[-1] == b"[" else None
+    count = closing[1].count(b"]") if closing else 0
+    if closing is None or opened[-count:] != [b"["] * count:
+        return at
+    del opened[-count:]
+    return closing.end()
+
+
+def _too_deep() -> Malformed:
+    return Malformed(f"JSON is nested too deeply: a message may have {MAX_DEPTH} levels")
 
 
 def _next_value(text: bytes, at: int, opened: list[bytes]) -> int:

@@ -58,8 +58,8 @@ def check_boundary(offset: int, start: int, lengths: Sequence[int]) -> None:
     `start` and `lengths` are those of the last batch that begins at or before the offset:
     where that ends before the offset, the stream does. Raises OffsetBeyondTail, Malformed.
     """
-    ends = list(accumulate(lengths, initial=start))
-    if offset > ends[-1]:
-        raise OffsetBeyondTail(ends[-1])
-    if offset not in ends:
+    end = start + sum(lengths)
+    if offset > end:
+        raise OffsetBeyondTail(end)
+    if offset not in accumulate(lengths, initial=start):
         raise Malformed(f"Snapshot offset {render_offset(offset)} is not the end of a message")

@@ -71,7 +71,8 @@ from tidemark.protocol.messages import NOTHING
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import head_from, load_head, reload_tail
-from tidemark.service.parse import parse_body
+from tidemark.service.packing import schedule_packing
+from tidemark.service.parse import ON_THE_SPOT_BYTES, parse_body
 from tidemark.service.read import renew
 from tidemark.service.stores import Stores
 
@@ -156,7 +157,15 @@ class _Attempt:
         spilled = self._spilled
         if spilled is not None and spilled.parsed is not None and spilled.incarnation == record.incarnation:
             return [spilled.parsed]
-        return [_parse_request(self._stores, record, request) for request in self._requests]
+        appends: list[Append] = []
+        parsed_bytes = 0
+        for request in self._requests:
+            parsed_bytes += len(request.body)
+            if parsed_bytes > ON_THE_SPOT_BYTES and appends:
+                self._stores.concurrency.sleep(0)  # What else is on the event loop has its turn.
+                parsed_bytes = len(request.body)
+            appends.append(_parse_request(self._stores, record, request))
+        return appends
 
     def decide(self, head: StreamHead, appends: Sequence[Append]) -> AppendPlan:
         """The items of producers are read after the tail is known, never before."""
@@ -189,6 +198,7 @@ class _Attempt:
         put_batch(stores.table, record, stored, plan.pushed_out.values())
         stores.recent.keep(record.incarnation, batch)
         stores.tails.learn(head_from(record, batch, batch.time_ms))
+        schedule_packing(stores, record, batch)
 
     def adopt(self, head: StreamHead, winner: Batch) -> tuple[StreamHead, bool]:
         """The head to decide on next, and whether it was read just now: that of the batch that won, or,

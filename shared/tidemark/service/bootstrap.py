@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tidemark.blobs.store import bootstrap_blob_key
@@ -18,6 +19,8 @@ from tidemark.service.read import Reading, read_record, renew
 from tidemark.service.read_snapshot import URL_SECONDS
 from tidemark.service.stores import Stores
 
+#: To make and to render so many parts takes a few milliseconds at most.
+FEW_PARTS: Final = 1_000
 #: A snapshot or a message of the largest size, and what stands around them, still fit.
 _LIMIT_BYTES: Final = MAX_ANSWER_BYTES + 64 * 1024
 
@@ -40,7 +43,7 @@ def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
     record = require_live(load_stream(stores.table, key))
     snapshot = record.snapshot
     if snapshot is None:
-        return _with_updates(record, Part(DEFAULT, b""), read_record(stores, record, 0))
+        return _with_updates(stores, record, Part(DEFAULT, b""), read_record(stores, record, 0))
     if snapshot.size > MAX_ANSWER_BYTES:
         # The object that was made when it was published: the snapshot, and no update.
         now_ms = stores.clock_ms()
@@ -51,10 +54,17 @@ def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
         lambda: stores.blobs.get(snapshot.blob, snapshot.size),
         lambda: read_record(stores, record, snapshot.offset, MAX_ANSWER_BYTES - snapshot.size),
     )
-    return _with_updates(record, Part(snapshot.content_type.value, blob), reading)
+    return _with_updates(stores, record, Part(snapshot.content_type.value, blob), reading)
 
 
-def _with_updates(record: StreamRecord, first: Part, reading: Reading) -> Bootstrap:
+def _with_updates(stores: Stores, record: StreamRecord, first: Part, reading: Reading) -> Bootstrap:
+    """Beside the event loop where there are many messages."""
+    call = partial(add_updates, record, first, reading)
+    is_long = sum(len(batch.lengths) for batch in reading.page.batches) > FEW_PARTS
+    return stores.concurrency.compute(call) if is_long else call()
+
+
+def add_updates(record: StreamRecord, first: Part, reading: Reading) -> Bootstrap:
     """As many updates as fit: cut at the end of a message, and the reader goes on from there."""
     content_type, page = record.content_type.served, reading.page
     parts, next_offset = [first], page.start

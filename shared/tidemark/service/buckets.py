@@ -1,9 +1,9 @@
-"""Buckets (extensions §1): create, describe, delete."""
+"""Buckets (extensions §1): create, describe, list, delete."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tidemark.log import buckets
@@ -11,7 +11,8 @@ from tidemark.log.append import TailMoved
 from tidemark.log.buckets import BucketChangedLater
 from tidemark.log.lifecycle import StreamChanged
 from tidemark.log.records import BucketRecord, EndMark
-from tidemark.protocol.errors import BucketNotEmpty, Busy
+from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, Busy
+from tidemark.protocol.listing import ListingRequest
 from tidemark.service.delete import end
 from tidemark.service.overdue import overdue_streams
 from tidemark.service.stores import Stores
@@ -20,7 +21,7 @@ _MAX_TRIES: Final = 5
 
 
 def create_bucket(stores: Stores, bucket: str) -> BucketRecord:
-    """Raises BucketExists."""
+    """Raises BucketExists; a bucket that was made before there was a list of buckets is then in it."""
     created_ms = stores.clock_ms()
     for _ in range(_MAX_TRIES):
         record = BucketRecord(bucket, created_ms, stores.new_id())
@@ -28,6 +29,9 @@ def create_bucket(stores: Stores, bucket: str) -> BucketRecord:
             buckets.create_bucket(stores.table, record)
         except BucketChangedLater as changed:
             created_ms = changed.changed_ms + 1
+        except BucketExists:
+            buckets.put_entry(stores.table, bucket)
+            raise
         else:
             return record
     raise Busy
@@ -50,6 +54,33 @@ def describe_bucket(stores: Stores, bucket: str) -> BucketRecord:
         if not expired or record == before:
             break
     return replace(record, streams=alive)
+
+
+@dataclass(frozen=True, slots=True)
+class BucketListing:
+    """A page of buckets in the order of their ids."""
+
+    buckets: list[BucketRecord]
+    has_more: bool
+
+
+def list_buckets(stores: Stores, request: ListingRequest) -> BucketListing:
+    """Each with the count in its item, which counts an expired stream until somebody ends it."""
+
+    def load(bucket: str) -> BucketRecord | None:
+        with suppress(BucketNotFound):
+            return buckets.load_bucket(stores.table, bucket)
+        return None
+
+    found: list[BucketRecord] = []
+    after, more = request.after, True
+    while more and len(found) <= request.limit:
+        # One more than are wanted, to see whether there is one.
+        wanted = request.limit + 1 - len(found)
+        ids, more = buckets.list_buckets(stores.table, request.prefix, after, wanted)
+        found += [record for record in stores.concurrency.each(load, ids) if record is not None]
+        after = ids[-1] if ids else after
+    return BucketListing(found[: request.limit], has_more=len(found) > request.limit)
 
 
 def delete_bucket(stores: Stores, bucket: str) -> None:

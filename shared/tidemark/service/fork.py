@@ -80,7 +80,9 @@ def _fork_end(stores: Stores, source: StreamHead, anchor: int, sub_offset: int) 
     if not sub_offset and anchor in {0, tail.offset}:
         return anchor
     record = source.record
-    page = read_page(stores.table, record, anchor, known_tail=tail, recent=stores.recent, limit_bytes=0)
+    page = read_page(
+        stores.table, record, anchor, known_tail=tail, recent=stores.recent, limit_bytes=0, fill=stores.fill
+    )
     if not sub_offset:
         return anchor
     if not page.has_data:

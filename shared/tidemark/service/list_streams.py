@@ -1,8 +1,9 @@
-"""Listing a bucket's streams (extensions §1.4), with their committed tails."""
+"""Listing the streams of a bucket (extensions §1.4) or of the plain surface, with their committed tails."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tidemark.log.buckets import list_records, load_bucket
 from tidemark.log.read import load_last
@@ -11,8 +12,12 @@ from tidemark.log.schema import log_pk
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.listing import ListingRequest
+from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.service.load import head_from
 from tidemark.service.stores import Stores
+
+#: To decode so many items takes a few milliseconds, for which an event loop may be held.
+AT_ONCE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +33,16 @@ class Listing:
 
 
 def list_streams(stores: Stores, bucket: str, request: ListingRequest) -> Listing:
-    """Raises BucketNotFound. Streams that have expired are not there any more.
+    """Raises BucketNotFound; the plain surface is always there. Streams that have expired are not listed.
 
     A stream's place is its id alone, so what is created or ended meanwhile moves no other one.
     """
-    load_bucket(stores.table, bucket)
+    if bucket != PLAIN_BUCKET:
+        load_bucket(stores.table, bucket)
     found: list[StreamHead] = []
     after, more = request.after, True
     while more:
-        left = request.limit - len(found)
+        left = min(request.limit - len(found), AT_ONCE)
         # One more than are wanted, to see whether there is one.
         records, more = list_records(stores.table, bucket, request.prefix, after, left + 1)
         wanted, beyond = records[:left], records[left:]

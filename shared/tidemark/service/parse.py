@@ -10,7 +10,7 @@ from tidemark.protocol.messages import Messages, parse_messages
 from tidemark.service.stores import Stores
 
 #: The worst JSON text of this size takes about five milliseconds.
-ON_THE_SPOT_BYTES: Final = 16 * 1024
+ON_THE_SPOT_BYTES: Final = 8 * 1024
 
 
 def parse_body(stores: Stores, content_type: ContentType, body: bytes) -> Messages:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tidemark.blobs.compose import Composition
@@ -28,6 +29,7 @@ from tidemark.service.stores import Stores
 #: What one answer carries: base64 must fit a Lambda answer of 6 MB.
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 _MAX_TRIES: Final = 20
+MANY_MESSAGES: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> Stream
     """The stream, if a snapshot may be published there. Raises as `publish_snapshot`."""
     now_ms = stores.clock_ms()
     record = require_live(load_stream(stores.table, key))
-    batch = load_batch_at(stores.table, record, offset)
+    batch = load_batch_at(stores.table, record, offset, stores.fill)
     last_used_ms(stores, record, batch.time_ms if batch else 0, now_ms)
     check_retained(offset, record.retained)
     if batch is None:
@@ -80,7 +82,9 @@ def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> Stream
     elif batch.tombstone:
         raise absence_error(record)
     else:
-        check_boundary(offset, batch.start, batch.lengths)
+        check = partial(check_boundary, offset, batch.start, batch.lengths)
+        # To look through the most messages takes ten milliseconds.
+        stores.concurrency.compute(check) if len(batch.lengths) > MANY_MESSAGES else check()
     return record
 
 

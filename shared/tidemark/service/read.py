@@ -58,7 +58,9 @@ def read(stores: Stores, key: StreamKey, read_from: ReadFrom, *, small: bool = F
 def read_record(stores: Stores, record: StreamRecord, start: int, limit_bytes: int = PAGE_BYTES) -> Reading:
     """One page of a stream whose item was read just now. Raises as `read`."""
     now_ms = stores.clock_ms()
-    page = read_page(stores.table, record, start, recent=stores.recent, limit_bytes=limit_bytes)
+    page = read_page(
+        stores.table, record, start, recent=stores.recent, limit_bytes=limit_bytes, fill=stores.fill
+    )
     return _finish(stores, _keep_alive(stores, record, page, now_ms), page, now_ms)
 
 
@@ -76,11 +78,11 @@ def _load_page(
 ) -> tuple[StreamRecord, Page]:
     """The stream and the page: both at once where the incarnation is remembered, else in turn.
 
-    What is wrong with an offset counts only once the stream's item agrees: the stream may be another
-    by now, it may have expired, or what was before the offset may have been trimmed.
+    What is wrong with an offset, or missing there, counts only once the stream's item agrees: the stream may
+    be another by now, it may have expired, or what was before the offset may have been trimmed.
     """
     remembered = stores.tails.get(key, now_ms)
-    page: Page | Malformed | None = None
+    page: Page | Malformed | Damaged | None = None
     if remembered is None:
         record = require_live(load_stream(stores.table, key))
     else:
@@ -98,18 +100,20 @@ def _load_page(
         page = None
     if page is None:
         page = _try_page(stores, record, start, None, small=small)
-    if isinstance(page, Malformed):
+    if not isinstance(page, Page):
         last_used_ms(stores, record, 0, now_ms)
+        if page.__cause__ is not None:
+            _log.error("the log of %s is damaged: %s", key, page.__cause__)
         raise page
     return record, page
 
 
 def _try_page(
     stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None, *, small: bool
-) -> Page | Malformed:
+) -> Page | Malformed | Damaged:
     try:
         return _query_page(stores, record, start, known_tail, small=small)
-    except Malformed as fault:
+    except (Malformed, Damaged) as fault:
         return fault
 
 
@@ -117,7 +121,9 @@ def _query_page(
     stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None, *, small: bool
 ) -> Page:
     limits = {"limit_bytes": SMALL_PAGE_BYTES, "ahead_bytes": AHEAD_BYTES} if small else {}
-    return read_page(stores.table, record, start, known_tail=known_tail, recent=stores.recent, **limits)
+    return read_page(
+        stores.table, record, start, known_tail=known_tail, recent=stores.recent, fill=stores.fill, **limits
+    )
 
 
 def _keep_alive(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> StreamRecord:

@@ -14,9 +14,12 @@ from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.s3 import connect_objects
 from tidemark.blobs.store import Blobs, BlobStore
+from tidemark.log.packs import fill_blocks
 from tidemark.log.recent import RecentBatches
+from tidemark.log.records import Batch
 from tidemark.log.table import Table
 from tidemark.log.tails import TailCache
+from tidemark.protocol.packing import Packing
 from tidemark.service.concurrency import Concurrency, Threads
 from tidemark.settings import Settings
 
@@ -43,12 +46,18 @@ class Stores:
     clock_ms: Callable[[], int] = wall_clock_ms
     new_id: Callable[[], str] = new_id
     concurrency: Concurrency = field(default_factory=Threads)
+    #: None: nothing is packed. Packs that are there are read all the same.
+    packing: Packing | None = None
 
     def fetch(self, wanted: Sequence[tuple[str, int]]) -> list[bytes]:
         """Several blobs at once, by name and size. Raises Damaged where one has another size."""
         if len(wanted) == 1:
             return [self.blobs.get(*wanted[0])]
         return self.concurrency.each(lambda blob: self.blobs.get(*blob), wanted)
+
+    def fill(self, batches: Sequence[Batch]) -> list[Batch]:
+        """The batches with the bytes of those that are blocks of a pack. Raises as `fill_blocks`."""
+        return fill_blocks(batches, self.blobs.get_range)
 
     def pause(self, tries: int) -> None:
         """Step aside for the other writers of a crowded stream, longer each time."""
@@ -60,4 +69,7 @@ def connect(settings: Settings, recent_bytes: int = 16 * MEGABYTE) -> Stores:
     account, bucket = Account(), settings.bucket_name
     table = Table(connect_dynamodb(account), settings.table_name)
     blobs = BlobStore(connect_objects(account, bucket), s3_client, bucket)
-    return Stores(table, blobs, recent=RecentBatches(recent_bytes))
+    packing = (
+        None if settings.pack_after_seconds is None else Packing.after_seconds(settings.pack_after_seconds)
+    )
+    return Stores(table, blobs, recent=RecentBatches(recent_bytes), packing=packing)

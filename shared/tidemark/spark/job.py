@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import shutil
 import sys
 import threading
@@ -14,15 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tidemark.spark.failures import Exit, explain_failure
 from tidemark.spark.options.connection import CONNECTION_OPTIONS
-from tidemark.spark.options.given import InvalidOptions
 
 #: How often a job that runs long says how far it is.
 TELL_SECONDS: Final = 15.0
-#: The last line of a trace of Python's, `KeyError: 'x'`; Java's begin with the package.
-_RAISED: Final = re.compile(
-    r"(?!java|scala|org\.)[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Fault|Warning)\b(?::|$)"
-)
 
 
 class JobFailed(Exception):
@@ -34,6 +29,8 @@ class Job:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        #: What the process exits with when the job comes to its end.
+        self.code = Exit.DONE
         self._started = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -41,7 +38,7 @@ class Job:
         sys.stderr.flush()
 
     def finish(self, **summary: object) -> None:
-        """The last line, on standard output, for people and for scripts."""
+        """The summary, on standard output, for people and for scripts."""
         took = time.monotonic() - self._started
         words = " ".join(f"{name}={value}" for name, value in summary.items())
         sys.stdout.write(f"{self.name}: {words} seconds={took:.1f}\n")
@@ -123,6 +120,66 @@ def read_options(given: argparse.Namespace) -> dict[str, str]:
     return options | {"subscribePattern": given.pattern}
 
 
+def add_write(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--staging", required=True, help="a shared directory, or s3://bucket/prefix")
+    parser.add_argument("--id", required=True, help="names this write; one that is complete is not repeated")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="complete what an earlier run staged under this id, though the input has changed since",
+    )
+
+
+def add_lake(parser: argparse.ArgumentParser) -> None:
+    lake = parser.add_argument_group("an Iceberg table")
+    lake.add_argument("--iceberg", metavar="NAMESPACE.TABLE", help="the table")
+    lake.add_argument(
+        "--catalog", default="default", help="its catalog, as pyiceberg's configuration names it"
+    )
+    lake.add_argument(
+        "--catalog-property",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of the catalog: type=glue; or type=sql, uri=sqlite:///lake.db and warehouse=file:///lake",
+    )
+
+
+def open_lake(given: argparse.Namespace) -> Any:
+    """The table that `--iceberg` names. Raises JobFailed."""
+    from tidemark.spark.lake import LakeTable
+
+    if "." not in given.iceberg:
+        raise JobFailed(f"--iceberg must look like NAMESPACE.TABLE, got {given.iceberg!r}")
+    properties = {}
+    for text in given.catalog_property:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise JobFailed(f"--catalog-property must look like NAME=VALUE, got {text!r}")
+        properties[name] = value
+    return LakeTable(given.catalog, properties, given.iceberg)
+
+
+def write_once(rows: Any, given: argparse.Namespace, job: Job, **options: str) -> dict[str, object]:
+    """Write the rows under the job's id. What the summary tells of it: what that id stands for, which is what
+    the first run staged. Raises what Spark raises."""
+    from tidemark.spark.options.write import parse_write_options
+    from tidemark.spark.staging.files import connect_staging
+    from tidemark.spark.staging.manifest import StagedBatches
+    from tidemark.spark.writer.frames import write_frame
+
+    told = connection_options(given) | options
+    told |= {"stagingDir": given.staging, "producerId": given.id, "resume": str(given.resume).lower()}
+    staging = connect_staging(parse_write_options(told))
+    was_complete = StagedBatches(staging, given.id).is_done(0)
+    settled = write_frame(rows, told)
+    if was_complete:
+        job.say(f"{given.id} was already complete: nothing was written now")
+    streams = len(settled.by_stream())
+    summary: dict[str, object] = {"messages": settled.rows, "streams": streams, "id": given.id}
+    return summary | ({"already_complete": "true"} if was_complete else {})
+
+
 def find_java() -> None:
     """Raises JobFailed. Without this check Spark fails with a stack trace."""
     home = os.environ.get("JAVA_HOME")
@@ -179,20 +236,18 @@ def run_with(
     body: Callable[[Any, argparse.Namespace, Job], None],
     arguments: Sequence[str],
 ) -> int:
-    """The exit code: 0, 1 if the job failed, 2 if its arguments or surroundings were wrong."""
+    """The exit code (`failures.py`). Of a job that failed, the last line says what is wrong."""
     given = parse_arguments(parser, arguments)
     job = Job(name)
     try:
         spark = open_session(name)
         with watched(spark, job):
             body(spark, given, job)
-    except (InvalidOptions, JobFailed) as fault:
-        job.say(str(fault))
-        return 2
-    except Exception as fault:  # noqa: BLE001 - whatever Spark wraps, its first line says what it was
-        job.say(first_line(fault))
-        return 1
-    return 0
+    except Exception as fault:  # noqa: BLE001 - whatever it is, it is told in one line
+        line, code = explain_failure(fault)
+        job.say(line)
+        return code
+    return job.code
 
 
 @contextlib.contextmanager
@@ -221,16 +276,3 @@ def stages_of(tracker: Any) -> list[str]:
         for stage in stages
         if stage is not None
     ]
-
-
-def first_line(fault: Exception) -> str:
-    """The line of an error that says what is wrong. Spark's own message holds stack traces in two
-    languages; an error of this package is one line, and so is the last error that Python raised."""
-    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
-    ours = [line for line in lines if "tidemark: " in line and not line.startswith("File ")]
-    if ours:
-        return ours[0][ours[0].index("tidemark: ") + len("tidemark: ") :]
-    pythons = [line for line in lines if _RAISED.match(line)]
-    if pythons:
-        return pythons[-1]
-    return lines[0] if lines else type(fault).__name__

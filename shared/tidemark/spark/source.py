@@ -17,10 +17,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.options.read import COLUMNS, ReadOptions, parse_columns, parse_read_options, render_schema
 from tidemark.spark.queries.batch import BatchReader, PushdownBatchReader
 from tidemark.spark.queries.streaming_4_0 import StreamReader
-from tidemark.spark.readers.columns import SCHEMA
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -38,13 +37,26 @@ class TidemarkSource(DataSource):
         return "tidemark"
 
     def schema(self) -> str:
-        return SCHEMA
+        """All columns, or those of the option `columns`; the reader says what is wrong with that."""
+        try:
+            return render_schema(parse_columns(self.options["columns"]))
+        except (KeyError, ValueError):
+            return render_schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(parse_read_options(self.options, streaming=False))
+        return BatchReader(self.read_options(schema, streaming=False))
+
+    def read_options(self, schema: StructType, *, streaming: bool) -> ReadOptions:
+        """Those that are given, for the columns of `schema`: it is what `.schema(…)` says where the user has
+        said anything, and that chooses columns as the option does. Raises InvalidOptions."""
+        wanted = {field.name: field.dataType.simpleString().upper() for field in schema.fields}
+        strange = [f"{name} {kind}" for name, kind in wanted.items() if COLUMNS.get(name) != kind]
+        what = f"schema: there is no column {', '.join(strange)}; columns: {render_schema()}"
+        options = parse_read_options(self.options, streaming=streaming, faults=[what] if strange else [])
+        return dataclasses.replace(options, columns=tuple(wanted))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = parse_read_options(self.options, streaming=True)
+        options = self.read_options(schema, streaming=True)
         if spark_version() >= (4, 2):
             from tidemark.spark.queries.streaming_4_2 import AdmittedStreamReader
 
@@ -81,7 +93,7 @@ class PushdownTidemarkSource(TidemarkSource):
     """Registered where Spark pushes filters down to Python sources."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return PushdownBatchReader(parse_read_options(self.options, streaming=False))
+        return PushdownBatchReader(self.read_options(schema, streaming=False))
 
 
 def source_for(spark: Any) -> type[TidemarkSource]:

@@ -40,7 +40,7 @@ HEADERS: Final[dict[str, Part]] = {
     },
     "Stream-Closed": {"description": "The stream takes no more appends.", "schema": _TRUE},
     "Stream-Cursor": {
-        "description": "Send it as `cursor` with the next live read (§10.1).",
+        "description": "Send it as `cursor` with the next read (§10.1): caches may then answer.",
         "schema": _COUNT,
     },
     "Stream-Expires-At": {

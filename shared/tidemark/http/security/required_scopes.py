@@ -12,8 +12,16 @@ from urllib.parse import unquote
 from starlette.requests import Request
 
 from tidemark.http.control import control_path, needs_no_token
+from tidemark.http.control_paths import CATALOG, LIST_BUCKETS, LIST_STREAMS, START_POINT, STATS, is_page
 from tidemark.http.metrics import METRICS_PATH
-from tidemark.http.requests import parse_fork, parse_place, plain_name, request_path
+from tidemark.http.requests import (
+    parse_fork,
+    parse_place,
+    parse_stream_parameter,
+    plain_name,
+    request_path,
+    single,
+)
 from tidemark.protocol.authorization import RequiredScope, Right, Target
 from tidemark.protocol.bucket import Place, Resource
 from tidemark.protocol.errors import BucketNotFound, Malformed, ProtocolError, RouteNotFound, SourceNotFound
@@ -44,12 +52,13 @@ def is_open(scope: Mapping[str, Any]) -> bool:
 
 def is_for_everybody(scope: Mapping[str, Any]) -> bool:
     """Whether a request needs no token, or has one that is checked elsewhere."""
-    return _is_one_of(scope, _FOR_EVERYBODY) or _carries_wake_token(scope)
+    return _is_one_of(scope, _FOR_EVERYBODY) or _is_page_or_carries_wake_token(scope)
 
 
-def _carries_wake_token(scope: Mapping[str, Any]) -> bool:
+def _is_page_or_carries_wake_token(scope: Mapping[str, Any]) -> bool:
     try:
-        return needs_no_token(scope["method"], request_path(scope)[0])
+        path = request_path(scope)[0]
+        return is_page(path) or needs_no_token(scope["method"], path)
     except Malformed:
         return False
 
@@ -76,11 +85,26 @@ def required_scopes(request: Request) -> Iterator[RequiredScope]:
     elif name is not None:
         key = parse_plain_path(name, encoded=encoded)
         yield RequiredScope(Target(key.bucket, key.stream_id), _STREAM.get(request.method, _MANAGE))
+    elif path in CATALOG:
+        yield from _catalog(request, path)
     elif path in {"/", "/v1"} or path.startswith("/v1/"):
         raise RouteNotFound
     else:
         yield _at(request, parse_place(request))
     yield from _source(request)
+
+
+def _catalog(request: Request, path: str) -> Iterator[RequiredScope]:
+    """What a token itself may do is said to whoever has it."""
+    if path == LIST_STREAMS:
+        prefix = single(request, "prefix") or ""
+        missing = f"A list of streams takes read:{PLAIN_BUCKET}, or a prefix that the token may read"
+        yield RequiredScope(Target(PLAIN_BUCKET, prefix, is_prefix=True), _READ, missing)
+    elif path == LIST_BUCKETS:
+        yield RequiredScope(Target(None), _READ, "The list of buckets takes read:*")
+    elif path in {STATS, START_POINT}:
+        key = parse_stream_parameter(single(request, "stream"))
+        yield RequiredScope(Target(key.bucket, key.stream_id), _READ)
 
 
 def _control(request: Request, below: str, *, encoded: bool) -> RequiredScope:

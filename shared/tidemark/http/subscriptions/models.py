@@ -5,7 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+)
 
 from tidemark.log.records import Link, SubscriptionRecord
 from tidemark.protocol.offset import render_offset
@@ -23,20 +32,32 @@ from tidemark.service.subscriptions.wakes import Ack
 MAX_ACKS = 1_000
 
 
+def _whole_characters(text: str) -> str:
+    """Half of a character, which JSON can escape, is no text that can be stored."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a surrogate without its other half is no character") from None
+    return text
+
+
+Text = Annotated[StrictStr, AfterValidator(_whole_characters)]
+
+
 class WebhookTarget(BaseModel):
-    url: StrictStr
+    url: Text
 
 
 class CreateSubscription(BaseModel):
     """What to follow, and how to be woken (§6.2)."""
 
     type: Literal["webhook", "pull-wake"]
-    pattern: StrictStr | None = None
-    streams: Annotated[list[StrictStr], Field(max_length=MAX_STREAMS)] | None = None
+    pattern: Text | None = None
+    streams: Annotated[list[Text], Field(max_length=MAX_STREAMS)] | None = None
     webhook: WebhookTarget | None = None
-    wake_stream: StrictStr | None = None
+    wake_stream: Text | None = None
     lease_ttl_ms: StrictInt = DEFAULT_LEASE_MS
-    description: StrictStr | None = None
+    description: Text | None = None
 
     def configuration(self, *, allow_local: bool) -> SubscriptionConfiguration:
         """Raises InvalidSubscription, WebhookUrlRejected."""
@@ -55,11 +76,11 @@ class CreateSubscription(BaseModel):
 
 
 class NameStreams(BaseModel):
-    streams: Annotated[list[StrictStr], Field(min_length=1, max_length=MAX_STREAMS)]
+    streams: Annotated[list[Text], Field(min_length=1, max_length=MAX_STREAMS)]
 
 
 class ClaimWake(BaseModel):
-    worker: Annotated[StrictStr, Field(min_length=1, max_length=500)]
+    worker: Annotated[Text, Field(min_length=1, max_length=500)]
 
 
 class StreamAck(BaseModel):
@@ -67,14 +88,14 @@ class StreamAck(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    stream: StrictStr = Field(validation_alias=AliasChoices("stream", "path"))
-    offset: StrictStr
+    stream: Text = Field(validation_alias=AliasChoices("stream", "path"))
+    offset: Text
 
 
 class AnswerWake(BaseModel):
     """A callback, an ack or a release: which wake it is about, and how far its streams are processed."""
 
-    wake_id: StrictStr
+    wake_id: Text
     generation: StrictInt
     acks: Annotated[list[StreamAck], Field(max_length=MAX_ACKS)] = []
     done: StrictBool = False

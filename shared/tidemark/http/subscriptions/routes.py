@@ -230,5 +230,7 @@ async def on_no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return await on_protocol_error(request, SubscriptionNotFound())
+    if error.status_code == 400:
+        return await on_protocol_error(request, InvalidSubscription(f"The body is no JSON: {error.detail}"))
     content = {"error": {"code": "METHOD_NOT_ALLOWED", "message": f"{request.method} is not allowed here"}}
     return JSONResponse(content, error.status_code, _NO_STORE | dict(error.headers or {}))

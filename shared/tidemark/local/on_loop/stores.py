@@ -74,6 +74,9 @@ class _Blobs:
     def get(self, key: str, size: int | None = None) -> bytes:
         return self.objects.get(key, size)
 
+    def get_range(self, key: str, first_byte: int, size: int) -> bytes:
+        return self.objects.get_range(key, first_byte, size)
+
     def size(self, key: str) -> int | None:
         return self._call(lambda: self.blobs.size(key))
 

@@ -10,7 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import load_last
 from tidemark.log.records import Link, PendingMark, SubscriptionRecord
+from tidemark.log.schema import log_pk
 from tidemark.log.subscriptions import (
     SubscriptionChanged,
     change_link,
@@ -23,9 +26,8 @@ from tidemark.log.subscriptions import (
     remove_mark,
 )
 from tidemark.log.tails import StreamHead
-from tidemark.protocol.errors import StreamGone, StreamNotFound
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.service.load import load_head
+from tidemark.service.load import head_from
 from tidemark.service.stores import Stores
 
 #: Streams that one wake names. What is beyond them stays pending, and the next wake names it.
@@ -50,11 +52,19 @@ def stream_key_of(path: str) -> StreamKey:
 
 
 def find_head(stores: Stores, path: str) -> StreamHead | None:
-    """The stream as it is now; None where there is none."""
-    try:
-        return load_head(stores, stream_key_of(path))
-    except (StreamNotFound, StreamGone):
+    """The stream as it is now; None where there is none. Two reads, one after the other: many streams are
+    looked at at once, on threads, and a thread that waits for another one would leave none.
+
+    A stream that ends between the two reads counts as none. The next one of its name has marks of its own.
+    """
+    now_ms = stores.clock_ms()
+    record = load_stream(stores.table, stream_key_of(path))
+    if record is None or record.deleted:
         return None
+    last = load_last(stores.table, log_pk(record.key, record.incarnation))
+    head = head_from(record, last, now_ms)
+    is_over = (last is not None and last.tombstone) or head.is_expired(now_ms)
+    return None if is_over else head
 
 
 def acked_in(link: Link, head: StreamHead) -> int:

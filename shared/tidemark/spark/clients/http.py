@@ -23,6 +23,7 @@ class HttpFault(Exception):
     """The server refused, or did not respond however often it was asked (status 0)."""
 
     def __init__(self, method: str, url: str, status: int, text: str) -> None:
+        text = " ".join(text.split())
         super().__init__(f"tidemark: {method} {url}: {status or 'no answer'} {text}")
         self.status = status
         self.text = text
@@ -30,6 +31,10 @@ class HttpFault(Exception):
 
 class RetryableHttpFault(HttpFault):
     """The same request may succeed a moment later."""
+
+
+class ForbiddenHttpFault(HttpFault):
+    """The token is missing, is not valid, or does not allow this (401, 403)."""
 
 
 class HttpClient:
@@ -70,8 +75,13 @@ class HttpClient:
                 raise RetryableHttpFault(method, url, 0, str(failure)) from failure
             if 200 <= response.status < 300 or response.status in allow:
                 return response
-            fault = RetryableHttpFault if response.status in RETRYABLE else HttpFault
             text = response.data[:_SHOWN_BYTES].decode(errors="replace")
-            raise fault(method, url, response.status, text)
+            kind = HttpFault
+            if response.status in RETRYABLE:
+                kind = RetryableHttpFault
+            # A producer that was replaced gets 403 too, and that is no question of the token (§5.2.1).
+            elif response.status in (401, 403) and "Producer-Epoch" not in response.headers:
+                kind = ForbiddenHttpFault
+            raise kind(method, url, response.status, text)
 
         return retry(once, self._retry_seconds, RetryableHttpFault)

@@ -1,32 +1,139 @@
-"""The table and the bucket, reached from a driver or a task."""
+"""The table and the bucket, reached from a driver or a task.
+
+What AWS refuses is told here with all that its reader needs: service, action, table or bucket, region, the
+code and message of AWS, and what to do about it. The errors stay those of the application's own rules, so
+that code which repeats an `OutcomeUnknown` repeats these as well.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from botocore.config import Config
 
 from tidemark.aws.account import Account
 from tidemark.aws.clients import CLIENT_SETTINGS
-from tidemark.aws.dynamodb import connect_dynamodb
-from tidemark.aws.s3 import connect_objects
+from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
+from tidemark.aws.retry import Failure
+from tidemark.aws.s3 import Objects, Refusal, connect_objects
 from tidemark.blobs.store import BlobStore
 from tidemark.log.table import Table
+from tidemark.protocol.errors import (
+    Busy,
+    OutcomeUnknown,
+    ProtocolError,
+    StorageSilent,
+    StorageUnavailable,
+)
 from tidemark.spark.options.connection import ConnectionOptions
 
 DEFAULT_REGION = "us-east-1"
 
+_ABSENT: Final = frozenset({"ResourceNotFoundException", "NoSuchBucket", "NoSuchKey"})
+_EXPIRED: Final = frozenset({"ExpiredTokenException", "ExpiredToken", "TokenRefreshRequired"})
+_UNKNOWN_KEY: Final = frozenset(
+    {
+        "InvalidAccessKeyId",
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+    }
+)
+
+
+class StorageMissing(StorageUnavailable):
+    """There is no such table, bucket or object."""
+
+
+class StorageForbidden(StorageUnavailable):
+    """The credentials do not allow the call, or are none."""
+
+
+class StorageSlow(Busy):
+    """Storage throttles the call again and again."""
+
+
+class StorageOutOfReach(OutcomeUnknown):
+    """Storage has not answered."""
+
+
+def explain(error: ProtocolError, service: str, action: str, place: str) -> ProtocolError:
+    """The same error with what happened. `service` is DynamoDB or S3, `place` a table or bucket."""
+    cause = error.__cause__
+    while cause is not None and not isinstance(cause, Failure):
+        cause = cause.__cause__
+    detail = str(cause).strip() if cause is not None else error.message
+    called = f"tidemark: {service} {action} of {place}"
+    if isinstance(error, OutcomeUnknown | StorageSilent) or not isinstance(cause, Fault | Refusal):
+        told: ProtocolError = StorageOutOfReach()
+        told.message = f"{called} has no answer ({detail}): try again, and look at endpoint and network"
+    elif isinstance(error, Busy):
+        told = StorageSlow()
+        told.message = f"{called} is throttled ({detail}): try again, with fewer tasks or more capacity"
+    elif cause.code in _ABSENT or (isinstance(cause, Refusal) and cause.status == 404):
+        told = StorageMissing()
+        told.message = f"{called} finds nothing ({detail}): is its name right, and region and account?"
+    elif isinstance(error, StorageUnavailable):
+        todo = f"allow {service.lower()}:{action} there"
+        if cause.code in _EXPIRED:
+            todo = "the credentials have expired: renew them"
+        elif cause.code in _UNKNOWN_KEY:
+            todo = "the credentials are not valid there: look at the key, the secret and the clock"
+        told = StorageForbidden()
+        told.message = f"{called} is refused ({detail}): {todo}"
+    else:
+        return error
+    told.args = (told.message,)
+    return told
+
+
+class ExplainingDynamoDB(DynamoDB):
+    """`place` is the table and its region."""
+
+    place = ""
+
+    def call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return super().call(operation, arguments)
+        except (OutcomeUnknown, StorageSilent, StorageUnavailable) as error:
+            raise explain(error, "DynamoDB", operation, self.place) from error
+        except Fault as fault:
+            if not fault.retryable:
+                raise
+            busy = Busy()
+            busy.__cause__ = fault
+            raise explain(busy, "DynamoDB", operation, self.place) from fault
+
+
+class ExplainingObjects(Objects):
+    place = ""
+
+    def _call(self, operation: str, key: str, body: bytes, size: int | None = None) -> bytes:
+        try:
+            return super()._call(operation, key, body, size)
+        except (Busy, OutcomeUnknown, StorageSilent, StorageUnavailable) as error:
+            raise explain(error, "S3", operation, f"{key} in {self.place}") from error
+
+
+def explaining(connection: ConnectionOptions, kind: type[ExplainingDynamoDB]) -> Table:
+    """The table by a client of this kind."""
+    account = Account(connection.region)
+    plain = connect_dynamodb(account, endpoint=connection.dynamodb_endpoint)
+    dynamodb = kind(plain.send, plain.breaker)
+    at = f" at {connection.dynamodb_endpoint}" if connection.dynamodb_endpoint else ""
+    dynamodb.place = f"table {connection.table} in {account.region}{at}"
+    return Table(dynamodb, connection.table)
+
 
 def connect_table(connection: ConnectionOptions) -> Table:
-    return Table(
-        connect_dynamodb(Account(connection.region), endpoint=connection.dynamodb_endpoint), connection.table
-    )
+    return explaining(connection, ExplainingDynamoDB)
 
 
 def connect_blobs(connection: ConnectionOptions) -> BlobStore:
-    objects = connect_objects(
-        Account(connection.region), connection.blob_bucket, endpoint=connection.s3_endpoint
-    )
+    account = Account(connection.region)
+    plain = connect_objects(account, connection.blob_bucket, endpoint=connection.s3_endpoint)
+    objects = ExplainingObjects(plain.send, plain.breaker)
+    objects.place = f"bucket {connection.blob_bucket} in {account.region}"
     return BlobStore(
         objects, lambda: s3_client(connection.s3_endpoint, connection.region), connection.blob_bucket
     )

@@ -57,6 +57,12 @@ class ConnectionOptions:
     #: How long a request is repeated that is not answered, or is answered "later".
     retry_seconds: int = 30
 
+    def place(self) -> str:
+        """Where the streams are, in words that are the same for every process."""
+        if self.transport is Transport.HTTP:
+            return f"{self.url}{self.stream_path}"
+        return f"bucket {self.bucket} in table {self.table}"
+
     def stream_url(self, name: str) -> str:
         return f"{self.url}{self.stream_path}/{quote(name, safe=_PATH_CHARACTERS)}"
 

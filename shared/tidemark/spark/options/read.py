@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,18 +16,38 @@ from tidemark.spark.options.connection import (
     Transport,
     parse_connection,
 )
-from tidemark.spark.options.given import MEGABYTE, GivenOptions, parse_boolean, parse_size
+from tidemark.spark.options.given import MEGABYTE, GivenOptions, parse_boolean, parse_seconds, parse_size
+
+#: What a read gives, by Spark's names of the types.
+COLUMNS: Final = {
+    "bucket": "STRING",
+    "stream": "STRING",
+    "offset": "STRING",
+    "end_offset": "STRING",
+    "position": "INT",
+    "value": "BINARY",
+    "content_type": "STRING",
+    "timestamp": "TIMESTAMP",
+    "producer_id": "STRING",
+    "producer_epoch": "BIGINT",
+    "producer_seq": "BIGINT",
+    "incarnation": "STRING",
+}
+ALL_COLUMNS: Final = tuple(COLUMNS)
 
 READ_OPTIONS: Final = (
     "path",
+    "columns",
     "subscribe",
     "subscribePattern",
     "startingOffsets",
     "endingOffsets",
+    "maxBytesPerTrigger",
     "maxOffsetsPerTrigger",
     "failOnDataLoss",
     "bytesPerPartition",
     "assumeProcessingTime",
+    "forgetEndedSeconds",
 )
 
 
@@ -59,13 +79,22 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     bytes_per_partition: int = 32 * MEGABYTE
     assume_processing_time: bool = False
+    #: How long the checkpoint remembers where a stream was read that does not exist any more.
+    forget_seconds: int = 3600
+    #: Those that a read gives, in this order. Spark does not tell a source which ones a query needs.
+    columns: tuple[str, ...] = ALL_COLUMNS
 
 
 def parse_read_options(
-    given: Mapping[str, str], *, streaming: bool, environment: Mapping[str, str] = os.environ
+    given: Mapping[str, str],
+    *,
+    streaming: bool,
+    environment: Mapping[str, str] = os.environ,
+    faults: Sequence[str] = (),
 ) -> ReadOptions:
-    """Raises InvalidOptions."""
+    """`faults` are those that were found elsewhere. Raises InvalidOptions with these and all others."""
     asked = GivenOptions(given, CONNECTION_OPTIONS + READ_OPTIONS)
+    asked.faults += faults
     connection = parse_connection(asked, environment)
     names, pattern = _parse_subscription(asked, connection)
     options = ReadOptions(
@@ -74,10 +103,13 @@ def parse_read_options(
         pattern=pattern,
         starting=asked.parse("startingOffsets", _EARLIEST, parse_where),
         ending=asked.parse("endingOffsets", _LATEST, parse_where),
-        limit_bytes=asked.parse("maxOffsetsPerTrigger", None, parse_size),
+        limit_bytes=asked.parse("maxBytesPerTrigger", None, parse_size)
+        or asked.parse("maxOffsetsPerTrigger", None, parse_size),
         fail_on_data_loss=asked.parse("failOnDataLoss", True, parse_boolean),
         bytes_per_partition=asked.parse("bytesPerPartition", ReadOptions.bytes_per_partition, parse_size),
         assume_processing_time=asked.parse("assumeProcessingTime", False, parse_boolean),
+        forget_seconds=asked.parse("forgetEndedSeconds", ReadOptions.forget_seconds, parse_seconds),
+        columns=asked.parse("columns", ALL_COLUMNS, parse_columns),
     )
     _check_contradictions(asked, options, streaming=streaming)
     asked.finish()
@@ -87,16 +119,15 @@ def parse_read_options(
 def _check_contradictions(asked: GivenOptions, options: ReadOptions, *, streaming: bool) -> None:
     if streaming and asked.has("endingOffsets"):
         asked.faults.append("endingOffsets is for a batch read: a streaming query has no end")
-    if not streaming and asked.has("maxOffsetsPerTrigger"):
-        asked.faults.append("maxOffsetsPerTrigger is for a streaming query: a batch read reads everything")
+    limits = [name for name in ("maxBytesPerTrigger", "maxOffsetsPerTrigger") if asked.has(name)]
+    if limits and not streaming:
+        asked.faults.append(f"{limits[0]} is for a streaming query: a batch read reads everything")
+    if len(limits) == 2:
+        asked.faults.append("maxBytesPerTrigger and maxOffsetsPerTrigger are the same: give one of them")
     if not streaming and isinstance(options.ending, Earliest):
         asked.faults.append("endingOffsets must be latest or JSON: nothing ends before it begins")
     if not streaming and isinstance(options.starting, Latest):
         asked.faults.append("startingOffsets=latest is for a streaming query: a batch read would be empty")
-    if options.limit_bytes is not None and options.connection.transport is Transport.HTTP:
-        asked.faults.append(
-            "maxOffsetsPerTrigger needs transport=dynamodb: the offsets of an HTTP server are opaque"
-        )
     for option, where in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
         strangers = _strangers(where, options) if isinstance(where, Mapping) else []
         if strangers:
@@ -136,6 +167,19 @@ def parse_names(text: str) -> tuple[str, ...]:
     if not all(names):
         raise ValueError(f"an empty name in {text!r}")
     return tuple(dict.fromkeys(names))
+
+
+def parse_columns(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    strange = [name for name in names if name not in COLUMNS]
+    if strange:
+        raise ValueError(f"there is no {', '.join(map(repr, strange))}; columns: {', '.join(COLUMNS)}")
+    return names
+
+
+def render_schema(columns: tuple[str, ...] = ALL_COLUMNS) -> str:
+    """As Spark reads it."""
+    return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
 
 
 def parse_where(text: str) -> Where:

@@ -22,6 +22,7 @@ WRITE_OPTIONS: Final = (
     "stagingDir",
     "producerId",
     "bytesPerAppend",
+    "resume",
 )
 
 
@@ -37,6 +38,8 @@ class WriteOptions:
     staging_dir: str
     producer_id: str | None
     bytes_per_append: int
+    #: Complete what was staged under this producer id, whatever the rows of this write are.
+    resume: bool = False
 
 
 def no_faults(_options: WriteOptions) -> list[str]:
@@ -72,7 +75,10 @@ def parse_write_options(
         staging_dir=(asked.text("stagingDir") or "").rstrip("/"),
         producer_id=asked.parse("producerId", None, parse_producer_id),
         bytes_per_append=asked.parse("bytesPerAppend", MEGABYTE, parse_append_size),
+        resume=asked.parse("resume", False, parse_boolean),
     )
+    if options.resume and not options.producer_id:
+        asked.faults.append("resume needs producerId, the id of the write that is not complete")
     asked.faults += faults_of(options)
     asked.finish()
     return options

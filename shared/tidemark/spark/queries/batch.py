@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.queries.plan import load_heads, pin_positions, plan_partitions, require_all
+from tidemark.spark.queries.plan import load_heads, pack, pin_positions, plan_partitions, require_all
 from tidemark.spark.queries.pushdown import PushedFilters
 from tidemark.spark.readers.connect import connect
-from tidemark.spark.readers.port import StreamPartition
+from tidemark.spark.readers.port import PackedPartition
 
 
 class BatchReader(DataSourceReader):
@@ -27,10 +28,11 @@ class BatchReader(DataSourceReader):
             return [EmptyPartition()]
         reader = connect(options.connection)
         heads = load_heads(options, reader)
-        require_all(options, heads)
+        require_all(options, reader, heads)
         starts, ends = pin_positions(options, reader, heads)
         starts, ends = self._filters.within(starts, ends)
-        return list(plan_partitions(options, reader, starts, ends)) or [EmptyPartition()]
+        planned = plan_partitions(options, reader, starts, ends)
+        return list(pack(planned, options.bytes_per_partition)) or [EmptyPartition()]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_partition(self._options, partition)
@@ -52,6 +54,11 @@ class EmptyPartition(InputPartition):
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[Any]:
-    if not isinstance(partition, StreamPartition):
+    """The rows of a pack's streams; those of small streams share Arrow batches."""
+    if not isinstance(partition, PackedPartition):
         return iter(())
-    return connect(options.connection).read(partition)
+    from tidemark.spark.readers.columns import join_batches
+
+    reader = connect(options.connection)
+    read = (reader.read(part, options.columns) for part in partition.parts)
+    return join_batches(chain.from_iterable(read))

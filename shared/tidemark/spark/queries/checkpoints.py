@@ -27,6 +27,12 @@ def taken_positions(spark: Any, checkpoint: str) -> dict[str, Position]:
     return decode_offset(json.loads(lines[2]))
 
 
+def pending_batch(spark: Any, checkpoint: str) -> int | None:
+    """The batch that was planned last, if it is not known to be done."""
+    left = _batches(spark, f"{checkpoint}/offsets") - _batches(spark, f"{checkpoint}/commits")
+    return max(left, default=None)
+
+
 def _batches(spark: Any, directory: str) -> set[int]:
     """By Hadoop's own file systems, so that a checkpoint may lie wherever Spark can keep one."""
     jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark offers no other way to list a directory

@@ -4,7 +4,7 @@ and for each batch of a streaming query."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
@@ -16,6 +16,7 @@ from tidemark.spark.readers.port import (
     DataLoss,
     Head,
     MissingStream,
+    PackedPartition,
     Position,
     Reader,
     StreamPartition,
@@ -25,6 +26,8 @@ from tidemark.spark.readers.port import (
 Positions = Mapping[str, Position]
 
 _HEADS_AT_ONCE: Final = 16
+#: What a task could read in the time in which a stream is opened: no stream counts for less in a pack.
+STREAM_BYTES: Final = 128 * 1024
 
 
 def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
@@ -43,8 +46,10 @@ def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
         return {head.name: head for head in pool.map(head_of, names) if head is not None}
 
 
-def require_all(options: ReadOptions, heads: Mapping[str, Head]) -> None:
-    """Every stream that was named must be there when a query starts. Raises InvalidOptions."""
+def require_all(options: ReadOptions, reader: Reader, heads: Mapping[str, Head]) -> None:
+    """The bucket and every stream that was named must be there when a query starts. Raises InvalidOptions."""
+    if not heads and not reader.has_bucket():
+        raise InvalidOptions([f"no such bucket: {options.connection.bucket}"])
     missing = [name for name in options.names if name not in heads]
     if missing:
         raise InvalidOptions([f"no such stream in {options.connection.bucket}: {', '.join(missing)}"])
@@ -134,6 +139,20 @@ def plan_partitions(
     if options.fail_on_data_loss:
         return partitions
     return [replace(partition, fail_on_data_loss=False) for partition in partitions]
+
+
+def pack(partitions: Sequence[StreamPartition], partition_bytes: int) -> list[PackedPartition]:
+    """Neighbours put together up to about the size of a partition, in order."""
+    packs: list[list[StreamPartition]] = []
+    left = 0
+    for partition in partitions:
+        size = max(partition.size, STREAM_BYTES)
+        if size > left:
+            packs.append([])
+            left = partition_bytes
+        packs[-1].append(partition)
+        left -= size
+    return [PackedPartition(tuple(parts)) for parts in packs]
 
 
 def _start_before(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -13,6 +14,7 @@ from tidemark.spark.queries.batch import read_partition
 from tidemark.spark.queries.plan import (
     Positions,
     load_heads,
+    pack,
     plan_partitions,
     require_all,
     starting_positions,
@@ -20,8 +22,8 @@ from tidemark.spark.queries.plan import (
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.port import DataLoss, Head, Position, Reader
 
-Offset = dict[str, dict[str, str]]
-"""What Spark keeps: `{stream: {"offset": …, "incarnation": …, "type": …}}`."""
+Offset = dict[str, list[str | int]]
+"""What Spark keeps of each batch: `{stream: [offset, incarnation, content type, gone since]}`."""
 
 #: An idle query is asked for its latest offset every 10 ms; the streams are asked once a second.
 LOOK_SECONDS: Final = 1.0
@@ -31,16 +33,22 @@ def encode_offset(positions: Positions) -> Offset:
     return {name: position.encode() for name, position in sorted(positions.items())}
 
 
-def decode_offset(offset: Mapping[str, Mapping[str, str]]) -> dict[str, Position]:
+def decode_offset(offset: Mapping[str, Any]) -> dict[str, Position]:
     return {name: Position.decode(value) for name, value in offset.items()}
 
 
 class Driver:
     """A connected reader, and the heads of the streams as they were up to a second ago."""
 
-    def __init__(self, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        clock: Callable[[], float] = time.monotonic,
+        date: Callable[[], float] = time.time,
+    ) -> None:
         self.options = options
         self._clock = clock
+        self._date = date
         self._looked = float("-inf")
         self._heads: dict[str, Head] = {}
         self._connected: Reader | None = None
@@ -53,7 +61,7 @@ class Driver:
 
     def initial(self) -> dict[str, Position]:
         heads = self.heads(fresh=True)
-        require_all(self.options, heads)
+        require_all(self.options, self.reader, heads)
         return starting_positions(self.options, self.reader, heads)
 
     def heads(self, *, fresh: bool = False) -> dict[str, Head]:
@@ -66,12 +74,18 @@ class Driver:
         return {name: head.tail for name, head in self.heads(fresh=fresh).items()}
 
     def with_gone(self, starts: Positions, tails: Positions) -> dict[str, Position]:
-        """A stream that is gone stays where it was last read, so that it is told apart when it
-        comes back. Raises DataLoss."""
+        """A stream that is gone stays where it was last read, and is forgotten after a while: otherwise the
+        checkpoint would grow with every stream that there ever was. Raises DataLoss."""
         gone = sorted(starts.keys() - tails.keys())
         if gone and self.options.fail_on_data_loss:
             raise DataLoss(", ".join(gone), "it does not exist any more")
-        return {name: starts[name] for name in gone} | dict(tails)
+        now = int(self._date())
+        kept = {name: replace(starts[name], gone_since=starts[name].gone_since or now) for name in gone}
+        return {
+            name: position
+            for name, position in kept.items()
+            if now - position.gone_since < self.options.forget_seconds
+        } | dict(tails)
 
 
 class StreamReaderBase(DataSourceStreamReader):
@@ -97,9 +111,9 @@ class StreamReaderBase(DataSourceStreamReader):
         return encode_offset(self.driver.initial())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        return list(
-            plan_partitions(self._options, self.driver.reader, decode_offset(start), decode_offset(end))
-        )
+        reader = self.driver.reader
+        planned = plan_partitions(self._options, reader, decode_offset(start), decode_offset(end))
+        return list(pack(planned, self._options.bytes_per_partition))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_partition(self._options, partition)

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
-SCHEMA: Final = (
-    "bucket STRING, stream STRING, offset STRING, end_offset STRING, position INT, value BINARY, "
-    "content_type STRING, timestamp TIMESTAMP, producer_id STRING, producer_epoch BIGINT, producer_seq BIGINT"
-)
-ARROW_SCHEMA: Final = pa.schema(
-    [
-        ("bucket", pa.string()),
-        ("stream", pa.string()),
-        ("offset", pa.string()),
-        ("end_offset", pa.string()),
-        ("position", pa.int32()),
-        ("value", pa.binary()),
-        ("content_type", pa.string()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("producer_id", pa.string()),
-        ("producer_epoch", pa.int64()),
-        ("producer_seq", pa.int64()),
-    ]
-)
+from tidemark.spark.options.read import COLUMNS
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_ARROW: Final = {
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "TIMESTAMP": _TIME,
+}
+ARROW_SCHEMA: Final = pa.schema([(name, _ARROW[kind]) for name, kind in COLUMNS.items()])
 
 #: A batch is handed on at this many rows or bytes: what a task holds does not grow with the stream.
 BATCH_ROWS: Final = 10_000
@@ -32,36 +25,28 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 
 
 def make_batch(
-    stream_columns: tuple[str, str, str],
-    *,
-    offsets: pa.Array,
-    end_offsets: pa.Array,
-    positions: pa.Array,
-    values: pa.Array,
-    timestamps: pa.Array,
-    producers: tuple[pa.Array, pa.Array, pa.Array] | None = None,
+    columns: Sequence[str], rows: int, constants: Mapping[str, Any], arrays: Mapping[str, pa.Array]
 ) -> pa.RecordBatch:
-    """`stream_columns` are bucket, stream and content type, the same for every row."""
-    rows = len(values)
-    bucket, stream, content_type = (pa.repeat(pa.scalar(text, pa.string()), rows) for text in stream_columns)
-    ids, epochs, seqs = producers or (
-        pa.nulls(rows, pa.string()),
-        pa.nulls(rows, pa.int64()),
-        pa.nulls(rows, pa.int64()),
-    )
-    return pa.RecordBatch.from_arrays(
-        [
-            bucket,
-            stream,
-            offsets,
-            end_offsets,
-            positions,
-            values,
-            content_type,
-            timestamps,
-            ids,
-            epochs,
-            seqs,
-        ],
-        schema=ARROW_SCHEMA,
-    )
+    """The columns that are wanted, of `arrays` or the same in every row; null where neither has one."""
+    schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns])
+    found = [
+        arrays[field.name]
+        if field.name in arrays
+        else pa.repeat(pa.scalar(constants.get(field.name), field.type), rows)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(found, schema=schema)
+
+
+def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: small ones are put together up to the size of one."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+            held, rows, size = [], 0, 0
+    if held:
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches()

@@ -10,25 +10,35 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import pyarrow as pa
 
+from tidemark.log.buckets import list_records, load_bucket
 from tidemark.log.chain import ChainWalk, Span, spans_of
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
-from tidemark.log.schema import ENDED_MS, SK, is_end_mark, log_pk
+from tidemark.log.records import StreamRecord
+from tidemark.log.schema import log_pk
+from tidemark.protocol.errors import BucketNotFound
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.offset import parse_token, render_offset
-from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.spark.clients.storage import connect_blobs, connect_table
 from tidemark.spark.options.connection import ConnectionOptions
-from tidemark.spark.readers.items import BOUNDARY_ATTRIBUTES, BatchItem, connect_bulk, message_ends
+from tidemark.spark.options.read import ALL_COLUMNS
+from tidemark.spark.readers.items import (
+    BOUNDARY_ATTRIBUTES,
+    BatchItem,
+    connect_bulk,
+    message_ends,
+    pack_blocks,
+)
 from tidemark.spark.readers.port import BadOffset, DataLoss, Head, MissingStream, Position, StreamPartition
 from tidemark.spark.readers.rows import Rows
 
-_STREAM_PREFIX: Final = "stream/"
+_LISTED_AT_ONCE: Final = 1000
 
 
 class DynamoDBReader:
@@ -39,27 +49,32 @@ class DynamoDBReader:
         self._table = connect_table(connection)
         self._bulk = connect_bulk(connection)
         self._blobs = connect_blobs(connection)
+        self._listed: dict[str, StreamRecord] = {}
 
     def _key(self, name: str) -> StreamKey:
         return StreamKey(self._connection.bucket, name)
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         found: list[str] = []
-        low, more = _STREAM_PREFIX, True
+        after, more = "", True
         while more:
-            items, more = self._table.query(
-                f"bucket/{self._connection.bucket}",
-                at_least=low,
-                at_most=_STREAM_PREFIX + "\U0010ffff",
-                attributes=(SK, ENDED_MS),
-            )
-            live = (item for item in items if not is_end_mark(item))
-            found += [item[SK]["S"].removeprefix(_STREAM_PREFIX) for item in live]
-            low = items[-1][SK]["S"] + "\0" if items else low
-        return [name for name in found if pattern.fullmatch(name)]
+            records, more = list_records(self._table, self._connection.bucket, "", after, _LISTED_AT_ONCE)
+            for record in records:
+                after = record.key.stream_id
+                if pattern.fullmatch(after):
+                    found.append(after)
+                    self._listed[after] = record
+        return found
+
+    def has_bucket(self) -> bool:
+        try:
+            load_bucket(self._table, self._connection.bucket)
+        except BucketNotFound:
+            return self._connection.bucket == PLAIN_BUCKET
+        return True
 
     def head(self, name: str) -> Head:
-        record = load_stream(self._table, self._key(name))
+        record = self._listed.pop(name, None) or load_stream(self._table, self._key(name))
         if record is None or record.deleted:
             raise MissingStream(name)
         last = load_last(self._table, log_pk(record.key, record.incarnation))
@@ -84,8 +99,13 @@ class DynamoDBReader:
         if place in (0, tail):
             return
         span = [each for each in self._spans(head.name, head.tail) if each.begin < place][-1]
-        item = self._item_until(span, place)
-        is_boundary = item is not None and (item.start == place or place in message_ends(item))
+        walk = ChainWalk[BatchItem](self._bulk.query, iter, [span], place)
+        item = next(iter(walk), None)
+        ends = message_ends(item) if item is not None else []
+        if item is not None and item.px is not None:
+            for start, block in pack_blocks(item, self._blobs, place - 1, place):
+                ends += accumulate(block.lengths, initial=start)
+        is_boundary = item is not None and (item.start == place or place in ends)
         if not is_boundary and place != span.end:
             raise BadOffset(f"{head.name}: {offset} is not the end of a message")
 
@@ -97,10 +117,12 @@ class DynamoDBReader:
         item = self._item_until(next(each for each in spans if each.end is None or wanted < each.end), wanted)
         if item is None:
             return end
-        # Batches are not cut: at their ends no query meets half a batch. The first is always
-        # taken, so that a batch beyond the limit does not stop the query for ever.
-        place = item.end if item.end <= wanted else item.start
-        place = place if place > int(start.offset) else item.end
+        # Batches are not cut, nor the blocks of a pack: at their ends no query meets half of one. The first
+        # is always taken, so that a batch beyond the limit does not stop the query for ever.
+        ends = message_ends(item) if item.px is not None else [item.end]
+        place = max((end for end in ends if end <= wanted), default=item.start)
+        if place <= int(start.offset):
+            place = min((end for end in ends if end > int(start.offset)), default=int(end.offset))
         return Position(render_offset(min(place, int(end.offset))), end.incarnation, end.content_type)
 
     def _item_until(self, span: Span, place: int) -> BatchItem | None:
@@ -134,12 +156,22 @@ class DynamoDBReader:
                 count = max(1, round((high - low) / partition_bytes))
                 edges = [low + (high - low) * index // count for index in range(count + 1)]
                 planned += [
-                    StreamPartition(name, end.content_type, render_offset(first), render_offset(last), span)
+                    StreamPartition(
+                        name,
+                        end.content_type,
+                        render_offset(first),
+                        render_offset(last),
+                        span,
+                        end.incarnation,
+                        size=last - first,
+                    )
                     for first, last in pairwise(edges)
                 ]
         return planned
 
-    def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, partition: StreamPartition, columns: Sequence[str] = ALL_COLUMNS
+    ) -> Iterator[pa.RecordBatch]:
         def tell_loss(begin: int, end: int) -> None:
             if partition.fail_on_data_loss:
                 lost = f"{render_offset(begin)} to {render_offset(end)} is not there any more"
@@ -147,18 +179,40 @@ class DynamoDBReader:
 
         span, low, high = partition.span, int(partition.start), int(partition.end)
         assert span is not None, "planned by this reader"
-        bucket, content_type = self._connection.bucket, partition.content_type
-        rows = Rows(bucket, partition.name, content_type, low=low, high=high, cut=span.end)
+        rows = Rows(
+            self._connection.bucket,
+            partition.name,
+            partition.content_type,
+            partition.incarnation,
+            columns=columns,
+            low=low,
+            high=high,
+            cut=span.end,
+        )
         # The items of a bulk query are decoded already.
         walk = ChainWalk[BatchItem](self._bulk.query, iter, [span], low, until=high, on_gap=tell_loss)
+        reached = low
+        until = high if span.end is None else min(high, span.end)
         for item in walk:
-            data = item.data
-            if data is None:
-                if item.s is None or item.end <= low:
-                    continue  # the mark of closing, a tombstone, or a batch that ends before the partition
-                data = self._blobs.get(item.s.S)
-            rows.add(item, data)
-            if rows.is_full:
-                yield rows.take()
+            # What ends before: the mark of closing, a tombstone, or a batch that a pack has replaced.
+            if item.end <= reached:
+                continue
+            yield from self._add(rows, item, reached, until)
+            reached = item.end
         if rows.count:
             yield rows.take()
+
+    def _add(self, rows: Rows, item: BatchItem, reached: int, until: int) -> Iterator[pa.RecordBatch]:
+        """The item's messages from `reached` on into the rows; those that are full meanwhile."""
+        if item.px is None:
+            data = item.data
+            if data is None and item.s is not None:
+                data = self._blobs.get(item.s.S)
+            rows.add(item, data or b"", reached)
+            if rows.is_full:
+                yield rows.take()
+            return
+        for start, block in pack_blocks(item, self._blobs, reached, until):
+            rows.add_block(start, block, reached)
+            if rows.is_full:
+                yield rows.take()

@@ -6,19 +6,21 @@ nothing, and costs less than queries from about the size on at which everything 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 import orjson
 import pyarrow as pa
 
-from tidemark.log.schema import decode_log_pk, decode_stream, is_end_mark, is_log_pk
+from tidemark.log.schema import PACK_INDEX, decode_log_pk, decode_stream, is_end_mark, is_log_pk
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.spark.clients.storage import connect_blobs
 from tidemark.spark.options.connection import ConnectionOptions
-from tidemark.spark.readers.columns import SCHEMA
-from tidemark.spark.readers.items import BatchItem, Text
+from tidemark.spark.options.read import render_schema
+from tidemark.spark.readers.items import BatchItem, Text, pack_blocks
 from tidemark.spark.readers.rows import Rows
 
 
@@ -44,6 +46,9 @@ def read_export(spark: Any, path: str, connection: ConnectionOptions) -> Any:
     lines = spark.read.text(path)
     streams = lines.where(lines.value.contains('"stream/')).rdd.map(lambda row: decode_stream_line(row.value))
     known = spark.sparkContext.broadcast(dict(filter(None, streams.collect())))
+    # What a pack has replaced may still be there beside it.
+    packs = lines.where(lines.value.contains(f'"{PACK_INDEX}"')).rdd.map(lambda row: pack_span(row.value))
+    packed = spark.sparkContext.broadcast(sorted(filter(None, packs.collect())))
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         blobs = connect_blobs(connection)
@@ -55,14 +60,17 @@ def read_export(spark: Any, path: str, connection: ConnectionOptions) -> Any:
                 key, incarnation, item = decoded
                 if incarnation not in known.value or item.end == item.start:
                     continue
-                data = item.data
-                if data is None:
-                    data = blobs.get(item.s.S if item.s else "")
-                found = Rows(key.bucket, key.stream_id, known.value[incarnation])
-                found.add(item, data)
-                yield found.take()
+                found = Rows(key.bucket, key.stream_id, known.value[incarnation], incarnation)
+                if item.px is not None:
+                    for start, block in pack_blocks(item, blobs, item.start, item.end):
+                        found.add_block(start, block, 0)
+                        yield found.take()
+                elif not is_replaced(packed.value, incarnation, item.start):
+                    data = item.data
+                    found.add(item, blobs.get(item.s.S if item.s else "") if data is None else data)
+                    yield found.take()
 
-    return lines.where(lines.value.contains('"log/')).mapInArrow(rows, SCHEMA)
+    return lines.where(lines.value.contains('"log/')).mapInArrow(rows, render_schema())
 
 
 def decode_stream_line(line: str) -> tuple[str, str] | None:
@@ -74,6 +82,20 @@ def decode_stream_line(line: str) -> tuple[str, str] | None:
         return None
     record = decode_stream(item)
     return record.incarnation, record.content_type.value
+
+
+def pack_span(line: str) -> tuple[str, int, int] | None:
+    """The incarnation of a pack's log, and where the pack begins and ends; None for any other item."""
+    decoded = decode_batch_line(line)
+    if decoded is None or decoded[2].px is None:
+        return None
+    return decoded[1], decoded[2].start, decoded[2].end
+
+
+def is_replaced(packs: Sequence[tuple[str, int, int]], incarnation: str, start: int) -> bool:
+    """Whether one of the sorted packs holds the batch that begins at `start`."""
+    before = bisect_right(packs, (incarnation, start, sys.maxsize)) - 1
+    return before >= 0 and packs[before][0] == incarnation and start < packs[before][2]
 
 
 def decode_batch_line(line: str) -> tuple[StreamKey, str, BatchItem] | None:

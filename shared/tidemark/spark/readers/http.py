@@ -21,8 +21,10 @@ import pyarrow as pa
 import urllib3
 
 from tidemark.protocol.offset import parse_token
+from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.spark.clients.http import HttpClient, HttpFault
 from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.options.read import ALL_COLUMNS
 from tidemark.spark.readers.columns import BATCH_ROWS, make_batch
 from tidemark.spark.readers.json_array import split_array, split_arriving
 from tidemark.spark.readers.port import (
@@ -42,6 +44,12 @@ _CHUNK_BYTES: Final = 1024 * 1024
 #: A page that runs past the pinned end is cut by comparing; it must fit in memory for that.
 _COMPARABLE_BYTES: Final = 64 * 1024 * 1024
 _COMPARISONS: Final = 10
+#: Of a stream whose offsets do not tell how much lies between them: more than any limit.
+_UNKNOWN_BYTES: Final = 1 << 50
+
+
+Listed = tuple[int | None, int | None]
+"""When a stream was created, in ms, and its tail, as far as a listing tells."""
 
 
 class RanPastTheEnd(Exception):
@@ -63,9 +71,14 @@ class HttpPage:
         yield from self.response.stream(_CHUNK_BYTES)
         self.response.release_conn()
 
+    @property
+    def content_length(self) -> int:
+        """Where the server does not say, a guess."""
+        return int(self.response.headers.get("Content-Length", _CHUNK_BYTES))
+
     def leave(self) -> None:
         """Without its body: read to its end where that is near, so that the connection serves again."""
-        if int(self.response.headers.get("Content-Length", _CHUNK_BYTES)) < _CHUNK_BYTES:
+        if self.content_length < _CHUNK_BYTES:
             self.response.drain_conn()
         else:
             self.response.close()
@@ -93,39 +106,69 @@ class HttpReader:
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
         self._client = HttpClient(connection.token, retry_seconds=connection.retry_seconds)
+        #: What the last listing said of a stream, and the head that was loaded when a listing said so.
+        self._listed: dict[str, Listed] = {}
+        self._known: dict[str, tuple[Listed, Head]] = {}
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
-        """By the bucket's listing (extensions, §1.4)."""
+        """By the bucket's listing (extensions, §1.4), a thousand streams at a time."""
         found: list[str] = []
-        root, after = f"{self._connection.url}{self._connection.stream_path}/streams?limit=1000", ""
+        root, after = f"{self._connection.url}{self._connection.stream_path}/streams", "?limit=1000"
         while True:
-            listed = orjson.loads(self._client.request("GET", root + after).data)
-            found += [each["stream_id"] for each in listed["streams"]]
+            answer = self._client.request("GET", root + after, allow=frozenset({404}))
+            if answer.status == 404:
+                return []
+            listed = orjson.loads(answer.data)
+            for each in listed["streams"]:
+                name = each["stream_id"]
+                if pattern.fullmatch(name):
+                    found.append(name)
+                    self._listed[name] = (each.get("created_at_ms"), each.get("tail_offset"))
             if not listed.get("has_more"):
-                return [name for name in found if pattern.fullmatch(name)]
-            after = f"&after={quote(listed['next_cursor'], safe='')}"
+                return found
+            after = f"?limit=1000&after={quote(listed['next_cursor'], safe='')}"
+
+    def has_bucket(self) -> bool:
+        if self._connection.bucket == PLAIN_BUCKET:
+            return True
+        root = f"{self._connection.url}{self._connection.stream_path}/streams?limit=1"
+        return self._client.request("GET", root, allow=frozenset({404})).status != 404
 
     def head(self, name: str) -> Head:
+        """A stream that the listing tells as it told it before is not asked again."""
+        listed = self._listed.pop(name, (None, None))
+        if None not in listed and self._known.get(name, (None,))[0] == listed:
+            return self._known[name][1]
+        head = self._load_head(name)
+        self._known[name] = (listed, head)
+        return head
+
+    def _load_head(self, name: str) -> Head:
         response = self._client.request("HEAD", self._connection.stream_url(name), allow=frozenset({404}))
         if response.status == 404:
             raise MissingStream(name)
-        tail, incarnation = response.headers["Stream-Next-Offset"], ""
-        try:
-            # Only a read tells the incarnation. What is appended, or created again, in between
-            # moves the tail with it: the two that are returned belong together.
-            page = self._open(name, tail)
-        except HttpFault as fault:
-            if fault.status == 404:
-                raise MissingStream(name) from fault
-            # The tail is none of a new stream's, or the server reads nothing there.
-        else:
-            page.leave()
-            tail, incarnation = page.end, page.incarnation
+        tail = response.headers["Stream-Next-Offset"]
+        incarnation = incarnation_in(response.headers.get("ETag", ""), tail)
+        if not incarnation:
+            tail, incarnation = self._read_tail(name, tail)
         content_type = response.headers.get("Content-Type", "application/octet-stream")
         earliest = response.headers.get("Stream-Snapshot-Offset", BEGINNING)
         return Head(
             name, Position(earliest, incarnation, content_type), Position(tail, incarnation, content_type)
         )
+
+    def _read_tail(self, name: str, tail: str) -> tuple[str, str]:
+        """Tail and incarnation by a read, where a HEAD does not tell the second. What is appended, or
+        created again, in between moves the tail with it: the two that are returned belong together."""
+        try:
+            page = self._open(name, tail)
+        except HttpFault as fault:
+            if fault.status == 404:
+                raise MissingStream(name) from fault
+            # The tail is none of a new stream's, or the server reads nothing there.
+            return tail, ""
+        page.leave()
+        return page.end, page.incarnation
 
     def check_offset(self, head: Head, offset: str) -> None:
         try:
@@ -135,20 +178,48 @@ class HttpReader:
         page.leave()
 
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
-        raise NotImplementedError("maxOffsetsPerTrigger is refused over HTTP")
+        """Page by page, because on every server a read may end where a page ends. The pages are asked for
+        and left: their headers say how large they are."""
+        reached, taken = start.offset, 0
+        while True:
+            try:
+                page = self._open(name, reached)
+            except HttpFault as fault:
+                if fault.status not in (404, 410):
+                    raise
+                return end  # The read itself says what is lost.
+            page.leave()
+            taken += _bytes_between(page.start, page.end) or page.content_length
+            if taken > limit_bytes and reached != start.offset:
+                return Position(reached, end.incarnation, end.content_type)
+            if page.end == reached or not is_past(end.offset, page.end):
+                return end
+            reached = page.end
 
     def backlog(self, start: Position, end: Position) -> int:
-        return int(start.offset != end.offset)
+        if start.offset == end.offset:
+            return 0
+        return _bytes_between(start.offset, end.offset) or _UNKNOWN_BYTES
 
     def partitions(
         self, name: str, start: Position, end: Position, partition_bytes: int
     ) -> Sequence[StreamPartition]:
         if start.offset == end.offset:
             return []
-        incarnation = end.incarnation
-        return [StreamPartition(name, end.content_type, start.offset, end.offset, incarnation=incarnation)]
+        return [
+            StreamPartition(
+                name,
+                end.content_type,
+                start.offset,
+                end.offset,
+                incarnation=end.incarnation,
+                size=_bytes_between(start.offset, end.offset) or 0,
+            )
+        ]
 
-    def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, partition: StreamPartition, columns: Sequence[str] = ALL_COLUMNS
+    ) -> Iterator[pa.RecordBatch]:
         start = partition.start
         while start != partition.end:
             page = self._open_retained(partition, start)
@@ -168,14 +239,19 @@ class HttpReader:
             for values in pieces:
                 for low in range(0, len(values), BATCH_ROWS):
                     some = values[low : low + BATCH_ROWS]
-                    yield make_batch(
-                        (self._connection.bucket, partition.name, partition.content_type),
-                        offsets=pa.repeat(pa.scalar(page.start, pa.string()), len(some)),
-                        end_offsets=pa.repeat(pa.scalar(end, pa.string()), len(some)),
-                        positions=pa.array(range(position, position + len(some)), pa.int32()),
-                        values=pa.array(some, pa.binary()),
-                        timestamps=pa.nulls(len(some), pa.timestamp("us", tz="UTC")),
-                    )
+                    constants = {
+                        "bucket": self._connection.bucket,
+                        "stream": partition.name,
+                        "content_type": partition.content_type,
+                        "incarnation": page.incarnation or None,
+                        "offset": page.start,
+                        "end_offset": end,
+                    }
+                    arrays = {
+                        "position": pa.array(range(position, position + len(some)), pa.int32()),
+                        "value": pa.array(some, pa.binary()),
+                    }
+                    yield make_batch(columns, len(some), constants, arrays)
                     position += len(some)
             if is_last:
                 return
@@ -251,6 +327,12 @@ def _lose(partition: StreamPartition, what: str) -> None:
     if partition.fail_on_data_loss:
         raise lost
     _log.warning("%s", lost)
+
+
+def _bytes_between(start: str, end: str) -> int | None:
+    """Where the server's offsets are byte positions, as this project's are; None where they are opaque."""
+    low, high = 0 if start == BEGINNING else parse_token(start), parse_token(end)
+    return None if low is None or high is None else high - low
 
 
 def _cut_by_position(page: HttpPage, end: str, values: list[bytes]) -> list[bytes] | None:

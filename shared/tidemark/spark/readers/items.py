@@ -8,24 +8,31 @@ A test holds the two decoders to each other.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, Final
 
 import msgspec
 import orjson
 
-from tidemark.aws.account import Account
-from tidemark.aws.dynamodb import DynamoDB, connect_dynamodb
 from tidemark.aws.retry import NoAnswer
+from tidemark.blobs.store import BlobStore
 from tidemark.log.deflate import inflate
-from tidemark.log.schema import END, MESSAGE_LENGTHS, SK, TIME_MS, decode_lengths
+from tidemark.log.schema import BLOB, END, MESSAGE_LENGTHS, PACK_INDEX, SK, TIME_MS, decode_lengths
 from tidemark.log.table import Table
+from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH
+from tidemark.protocol.pack import Block, CorruptPack, decode_block, decode_index
+from tidemark.spark.clients.storage import ExplainingDynamoDB, explaining
 from tidemark.spark.options.connection import ConnectionOptions
 
 #: Enough of an item to know where its messages end.
-BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TIME_MS)
+BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TIME_MS, BLOB, PACK_INDEX)
+
+
+#: Blocks of a pack that are fetched together: 2 MB of data.
+_BLOCKS_AT_ONCE: Final = 16
 
 
 class Text(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
@@ -53,6 +60,7 @@ class BatchItem(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec i
     s: Text | None = None
     m: Binary | None = None
     p: Text | None = None
+    px: Binary | None = None
 
     @property
     def start(self) -> int:
@@ -78,7 +86,7 @@ class _Answer(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Answer)
 
 
-class BulkDynamoDB(DynamoDB):
+class BulkDynamoDB(ExplainingDynamoDB):
     """Answers queries of a log with `BatchItem`s in place of DynamoDB's own JSON."""
 
     def parse(self, operation: str, status: int, reply: bytes) -> dict[str, Any]:
@@ -94,16 +102,35 @@ class BulkDynamoDB(DynamoDB):
 
 def connect_bulk(connection: ConnectionOptions) -> Table:
     """The table; its queries are answered with `BatchItem`s."""
-    send = connect_dynamodb(Account(connection.region), endpoint=connection.dynamodb_endpoint).send
-    return Table(BulkDynamoDB(send), connection.table)
+    return explaining(connection, BulkDynamoDB)
 
 
 def message_ends(item: BatchItem) -> list[int]:
-    """Offsets, the first message's end first; the last is the item's own end."""
+    """Offsets, the first message's end first; the last is the item's own end. Of a pack the ends of its
+    blocks, which end where messages do."""
     start, end = item.start, item.end
+    if item.px is not None:
+        return [block.end for block in decode_index(item.px.B).blocks]
     if item.m is None:
         return [end] if end > start else []
     return list(accumulate(decode_lengths(item.m.B), initial=start))[1:]
+
+
+def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[tuple[int, Block]]:
+    """Those blocks of a pack that have something of [low, high), and where they begin; a few of them with
+    each request. Raises Damaged."""
+    assert item.px is not None, "a pack"
+    assert item.s is not None, "a pack has an object"
+    blocks = (block for block in decode_index(item.px.B).blocks if block.end > low and block.start < high)
+    while some := list(islice(blocks, _BLOCKS_AT_ONCE)):
+        first = some[0].first_byte
+        stored = blobs.get_range(item.s.S, first, some[-1].first_byte + some[-1].stored_bytes - first)
+        for entry in some:
+            place = entry.first_byte - first
+            try:
+                yield entry.start, decode_block(entry, stored[place : place + entry.stored_bytes])
+            except CorruptPack as fault:
+                raise Damaged from fault
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
+from tidemark.spark.options.read import ALL_COLUMNS
+
 # Every query and every batch of a streaming one starts processes that import this module.
 if TYPE_CHECKING:
     from tidemark.log.chain import Span
+
+#: How frequent content types are kept; none is without a slash.
+_SHORT_TYPES: Final = {
+    "application/json": "json",
+    "application/octet-stream": "bytes",
+    "text/plain": "text",
+}
+_LONG_TYPES: Final = {short: long for long, short in _SHORT_TYPES.items()}
 
 #: Of any stream on any server (§8).
 BEGINNING: Final = "-1"
@@ -46,13 +56,24 @@ class Position:
     offset: str
     incarnation: str = ""
     content_type: str = ""
+    #: When a query first found the stream gone, in seconds since 1970; 0 while it is there.
+    gone_since: int = 0
 
-    def encode(self) -> dict[str, str]:
-        return {"offset": self.offset, "incarnation": self.incarnation, "type": self.content_type}
+    def encode(self) -> list[str | int]:
+        """Short, because every batch of a query keeps one for each stream; the last members are left out
+        where they say nothing."""
+        kind = _SHORT_TYPES.get(self.content_type, self.content_type)
+        value: list[str | int] = [self.offset, self.incarnation, kind, self.gone_since]
+        while not value[-1]:
+            value.pop()
+        return value
 
     @classmethod
-    def decode(cls, value: Mapping[str, str]) -> Position:
-        return cls(value["offset"], value.get("incarnation", ""), value.get("type", ""))
+    def decode(cls, value: Sequence[str | int] | Mapping[str, str]) -> Position:
+        if isinstance(value, Mapping):  # As version 0.1 wrote it.
+            return cls(value["offset"], value.get("incarnation", ""), value.get("type", ""))
+        offset, incarnation, kind, gone_since = (*value, *("", "", "", 0)[len(value) :])
+        return cls(str(offset), str(incarnation), _LONG_TYPES.get(str(kind), str(kind)), int(gone_since))
 
     def is_of_another(self, other: Position) -> bool:
         """Whether the two are known to be of different incarnations."""
@@ -77,7 +98,7 @@ class Head:
 
 @dataclass(frozen=True)
 class StreamPartition(InputPartition):
-    """What one task reads: the messages of a stream that begin in [start, end).
+    """The messages of a stream that begin in [start, end).
 
     Over DynamoDB they are all in one `span` of the stream's chain. Over HTTP there is no span, but
     the `incarnation`, where the server tells it.
@@ -90,6 +111,15 @@ class StreamPartition(InputPartition):
     span: Span | None = None
     incarnation: str = ""
     fail_on_data_loss: bool = True
+    #: About how much there is to read, in bytes; where the transport cannot tell, 0.
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class PackedPartition(InputPartition):
+    """What one task reads, one after the other."""
+
+    parts: tuple[StreamPartition, ...]
 
 
 class Reader(Protocol):
@@ -98,7 +128,10 @@ class Reader(Protocol):
     beginning: str
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
-        """Streams whose whole name matches, sorted."""
+        """Streams whose whole name matches, sorted; none where there is no bucket. What the listing tells of
+        a stream is used by the next call of `head` for it."""
+
+    def has_bucket(self) -> bool: ...
 
     def head(self, name: str) -> Head:
         """Raises MissingStream."""
@@ -110,12 +143,12 @@ class Reader(Protocol):
         """The end of the last message within `limit_bytes` of `start`; at least one message is taken."""
 
     def backlog(self, start: Position, end: Position) -> int:
-        """How many bytes lie between the two; over HTTP 1 if there are any."""
+        """How many bytes lie between the two. Where offsets do not tell: more than any limit, if any."""
 
     def partitions(
         self, name: str, start: Position, end: Position, partition_bytes: int
     ) -> Sequence[StreamPartition]:
         """The messages between the two positions, in partitions of about that size. Reads none of them."""
 
-    def read(self, partition: StreamPartition) -> Iterator[Any]:
+    def read(self, partition: StreamPartition, columns: Sequence[str] = ALL_COLUMNS) -> Iterator[Any]:
         """Arrow batches of bounded size. Raises DataLoss."""

@@ -7,13 +7,17 @@ Names under the staging directory, for each producer id:
 | `staged/<random>`          | what one attempt of a task wrote: bodies of appends, back to back |
 | `manifest/<batch>`         | the batch's appends; the first manifest that is put stays         |
 | `done/<batch>`             | all of them are in their streams                                  |
+
+A manifest carries the fingerprint of what was staged: where it goes and what it is, whatever its order and
+however it was cut. Under an id that was used for something else, a write would publish nothing and say that
+it succeeded; by the fingerprint it is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -27,6 +31,10 @@ ORPHAN_SECONDS: Final = 24 * 3600.0
 
 class ForeignBatch(Exception):
     """Another query has already used this producer id for a batch of this number."""
+
+
+class ReusedId(Exception):
+    """This producer id was used for a write of something else, or to somewhere else."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +61,33 @@ class AppendRun:
 
 
 @dataclass(frozen=True)
+class Fingerprint:
+    """What a batch holds: `target` says in words where its streams are, `rows_by_stream` how many go where,
+    and `checksum` is the sum of the rows' CRC-32, each together with its stream's, modulo 2^64. It depends
+    neither on the order of the rows nor on tasks and appends."""
+
+    target: str
+    rows_by_stream: Mapping[str, int]
+    checksum: int
+
+    @property
+    def rows(self) -> int:
+        return sum(self.rows_by_stream.values())
+
+    def __str__(self) -> str:
+        first, *others = sorted(self.rows_by_stream) or ["no stream"]
+        more = f" and {len(others)} more streams" if others else ""
+        return f"{self.rows} rows to {first}{more} of {self.target} (checksum {self.checksum:016x})"
+
+
+@dataclass(frozen=True)
 class Manifest:
     """`query` is the query that staged it, where there is one; a batch write has none."""
 
     query: str
     runs: tuple[AppendRun, ...]
+    #: None in a manifest of a version that had none.
+    fingerprint: Fingerprint | None = None
 
     @property
     def rows(self) -> int:
@@ -71,12 +101,20 @@ class Manifest:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    return orjson.dumps({"query": manifest.query, "runs": [astuple(run) for run in manifest.runs]})
+    value: dict[str, Any] = {"query": manifest.query, "runs": [astuple(run) for run in manifest.runs]}
+    if manifest.fingerprint is not None:
+        value["fingerprint"] = vars(manifest.fingerprint)
+    return orjson.dumps(value)
 
 
 def decode_manifest(data: bytes) -> Manifest:
     value = orjson.loads(data)
-    return Manifest(value["query"], tuple(AppendRun(*run) for run in value["runs"]))
+    found = value.get("fingerprint")
+    return Manifest(
+        value["query"],
+        tuple(AppendRun(*run) for run in value["runs"]),
+        None if found is None else Fingerprint(**found),
+    )
 
 
 class StagedBatches:
@@ -93,8 +131,13 @@ class StagedBatches:
         data = self._staging.get(self.name("manifest", batch))
         return None if data is None else decode_manifest(data)
 
-    def settle(self, batch: int, ours: Manifest) -> Manifest:
-        """The batch's one manifest: ours, or that of an attempt before us. Raises ForeignBatch."""
+    def settle(self, batch: int, ours: Manifest, *, resume: bool = False) -> Manifest:
+        """The batch's one manifest: ours, or that of an attempt before us.
+
+        Raises ForeignBatch, and ReusedId where the attempt before us staged something else. A streaming query
+        may bring other rows when it repeats a batch, because its checkpoint says that it is the same
+        batch; with `resume` a batch write may, too. Its target may never change.
+        """
         settled = self.load(batch)
         if settled is None and ours.runs:
             settled = decode_manifest(
@@ -107,7 +150,21 @@ class StagedBatches:
                 f"tidemark: batch {batch} of producer id {self._root} belongs to query"
                 f" {settled.query or '(a batch write)'}: a query with a new checkpoint needs a new producerId"
             )
+        was, now = settled.fingerprint, ours.fingerprint
+        if was is None or now is None:
+            return settled
+        if was.target != now.target or (not ours.query and not resume and was != now):
+            raise ReusedId(self._explain_reuse(batch, was, now))
         return settled
+
+    def _explain_reuse(self, batch: int, was: Fingerprint, now: Fingerprint) -> str:
+        text = f"tidemark: producer id {self._root} was used for {was}; this write has {now}"
+        if was.target != now.target or self.is_done(batch):
+            return f"{text}: give it an id of its own"
+        return (
+            f"{text}: give it an id of its own. The earlier write is not complete: write it again as it was,"
+            " or with resume=true, which publishes what it staged and nothing of this write"
+        )
 
     def is_done(self, batch: int) -> bool:
         return self._staging.get(self.name("done", batch)) is not None

@@ -6,9 +6,12 @@ publishes all of it or fails.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, BinaryIO, Final
+from zlib import crc32
 
 import orjson
 import pyarrow as pa
@@ -53,6 +56,9 @@ class Chunker:
         self._held = 0
         self._pending: dict[str, _Pending] = {}
         self.runs: list[AppendRun] = []
+        #: Of the manifest's fingerprint (`staging/manifest.py`).
+        self.rows_by_stream: Counter[str] = Counter()
+        self.checksum = 0
 
     def add(self, streams: pa.Array | str, values: pa.Array) -> None:
         """Rows in order; `streams` names each row's, or the one of all. Raises BadRow."""
@@ -60,6 +66,8 @@ class Chunker:
         self._check(values)
         for stream, some in _by_stream(streams, values):
             pending = self._pending.setdefault(stream, _Pending())
+            self.rows_by_stream[stream] += len(some)
+            self.checksum += sum(map(crc32, some.to_pylist(), repeat(crc32(stream.encode()))))
             size = some.nbytes
             pending.pieces.append(some)
             pending.size += size

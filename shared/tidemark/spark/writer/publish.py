@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +32,7 @@ from tidemark.spark.clients.storage import connect_blobs, connect_table
 from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.staging.bodies import decode_bodies
 from tidemark.spark.staging.files import Staging
-from tidemark.spark.staging.manifest import AppendRun, Manifest
+from tidemark.spark.staging.manifest import AppendRun
 
 _STREAMS_AT_ONCE: Final = 8
 
@@ -143,33 +144,37 @@ def _explain(stream: str, claim: Claim, status: int, text: str) -> str:
         Conflict.status: "the stream is closed, of another content type, or was created again in between",
         0: "the server does not answer; the batch goes on where it stopped when it is repeated",
     }
+    cause = text.removeprefix("tidemark: ")
     meaning = meanings.get(status, "")
-    return f"tidemark: {stream}, append {claim.seq} of batch {claim.epoch}: {meaning or text} [{text}]"
+    said = f"{meaning} [{cause}]" if meaning else cause
+    return f"tidemark: {stream}, append {claim.seq} of batch {claim.epoch}: {said}"
 
 
-def publish(
-    publisher: Publisher,
-    staging: Staging,
-    manifest: Manifest,
-    *,
-    producer_id: str,
-    batch: int,
-    content_types: dict[str, ContentType],
-) -> None:
-    """Append everything in the manifest, streams side by side, each in its order.
+@dataclass(frozen=True)
+class Publication:
+    """What there is to publish of one stream, in order, as one producer in one batch."""
 
-    The batch is the epoch and an append's place in its stream the sequence number, so what an
-    earlier attempt appended is recognised, and an older batch is fenced off.
-    """
+    stream: str
+    content_type: ContentType
+    runs: tuple[AppendRun, ...]
+    producer_id: str
+    batch: int
 
-    def publish_stream(stream: str, runs: list[AppendRun]) -> None:
-        bodies = chain.from_iterable(
-            decode_bodies(partial(staging.read, run.file), run.start, run.length) for run in runs
-        )
-        for seq, body in enumerate(bodies):
-            publisher.append(stream, content_types[stream], body, Claim(producer_id, batch, seq))
 
+def publish_stream(publisher: Publisher, staging: Staging, publication: Publication) -> None:
+    """The batch is the epoch and an append's place in its stream the sequence number, so what an earlier
+    attempt appended is recognised, and an older batch is fenced off. Raises NotPublished."""
+    bodies = chain.from_iterable(
+        decode_bodies(partial(staging.read, run.file), run.start, run.length) for run in publication.runs
+    )
+    for seq, body in enumerate(bodies):
+        claim = Claim(publication.producer_id, publication.batch, seq)
+        publisher.append(publication.stream, publication.content_type, body, claim)
+
+
+def publish_here(publisher: Publisher, staging: Staging, publications: Sequence[Publication]) -> None:
+    """By threads of this process, streams side by side."""
     with ThreadPoolExecutor(_STREAMS_AT_ONCE, thread_name_prefix="tidemark-publish") as pool:
-        tasks = [pool.submit(publish_stream, *each) for each in manifest.by_stream().items()]
+        tasks = [pool.submit(publish_stream, publisher, staging, each) for each in publications]
         for task in tasks:
             task.result()

@@ -9,8 +9,9 @@ manifest that says which appends the batch is, and every later attempt follows i
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -27,16 +28,25 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from tidemark.protocol.content_type import ContentType
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.write import WriteOptions, parse_write_options
-from tidemark.spark.staging.files import connect_staging
-from tidemark.spark.staging.manifest import AppendRun, Manifest, StagedBatches
+from tidemark.spark.staging.files import Staging, connect_staging
+from tidemark.spark.staging.manifest import AppendRun, Fingerprint, Manifest, StagedBatches
 from tidemark.spark.writer.chunks import Chunker
-from tidemark.spark.writer.publish import NotPublished, Publisher, connect_publisher, publish
+from tidemark.spark.writer.publish import (
+    NotPublished,
+    Publication,
+    Publisher,
+    connect_publisher,
+    publish_here,
+)
 
 #: Rows that Spark hands over one by one are gathered into groups of this size.
 _ROWS_AT_ONCE: Final = 5_000
 #: The property in which Spark tells every task the id of the streaming query, kept in its checkpoint.
 _QUERY_ID: Final = "sql.streaming.queryId"
 
+
+Publish = Callable[[Publisher, Staging, Sequence[Publication]], None]
+"""Publishes what is staged for several streams. Raises NotPublished."""
 
 Piece = tuple[pa.Array | str, pa.Array]
 """The stream of each row, or of all of them, and their values."""
@@ -50,6 +60,8 @@ class StagedPartition(WriterCommitMessage):
     partition: int
     file: str
     runs: tuple[AppendRun, ...]
+    rows_by_stream: Mapping[str, int] = field(default_factory=dict)
+    checksum: int = 0
 
 
 def write_faults(schema: StructType, options: WriteOptions, *, overwrite: bool) -> list[str]:
@@ -126,7 +138,9 @@ class StagedWrite:
             for streams, values in pieces:
                 chunker.add(streams, values)
             chunker.finish()
-        return StagedPartition(query, partition, file, tuple(chunker.runs))
+        return StagedPartition(
+            query, partition, file, tuple(chunker.runs), dict(chunker.rows_by_stream), chunker.checksum
+        )
 
     def pieces_of_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
         for batch in batches:
@@ -151,21 +165,32 @@ class StagedWrite:
 
     # --- in the driver ---
 
-    def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Manifest:
-        """Raises NotPublished; the same call, or a replay of the batch, then goes on with it."""
+    def publish(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batch: int,
+        publish_all: Publish = publish_here,
+    ) -> Manifest:
+        """Raises ForeignBatch and ReusedId before anything is published, and NotPublished: the same call, or
+        a replay of the batch, then goes on with it."""
         staged = sorted(_staged(messages), key=lambda each: each.partition)
         query = staged[0].query if staged else ""
         producer_id = self.producer_id(query)
         staging = connect_staging(self.options)
         batches = StagedBatches(staging, producer_id)
-        ours = Manifest(query, tuple(run for each in staged for run in each.runs))
-        settled = batches.settle(batch, ours)
+        rows = sum((Counter(each.rows_by_stream) for each in staged), Counter[str]())
+        checksum = sum(each.checksum for each in staged) % 2**64
+        fingerprint = Fingerprint(self.options.connection.place(), dict(rows), checksum)
+        ours = Manifest(query, tuple(run for each in staged for run in each.runs), fingerprint)
+        settled = batches.settle(batch, ours, resume=self.options.resume)
         if settled.runs and not batches.is_done(batch):
             publisher = connect_publisher(self.options.connection)
             content_types = self._prepare(publisher, settled)
-            publish(
-                publisher, staging, settled, producer_id=producer_id, batch=batch, content_types=content_types
-            )
+            publications = [
+                Publication(stream, content_types[stream], tuple(runs), producer_id, batch)
+                for stream, runs in settled.by_stream().items()
+            ]
+            publish_all(publisher, staging, publications)
         batches.finish(batch, settled, [each.file for each in staged])
         return settled
 

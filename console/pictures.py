@@ -1,0 +1,75 @@
+"""Draws the pictures of the console that the documentation shows: `make pictures`.
+
+A server of its own is started, filled with streams that look like somebody's, and shown in Chromium.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+from playwright.sync_api import Page, expect, sync_playwright
+
+from tests.browser.chromium import CHROMIUM
+from tests.conformance.servers import Server, running, tidemark_server
+
+IMAGES: Final = Path(__file__).resolve().parents[1] / "docs" / "images"
+_SIZE: Final = {"width": 1280, "height": 800}
+_ANSWER: Final = (
+    "Why are there two tides a day? The Moon pulls the near side of the Earth more than its centre."
+)
+
+
+def send(server: Server, method: str, path: str, value: Any = None, **headers: str) -> None:
+    body = None if value is None else json.dumps(value).encode()
+    named = {"Content-Type": "application/json"} | {
+        name.replace("_", "-"): text for name, text in headers.items()
+    }
+    request = urllib.request.Request(server.base_url + path, body, named, method=method)
+    urllib.request.urlopen(request, timeout=60).close()
+
+
+def fill(server: Server) -> None:
+    for number in range(1, 6):
+        send(
+            server,
+            "PUT",
+            f"/v1/stream/orders/2026-11-{number:02}",
+            [{"order": number * 100 + n} for n in range(40)],
+        )
+    send(server, "PUT", "/v1/stream/sessions/7f3a", [{"cursor": 1}], Stream_TTL="3600")
+    send(server, "PUT", "/v1/stream/answers/42", [])
+    for number, word in enumerate(_ANSWER.split()):
+        producer = {"Producer_Id": "model-a", "Producer_Epoch": "0", "Producer_Seq": str(number)}
+        value = {"token": word, "position": number, "usage": {"input": 12, "output": number + 1}}
+        send(server, "POST", "/v1/stream/answers/42", [value], **producer)
+    send(server, "POST", "/v1/stream/orders/2026-11-01", Stream_Closed="true")
+
+
+def draw(page: Page, server: Server) -> None:
+    page.goto(f"{server.base_url}/v1/console#/streams")
+    expect(page.get_by_role("link", name="answers/42")).to_be_visible()
+    page.screenshot(path=IMAGES / "console-streams.png")
+    page.get_by_role("link", name="answers/42").click()
+    expect(page.locator("#state")).to_contain_text("live")
+    page.locator("[role=listbox] [role=option]").nth(8).click()
+    page.get_by_role("button", name="Requests").click()
+    page.locator(".call").filter(has_text="/v1/stream/answers/42?offset=").last.click()
+    expect(page.get_by_text("Server-Timing:")).to_be_visible()
+    page.screenshot(path=IMAGES / "console-stream.png")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name, running(tidemark_server("asgi", Path(name))) as server:
+        fill(server)
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            draw(browser.new_page(viewport=_SIZE), server)
+            browser.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""From what the use cases return to the models of the answers."""
+
+from __future__ import annotations
+
+from typing import Literal
+from urllib.parse import quote
+
+from tidemark.http.catalog import models
+from tidemark.http.requests import STREAM_ROOT
+from tidemark.log.tails import StreamHead
+from tidemark.protocol.expiry import deadline_ms
+from tidemark.protocol.listing import ListingRequest
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.service.buckets import BucketListing
+from tidemark.service.list_streams import Listing
+from tidemark.service.start_point import StartPoint
+from tidemark.service.stats import StreamStats
+
+
+def stream_path(key: StreamKey) -> str:
+    if key.bucket == PLAIN_BUCKET:
+        return STREAM_ROOT + quote(key.stream_id)
+    return f"/{key.bucket}/{quote(key.stream_id, safe='')}"
+
+
+def _status(head: StreamHead) -> Literal["Open", "Closed"]:
+    return "Closed" if head.tail.closed else "Open"
+
+
+def streams(request: ListingRequest, found: Listing) -> models.StreamListingModel:
+    listed = [
+        models.ListedStream(
+            stream_id=head.record.key.stream_id,
+            status=_status(head),
+            content_type=head.record.content_type.served,
+            tail_offset=head.tail.offset,
+            created_at_ms=head.record.created_ms,
+            last_write_at_ms=head.written_ms,
+            expires_at_ms=deadline_ms(head.record.expiry, head.touched_ms),
+        )
+        for head in found.streams
+    ]
+    return models.StreamListingModel(
+        prefix=request.prefix,
+        stream_count=len(listed),
+        streams=listed,
+        next_cursor=found.next_cursor,
+        has_more=found.has_more,
+    )
+
+
+def buckets(request: ListingRequest, found: BucketListing) -> models.BucketListingModel:
+    listed = [
+        models.ListedBucket(bucket_id=record.bucket, streams=record.streams, created_at_ms=record.created_ms)
+        for record in found.buckets
+    ]
+    return models.BucketListingModel(
+        prefix=request.prefix,
+        bucket_count=len(listed),
+        buckets=listed,
+        next_cursor=listed[-1].bucket_id if found.has_more else None,
+        has_more=found.has_more,
+    )
+
+
+def stats(found: StreamStats) -> models.Stats:
+    head, record, tail = found.head, found.head.record, found.head.tail
+    shown = models.Stats(
+        stream=stream_path(record.key),
+        bucket_id=record.key.bucket,
+        stream_id=record.key.stream_id,
+        status=_status(head),
+        content_type=record.content_type.served,
+        tail_offset=render_offset(tail.offset),
+        retained_offset=render_offset(record.retained),
+        bytes=found.retained_bytes,
+        messages=models.MessageCount(count=found.messages, exact=found.messages_exact),
+        created_at_ms=record.created_ms,
+        last_write_at_ms=head.written_ms,
+        producers=[
+            models.ListedProducer(
+                id=state.producer_id, epoch=state.epoch, seq=state.seq, offset=render_offset(state.end)
+            )
+            for state in found.producers
+        ],
+        producers_complete=found.producers_complete,
+        forks=record.references,
+    )
+    if found.ends_ms is not None:
+        expiry = record.expiry
+        shown.expiry = models.ExpiryModel(
+            ttl_seconds=expiry.ttl_seconds, expires_at=expiry.expires_at, ends_at_ms=found.ends_ms
+        )
+    if tail.closed_by is not None:
+        claim = tail.closed_by
+        shown.closed_by = models.ClosedBy(id=claim.producer_id, epoch=claim.epoch, seq=claim.seq)
+    if record.fork is not None:
+        source = stream_path(record.fork.point.source)
+        shown.forked_from = models.ForkedFrom(stream=source, offset=render_offset(record.base))
+    if record.snapshot is not None:
+        snapshot = record.snapshot
+        shown.snapshot = models.SnapshotModel(
+            offset=render_offset(snapshot.offset),
+            content_type=snapshot.content_type.value,
+            bytes=snapshot.size,
+            published_at_ms=snapshot.published_ms,
+        )
+    return shown
+
+
+def start_point(found: StartPoint) -> models.StartPointModel:
+    return models.StartPointModel(
+        offset=render_offset(found.offset), messages=found.messages, complete=found.complete
+    )

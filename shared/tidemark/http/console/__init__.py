@@ -1,0 +1,1 @@
+"""The console and the page of the API: files of the package."""

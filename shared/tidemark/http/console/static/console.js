@@ -1,0 +1,96 @@
+// The page: which of its parts is shown, its keys, and its colours.
+import { render } from "./preact.js"
+import { useEffect, useState } from "./preact-hooks.js"
+import { loadMe, me, token } from "./api.js"
+import { HelpDialog, TokenDialog } from "./dialogs.js"
+import { html } from "./html.js"
+import { Inspector } from "./inspector.js"
+import { parseAddress } from "./links.js"
+import { Overview } from "./overview.js"
+import { StreamPage } from "./stream.js"
+import { Streams } from "./streams.js"
+import "./signals.js"
+
+const COLOURS_KEY = "tidemark-colours"
+const NAMED_KEYS = new Set(["j", "k", "p", "g", "Enter"])
+
+function useAddress() {
+  const [address, setAddress] = useState(parseAddress(location.hash))
+  useEffect(() => {
+    const look = () => setAddress(parseAddress(location.hash))
+    addEventListener("hashchange", look)
+    return () => removeEventListener("hashchange", look)
+  }, [])
+  return address
+}
+
+function useColours() {
+  const [colours, setColours] = useState(localStorage.getItem(COLOURS_KEY) ?? "")
+  useEffect(() => {
+    document.documentElement.dataset.colours = colours
+    colours ? localStorage.setItem(COLOURS_KEY, colours) : localStorage.removeItem(COLOURS_KEY)
+  }, [colours])
+  return [colours, setColours]
+}
+
+// Keys work wherever nothing is typed, and not with a modifier.
+function useKeys(setDialog) {
+  useEffect(() => {
+    function onKeyDown(event) {
+      const { target } = event
+      if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return
+      if (target.closest("input, textarea, select") || target.isContentEditable) return
+      if (event.key === "Enter" && target.closest("a, button, summary, [role=listbox]")) return
+      if (event.key === "?") setDialog("help")
+      else if (event.key === "/") document.getElementById("search")?.focus()
+      else if (NAMED_KEYS.has(event.key)) dispatchEvent(new CustomEvent("console-key", { detail: event.key }))
+      else return
+      event.preventDefault()
+    }
+    addEventListener("keydown", onKeyDown)
+    return () => removeEventListener("keydown", onKeyDown)
+  }, [])
+}
+
+function Page({ place, query }) {
+  if (place === "/streams") return html`<${Streams} />`
+  if (place === "/stream" && query.get("path")?.startsWith("/")) return html`<${StreamPage} key=${query.get("path")} path=${query.get("path")} />`
+  return html`<${Overview} />`
+}
+
+function App() {
+  const address = useAddress()
+  const [colours, setColours] = useColours()
+  const [dialog, setDialog] = useState("")
+  const [isInspecting, setIsInspecting] = useState(false)
+  useKeys(setDialog)
+  useEffect(() => void loadMe(), [])
+  const needsToken = me.value?.authorization && !token.value
+  const tab = (place, name) => html`<a href=${`#${place}`} aria-current=${address.place === place ? "page" : null}>${name}</a>`
+  return html`
+    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus() }}>To the content</a>
+    <header>
+      <span class="brand"><img src="/v1/console/icon.svg" alt="" width="24" height="24" /> Tidemark</span>
+      <nav aria-label="Pages">${tab("/", "Overview")}${tab("/streams", "Streams")}<a href="/v1/docs">API</a></nav>
+      <span class="tools">
+        <button onClick=${() => setDialog("token")}>${token.value ? "Token ✓" : "Token"}</button>
+        <button aria-expanded=${isInspecting ? "true" : "false"} onClick=${() => setIsInspecting(!isInspecting)}>Requests</button>
+        <label class="colours"><span class="unseen">Colours</span>
+          <select value=${colours} onChange=${(event) => setColours(event.currentTarget.value)}><option value="">as the system</option><option value="light">light</option><option value="dark">dark</option></select>
+        </label>
+        <button onClick=${() => setDialog("help")} aria-label="Keys">?</button>
+      </span>
+    </header>
+    ${needsToken && html`<p class="notice" role="status">This server asks for a token. <button onClick=${() => setDialog("token")}>Paste one</button></p>`}
+    <div class=${isInspecting ? "frame inspecting" : "frame"}>
+      <${Page} ...${address} />
+      ${isInspecting && html`<${Inspector} onClose=${() => setIsInspecting(false)} />`}
+    </div>
+    ${dialog === "token" && html`<${TokenDialog} onClose=${() => setDialog("")} />`}
+    ${dialog === "help" && html`<${HelpDialog} onClose=${() => setDialog("")} />`}
+  `
+}
+
+const app = document.getElementById("app")
+app.replaceChildren()
+render(html`<${App} />`, app)

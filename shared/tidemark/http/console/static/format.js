@@ -1,0 +1,20 @@
+// Numbers and times for people.
+const UNITS = ["bytes", "KB", "MB", "GB", "TB"]
+
+export function bytes(count) {
+  const unit = count < 1024 ? 0 : Math.min(UNITS.length - 1, Math.floor(Math.log2(count) / 10))
+  return unit ? `${(count / 1024 ** unit).toFixed(1)} ${UNITS[unit]}` : `${count} ${UNITS[0]}`
+}
+
+export const time = (ms) => new Date(ms).toISOString().replace("T", " ").replace(/\.\d+Z$/, "Z")
+
+export function duration(ms) {
+  const seconds = Math.max(0, Math.round(ms / 1000))
+  if (seconds < 60) return `${seconds} s`
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`
+  if (seconds < 86_400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`
+  return `${Math.floor(seconds / 86_400)} days`
+}
+
+export const ago = (ms) => `${duration(Date.now() - ms)} ago`
+export const number = (count) => count.toLocaleString("en")

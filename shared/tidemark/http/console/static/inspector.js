@@ -1,0 +1,40 @@
+// Every request of this page, with its headers: what the protocol looks like on the wire.
+import { useState } from "./preact-hooks.js"
+import { calls } from "./api.js"
+import { html } from "./html.js"
+import { time } from "./format.js"
+
+function Headers({ title, rows }) {
+  return html`<h4>${title}</h4>
+    <table class="headers"><tbody>
+      ${rows.map(([name, value]) => html`<tr key=${name}><th scope="row">${name}</th><td>${value}</td></tr>`)}
+    </tbody></table>`
+}
+
+export function Inspector({ onClose }) {
+  const [open, setOpen] = useState(null)
+  return html`<aside class="inspector" aria-label="Request inspector">
+    <div class="dialog-head"><h2>Requests</h2><button onClick=${onClose} aria-label="Close the request inspector">✕</button></div>
+    <p class="hint">The latest ${calls.value.length} of this page. <button onClick=${() => (calls.value = [])}>Clear</button></p>
+    <ol>
+      ${calls.value.map((call) => {
+        const timing = call.responseHeaders.find(([name]) => name === "server-timing")?.[1] ?? ""
+        const outcome = call.failure || call.status || "waiting"
+        return html`<li key=${call.number}>
+          <button class="call" aria-expanded=${open === call.number ? "true" : "false"} onClick=${() => setOpen(open === call.number ? null : call.number)}>
+            <b>${call.method}</b> <span class="call-path">${call.path}</span>
+            <span class=${call.failure || call.status >= 400 ? "error" : ""}>${outcome}</span>
+            <span class="call-time">${call.ms === null ? "" : `${Math.round(call.ms)} ms`}</span>
+          </button>
+          ${open === call.number &&
+          html`<div class="call-detail">
+            <p>${time(call.at)}${timing && html`; Server-Timing: <code>${timing}</code>`}</p>
+            <${Headers} title="Request" rows=${call.requestHeaders} />
+            ${call.body && html`<pre tabindex="0" aria-label="Request body">${call.body}</pre>`}
+            <${Headers} title="Response" rows=${call.responseHeaders} />
+          </div>`}
+        </li>`
+      })}
+    </ol>
+  </aside>`
+}

@@ -1,0 +1,120 @@
+// The messages that a page holds: in the bytes as they came, so that a hundred thousand of them take little more than
+// their own size. The oldest are dropped beyond the limits. A message's number never changes.
+export const MAX_MESSAGES = 100_000
+export const MAX_BYTES = 64 * 1024 * 1024
+const CHUNK_MESSAGES = 4096
+const HEX_ROW = 32
+
+const [QUOTE, BACKSLASH, COMMA, OPEN, CLOSE, OPEN_BRACE, CLOSE_BRACE, LINE_FEED] = [34, 92, 44, 91, 93, 123, 125, 10]
+
+// Where each element of a JSON array begins and ends, by bytes: as they were sent, and so with their exact offsets.
+export function splitArray(bytes) {
+  const ends = []
+  let depth = 0
+  let inString = false
+  let start = 1
+  for (let at = 0; at < bytes.length; at++) {
+    const byte = bytes[at]
+    if (inString) {
+      if (byte === BACKSLASH) at++
+      else if (byte === QUOTE) inString = false
+    } else if (byte === QUOTE) inString = true
+    else if (byte === OPEN || byte === OPEN_BRACE) depth++
+    else if (byte === CLOSE || byte === CLOSE_BRACE) depth--
+    const isEnd = !inString && ((byte === COMMA && depth === 1) || (byte === CLOSE && depth === 0))
+    if (!isEnd) continue
+    if (at > start) ends.push(start, at)
+    start = at + 1
+  }
+  return Uint32Array.from(ends)
+}
+
+function splitLines(bytes) {
+  const ends = []
+  let start = 0
+  while (start < bytes.length) {
+    const found = bytes.indexOf(LINE_FEED, start)
+    const end = found < 0 ? bytes.length : found + 1
+    ends.push(start, end)
+    start = end
+  }
+  return Uint32Array.from(ends)
+}
+
+function splitRows(bytes) {
+  const ends = []
+  for (let start = 0; start < bytes.length; start += HEX_ROW) ends.push(start, Math.min(start + HEX_ROW, bytes.length))
+  return Uint32Array.from(ends)
+}
+
+const SPLIT = { json: splitArray, text: splitLines, binary: splitRows }
+const decoder = new TextDecoder()
+
+export function kindOf(contentType) {
+  const essence = (contentType ?? "").split(";")[0].trim().toLowerCase()
+  if (essence === "application/json") return "json"
+  return essence.startsWith("text/") || essence === "application/x-ndjson" ? "text" : "binary"
+}
+
+export class Messages {
+  constructor(kind, { maxMessages = MAX_MESSAGES, maxBytes = MAX_BYTES } = {}) {
+    this.kind = kind
+    this.limits = { maxMessages, maxBytes }
+    this.chunks = []
+    this.first = 0
+    this.end = 0
+    this.bytes = 0
+  }
+
+  // `next` is the offset behind the chunk. A page of JSON is one byte longer than what is stored, "[" before it; its "]" stands
+  // in the place of the last comma. So in either kind the byte at `at` has the offset `next - length + at`.
+  add(bytes, next) {
+    const ends = SPLIT[this.kind](bytes)
+    const count = ends.length / 2
+    for (let from = 0; from < ends.length; from += 2 * CHUNK_MESSAGES) this.keep(bytes, ends.subarray(from, from + 2 * CHUNK_MESSAGES), next - bytes.length)
+    while (this.chunks.length > 1 && (this.end - this.first > this.limits.maxMessages || this.bytes > this.limits.maxBytes)) {
+      this.bytes -= this.chunks.shift().bytes.length
+      this.first = this.chunks[0].number
+    }
+    return count
+  }
+
+  // Some messages of a page, with a copy of their bytes: a page would stay in memory as long as any of its messages.
+  keep(page, ends, base) {
+    const start = ends[0]
+    const bytes = page.slice(start, ends.at(-1))
+    this.chunks.push({ bytes, ends: ends.map((at) => at - start), base: base + start, number: this.end })
+    this.end += ends.length / 2
+    this.bytes += bytes.length
+  }
+
+  get length() {
+    return this.end - this.first
+  }
+
+  at(number) {
+    let [low, high] = [0, this.chunks.length - 1]
+    while (low < high) {
+      const middle = (low + high + 1) >> 1
+      if (this.chunks[middle].number <= number) low = middle
+      else high = middle - 1
+    }
+    const chunk = this.chunks[low]
+    if (!chunk || number < chunk.number || number >= this.end) return null
+    const index = 2 * (number - chunk.number)
+    const [start, end] = [chunk.ends[index], chunk.ends[index + 1]]
+    return { number, offset: chunk.base + start, bytes: chunk.bytes.subarray(start, end) }
+  }
+
+  text(number, limit = Infinity) {
+    const message = this.at(number)
+    if (!message) return ""
+    return this.kind === "binary" ? hex(message.bytes, limit) : decoder.decode(message.bytes.subarray(0, limit))
+  }
+}
+
+export function hex(bytes, limit = Infinity) {
+  return Array.from(bytes.subarray(0, limit), (byte) => byte.toString(16).padStart(2, "0")).join(" ")
+}
+
+export const renderOffset = (position) => String(position).padStart(16, "0")

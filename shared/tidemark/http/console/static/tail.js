@@ -1,0 +1,65 @@
+// Reads a stream from an offset and goes on reading, by the official client. A reader that is cut off reads on from
+// where it is: the client repeats what fails, and this begins again where the client gives up.
+import { stream } from "./durable-streams.js"
+import { recorded } from "./api.js"
+
+const FINAL = new Set([400, 401, 403, 404, 410])
+const BACKOFF = { initialDelay: 500, maxDelay: 10_000, multiplier: 2, maxRetries: Infinity }
+
+export class Tail {
+  // `onChunk(bytes, next offset)`; `onState(name, message)` with connecting, live, reconnecting, closed or stopped.
+  constructor(path, offset, { onChunk, onState }) {
+    this.path = path
+    this.offset = offset
+    this.onChunk = onChunk
+    this.onState = onState
+    this.abort = new AbortController()
+  }
+
+  async run() {
+    this.onState("connecting")
+    while (!this.abort.signal.aborted) {
+      try {
+        if (await this.read()) return this.onState("closed")
+      } catch (error) {
+        if (this.abort.signal.aborted) return
+        if (FINAL.has(error.status)) return this.onState("stopped", error)
+        this.onState("reconnecting")
+        await new Promise((resolve) => setTimeout(resolve, BACKOFF.initialDelay))
+      }
+    }
+  }
+
+  async read() {
+    const response = await stream({
+      url: new URL(this.path, location.href).href,
+      offset: this.offset,
+      live: "long-poll",
+      signal: this.abort.signal,
+      warnOnHttp: false,
+      backoffOptions: BACKOFF,
+      fetch: (...call) => this.fetch(...call),
+    })
+    response.subscribeBytes((chunk) => {
+      this.offset = chunk.offset
+      if (chunk.data.length) this.onChunk(chunk.data, Number(chunk.offset))
+    })
+    await response.closed
+    return response.streamClosed
+  }
+
+  async fetch(...call) {
+    try {
+      const response = await recorded(...call)
+      this.onState(response.status >= 500 || response.status === 429 ? "reconnecting" : "live")
+      return response
+    } catch (error) {
+      if (!this.abort.signal.aborted) this.onState("reconnecting")
+      throw error
+    }
+  }
+
+  stop() {
+    this.abort.abort()
+  }
+}

@@ -1,0 +1,177 @@
+"""Packing: old batches go to S3 together, and one batch stands for them (`docs/packs.md`).
+
+The order of the writes:
+
+1. The object is put, under a name that is never used again. Nothing points to it yet.
+2. One transaction makes the pack: it takes the place of its first batch, the stream's item says how far
+   packs reach now, and an entry in the queue says what is to be removed. Of two janitors that pack the same
+   stretch, one is refused by the stream's item.
+3. The batches in between are removed, from the first to the last. Readers find either them or the pack.
+
+A run may stop behind any of these. The last batch of a log is never packed: writers decide on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from tidemark.blobs.store import batch_blob_key
+from tidemark.log.chain import ChainWalk, Span
+from tidemark.log.due import schedule, settle
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.packs import NewPack, PackRefused, commit_pack, pack_bounds
+from tidemark.log.read import load_last
+from tidemark.log.records import Batch, Due, StreamRecord
+from tidemark.log.schema import PK, SK, decode_batch, just_behind, log_pk
+from tidemark.log.table import MAX_DELETES
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.pack import PackWriter
+from tidemark.protocol.packing import Packing
+from tidemark.service.stores import Stores
+
+
+class _NoTimeLeft(Exception):
+    """The rest is still due."""
+
+
+def pack(stores: Stores, packing: Packing, due: Due, has_time_left: Callable[[], bool]) -> int:
+    """Pack what is old enough in the entry's stream. The number of packs made. Where another janitor
+    was first, or there was no time for all, the entry is still due."""
+    record = load_stream(stores.table, due.key)
+    if record is None or record.incarnation != due.incarnation or record.deleted:
+        settle(stores.table, due)
+        return 0
+    packer = _Packer(stores, packing, record, has_time_left)
+    try:
+        look_again_ms = packer.pack_all()
+    except (PackRefused, _NoTimeLeft):
+        return packer.made
+    if look_again_ms is not None:
+        schedule(stores.table, replace(due, due_ms=look_again_ms))
+    settle(stores.table, due)
+    return packer.made
+
+
+class _Packer:
+    """One look at a stream. `run` are the batches that follow each other and are in no pack yet."""
+
+    def __init__(
+        self, stores: Stores, packing: Packing, record: StreamRecord, has_time_left: Callable[[], bool]
+    ) -> None:
+        self._stores = stores
+        self._packing = packing
+        self._record = record
+        self._has_time_left = has_time_left
+        self._run: _Run | None = None
+        self.made = 0
+
+    def pack_all(self) -> int | None:
+        """When to look again, if more is to come. Raises PackRefused, _NoTimeLeft."""
+        packing, now_ms = self._packing, self._stores.clock_ms()
+        old = _OldBatches(self._stores, self._record, now_ms - packing.after_ms)
+        for batch in old:
+            if not self._has_time_left():
+                raise _NoTimeLeft
+            self._take(batch)
+        run = self._run
+        if run is None:
+            return None
+        if not old.are_all and not packing.has_waited(run.first.time_ms, now_ms):
+            return packing.next_look_ms(run.first.time_ms, now_ms)
+        self._finish(run)
+        return None
+
+    def _take(self, batch: Batch) -> None:
+        """A large body is in S3 already, under its own name; a pack is never packed again."""
+        is_packable = bool(batch.data) and batch.blob is None and not batch.tombstone
+        run = self._run
+        if run is not None and not (is_packable and batch.start == run.last.end):
+            self._finish(run)
+        if not is_packable:
+            return
+        run = self._run = self._run or _Run(batch, self._packing.block_bytes)
+        run.add(batch)
+        if run.writer.data_bytes >= self._packing.pack_bytes:
+            self._finish(run)
+
+    def _finish(self, run: _Run) -> None:
+        """Make the pack if it pays, and remove what it replaces. Raises PackRefused."""
+        self._run = None
+        if not self._packing.pays(run.writer.batch_count, run.writer.data_bytes):
+            return
+        stores, record = self._stores, self._record
+        data, index = run.writer.finish()
+        new = NewPack(run.first, run.last, batch_blob_key(record.incarnation, stores.new_id()), index)
+        stores.blobs.put(new.blob, data)
+        try:
+            replaced = commit_pack(stores.table, record, new, stores.clock_ms())
+        except PackRefused as refused:
+            if not refused.maybe_landed:
+                stores.blobs.delete(new.blob)
+            raise
+        self._record = replace(record, packed=new.last.end)
+        self.made += 1
+        remove_replaced(stores, replaced, self._has_time_left)
+
+
+class _Run:
+    """Batches that follow each other, on their way into a pack."""
+
+    def __init__(self, first: Batch, block_bytes: int) -> None:
+        self.first = self.last = first
+        self.writer = PackWriter(first.start, block_bytes)
+
+    def add(self, batch: Batch) -> None:
+        assert batch.data is not None
+        self.writer.add(batch.data, batch.lengths, batch.appends, batch.time_ms)
+        self.last = batch
+
+
+class _OldBatches:
+    """The batches from the last pack on that were written by `until_ms`, without the last one of the log.
+    Once they are used up, `are_all` says that only that one was left out."""
+
+    def __init__(self, stores: Stores, record: StreamRecord, until_ms: int) -> None:
+        self._table = stores.table
+        self._record = record
+        self._until_ms = until_ms
+        self.are_all = True
+
+    def __iter__(self) -> Iterator[Batch]:
+        record = self._record
+        pk = log_pk(record.key, record.incarnation)
+        begin = max(record.base, record.packed, record.retained)
+        last = load_last(self._table, pk)
+        if last is None or last.start <= begin:
+            return
+        span = Span(pk, record.incarnation, begin, None)
+        decode = partial(map, decode_batch)
+        walk = ChainWalk(self._table.query, decode, [span], begin, until=last.start, looks_back=False)
+        for batch in walk:
+            if batch.time_ms > self._until_ms:
+                self.are_all = False
+                return
+            if batch.start >= begin:
+                yield batch
+
+
+def remove_replaced(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
+    """Remove the batches that the entry's pack has replaced, the first ones first: readers that miss one
+    look behind it for the pack. Whether there was time for all. That the pack is there is the proof that they
+    may go."""
+    pk, (start, end) = log_pk(due.key, due.incarnation), pack_bounds(due)
+    found = stores.table.get({PK: {"S": pk}, SK: {"S": render_offset(start)}})
+    is_there = found is not None and (pack := decode_batch(found)).index is not None and pack.end == end
+    more = is_there
+    while more:
+        keys, more = stores.table.query(
+            pk, at_least=just_behind(start), at_most=render_offset(end - 1), attributes=(PK, SK), limit=1000
+        )
+        for first in range(0, len(keys), MAX_DELETES):
+            if not has_time_left():
+                return False
+            stores.table.delete_many(keys[first : first + MAX_DELETES])
+    settle(stores.table, due)
+    return True

@@ -1,0 +1,56 @@
+"""`python -m tidemark.local.container`: the application on tables, bucket and queues that exist already.
+
+One process for many waiting readers, where a function would be one for each (`container/template.yaml`). It
+takes the functions' variables, and `HOST` (0.0.0.0), `PORT` (8080), the limits of connections, and
+`DRAIN_SECONDS` (25): how long the requests that run at SIGTERM have to finish before they are ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+
+from tidemark.http.app import create_app
+from tidemark.local.application import create_local_backend
+from tidemark.local.configuration import ContainerConfiguration, InvalidConfiguration
+from tidemark.local.ports import listening_socket, port_of
+from tidemark.local.request_log import RequestLog
+from tidemark.local.server import NotHealthy, loop_factory, serve
+from tidemark.settings import InvalidSetting, Settings
+
+
+def main() -> int:
+    """The process's exit code."""
+    try:
+        configuration = ContainerConfiguration.from_environment(os.environ)
+        settings = Settings.from_environment(os.environ)
+        settings.authorization.check_not_open(configuration.host)
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_serve(configuration, settings))
+    except (InvalidConfiguration, InvalidSetting, NotHealthy, OSError) as error:
+        print(f"tidemark: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+async def _serve(configuration: ContainerConfiguration, settings: Settings) -> None:
+    application = create_app(create_local_backend(settings))
+    level = logging.getLevelNamesMapping()[settings.log_level]
+    log = RequestLog(sys.stderr, level, colour=False)
+    with listening_socket(configuration.host, configuration.port) as listener:
+        ready = f"Tidemark is ready on port {port_of(listener)} (table {settings.table_name})"
+        await serve(
+            application,
+            listener,
+            lambda: print(ready, flush=True),
+            asyncio.Event(),
+            configuration.limits,
+            log=log,
+            grace_seconds=configuration.drain_seconds,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

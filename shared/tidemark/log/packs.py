@@ -1,0 +1,173 @@
+"""Packs in the log: one batch in place of many, whose bytes are in blocks of an object in S3.
+
+The walk along the chain yields a pack as the batch that it is (`log/chain.py`). What a reader wants of it are
+its blocks, each a batch of its own; their bytes are filled in once it is known which are wanted, with one
+ranged request for all that lie side by side.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, pairwise
+from typing import Final
+
+from tidemark.log.records import Batch, Due, DueKind, StreamRecord
+from tidemark.log.schema import (
+    APPEND_ID,
+    BLOB,
+    DELETED_MS,
+    END,
+    INCARNATION,
+    PACK_INDEX,
+    PACKED,
+    RETAINED,
+    encode_due,
+    encode_pack,
+    log_pk,
+    stream_key,
+)
+from tidemark.log.table import Condition, Table, TransactionRefused, Update, Write
+from tidemark.protocol.errors import Damaged, StorageUnavailable
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.pack import BlockEntry, CorruptPack, decode_block
+from tidemark.protocol.tail import Tail
+
+FetchRange = Callable[[str, int, int], bytes]
+"""Of an object's name, its first byte and how many. Raises Damaged, StorageUnavailable and the like."""
+
+Fill = Callable[[Sequence[Batch]], list[Batch]]
+"""The batches with the bytes of those that are blocks: `fill_blocks` on some bucket."""
+
+_log: Final = logging.getLogger("tidemark")
+
+
+def block_batches(batch: Batch, start: int) -> Iterator[Batch]:
+    """The blocks of a pack from the one that `start` lies in, without their bytes; of any other batch, the
+    batch itself."""
+    if batch.index is None:
+        yield batch
+        return
+    for block in batch.index.blocks_from(start):
+        yield replace(batch, start=block.start, after=Tail(block.end), index=None, block=block)
+
+
+def fill_blocks(batches: Sequence[Batch], fetch: FetchRange) -> list[Batch]:
+    """Every block with its bytes; what is no block stays as it is. Raises Damaged where a block's bytes do
+    not fit the index, and what `fetch` raises."""
+    filled: list[Batch] = []
+    for blob, group in groupby(batches, key=lambda batch: batch.blob if batch.block else None):
+        run = list(group)
+        if blob is None:
+            filled += run
+            continue
+        blocks = [batch.block for batch in run if batch.block is not None]
+        first_byte = blocks[0].first_byte
+        try:
+            stored = fetch(blob, first_byte, blocks[-1].first_byte + blocks[-1].stored_bytes - first_byte)
+        except (StorageUnavailable, Damaged):
+            _log.error("a pack cannot be read: %s", blob)
+            raise
+        for batch, block in zip(run, blocks, strict=True):
+            place = block.first_byte - first_byte
+            filled.append(_fill(batch, block, stored[place : place + block.stored_bytes]))
+    return filled
+
+
+def _fill(batch: Batch, entry: BlockEntry, stored: bytes) -> Batch:
+    try:
+        block = decode_block(entry, stored)
+    except CorruptPack as fault:
+        _log.error("a pack is damaged: %s: %s", batch.blob, fault)
+        raise Damaged from fault
+    return replace(
+        batch,
+        data=block.data,
+        blob=None,
+        block=None,
+        lengths=block.lengths,
+        appends=block.appends,
+        time_ms=block.times_ms[-1],
+    )
+
+
+class PackRefused(Exception):
+    """Another janitor has packed here, the stream has ended, or what is retained begins later by now.
+    `maybe_landed` as in ConditionFailed."""
+
+    def __init__(self, *, maybe_landed: bool) -> None:
+        super().__init__("the pack was refused")
+        self.maybe_landed = maybe_landed
+
+
+def cut_front(batch: Batch, begin: int) -> Batch:
+    """The batch without the appends that end by `begin`, where one of them does end."""
+    if batch.start >= begin:
+        return batch
+    skip = begin - batch.start
+    messages = bisect_left(list(accumulate(batch.lengths)), skip) + 1
+    left = [end - messages for end in accumulate(batch.appends) if end > messages]
+    return replace(
+        batch,
+        start=begin,
+        data=None if batch.data is None else batch.data[skip:],
+        lengths=batch.lengths[messages:],
+        appends=tuple(other - one for one, other in pairwise([0, *left])),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NewPack:
+    """It is to take the place of `first`, and to stand for all up to `last`; its object is in S3 already."""
+
+    first: Batch
+    last: Batch
+    blob: str
+    index: bytes
+
+
+def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -> Due:
+    """Make the pack part of the log. The entry that removes what it replaces is part of the transaction,
+    and is returned. Raises PackRefused.
+
+    The conditions: the first batch is still a plain one. The stream is there, and its packs end where
+    `record` says, so that no two packs overlap. What is retained does not begin later than the pack: a trim
+    that is under way removes batches by their keys, and none of those is the pack's.
+    """
+    first, last = new.first, new.last
+    item = encode_pack(log_pk(record.key, record.incarnation), first, last, new.blob, new.index)
+    is_plain = Condition(
+        f"{APPEND_ID} = :id AND {END} = :end AND attribute_not_exists({PACK_INDEX})",
+        {":id": {"S": first.append_id}, ":end": {"N": str(first.end)}},
+    )
+    moved = Update(stream_key(record.key), f"SET {PACKED} = :packed", {":packed": {"N": str(last.end)}})
+    due = Due(DueKind.PACKED, record.key, record.incarnation, now_ms, render_offset(first.start), last.end)
+    writes = [
+        Write(item, condition=is_plain),
+        Write(update=moved, condition=_if_unmoved(record, first.start)),
+    ]
+    try:
+        table.transact([*writes, Write(encode_due(due))])
+    except TransactionRefused as refused:
+        found = refused.existing[0]
+        # The reply to this very transaction may have been lost: then its own pack is there.
+        if found is None or found.get(BLOB) != item[BLOB]:
+            raise PackRefused(maybe_landed=refused.maybe_landed) from refused
+    return due
+
+
+def _if_unmoved(record: StreamRecord, start: int) -> Condition:
+    values = {":inc": {"S": record.incarnation}, ":start": {"N": str(start)}}
+    is_last_pack = f"attribute_not_exists({PACKED})"
+    if record.packed:
+        is_last_pack, values[":before"] = f"{PACKED} = :before", {"N": str(record.packed)}
+    is_retained = f"(attribute_not_exists({RETAINED}) OR {RETAINED} <= :start)"
+    is_live = f"{INCARNATION} = :inc AND attribute_not_exists({DELETED_MS})"
+    return Condition(f"{is_live} AND {is_last_pack} AND {is_retained}", values)
+
+
+def pack_bounds(due: Due) -> tuple[int, int]:
+    """Where the pack of an entry begins and ends."""
+    return int(due.mark), due.offset

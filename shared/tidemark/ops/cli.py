@@ -1,0 +1,225 @@
+"""`tidemark`: look at streams, follow and write them, from a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import count
+from typing import IO, Any, Final
+
+import click
+
+from tidemark import __version__
+from tidemark.ops.client import RemoteServer, RequestFailed, stream_path
+from tidemark.ops.doctor import examine_machine, examine_server
+from tidemark.protocol.offset import parse_read_from
+
+#: An append takes 4 MB; what is read from a pipe goes out in pieces that are shown soon.
+_APPEND_BYTES: Final = 256 * 1024
+_APPEND_LINES: Final = 1000
+
+
+class _Commands(click.Group):
+    """What a server refuses, and that it does not answer, is an error of one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RequestFailed as failed:
+            raise click.ClickException(str(failed)) from None
+
+
+@click.group(cls=_Commands)
+@click.option("--url", envvar="TIDEMARK_URL", default="http://127.0.0.1:4437", show_default=True)
+@click.option("--token", envvar="TOKEN", default="", help="A bearer token (or TOKEN in the environment).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one value a line.")
+@click.version_option(__version__)
+@click.pass_context
+def main(ctx: click.Context, url: str, token: str, *, as_json: bool) -> None:
+    """Streams on a server, local or deployed. STREAM is a name (chat/42), a path (/agents/run-1) or a URL."""
+    ctx.obj = RemoteServer(url, token)
+    ctx.meta["as_json"] = as_json
+
+
+def show(value: Any, text: str) -> None:
+    """As JSON, or as a line for people."""
+    click.echo(json.dumps(value, ensure_ascii=False) if click.get_current_context().meta["as_json"] else text)
+
+
+def instant(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+@main.command()
+@click.argument("prefix", default="")
+@click.option("--bucket", default="v1", show_default=True, help="v1 is the bucket of plain streams.")
+@click.option("--buckets", "of_buckets", is_flag=True, help="List the buckets.")
+@click.pass_obj
+def ls(server: RemoteServer, prefix: str, bucket: str, *, of_buckets: bool) -> None:
+    """List streams whose names begin with PREFIX, or the buckets."""
+    if of_buckets:
+        for each in server.pages("/v1/buckets", "buckets", prefix=prefix):
+            show(each, f"{each['bucket_id']}  {each['streams']} streams  {instant(each['created_at_ms'])}")
+        return
+    path = "/v1/streams" if bucket == "v1" else f"/{bucket}/streams"
+    for each in server.pages(path, "streams", prefix=prefix):
+        status, size, written = each["status"].lower(), each["tail_offset"], instant(each["last_write_at_ms"])
+        show(each, f"{each['stream_id']}  {status}  {each['content_type']}  {size} bytes  {written}")
+
+
+@main.command()
+@click.argument("stream")
+@click.pass_obj
+def info(server: RemoteServer, stream: str) -> None:
+    """What is known of a stream."""
+    found = server.get("/v1/stats", stream=stream_path(stream))
+    lines = []
+    for name, value in found.items():
+        is_time = name.endswith("_at_ms")
+        text = instant(value) if is_time else value if isinstance(value, str) else json.dumps(value)
+        lines.append(f"{name.removesuffix('_ms'):17} {text}")
+    show(found, "\n".join(lines))
+
+
+@main.command()
+@click.argument("stream")
+@click.option("--from", "start", default="", help="An offset, now, or a time such as 2026-11-21T10:00Z.")
+@click.option("--last", type=click.IntRange(1), help="The last so many messages.")
+@click.option("--follow/--no-follow", default=True, help="Wait for what comes, until the stream is closed.")
+@click.pass_obj
+def tail(server: RemoteServer, stream: str, start: str, last: int | None, *, follow: bool) -> None:
+    """Print a stream's messages, each JSON message on a line of its own; from the beginning unless told."""
+    if start and last:
+        raise click.UsageError("Give --from or --last, not both")
+    path = stream_path(stream)
+    for data in read_from(server, path, resolve_start(server, path, start, last), follow=follow):
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def resolve_start(server: RemoteServer, path: str, start: str, last: int | None) -> str:
+    """An offset."""
+    if last is None and parse_read_from(start or None) is not None:
+        return start or str(server.get("/v1/stats", stream=path)["retained_offset"])
+    asked = {"last": str(last)} if last is not None else {"from": start}
+    return str(server.get("/v1/start", stream=path, **asked)["offset"])
+
+
+def read_from(server: RemoteServer, path: str, offset: str, *, follow: bool) -> Iterator[bytes]:
+    """What is there, and then, by long-poll, what comes. A page of JSON is its messages, one a line."""
+    query = {"offset": offset}
+    while True:
+        response = server.request("GET", path, query)
+        headers = response.headers
+        is_json = headers.get("Content-Type", "").partition(";")[0] == "application/json"
+        if response.status == 200 and response.data:
+            yield b"".join(each + b"\n" for each in messages_of(response.data)) if is_json else response.data
+        is_up_to_date = "Stream-Up-To-Date" in headers
+        if ("Stream-Closed" in headers and is_up_to_date) or (is_up_to_date and not follow):
+            return
+        query = {"offset": headers["Stream-Next-Offset"]}
+        if is_up_to_date:
+            query["live"] = "long-poll"
+            if "Stream-Cursor" in headers:
+                query["cursor"] = headers["Stream-Cursor"]
+
+
+def messages_of(page: bytes) -> list[bytes]:
+    """The elements of a JSON array, on one line each."""
+    return [json.dumps(each, ensure_ascii=False).encode() for each in json.loads(page)]
+
+
+@main.command()
+@click.argument("stream")
+@click.option("--create", "content_type", help="Create the stream with this content type if it is not there.")
+@click.option("--close", is_flag=True, help="Close the stream at the end of the input.")
+@click.argument("lines", type=click.File("rb"), default="-")
+@click.pass_obj
+def append(
+    server: RemoteServer, stream: str, content_type: str | None, lines: IO[bytes], *, close: bool
+) -> None:
+    """Append the lines of a file or of the standard input: in a JSON stream each line is a message."""
+    path = stream_path(stream)
+    if content_type is not None:
+        server.request("PUT", path, headers={"Content-Type": content_type})
+    stored_type = server.request("HEAD", path).headers["Content-Type"]
+    # Numbered, so that what is sent again because no answer came lands once.
+    producer = {"Producer-Id": f"tidemark-{uuid.uuid4().hex}", "Producer-Epoch": "0"}
+    numbers, written = count(), 0
+    for group in groups(lines, one_by_one=lines.isatty()):
+        body = (
+            b"[" + b",".join(group) + b"]" if stored_type.startswith("application/json") else b"".join(group)
+        )
+        headers = producer | {"Producer-Seq": str(next(numbers)), "Content-Type": stored_type}
+        server.request("POST", path, body=body, headers=headers)
+        written += len(group)
+    if close:
+        server.request("POST", path, headers={"Stream-Closed": "true"})
+    show({"lines": written}, f"{written} lines")
+
+
+def groups(lines: Iterable[bytes], *, one_by_one: bool) -> Iterator[list[bytes]]:
+    """Lines that go out together; empty ones are left out."""
+    group: list[bytes] = []
+    size = 0
+    for line in lines:
+        if line.strip():
+            group.append(line)
+            size += len(line)
+        if group and (one_by_one or size >= _APPEND_BYTES or len(group) >= _APPEND_LINES):
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+@main.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def token(arguments: tuple[str, ...]) -> None:
+    """A token signed by a secret (AUTH_SECRET, or --secret-name of an SSM parameter)."""
+    from tidemark.ops import token as command
+
+    sys.exit(command.main(arguments))
+
+
+@main.command("copy-table", context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def copy_table(arguments: tuple[str, ...]) -> None:
+    """A restored table into the empty one of a new stack."""
+    from tidemark.ops import copy_table as command
+
+    sys.exit(command.main(arguments))
+
+
+@main.command()
+@click.pass_obj
+def doctor(server: RemoteServer) -> None:
+    """What is missing on this machine, and whether the server is well."""
+    is_well = True
+    for each in (*examine_machine(), *examine_server(server)):
+        mark = "ok     " if each.is_well else "MISSING" if each.needed else "without"
+        remedy = "" if each.is_well or not each.remedy else f" ({each.remedy})"
+        show(
+            {"what": each.what, "ok": each.is_well, "needed": each.needed, "found": each.found},
+            f"{mark} {each.what}: {each.found}{remedy}",
+        )
+        is_well = is_well and (each.is_well or not each.needed)
+    sys.exit(0 if is_well else 1)
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completions for a shell: eval "$(tidemark completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None, "click has these three"
+    click.echo(found(main, {}, "tidemark", "_TIDEMARK_COMPLETE").source())
+
+
+if __name__ == "__main__":
+    main()

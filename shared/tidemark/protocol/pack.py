@@ -1,0 +1,225 @@
+"""The format of a pack: many batches in one object, in blocks that are read on their own.
+
+    object  = header, blocks, index, footer
+    header  = "TIDEPACK", version (1 byte), 7 bytes of zero
+    block   = raw deflate of: counts, lengths, appends, batches, data
+    counts  = messages, appends, batches                       three uint32
+    lengths = of each message, in bytes                        uint32 each
+    appends = messages of each append                          uint32 each
+    batches = messages of each batch, and then its times       uint32 each, int64 each: Unix ms
+    data    = the stored bytes of the messages, one after the other
+    index   = version (1 byte), the offset at which the pack begins (uint64), and of each block:
+              bytes of data, bytes stored, CRC-32 of the stored bytes             three uint32
+    footer  = bytes of the index, CRC-32 of the index (two uint32), "TIDEPACK"
+
+All numbers are little-endian. A batch is never cut: a block ends where a batch ends. The index is also kept
+in the table, so that a read at any offset gets the blocks it wants with one ranged request; the copy in the
+object makes an object readable without the table (`docs/packs.md`).
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+MAGIC: Final = b"TIDEPACK"
+VERSION: Final = 1
+#: A block is closed before it has more data than this. A batch in the table has at most half of it, so all
+#: blocks but the last of a pack have at least the other half.
+BLOCK_BYTES: Final = 128 * 1024
+
+_HEADER: Final = struct.Struct("<8sB7x")
+_INDEX_HEAD: Final = struct.Struct("<BQ")
+_INDEX_ENTRY: Final = struct.Struct("<III")
+_COUNTS: Final = struct.Struct("<III")
+_FOOTER: Final = struct.Struct("<II8s")
+#: Raw deflate: the index has a checksum.
+_RAW: Final = -zlib.MAX_WBITS
+#: A pack is written once and read often.
+_LEVEL: Final = 6
+#: What a message of one byte takes in the inflated block at most: its byte, length, append, batch and time.
+_MOST_PER_BYTE: Final = 1 + 4 + 4 + 4 + 8
+
+
+class CorruptPack(ValueError):
+    """The bytes are not those of a pack, or not all of them. The message says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEntry:
+    """Where a block of data [start, end), in offsets of the stream, lies in the object."""
+
+    start: int
+    end: int
+    first_byte: int
+    stored_bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a block holds. `appends` counts the messages of each append, `batches` those of each batch;
+    `times_ms` is when each batch was written."""
+
+    data: bytes
+    lengths: tuple[int, ...]
+    appends: tuple[int, ...]
+    batches: tuple[int, ...]
+    times_ms: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackIndex:
+    """The blocks of a pack in order, without a gap."""
+
+    blocks: tuple[BlockEntry, ...]
+
+    @property
+    def start(self) -> int:
+        return self.blocks[0].start
+
+    @property
+    def end(self) -> int:
+        return self.blocks[-1].end
+
+    def blocks_from(self, offset: int) -> Iterator[BlockEntry]:
+        """The block that `offset` lies in, and those behind it. An offset below the pack means all of it."""
+        first = max(0, bisect_right(self.blocks, offset, key=lambda block: block.start) - 1)
+        return iter(self.blocks[first:])
+
+
+class PackWriter:
+    """Takes batches in order, without a gap, and deflates block by block: no more than one block of
+    data is held at a time."""
+
+    def __init__(self, start: int, block_bytes: int) -> None:
+        self.start = start
+        self.end = start
+        self.batch_count = 0
+        self._block_bytes = block_bytes
+        self._stored = [_HEADER.pack(MAGIC, VERSION)]
+        self._entries: list[bytes] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self._lengths, self._appends, self._batches = _uint32s(), _uint32s(), _uint32s()
+        self._times_ms = array("q")
+        self._data: list[bytes] = []
+        self._data_bytes = 0
+
+    @property
+    def data_bytes(self) -> int:
+        return self.end - self.start
+
+    def add(self, data: bytes, lengths: Sequence[int], appends: Sequence[int], time_ms: int) -> None:
+        """A batch: the lengths of its messages add up to its bytes. No `appends` means one append."""
+        if self._data_bytes and self._data_bytes + len(data) > self._block_bytes:
+            self._close_block()
+        self._data.append(data)
+        self._data_bytes += len(data)
+        self._lengths.extend(lengths)
+        self._appends.extend(appends or (len(lengths),))
+        self._batches.append(len(lengths))
+        self._times_ms.append(time_ms)
+        self.end += len(data)
+        self.batch_count += 1
+
+    def _close_block(self) -> None:
+        columns = (self._lengths, self._appends, self._batches, self._times_ms)
+        counts = _COUNTS.pack(*map(len, columns[:3]))
+        deflating = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW)
+        pieces = [deflating.compress(piece) for piece in (counts, *map(_to_bytes, columns), *self._data)]
+        stored = b"".join((*pieces, deflating.flush()))
+        self._entries.append(_INDEX_ENTRY.pack(self._data_bytes, len(stored), zlib.crc32(stored)))
+        self._stored.append(stored)
+        self._clear()
+
+    def finish(self) -> tuple[bytes, bytes]:
+        """The whole object, and its index alone. Called once, after at least one batch."""
+        self._close_block()
+        index = _INDEX_HEAD.pack(VERSION, self.start) + b"".join(self._entries)
+        footer = _FOOTER.pack(len(index), zlib.crc32(index), MAGIC)
+        return b"".join((*self._stored, index, footer)), index
+
+
+def decode_index(encoded: bytes) -> PackIndex:
+    """Raises CorruptPack, also for a version that this release does not know."""
+    rest = len(encoded) - _INDEX_HEAD.size
+    if rest <= 0 or rest % _INDEX_ENTRY.size:
+        raise CorruptPack(f"an index has no {len(encoded)} bytes")
+    version, offset = _INDEX_HEAD.unpack_from(encoded)
+    if version != VERSION:
+        raise CorruptPack(f"the pack has version {version}, and this release reads version {VERSION}")
+    blocks, first_byte = [], _HEADER.size
+    for data_bytes, stored_bytes, checksum in _INDEX_ENTRY.iter_unpack(encoded[_INDEX_HEAD.size :]):
+        blocks.append(BlockEntry(offset, offset + data_bytes, first_byte, stored_bytes, checksum))
+        offset += data_bytes
+        first_byte += stored_bytes
+    return PackIndex(tuple(blocks))
+
+
+def read_index(pack: bytes) -> PackIndex:
+    """The index of a whole object. Raises CorruptPack."""
+    if len(pack) < _HEADER.size + _FOOTER.size or _HEADER.unpack_from(pack)[0] != MAGIC:
+        raise CorruptPack("the object does not begin as a pack does")
+    behind_index = len(pack) - _FOOTER.size
+    index_bytes, checksum, magic = _FOOTER.unpack_from(pack, behind_index)
+    encoded = pack[max(0, behind_index - index_bytes) : behind_index]
+    if magic != MAGIC or zlib.crc32(encoded) != checksum:
+        raise CorruptPack("the object does not end as a pack does")
+    return decode_index(encoded)
+
+
+def decode_block(entry: BlockEntry, stored: bytes) -> Block:
+    """Raises CorruptPack unless the bytes are those that the index was made for."""
+    if len(stored) != entry.stored_bytes or zlib.crc32(stored) != entry.checksum:
+        raise CorruptPack(f"the block at {entry.start} does not fit its checksum")
+    size = entry.end - entry.start
+    inflating = zlib.decompressobj(_RAW)
+    try:
+        plain = inflating.decompress(stored, _COUNTS.size + _MOST_PER_BYTE * size)
+    except zlib.error as failure:
+        raise CorruptPack(f"the block at {entry.start} is not deflated: {failure}") from failure
+    if not inflating.eof or len(plain) < _COUNTS.size:
+        raise CorruptPack(f"the block at {entry.start} has another size")
+    messages, appends, batches = _COUNTS.unpack_from(plain)
+    edges = [_COUNTS.size]
+    for count, width in ((messages, 4), (appends, 4), (batches, 4), (batches, 8)):
+        edges.append(edges[-1] + count * width)
+    if len(plain) - edges[-1] != size:
+        raise CorruptPack(f"the block at {entry.start} has another size")
+    block = Block(
+        data=plain[edges[-1] :],
+        lengths=_from_bytes("I", plain[edges[0] : edges[1]]),
+        appends=_from_bytes("I", plain[edges[1] : edges[2]]),
+        batches=_from_bytes("I", plain[edges[2] : edges[3]]),
+        times_ms=_from_bytes("q", plain[edges[3] : edges[4]]),
+    )
+    if sum(block.lengths) != size or sum(block.appends) != messages or sum(block.batches) != messages:
+        raise CorruptPack(f"the messages of the block at {entry.start} do not add up")
+    return block
+
+
+def _uint32s() -> array[int]:
+    return array("I")
+
+
+def _to_bytes(column: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        column = array(column.typecode, column)
+        column.byteswap()
+    return column.tobytes()
+
+
+def _from_bytes(typecode: str, encoded: bytes) -> tuple[int, ...]:
+    column = array(typecode)
+    column.frombytes(encoded)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return tuple(column)

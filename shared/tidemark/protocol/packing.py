@@ -1,0 +1,51 @@
+"""When old batches are packed (`docs/packs.md`). It takes offsets and times, and no call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.protocol.pack import BLOCK_BYTES
+from tidemark.protocol.tail import Tail
+
+_KILOBYTE: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Batches are packed once they are `after_ms` old. An append that crosses a multiple of `every_bytes` has
+    the janitor look. A pack takes about `pack_bytes`, and less only where no more is to come soon; it pays
+    from `min_batches` or `min_bytes` on."""
+
+    after_ms: int
+    every_bytes: int = 256 * _KILOBYTE
+    pack_bytes: int = 8 * _KILOBYTE * _KILOBYTE
+    min_batches: int = 64
+    min_bytes: int = 256 * _KILOBYTE
+    block_bytes: int = BLOCK_BYTES
+
+    @classmethod
+    def after_seconds(cls, seconds: float) -> Packing:
+        """With 0, every append has the janitor look, and any two batches are packed: for tests and
+        demonstrations."""
+        if seconds == 0:
+            return cls(0, every_bytes=1, min_batches=2)
+        return cls(round(seconds * 1000))
+
+    def is_due(self, start: int, after: Tail) -> bool:
+        """Whether a batch that begins at `start` and leaves the stream as `after` schedules a look."""
+        return after.closed or start // self.every_bytes != after.offset // self.every_bytes
+
+    def pays(self, batches: int, data_bytes: int) -> bool:
+        """Each batch that is removed costs a write: that is earned back by what storage and reads cost less.
+        One batch alone stays as it is."""
+        return batches > 1 and (batches >= self.min_batches or data_bytes >= self.min_bytes)
+
+    def has_waited(self, oldest_ms: int, now_ms: int) -> bool:
+        """Whether what would make a small pack is packed all the same, so that a stream that is always
+        written to, and slowly, is packed too."""
+        return now_ms - oldest_ms >= 24 * self.after_ms
+
+    def next_look_ms(self, oldest_ms: int, now_ms: int) -> int:
+        """When to look again for more: after twice the time that the oldest batch has waited by now."""
+        return now_ms + max(self.after_ms, now_ms - oldest_ms)

@@ -1,0 +1,137 @@
+"""Start points: the offset of the last messages, or of what was written from a time on.
+
+Neither is on the way of a read: a client asks once, and reads from the offset that it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count as count_up
+from typing import Final
+
+from tidemark.log.chain import cut_batch, spans_of
+from tidemark.log.packs import block_batches
+from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_batch
+from tidemark.log.tails import StreamHead
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.start_point import LastMessages, WrittenFrom
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.load import load_head
+from tidemark.service.stores import Stores
+
+#: The most calls for the last messages: a query reads up to 1 MB, a block of a pack holds 128 KB.
+MAX_QUERIES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StartPoint:
+    """`messages` says how many messages follow the offset, where they were counted. `complete` is false
+    where the count ended early, because the batches are large: then the offset is nearer to the tail."""
+
+    offset: int
+    messages: int | None = None
+    complete: bool = True
+
+
+def find_start(stores: Stores, key: StreamKey, asked: LastMessages | WrittenFrom) -> StartPoint:
+    """Raises StreamNotFound, StreamGone."""
+    head = load_head(stores, key)
+    if isinstance(asked, LastMessages):
+        return count_back(stores, head, asked.count)
+    return StartPoint(first_written_from(stores, head, asked.at_ms))
+
+
+def batches_back(stores: Stores, head: StreamHead, limit: int) -> Iterator[tuple[int, Batch]]:
+    """The stream's batches without their bytes, the latest first, through all logs of a fork, and how many
+    calls were made so far. A query asks for up to `limit`. Of a pack each block is a batch and a call: its
+    bytes are in S3. Batches that lie inside a pack, because they are being removed, are left out."""
+    reached, calls = head.tail.offset, 0
+    for span in reversed(spans_of(head.record)):
+        # A batch that only closes the stream begins at the tail.
+        before = reached + 1 if span.end is None else span.end
+        more = before > span.begin
+        while more:
+            items, more = stores.table.query(
+                span.pk,
+                at_most=render_offset(before - 1),
+                attributes=BOUNDARY_ATTRIBUTES,
+                limit=limit,
+                backward=True,
+            )
+            calls += 1
+            for item in items:
+                batch = decode_batch(item)
+                before = batch.start
+                for piece in reversed(list(block_batches(batch, batch.start))):
+                    if piece.end >= reached and (piece.start < reached or not piece.size):
+                        calls += piece.block is not None
+                        yield calls, cut_batch(stores.fill([piece])[0], reached)
+                        reached = piece.start
+            more = more and before > span.begin
+
+
+def count_back(stores: Stores, head: StreamHead, count: int) -> StartPoint:
+    """The offset before the last `count` messages; of those that are retained, if they are fewer."""
+    retained, found, reached = head.record.retained, 0, head.tail.offset
+    for calls, batch in batches_back(stores, head, count):
+        if calls > MAX_QUERIES:
+            return StartPoint(reached, found, complete=False)
+        reached = batch.end
+        for length in reversed(batch.lengths):
+            if reached - length < retained:
+                return StartPoint(retained, found)
+            found, reached = found + 1, reached - length
+            if found == count:
+                return StartPoint(reached, found)
+    return StartPoint(retained, found)
+
+
+def first_written_from(stores: Stores, head: StreamHead, at_ms: int) -> int:
+    """The offset of a batch that was written at or after the instant, while the one before it was written
+    earlier; the tail where nothing is as late as that. In a pack it is the offset of a block: nothing is
+    missed, but some of it may be older.
+
+    Batches are keyed by offset, not by time, so this is a search: each step is one query for one item. It
+    guesses by the rate between the two ends, and every second time takes the middle, which bounds the number
+    of steps by twice the logarithm of the number of bytes.
+    """
+    record = head.record
+    low, high = record.retained, head.tail.offset
+    low_ms, high_ms = record.created_ms, head.written_ms
+    if at_ms > high_ms:
+        return high
+    for step in count_up():
+        if low >= high:
+            break
+        middle = (low + high) // 2
+        if step % 2 == 0 and low_ms < at_ms <= high_ms:
+            middle = low + (high - low) * (at_ms - low_ms) // (high_ms - low_ms + 1)
+        batch = _batch_at(stores, record, middle)
+        if batch is None:
+            low = middle + 1  # Nothing is stored there.
+        elif batch.time_ms < at_ms:
+            low, low_ms = batch.end, batch.time_ms
+        else:
+            high, high_ms = max(batch.start, low), batch.time_ms
+    return high
+
+
+def _batch_at(stores: Stores, record: StreamRecord, offset: int) -> Batch | None:
+    """The batch, or the block of a pack, that holds the offset. Behind batches that are being removed, the
+    pack that replaces them is found by the second query."""
+    span = next(span for span in spans_of(record) if span.end is None or span.end > offset)
+    for limit in (1, 100):
+        items, _ = stores.table.query(
+            span.pk,
+            at_most=render_offset(offset),
+            attributes=BOUNDARY_ATTRIBUTES,
+            limit=limit,
+            backward=True,
+        )
+        for batch in map(decode_batch, items):
+            if batch.end > offset:
+                [piece] = stores.fill([next(block_batches(batch, offset))])
+                return cut_batch(piece, span.end)
+    return None

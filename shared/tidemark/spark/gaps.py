@@ -1,0 +1,96 @@
+"""What is missing in an archive: each message, or page over HTTP, begins where the one before it ended.
+
+Rows over DynamoDB are messages with offsets of their own. Over HTTP the rows of a page share its two offsets,
+and their positions count from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidemark.protocol.offset import parse_token
+from tidemark.spark.readers.port import BEGINNING, Position
+
+#: Offsets at which a stream begins, on this server and on any (§8).
+_BEGINNINGS: Final = (BEGINNING, "0000000000000000")
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What lies between two offsets is missing, in the middle of a page after a `position` of it. `start` is
+    empty where everything up to `end` is missing."""
+
+    start: str
+    end: str
+    position: int | None = None
+
+    def __str__(self) -> str:
+        if self.position is not None:
+            return f"after position {self.position} of the page from {self.start} to {self.end}"
+        return f"from {self.start} to {self.end}" if self.start else f"from the beginning to {self.end}"
+
+
+def find_gaps(rows: Any) -> list[Gap]:
+    """The gaps of one stream, in order. `rows` has its `offset`, `end_offset` and `position`, and each pair
+    of offset and position once."""
+    from pyspark.sql import functions
+
+    pages = rows.groupBy("offset", "end_offset").agg(
+        functions.max("position").alias("last"), functions.count("*").alias("count")
+    )
+    torn = pages.where("count != last + 1").collect()
+    ends = pages.select(functions.col("end_offset").alias("at"))
+    orphans = pages.join(ends, pages["offset"] == ends["at"], "left_anti").select("offset").collect()
+    gaps = [Gap(page["offset"], page["end_offset"], _last_before_gap(rows, page["offset"])) for page in torn]
+    for row in orphans:
+        begin = row["offset"]
+        if begin in _BEGINNINGS:
+            continue
+        before = pages.where(functions.col("end_offset") <= begin).agg(functions.max("end_offset")).first()[0]
+        gaps.append(Gap(before or "", begin))
+    return sorted(gaps, key=lambda gap: (gap.end, gap.start))
+
+
+def _last_before_gap(rows: Any, offset: str) -> int:
+    """The last position of a page before the first one that is missing; -1 where that is the first of all."""
+    found = rows.where(rows["offset"] == offset).select("position").collect()
+    positions = {row["position"] for row in found}
+    return next(place for place in range(len(positions) + 1) if place not in positions) - 1
+
+
+def find_losses(
+    rows: Any, before: Mapping[str, Position], after: Mapping[str, Position]
+) -> dict[str, int | None]:
+    """By stream, how many bytes a query has passed over between its positions before and after it; a stream
+    of which it has read everything is left out. None is a stream that was deleted and created again: nobody
+    knows what the old one still held. `rows` are those that it has written, or None where it wrote none.
+
+    Offsets that are no numbers tell of no amount, and count as read.
+    """
+    from pyspark.sql import functions
+
+    read: dict[tuple[str, str], tuple[int | None, int | None]] = {}
+    if rows is not None:
+        begin = "CASE offset WHEN '-1' THEN 0 ELSE try_cast(offset AS BIGINT) END"
+        links = rows.where("position = 0").selectExpr(
+            "stream", "coalesce(incarnation, '') i", f"{begin} b", "try_cast(end_offset AS BIGINT) e"
+        )
+        sums = links.groupBy("stream", "i").agg(functions.min("b"), functions.expr("sum(e - b)"))
+        read = {(stream, incarnation): (first, size) for stream, incarnation, first, size in sums.collect()}
+    lost: dict[str, int | None] = {}
+    for name, end in after.items():
+        start = before.get(name)
+        first, size = read.get((name, end.incarnation), (_number(end), 0))
+        if start is not None and start.is_of_another(end):
+            lost[name] = None
+            continue
+        first, last = _number(start) if start else first, _number(end)
+        if first is not None and last is not None and size is not None and last - first > size:
+            lost[name] = last - first - size
+    return lost
+
+
+def _number(position: Position) -> int | None:
+    return 0 if position.offset == BEGINNING else parse_token(position.offset)

@@ -1,0 +1,223 @@
+"""The archive as an Iceberg table: executors write Parquet files, and the driver commits them by pyiceberg.
+
+No jar is needed. A batch of the archive is one snapshot. The last batch of each query is a property of the
+table that changes with the snapshot, in one commit: so a batch that is repeated, after a crash at whatever
+place, is recognised, also when its snapshot has expired. Files that a crash left behind are in no snapshot.
+
+The table is partitioned by bucket and day. The partition's values are in the files too, because Iceberg takes
+them from the files' statistics.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io.pyarrow import parquet_files_to_data_files
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
+
+#: The columns of the table, by their expressions over the rows of the data source. New ones are added at the
+#: end: a table of an older version gets them when the archive runs next, and its old rows have null there.
+EXPRESSIONS: Final = {
+    "bucket": "bucket",
+    "stream": "stream",
+    "incarnation": "incarnation",
+    "offset": "offset",
+    "end_offset": "end_offset",
+    "position": "position",
+    "time": "timestamp",
+    "content_type": "content_type",
+    "value": "value",
+    "bytes": "CAST(length(value) AS BIGINT)",
+    "key": "CASE WHEN content_type LIKE 'application/json%' "
+    "THEN get_json_object(CAST(value AS STRING), '$.key') END",
+}
+_TYPES: Final[Mapping[str, Any]] = {
+    "position": IntegerType(),
+    "time": TimestamptzType(),
+    "value": BinaryType(),
+    "bytes": LongType(),
+}
+SCHEMA: Final = Schema(
+    *(NestedField(number, name, _TYPES.get(name, StringType())) for number, name in enumerate(EXPRESSIONS, 1))
+)
+_PARTITIONS: Final = PartitionSpec(
+    PartitionField(SCHEMA.find_field("bucket").field_id, 1000, IdentityTransform(), "bucket"),
+    PartitionField(SCHEMA.find_field("time").field_id, 1001, DayTransform(), "day"),
+)
+#: Every commit of ours looks first whether it is still wanted, so pyiceberg must not repeat it by itself.
+_PROPERTIES: Final = {"commit.retry.num-retries": "0"}
+_TRIES: Final = 20
+#: As Spark reads the files: by name, whatever columns a file has.
+SPARK_SCHEMA: Final = (
+    "bucket STRING, stream STRING, incarnation STRING, offset STRING, end_offset STRING, position INT, "
+    "time TIMESTAMP, content_type STRING, value BINARY, bytes BIGINT, key STRING"
+)
+
+
+class NoLakeTable(ValueError):
+    """The catalog has no such table."""
+
+
+class LakeTable:
+    """`identifier` is `namespace.table`; `properties` are the catalog's, as pyiceberg knows them, in addition
+    to those of its own configuration."""
+
+    def __init__(self, catalog: str, properties: Mapping[str, str], identifier: str) -> None:
+        self._catalog = load_catalog(catalog, **properties)
+        self._identifier = identifier
+
+    def load(self) -> Table:
+        """As it is now. Raises NoLakeTable."""
+        try:
+            return self._catalog.load_table(self._identifier)
+        except NoSuchTableError as fault:
+            raise NoLakeTable(f"tidemark: the catalog has no table {self._identifier}") from fault
+
+    def ensure(self) -> None:
+        """The table is there, with all columns of this version."""
+        namespace = self._identifier.rpartition(".")[0]
+        self._catalog.create_namespace_if_not_exists(namespace)
+        table = self._catalog.create_table_if_not_exists(
+            self._identifier, SCHEMA, partition_spec=_PARTITIONS, properties=_PROPERTIES
+        )
+        missing = [field for field in SCHEMA.fields if field.name not in table.schema().column_names]
+        if missing:
+            with table.update_schema() as update:
+                for field in missing:
+                    update.add_column(field.name, field.field_type)
+
+    def write_batch(self, rows: Any, query: str, batch: int) -> list[str]:
+        """The files of the batch, which are committed now or were before. `rows` are the data source's, in a
+        session that writes timestamps as TIMESTAMP_MICROS."""
+        table = self.load()
+        if _is_committed(table, query, batch):
+            return _files_of(table, query, batch)
+        frame = rows.selectExpr(*(f"{expression} AS {name}" for name, expression in EXPRESSIONS.items()))
+        files = write_files(frame, table, f"{query}-{batch}")
+        if not files:
+            return []
+
+        def add(table: Table) -> bool:
+            if _is_committed(table, query, batch):
+                return False
+            told = {"tidemark.query": query, "tidemark.batch": str(batch), "tidemark.files": str(len(files))}
+            with table.transaction() as transaction:
+                transaction.add_files(files, snapshot_properties=told, check_duplicate_files=False)
+                transaction.set_properties({_property_of(query): str(batch)})
+            return True
+
+        return files if self._commit(add) else _files_of(self.load(), query, batch)
+
+    def compact(self, spark: Any, target_bytes: int) -> tuple[int, int]:
+        """Put small files of a partition together, up to about the target. How many files became how many."""
+        table = self.load()
+        old: list[Any] = []
+        new: list[str] = []
+        for group in _small_files(table, target_bytes):
+            old += group
+            frame = spark.read.schema(SPARK_SCHEMA).parquet(*(file.file_path for file in group))
+            ordered = frame.coalesce(1).sortWithinPartitions("stream", "incarnation", "offset", "position")
+            new += write_files(ordered, table, "compacted")
+
+        def replace(table: Table) -> bool:
+            there = {task.file.file_path for task in table.scan().plan_files()}
+            if not old or not there.issuperset(file.file_path for file in old):
+                return False
+            with table.transaction() as transaction:
+                told = {"tidemark.compacted": str(len(old))}
+                with transaction.update_snapshot(snapshot_properties=told).overwrite() as overwrite:
+                    for data_file in old:
+                        overwrite.delete_data_file(data_file)
+                    for data_file in parquet_files_to_data_files(table.io, table.metadata, iter(new)):
+                        overwrite.append_data_file(data_file)
+            return True
+
+        return (len(old), len(new)) if self._commit(replace) else (0, 0)
+
+    def expire(self, before: datetime) -> tuple[int, int]:
+        """Forget snapshots that are older, and delete the files that only they had. How many of each."""
+        table = self.load()
+        snapshots, files = len(table.snapshots()), _all_files(table)
+        table.maintenance.expire_snapshots().older_than(before).commit()
+        table = self.load()
+        unused = files - _all_files(table)
+        for path in unused:
+            table.io.delete(path)
+        return snapshots - len(table.snapshots()), len(unused)
+
+    def files_of(self, bucket: str, stream: str) -> list[str]:
+        """Those that may hold something of the stream."""
+        from pyiceberg.expressions import And, EqualTo
+
+        wanted = And(EqualTo("bucket", bucket), EqualTo("stream", stream))
+        return [task.file.file_path for task in self.load().scan(row_filter=wanted).plan_files()]
+
+    def _commit(self, change: Callable[[Table], bool]) -> bool:
+        """Make a change to the table as it is now, again where another writer was faster."""
+        for _ in range(_TRIES - 1):
+            try:
+                return change(self.load())
+            except CommitFailedException:
+                continue
+        return change(self.load())
+
+
+def write_files(frame: Any, table: Table, name: str) -> list[str]:
+    """Parquet files of the rows in a new directory of the table, in no snapshot yet; each has rows of one
+    partition. Spark's committer leaves out what killed tasks wrote."""
+    directory = f"{table.location()}/data/{name}-{uuid.uuid4().hex}"
+    parted = frame.selectExpr("*", "bucket AS _bucket", "to_date(time) AS _day")
+    parted.write.partitionBy("_bucket", "_day").parquet(directory)
+    found = frame.sparkSession.read.schema(SPARK_SCHEMA).parquet(directory).inputFiles()
+    return sorted(found)
+
+
+def _property_of(query: str) -> str:
+    return f"tidemark.last-batch.{query}"
+
+
+def _is_committed(table: Table, query: str, batch: int) -> bool:
+    return int(table.properties.get(_property_of(query), -1)) >= batch
+
+
+def _files_of(table: Table, query: str, batch: int) -> list[str]:
+    """Of a batch that was committed; none where its snapshot has expired."""
+    wanted = {"tidemark.query": query, "tidemark.batch": str(batch)}
+    for snapshot in table.snapshots():
+        told = snapshot.summary.additional_properties if snapshot.summary else {}
+        if wanted.items() <= told.items():
+            entries = table.inspect.entries(snapshot.snapshot_id).to_pylist()
+            added = [entry for entry in entries if entry["snapshot_id"] == snapshot.snapshot_id]
+            return [entry["data_file"]["file_path"] for entry in added]
+    return []
+
+
+def _all_files(table: Table) -> set[str]:
+    return set(table.inspect.all_data_files().column("file_path").to_pylist())
+
+
+def _small_files(table: Table, target_bytes: int) -> Iterable[list[Any]]:
+    """Groups of at least two files of one partition that are less than half the target each and about the
+    target together."""
+    by_partition: dict[str, list[Any]] = {}
+    for task in table.scan().plan_files():
+        if task.file.file_size_in_bytes < target_bytes // 2:
+            by_partition.setdefault(str(task.file.partition), []).append(task.file)
+    for files in by_partition.values():
+        group: list[Any] = []
+        for file in sorted(files, key=lambda file: file.file_size_in_bytes):
+            group.append(file)
+            if sum(each.file_size_in_bytes for each in group) >= target_bytes:
+                yield group
+                group = []
+        if len(group) > 1:
+            yield group

@@ -1,0 +1,240 @@
+"""The built live function behind the Web Adapter's contract.
+
+The adapter itself is a layer of AWS's, and is not here. It starts the function's handler, `run.sh`; asks for
+AWS_LWA_READINESS_CHECK_PATH until the status is below 500; hands each invocation on as one request with
+Lambda's context in a header; and sends the response on as it comes. The tests do the same.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from benchmarks.layer import BUILD, LAYER, link_natives
+from tests.infra.test_template import FUNCTIONS
+from tests.ports import free_port
+from tests.support import TEXT, World, a_key, make_world
+from tests.wake.support import PATIENCE_SECONDS, make_prefix, make_queues, pumping
+from tidemark.aws.sqs import Queues
+from tidemark.local.engines import LocalServices
+from tidemark.service.stores import wall_clock_ms
+
+pytestmark = pytest.mark.artifact
+
+VARIABLES = FUNCTIONS["LiveFunction"]["Environment"]["Variables"]
+#: `python3` of the runtime: nothing that is installed on this machine, but the standard library.
+PYTHON = """#!/bin/sh
+exec {python} -S -s -B "$@"
+"""
+SECRET = "0123456789abcdef0123456789abcdef"
+
+
+@dataclass
+class Function:
+    """The function's process, as the adapter sees it."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    queues: Queues
+    output: IO[bytes]
+
+    @contextmanager
+    def invoke(self, target: str, request_id: str = "", **headers: str) -> Iterator[http.client.HTTPResponse]:
+        """One invocation: a connection that is kept by nobody, and the two headers of the adapter."""
+        context = {
+            "request_id": request_id,
+            "deadline": 4_102_444_800_000,
+            "invoked_function_arn": "arn:aws:lambda:us-east-1:123456789012:function:live",
+            "env_config": {"function_name": "live", "memory": 512, "version": "$LATEST"},
+        }
+        added = {
+            "x-amzn-lambda-context": json.dumps(context),
+            "x-amzn-request-context": json.dumps({"http": {"method": "GET", "path": target}}),
+            "x-amzn-trace-id": "Root=1-5759e988-bd862e3fe1be46a994272793",
+        }
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
+        with closing(connection):
+            connection.request("GET", target, headers=added | headers)
+            with connection.getresponse() as response:
+                yield response
+
+    def wait_until_ready(self) -> None:
+        """The adapter's readiness check: no header of its own, any status below 500."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, f"run.sh has ended: {self.log()}"
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
+            with closing(connection):
+                try:
+                    connection.request("GET", VARIABLES["AWS_LWA_READINESS_CHECK_PATH"])
+                    if connection.getresponse().status < 500:
+                        return
+                except OSError:
+                    time.sleep(0.01)
+        pytest.fail("the readiness check never passed")
+
+    def log(self) -> str:
+        self.output.seek(0)
+        return self.output.read().decode()
+
+
+@pytest.fixture(scope="module")
+def world(services: LocalServices) -> World:
+    return make_world(services)
+
+
+@pytest.fixture
+def start(services: LocalServices, world: World, tmp_path: Path) -> Iterator[Any]:
+    """Starts the built function with the template's own variables, and nothing of the test's."""
+    functions: list[Function] = []
+    natives, binaries = tmp_path / "natives", tmp_path / "bin"
+    natives.mkdir()
+    link_natives(natives)
+    binaries.mkdir()
+    (binaries / "python3").write_text(PYTHON.format(python=sys.executable))
+    (binaries / "python3").chmod(0o755)
+
+    def start(**variables: str) -> Function:
+        prefix, port = make_prefix(), free_port()
+        environment = {
+            **services.environment,
+            **VARIABLES,
+            "AWS_LWA_PORT": str(port),
+            "PATH": f"{binaries}:/usr/bin:/bin",
+            # In Lambda the layer is at /opt/python, where run.sh looks by itself.
+            "PYTHONPATH": f"{natives}:{LAYER}",
+            "TABLE_NAME": world.table_name,
+            "BUCKET_NAME": world.bucket_name,
+            "QUEUE_PREFIX": prefix,
+            "ALLOW_ANONYMOUS": "true",
+            **variables,
+        }
+        output = (tmp_path / f"log-{port}").open("w+b")
+        process = subprocess.Popen(
+            [BUILD / "LiveFunction" / FUNCTIONS["LiveFunction"]["Handler"]],
+            env=environment,
+            cwd="/",
+            stdout=output,
+            stderr=output,
+        )
+        function = Function(port, process, make_queues(prefix), output)
+        functions.append(function)
+        function.wait_until_ready()
+        return function
+
+    yield start
+    for function in functions:
+        function.process.send_signal(signal.SIGCONT)
+        function.process.kill()
+        function.process.wait()
+        function.output.close()
+        for url in function.queues.all():
+            function.queues.delete(url)
+
+
+def read_until(response: http.client.HTTPResponse, wanted: bytes) -> None:
+    received = b""
+    while wanted not in received:
+        chunk = response.read1()
+        assert chunk, f"the events ended without {wanted!r}: {received!r}"
+        received += chunk
+
+
+def make_stream(world: World) -> tuple[Any, Any, str]:
+    writer, key = world.process(clock=wall_clock_ms), a_key("live")
+    writer.create(key, content_type=TEXT)
+    return writer, key, f"/v1/stream/{key.stream_id}?offset=-1&live=sse"
+
+
+def test_the_response_is_streamed_event_by_event(start: Any, world: World) -> None:
+    """The invocation goes on while its first events are with the client."""
+    function = start()
+    writer, key, target = make_stream(world)
+    with pumping(world, function.queues._prefix), function.invoke(target) as response:
+        assert response.status == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["transfer-encoding"] == "chunked", "a length would mean a whole response"
+        read_until(response, b'"upToDate":true')
+        for number in range(3):
+            writer.append(key, b"message %d" % number, content_type=TEXT)
+            read_until(response, b"message %d" % number)
+
+
+def test_an_environment_that_was_frozen_goes_on(start: Any, world: World) -> None:
+    """Lambda stops the process between two invocations, for minutes; here by a signal."""
+    function = start(SSE_SECONDS="1")
+    _, _, target = make_stream(world)
+    for _ in range(2):
+        with function.invoke(target) as response:
+            assert response.read().endswith(b"\n\n")
+        function.process.send_signal(signal.SIGSTOP)
+        time.sleep(2)
+        function.process.send_signal(signal.SIGCONT)
+    with function.invoke(target) as response:
+        assert response.status == 200
+        assert response.read().endswith(b"\n\n")
+
+
+def test_a_log_line_has_the_invocations_request_id(start: Any, world: World) -> None:
+    """As the adapter hands it on; the readiness check, which is no invocation, has none."""
+    function = start(LOG_LEVEL="INFO", SSE_SECONDS="1")
+    _, key, target = make_stream(world)
+    with function.invoke(target, "8f5076ae-1e5b-4c4e-a8f6-5e43c0b1e1a7") as response:
+        response.read()
+    lines = [json.loads(line) for line in function.log().splitlines() if line.startswith("{")]
+    [line] = [line for line in lines if key.stream_id in json.dumps(line)]
+    assert "8f5076ae-1e5b-4c4e-a8f6-5e43c0b1e1a7" in json.dumps(line)
+    assert "live=sse" not in function.log(), "queries hold tokens"
+
+
+def test_the_token_is_taken_from_the_header_that_the_signature_leaves(start: Any, world: World) -> None:
+    """CloudFront signs the request for the function's address, and that takes `Authorization`."""
+    jwt = pytest.importorskip("jwt")
+    function = start(ALLOW_ANONYMOUS="", AUTH_SECRET=SECRET, EDGE_SECRET="word of the edge", SSE_SECONDS="1")
+    _, _, target = make_stream(world)
+    claims = {"exp": int(time.time()) + 3600, "scope": "read:v1"}
+    edge = {"authorization": "AWS4-HMAC-SHA256 Credential=AKIA", "x-tidemark-edge": "word of the edge"}
+    token = {"x-tidemark-authorization": f"Bearer {jwt.encode(claims, SECRET, 'HS256')}"}
+    for headers, status in ((edge | token, 200), (edge, 401), (token, 403)):
+        with function.invoke(target, **headers) as response:
+            assert response.status == status
+            response.read()
+
+
+def test_it_ends_by_itself_when_it_is_told_to(start: Any, world: World) -> None:
+    """With an extension Lambda sends SIGTERM: the queue that a reader waited at is gone afterwards."""
+    function = start(SSE_SECONDS="1")
+    _, _, target = make_stream(world)
+    with function.invoke(target) as response:
+        response.read()
+    assert list(function.queues.all())
+    function.process.send_signal(signal.SIGTERM)
+    assert function.process.wait(PATIENCE_SECONDS) in {0, -signal.SIGTERM}
+    assert list(function.queues.all()) == []
+
+
+def test_it_does_not_start_open_to_everybody(start: Any) -> None:
+    with pytest.raises(AssertionError, match="would be open to everybody"):
+        start(ALLOW_ANONYMOUS="")
+
+
+def test_the_start_script_finds_the_layer_where_lambda_puts_it() -> None:
+    """The template's handler, port and wrapper are those that the adapter documents."""
+    script = (BUILD / "LiveFunction" / "run.sh").read_text()
+    assert 'PYTHONPATH="/opt/python${PYTHONPATH:+:$PYTHONPATH}"' in script
+    assert '--port "${AWS_LWA_PORT:-8080}"' in script
+    assert os.access(BUILD / "LiveFunction" / "run.sh", os.X_OK)
+    assert VARIABLES["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/bootstrap"
+    assert VARIABLES["AWS_LWA_INVOKE_MODE"] == "response_stream"

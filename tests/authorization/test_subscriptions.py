@@ -1,0 +1,112 @@
+"""Who may create, read and claim subscriptions, and what their patterns may reach."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from tests.authorization.tokens import bearer
+from tests.authorization.ways import Answer, Way
+
+_serial = itertools.count(1)
+JSON = {"Content-Type": "application/json"}
+EVERYTHING = bearer("read:* write:* manage:*")
+
+
+@pytest.fixture
+def name() -> str:
+    return f"sub-{next(_serial)}"
+
+
+def ask(  # noqa: PLR0917 - a request has these parts
+    way: Way, method: str, name: str, below: str, who: dict[str, str], body: Any = None
+) -> Answer:
+    target = f"/v1/stream/__ds/subscriptions/{name}{below}"
+    return way(method, target, JSON | who, b"" if body is None else json.dumps(body).encode())
+
+
+def pool(pattern: str | None = "t/*", wake_stream: str = "t/wake", **more: Any) -> dict[str, Any]:
+    return {"type": "pull-wake", "pattern": pattern, "wake_stream": wake_stream} | more
+
+
+def scopes(*words: str) -> dict[str, str]:
+    return bearer(" ".join(words))
+
+
+def managing(name: str, *more: str) -> dict[str, str]:
+    return scopes(f"manage:v1/__ds/subscriptions/{name}", *more)
+
+
+def test_nobody_without_a_token_sees_or_makes_a_subscription(way: Way, name: str) -> None:
+    for method, below in (("PUT", ""), ("GET", ""), ("DELETE", ""), ("POST", "/claim"), ("POST", "/streams")):
+        assert ask(way, method, name, below, {}, pool()).status == 401
+
+
+def test_the_public_keys_need_no_token(way: Way) -> None:
+    assert way("GET", "/v1/stream/__ds/jwks.json").status == 200
+
+
+@pytest.mark.parametrize(
+    ("granted", "body", "status"),
+    [
+        (["read:v1/t/*", "write:v1/t/wake"], pool(), 201),
+        (["read:v1/t/*", "write:v1/t/*"], pool("t/*/**"), 201),
+        (["read:v1", "write:v1"], pool("**"), 201),
+        (["read:v1/t/*", "write:v1/t/wake"], pool("**"), 404),
+        (["read:v1/t/*", "write:v1/t/wake"], pool("*/a"), 404),
+        (["read:v1/t/*", "write:v1/t/wake"], pool("u/*"), 404),
+        (["read:v1/t/*", "write:v1/t/wake"], pool("t/**"), 404),
+        (["read:v1/t/*", "write:v1/t/wake"], pool(None, streams=["u/a"]), 404),
+        (["read:v1/t/*", "write:v1/t/wake"], pool(None, streams=["t/a"]), 201),
+        (["read:v1/t/*"], pool(), 403),
+        (["write:v1/t/*"], pool(), 404),
+        ([], pool(), 404),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_who_may_not_read_streams_cannot_follow_them(
+    way: Way, name: str, granted: list[str], body: dict[str, Any], status: int
+) -> None:
+    """And who may not write a stream cannot have wake events written to it."""
+    assert ask(way, "PUT", name, "", managing(name, *granted), body).status == status
+
+
+def test_the_right_to_streams_alone_makes_no_subscription(way: Way, name: str) -> None:
+    assert (
+        ask(way, "PUT", name, "", scopes("read:v1/t/*", "write:v1/t/*", "manage:v1/t/*"), pool()).status
+        == 404
+    )
+    assert ask(way, "PUT", name, "", managing("another", "read:v1", "write:v1/t/*"), pool()).status == 403
+
+
+def test_who_may_do_what_to_a_subscription(way: Way, name: str) -> None:
+    assert ask(way, "PUT", name, "", EVERYTHING, pool()).status == 201
+    reader, writer = scopes("read:v1"), scopes(f"write:v1/__ds/subscriptions/{name}")
+    # Reading the bucket's streams is no right to see where its webhooks are.
+    assert ask(way, "GET", name, "", reader).status == 403
+    assert ask(way, "GET", name, "", writer).status == 200
+    assert ask(way, "POST", name, "/claim", reader, {"worker": "w"}).status == 403
+    assert ask(way, "POST", name, "/claim", writer, {"worker": "w"}).status == 409
+    assert ask(way, "DELETE", name, "", writer).status == 404
+    added = {"streams": ["u/a"]}
+    assert ask(way, "POST", name, "/streams", managing(name), added).status == 404
+    assert ask(way, "POST", name, "/streams", managing(name, "read:v1/u/*"), added).status == 204
+    assert ask(way, "DELETE", name, "", managing(name)).status == 204
+
+
+def test_a_wakes_token_opens_its_own_calls_and_nothing_else(way: Way, name: str) -> None:
+    way("PUT", "/v1/stream/t/a", JSON | EVERYTHING)
+    ask(way, "PUT", name, "", EVERYTHING, pool())
+    way("POST", "/v1/stream/t/a", JSON | EVERYTHING, b"1")
+    claimed = json.loads(ask(way, "POST", name, "/claim", EVERYTHING, {"worker": "w"}).body)
+    token = {"Authorization": f"Bearer {claimed['token']}"}
+    wake = {"wake_id": claimed["wake_id"], "generation": claimed["generation"]}
+    for method, below in (("GET", ""), ("DELETE", ""), ("PUT", ""), ("POST", "/claim"), ("POST", "/streams")):
+        assert ask(way, method, name, below, token, {}).status == 401
+    assert way("GET", "/v1/stream/t/a", token).status == 401
+    assert ask(way, "POST", name, "/ack", EVERYTHING, wake).status == 401
+    assert ask(way, "POST", f"{name}-other", "/ack", token, wake).status == 404
+    assert ask(way, "POST", name, "/ack", token, wake | {"done": True}).status == 200

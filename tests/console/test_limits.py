@@ -1,0 +1,215 @@
+"""The console with narrow tokens, hostile content, long streams, and a server that goes away."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.authorization.tokens import SECRET, token
+from tests.conformance.servers import Server, running, tidemark_server
+from tests.console.conftest import Console, append, console, make_stream, send
+
+__all__ = ["console"]
+
+HOSTILE = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\"'</style>"
+MESSAGES = 100_000
+
+
+# --- tokens -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["asgi", "lambda"])
+def closed_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("closed")
+    with running(tidemark_server(request.param, directory, AUTH_SECRET=SECRET, ALLOW_ANONYMOUS="")) as made:
+        yield made
+
+
+def test_a_narrow_token(closed_server: Server, browser: Browser) -> None:
+    """It is kept for the tab alone, its rights are shown, and what it may not do names the missing scope."""
+    group = uuid.uuid4().hex[:8]
+    admin = {"Authorization": f"Bearer {token('manage:v1 write:v1')}"}
+    for name in ("mine/run", "other"):
+        send(
+            closed_server,
+            "PUT",
+            f"/v1/stream/{group}/{name}",
+            b"[1]",
+            Content_Type="application/json",
+            **admin,
+        )
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{closed_server.base_url}/v1/console#/streams")
+    expect(page.get_by_text("This server asks for a token.")).to_be_visible()
+    page.get_by_role("button", name="Paste one").click()
+    dialog = page.get_by_role("dialog")
+    dialog.locator("textarea").fill("nonsense")
+    dialog.get_by_role("button", name="Use this token").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("oken")
+    dialog.locator("textarea").fill(f"Bearer {token(f'read:v1/{group}/mine/* write:agents')}")
+    dialog.get_by_role("button", name="Use this token").click()
+    expect(dialog.get_by_text(f"read:v1/{group}/mine/*")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("alert")).to_contain_text("the token lacks read:v1")
+    page.locator("#search").fill(f"{group}/mine/")
+    page.get_by_role("link", name=f"{group}/mine/run").click()
+    expect(page.locator("#state")).to_contain_text("live")
+    close = page.get_by_role("button", name="Close")
+    expect(close).to_be_disabled()
+    expect(close).to_contain_text(f"needs write:v1/{group}/mine/run")
+    expect(page.get_by_role("button", name="Delete")).to_contain_text(f"needs manage:v1/{group}/mine/run")
+    stored = page.evaluate("[JSON.stringify(localStorage), document.cookie, JSON.stringify(sessionStorage)]")
+    assert "eyJ" not in stored[0] + stored[1]
+    assert "eyJ" in stored[2]
+    page.get_by_role("button", name="Requests").click()
+    page.locator(".call").first.click()
+    assert "eyJ" not in page.content(), "the inspector shows no token"
+    other = context.new_page()
+    other.goto(f"{closed_server.base_url}/v1/console")
+    expect(other.get_by_text("This server asks for a token.")).to_be_visible()
+    context.close()
+
+
+# --- content ------------------------------------------------------------------------
+
+
+def test_hostile_content_stays_text(console: Console) -> None:
+    """In a message, in a name, in a producer's id, in JSON's names. Nothing of it runs."""
+    name = f"{uuid.uuid4().hex[:8]} {HOSTILE.replace('/', '')}"
+    path = "/v1/stream/" + "".join(f"%{byte:02X}" for byte in name.encode())
+    send(console.server, "PUT", path, Content_Type="application/json")
+    claim = {"Producer_Id": HOSTILE.replace(",", ""), "Producer_Epoch": "0", "Producer_Seq": "0"}
+    message = {HOSTILE: [HOSTILE], "__proto__": {"polluted": 1}, "link": "javascript:alert(1)"}
+    send(
+        console.server, "POST", path, json.dumps([message]).encode(), Content_Type="application/json", **claim
+    )
+    page = console.open(f"#/streams?prefix={name[:8]}")
+    page.get_by_role("link", name=name).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(name)
+    console.rows.first.click()
+    expect(page.locator(".json-string").first).to_contain_text("window.hacked")
+    expect(page.locator(".card", has_text="Producers")).to_contain_text("<script>")
+    page.get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("dialog")).to_contain_text("<script>")
+    assert page.evaluate("[window.hacked, ({}).polluted]") == [None, None]
+    assert page.evaluate("document.querySelectorAll('main img, main script').length") == 0
+
+
+def test_a_hostile_address_leads_nowhere_else(console: Console) -> None:
+    for path in ("javascript:alert(1)", "//elsewhere.example/x", "https://elsewhere.example/"):
+        page = console.open("")
+        page.goto(f"{console.server.base_url}/v1/console#/stream?path={path}")
+        page.reload()
+        expect(page.get_by_role("banner")).to_be_visible()
+        page.wait_for_timeout(500)
+    assert console.faults == []
+
+
+def test_what_is_no_json_is_shown_as_it_is(console: Console) -> None:
+    path = make_stream(console.server, [b"\xff\xfe \x00 <b>\n"], "text/plain")
+    console.open_stream(path)
+    expect(console.rows.first).to_contain_text("<b>")
+
+
+# --- long streams -------------------------------------------------------------------
+
+
+def test_a_hundred_thousand_messages(console: Console) -> None:
+    """The first are there long before all are; only rows in sight exist, and memory stays near the bytes."""
+    path = make_stream(console.server, [])
+    for start in range(0, MESSAGES, 20_000):
+        append(console.server, path, [{"n": n, "fill": "x" * 60} for n in range(start, start + 20_000)])
+    page = console.open_stream(path, at=f"{0:016}")
+    began = time.monotonic()
+    expect(console.rows.first).to_be_visible()
+    first_seconds = time.monotonic() - began
+    expect(page.locator("#counted")).to_contain_text("100,000 messages held")
+    all_seconds = time.monotonic() - began
+    assert console.rows.count() < 100
+    page.keyboard.press("g")
+    expect(console.row('{"n": 99999,')).to_be_visible()
+    began = time.monotonic()
+    page.locator(".list").evaluate("box => { box.scrollTop = box.scrollHeight / 2 }")
+    expect(console.row('{"n": 50000,')).to_be_attached()
+    scroll_seconds = time.monotonic() - began
+    page.locator("#search").fill('"n": 7777')
+    expect(page.locator("#counted")).to_contain_text("11 of 100,000 messages held")
+    session = console.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    heap = session.send("Runtime.getHeapUsage")
+    held_mb = (heap["usedSize"] + heap.get("backingStorageSize", 0)) / 1e6
+    print(
+        f"\nfirst {first_seconds:.2f} s, all {all_seconds:.2f} s,"
+        f" scrolled {scroll_seconds:.2f} s, heap {held_mb:.0f} MB"
+    )
+    assert held_mb < 150
+
+
+def test_the_oldest_messages_are_dropped_beyond_the_limit(console: Console) -> None:
+    path = make_stream(console.server, [])
+    for start in range(0, MESSAGES + 20_000, 20_000):
+        append(console.server, path, list(range(start, start + 20_000)))
+    page = console.open_stream(path, at=f"{0:016}")
+    append(console.server, path, "last")
+    expect(console.row('"last"')).to_be_visible()
+    expect(page.locator("#counted")).to_contain_text("older ones were dropped")
+    held = re.match(r"([\d,]+) messages held", page.locator("#counted").inner_text())
+    assert held
+    assert int(held[1].replace(",", "")) <= MESSAGES
+
+
+# --- a server that goes away --------------------------------------------------------
+
+
+def test_a_tail_goes_on_after_the_server_was_killed(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with running(tidemark_server("asgi", tmp_path_factory.mktemp("killed"))) as server:
+        path = make_stream(server, [{"n": 0}])
+        context = browser.new_context()
+        made = Console(server, context, context.new_page())
+        page = made.open_stream(path)
+        expect(made.row('{"n": 0}')).to_be_visible()
+        server.kill_group()
+        expect(page.locator("#state")).to_contain_text("connection lost", timeout=120_000)
+        server.start()
+        append(server, path, {"n": 1})
+        expect(made.row('{"n": 1}')).to_be_visible(timeout=120_000)
+        expect(made.rows).to_have_count(2)
+        context.set_offline(True)
+        append(server, path, {"n": 2})
+        context.set_offline(False)
+        expect(made.row('{"n": 2}')).to_be_visible(timeout=120_000)
+        expect(made.rows).to_have_count(3)
+        context.close()
+
+
+# --- how it looks -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 1400), ("light", 380)])
+def test_dark_and_small(server: Server, browser: Browser, scheme: str, width: int) -> None:
+    context = browser.new_context(
+        color_scheme="dark" if scheme == "dark" else "light",
+        reduced_motion="reduce",
+        viewport={"width": width, "height": 800},
+    )
+    made = Console(server, context, context.new_page())
+    path = make_stream(server, [{"n": 1, "who": "a", "yes": True}])
+    for page in (made.open(), made.open("#/streams"), made.open_stream(path)):
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        made.check_accessible()
+    made.rows.first.click()
+    made.check_accessible()
+    wide = made.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+    assert not wide, "the page itself does not scroll sideways"
+    context.close()

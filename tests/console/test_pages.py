@@ -1,0 +1,264 @@
+"""Each page of the console shows what is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+import uuid
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.conftest import Console, append, make_stream, send
+
+
+def test_the_front_page_leads_to_the_console(console: Console) -> None:
+    page = console.page
+    page.goto(console.server.base_url + "/")
+    page.get_by_role("link", name="console").click()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+def test_the_overview_shows_health_and_the_streams_written_last(console: Console) -> None:
+    path = make_stream(console.server, [{"n": 1}], name=f"!recent-{uuid.uuid4().hex[:6]}")
+    page = console.open()
+    expect(page.locator(".card", has_text="Health")).to_contain_text("ok")
+    expect(page.get_by_role("link", name=path.removeprefix("/v1/stream/"))).to_be_visible()
+    metrics = page.locator(".card", has_text="Requests a second").or_(
+        page.get_by_text("keeps its metrics in CloudWatch")
+    )
+    expect(metrics).to_be_visible()
+    console.check_accessible()
+
+
+def test_streams_are_searched_by_prefix_and_paged(console: Console) -> None:
+    group = uuid.uuid4().hex[:8]
+    for number in range(53):
+        make_stream(console.server, [], name=f"{group}/{number:03}")
+    page = console.open("#/streams")
+    page.keyboard.press("/")
+    page.keyboard.type(f"{group}/")
+    expect(page.get_by_text("50 streams on page 1")).to_be_visible()
+    expect(page.locator("tbody a").first).to_have_text(f"{group}/000")
+    page.get_by_role("button", name="Next page").click()
+    expect(page.get_by_text("3 streams on page 2")).to_be_visible()
+    expect(page.locator("tbody a").first).to_have_text(f"{group}/050")
+    expect(page.get_by_role("button", name="Next page")).to_be_disabled()
+    page.get_by_role("button", name="Previous page").click()
+    expect(page.locator("tbody a").first).to_have_text(f"{group}/000")
+    assert f"prefix={group}" in page.url
+    console.check_accessible()
+
+
+def test_a_listed_stream_shows_that_it_is_closed_or_expires(console: Console) -> None:
+    group = uuid.uuid4().hex[:8]
+    closed = make_stream(console.server, [1], name=f"{group}/closed")
+    send(console.server, "POST", closed, Stream_Closed="true")
+    make_stream(console.server, [1], name=f"{group}/expiring", Stream_TTL="3600")
+    page = console.open(f"#/streams?prefix={group}")
+    expect(page.get_by_role("row", name=f"{group}/closed")).to_contain_text("closed")
+    expect(page.get_by_role("row", name=f"{group}/expiring")).to_contain_text("open, expires in 1 h")
+
+
+def test_the_streams_of_a_bucket(console: Console) -> None:
+    bucket = f"bucket-{uuid.uuid4().hex[:8]}"
+    send(console.server, "PUT", f"/{bucket}")
+    send(console.server, "PUT", f"/{bucket}/a%20run", b"x", Content_Type="text/plain")
+    page = console.open("#/streams")
+    expect(page.locator(f"#buckets option[value={bucket}]")).to_have_count(1)
+    page.get_by_label("Bucket").fill(bucket)
+    page.get_by_label("Bucket").press("Enter")
+    page.get_by_label("Bucket").blur()
+    page.get_by_role("link", name="a run").click()
+    expect(page.get_by_role("heading", name="a run")).to_be_visible()
+    expect(page.get_by_text(f"bucket {bucket}")).to_be_visible()
+
+
+def test_messages_arrive_while_they_are_watched(console: Console) -> None:
+    path = make_stream(console.server, [{"n": number} for number in range(30)])
+    page = console.open_stream(path)
+    expect(page.locator("#state")).to_contain_text("live")
+    expect(page.locator("#counted")).to_contain_text("30 messages held")
+    for number in range(30, 40):
+        append(console.server, path, {"n": number})
+    expect(page.locator("#counted")).to_contain_text("40 messages held")
+    expect(console.row('{"n": 39}')).to_be_visible()
+    expect(page.locator("#announcer")).to_contain_text("new messages")
+    console.check_accessible()
+
+
+def test_a_paused_tail_stands_still_and_counts_what_is_new(console: Console) -> None:
+    path = make_stream(console.server, [{"n": 0}])
+    page = console.open_stream(path)
+    expect(console.row('{"n": 0}')).to_be_visible()
+    page.keyboard.press("p")
+    for number in range(1, 38):
+        append(console.server, path, {"n": number})
+    expect(page.get_by_role("button", name="Go on (37 new)")).to_be_visible()
+    expect(console.rows).to_have_count(1)
+    page.keyboard.press("p")
+    expect(console.row('{"n": 37}')).to_be_visible()
+
+
+def test_every_offset_is_where_its_message_begins(console: Console) -> None:
+    """Of values with brackets, commas and quotes in them, as the server has them."""
+    values = [1, "a,[b]", {"x": [1, {"y": "]}\\"}]}, None, "ü🌊", [], [[1], [2]]]
+    path = make_stream(console.server, [])
+    starts = []
+    for value in values:
+        starts.append(send(console.server, "HEAD", path)[1]["stream-next-offset"])
+        append(console.server, path, [value])
+    page = console.open_stream(path)
+    expect(console.rows).to_have_count(len(values))
+    assert page.locator(".offset").all_inner_texts() == starts
+    for start, value in zip(starts, values, strict=True):
+        with urllib.request.urlopen(f"{console.server.base_url}{path}?offset={start}") as answer:
+            assert json.load(answer)[0] == value
+
+
+def test_a_message_is_shown_as_a_tree_as_text_and_as_bytes(console: Console) -> None:
+    path = make_stream(console.server, [{"who": {"name": "Zoë"}, "list": [1, True, None]}])
+    page = console.open_stream(path)
+    console.rows.first.click()
+    detail = page.get_by_role("region", name="Message")
+    expect(detail.locator(".json-string")).to_have_text('"Zoë"')
+    detail.get_by_role("button", name="text").click()
+    expect(detail.locator("pre")).to_have_text('{"who": {"name": "Zo\\u00eb"}, "list": [1, true, null]}')
+    detail.get_by_role("button", name="hex").click()
+    expect(detail.locator("pre")).to_contain_text("7b 22 77 68 6f")
+    console.check_accessible()
+
+
+def test_an_offset_is_copied_and_stands_in_the_address(console: Console) -> None:
+    path = make_stream(console.server, [{"n": 1}, {"n": 2}, {"n": 3}])
+    page = console.open_stream(path)
+    console.rows.nth(1).click()
+    page.get_by_role("button", name="Copy the offset").click()
+    expect(page.get_by_text("copied")).to_be_visible()
+    offset = page.evaluate("navigator.clipboard.readText()")
+    assert re.fullmatch(r"\d{16}", offset)
+    assert f"at={offset}" in page.url
+    page.reload()
+    expect(console.rows.first).to_contain_text('{"n": 2}')
+    expect(page.locator("#counted")).to_contain_text("2 messages held")
+
+
+@pytest.mark.parametrize(
+    ("choice", "value", "count"),
+    [("the last …", "3", 3), ("the beginning", "", 10), ("now", "", 0), ("an offset …", f"{0:016}", 10)],
+)
+def test_where_reading_begins(console: Console, choice: str, value: str, count: int) -> None:
+    path = make_stream(console.server, list(range(10)))
+    page = console.open_stream(path)
+    expect(page.locator("#counted")).to_contain_text("10 messages held")
+    page.get_by_label("Start at").select_option(label=choice)
+    if value:
+        page.locator("[name=start-value]").fill(value)
+    page.get_by_role("button", name="Read", exact=True).click()
+    expect(page.locator("#counted")).to_contain_text(re.compile(rf"^{count} messages held"))
+    append(console.server, path, "after")
+    expect(page.locator("#counted")).to_contain_text(re.compile(rf"^{count + 1} messages held"))
+
+
+def test_reading_begins_at_a_time(console: Console) -> None:
+    path = make_stream(console.server, list(range(10)))
+    page = console.open_stream(path)
+    expect(page.locator("#counted")).to_contain_text("10 messages held")
+    for time, count in (("2020-01-01T00:00", 10), ("2099-01-01T00:00", 0)):
+        page.get_by_label("Start at").select_option(label="a time …")
+        page.locator("[name=start-value]").fill(time)
+        page.get_by_role("button", name="Read", exact=True).click()
+        expect(page.locator("#counted")).to_contain_text(re.compile(rf"^{count} messages held"))
+
+
+def test_a_wrong_start_is_refused_in_the_servers_words(console: Console) -> None:
+    page = console.open_stream(make_stream(console.server, [1]))
+    page.get_by_label("Start at").select_option(label="the last …")
+    page.locator("[name=start-value]").fill("many")
+    page.get_by_role("button", name="Read", exact=True).click()
+    expect(page.get_by_role("alert").first).to_contain_text("between 1 and 10000")
+
+
+def test_only_messages_with_a_text_are_shown(console: Console) -> None:
+    path = make_stream(console.server, [{"n": number, "even": number % 2 == 0} for number in range(20)])
+    page = console.open_stream(path)
+    expect(page.locator("#counted")).to_contain_text("20 messages held")
+    page.keyboard.press("/")
+    page.keyboard.type('"EVEN": true')
+    expect(page.locator("#counted")).to_contain_text("10 of 20 messages held")
+    append(console.server, path, {"n": 20, "even": True})
+    expect(page.locator("#counted")).to_contain_text("11 of 21 messages held")
+    expect(console.rows.first).to_contain_text('{"n": 0')
+
+
+def test_text_is_shown_by_lines_and_bytes_by_rows(console: Console) -> None:
+    text = make_stream(console.server, [b"one\ntwo \xc3\xbc\nthree"], "text/plain")
+    console.open_stream(text)
+    expect(console.rows).to_have_count(3)
+    expect(console.rows.nth(1)).to_contain_text("two ü")
+    data = make_stream(console.server, [bytes(range(70))], "application/octet-stream")
+    console.open_stream(data)
+    expect(console.rows).to_have_count(3)
+    expect(console.rows.nth(1)).to_contain_text(f"{32:016}")
+    expect(console.rows.nth(1)).to_contain_text("20 21 22")
+
+
+def test_the_cards_say_what_is_known_of_a_stream(console: Console) -> None:
+    source = make_stream(console.server, [1, 2, 3])
+    path = f"{source}-fork"
+    send(console.server, "PUT", path, Stream_Forked_From=source, Stream_TTL="3600")
+    claim = {"Producer_Id": "writer-7", "Producer_Epoch": "2", "Producer_Seq": "0"}
+    send(console.server, "POST", path, b"[4]", Content_Type="application/json", **claim, Stream_Closed="true")
+    page = console.open_stream(path)
+    expect(page.locator("#state")).to_contain_text("closed")
+    expect(page.locator(".card", has_text="Closed")).to_contain_text("by writer-7")
+    expect(page.locator(".card", has_text="Producers")).to_contain_text("writer-7")
+    expect(page.locator(".card", has_text="Expires")).to_contain_text("after 3600 s without use")
+    expect(page.locator(".card", has_text="Size")).to_contain_text("4 messages")
+    page.locator(".card", has_text="Forks").get_by_role("link").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(source.removeprefix("/v1/stream/"))
+    expect(page.locator(".card", has_text="Forks")).to_contain_text("1 made of it")
+
+
+def test_an_offset_that_is_gone_leads_behind_the_snapshot(console: Console) -> None:
+    bucket = f"bucket-{uuid.uuid4().hex[:8]}"
+    send(console.server, "PUT", f"/{bucket}")
+    send(console.server, "PUT", f"/{bucket}/run", b"[1,2,3]", Content_Type="application/json")
+    send(console.server, "PUT", f"/{bucket}/run/snapshot/{4:016}", b"{}", Content_Type="application/json")
+    page = console.open_stream(f"/{bucket}/run", at=f"{0:016}")
+    expect(page.get_by_text("is no longer kept: the snapshot holds it")).to_be_visible()
+    expect(console.rows).to_have_count(1)
+    expect(page.locator(".card", has_text="Snapshot")).to_contain_text(f"{4:016}")
+
+
+def test_a_stream_that_does_not_exist(console: Console) -> None:
+    page = console.open_stream("/v1/stream/nothing-here")
+    expect(page.get_by_role("alert")).to_contain_text("Stream does not exist")
+
+
+def test_the_inspector_shows_each_request_with_its_headers(console: Console) -> None:
+    path = make_stream(console.server, [1])
+    page = console.open_stream(path)
+    page.get_by_role("button", name="Requests").click()
+    inspector = page.get_by_role("complementary", name="Request inspector")
+    inspector.locator(".call").filter(has_text=f"{path}?offset=").last.click()
+    expect(inspector).to_contain_text("Server-Timing: storage;dur=")
+    name = page.get_by_role("rowheader", name="stream-next-offset", exact=True)
+    expect(inspector.locator("tr", has=name)).to_contain_text(f"{2:016}")
+    console.check_accessible()
+
+
+def test_the_api_is_a_page(console: Console) -> None:
+    page = console.page
+    page.goto(f"{console.server.base_url}/v1/docs")
+    page.get_by_text("Append, close, or both").first.click()
+    operation = page.locator("#appendToStream")
+    expect(operation).to_contain_text("Producer-Seq")
+    expect(operation.locator("pre")).to_contain_text("curl -X POST")
+    with urllib.request.urlopen(f"{console.server.base_url}/v1/openapi.json") as answer:
+        paths = json.load(answer)["paths"]
+    expect(page.locator(".operation")).to_have_count(
+        sum(len(set(each) - {"parameters"}) for each in paths.values())
+    )
+    console.check_accessible()

@@ -1,0 +1,401 @@
+"""The control surface: listings, stats, start points, and what a token may do."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.http.asgi import Door
+from tests.support import Clock
+from tidemark.log.buckets import put_entry
+from tidemark.log.schema import bucket_entry_key
+
+JSON = {"Content-Type": "application/json"}
+TEXT = {"Content-Type": "text/plain"}
+
+
+def stats(door: Door, path: str) -> Any:
+    answer = door.get(f"/v1/stats?stream={quote(path)}")
+    assert answer.status == 200, answer
+    assert answer["cache-control"] == "no-store"
+    return answer.json
+
+
+def start(door: Door, path: str, **asked: str) -> Any:
+    query = "&".join(f"{name}={quote(value)}" for name, value in asked.items())
+    answer = door.get(f"/v1/start?stream={quote(path)}&{query}")
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def instant(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# --- listings -----------------------------------------------------------------------
+
+
+def names(door: Door, query: str) -> list[str]:
+    return [each["stream_id"] for each in door.get(f"/v1/streams?{query}").json["streams"]]
+
+
+def test_plain_streams_are_listed_by_prefix_and_page(door: Door, path: str) -> None:
+    prefix = path.removeprefix("/v1/stream/") + "/"
+    for name in ("b/2", "a", "b/1", "é b"):
+        door.put(f"{path}/{quote(name)}", TEXT, name.encode())
+    door.post(f"{path}/a", {"Stream-Closed": "true"})
+    everything = names(door, f"prefix={quote(prefix)}")
+    assert everything == [prefix + name for name in ("a", "b/1", "b/2", "é b")]
+    assert names(door, f"prefix={quote(prefix)}b/") == [prefix + "b/1", prefix + "b/2"]
+    paged, after = [], ""
+    while True:
+        page = door.get(f"/v1/streams?prefix={quote(prefix)}&limit=1&after={quote(after)}").json
+        paged += [each["stream_id"] for each in page["streams"]]
+        assert page["stream_count"] == 1
+        if not page["has_more"]:
+            break
+        after = page["next_cursor"]
+    assert paged == everything
+
+
+def test_a_listed_plain_stream_says_what_a_buckets_listing_says(door: Door, path: str, clock: Clock) -> None:
+    door.put(path, TEXT | {"Stream-TTL": "60"}, b"four")
+    [listed] = door.get(f"/v1/streams?prefix={path.removeprefix('/v1/stream/')}").json["streams"]
+    assert listed == {
+        "stream_id": path.removeprefix("/v1/stream/"),
+        "status": "Open",
+        "content_type": "text/plain",
+        "tail_offset": 4,
+        "created_at_ms": clock(),
+        "last_write_at_ms": clock(),
+        # A twentieth of the window more: reads record their use that seldom.
+        "expires_at_ms": clock() + 63_000,
+    }
+
+
+def test_a_stream_that_expired_or_was_deleted_is_not_listed(door: Door, path: str, clock: Clock) -> None:
+    prefix = path.removeprefix("/v1/stream/")
+    door.put(f"{path}/gone", TEXT)
+    door.put(f"{path}/short", TEXT | {"Stream-TTL": "1"})
+    door.put(f"{path}/stays", TEXT)
+    door.delete(f"{path}/gone")
+    clock.advance(2000)
+    assert names(door, f"prefix={prefix}/") == [f"{prefix}/stays"]
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("limit=0", "between 1 and 1000"),
+        ("limit=1001", "between 1 and 1000"),
+        ("limit=ten", "got 'ten'"),
+        ("limit=1&limit=2", "once"),
+        ("prefix=a&prefix=b", "once"),
+        (f"prefix={'x' * 1001}", "1000 bytes"),
+        ("after=%00", "control characters"),
+    ],
+)
+@pytest.mark.parametrize("place", ["/v1/streams", "/v1/buckets"])
+def test_a_wrong_listing_is_refused_with_the_reason(door: Door, place: str, query: str, reason: str) -> None:
+    refused = door.get(f"{place}?{query}")
+    assert refused.status == 400
+    assert reason in refused.json["error"]
+
+
+def test_buckets_are_listed_with_their_counts(door: Door, path: str) -> None:
+    prefix = f"list-{path.rpartition('/')[2]}-"
+    for name in ("b", "a", "c"):
+        assert door.put(f"/{prefix}{name}").status == 201
+    door.put(f"/{prefix}a/run", TEXT)
+    page = door.get(f"/v1/buckets?prefix={prefix}&limit=2").json
+    assert [(each["bucket_id"], each["streams"]) for each in page["buckets"]] == [
+        (prefix + "a", 1),
+        (prefix + "b", 0),
+    ]
+    assert (page["has_more"], page["next_cursor"]) == (True, prefix + "b")
+    rest = door.get(f"/v1/buckets?prefix={prefix}&after={prefix}b").json
+    assert [each["bucket_id"] for each in rest["buckets"]] == [prefix + "c"]
+    assert rest["has_more"] is False
+    assert prefix + "a" in {each["bucket_id"] for each in door.get("/v1/buckets").json["buckets"]}
+
+
+def test_a_deleted_bucket_is_not_listed_and_one_made_again_is(door: Door, path: str, clock: Clock) -> None:
+    bucket = f"again-{path.rpartition('/')[2]}"
+
+    def listed() -> list[str]:
+        return [each["bucket_id"] for each in door.get(f"/v1/buckets?prefix={bucket}").json["buckets"]]
+
+    door.put(f"/{bucket}")
+    clock.advance(1)
+    assert door.delete(f"/{bucket}").status == 204
+    assert listed() == []
+    clock.advance(1)
+    assert door.put(f"/{bucket}").status == 201
+    assert listed() == [bucket]
+
+
+def test_a_bucket_of_an_earlier_version_is_listed_once_its_creation_was_asked_for_again(
+    door: Door, path: str
+) -> None:
+    bucket = f"older-{path.rpartition('/')[2]}"
+    door.put(f"/{bucket}")
+    door.process.stores.table.delete(bucket_entry_key(bucket))
+    assert door.get(f"/v1/buckets?prefix={bucket}").json["buckets"] == []
+    assert door.put(f"/{bucket}").status == 409
+    assert len(door.get(f"/v1/buckets?prefix={bucket}").json["buckets"]) == 1
+
+
+def test_an_entry_without_its_bucket_is_not_listed(door: Door, path: str) -> None:
+    """A copy of the write that adds a missing entry may land after the bucket's deletion."""
+    bucket = f"ghost-{path.rpartition('/')[2]}"
+    put_entry(door.process.stores.table, bucket)
+    assert door.get(f"/v1/buckets?prefix={bucket}").json["buckets"] == []
+
+
+# --- stats --------------------------------------------------------------------------
+
+
+def test_stats_of_a_stream(door: Door, path: str, clock: Clock) -> None:
+    created_ms = clock()
+    door.put(path, JSON | {"Stream-TTL": "100"}, b'[{"n":1},{"n":2}]')
+    clock.advance(1000)
+    claim = {"Producer-Id": "writer 1", "Producer-Epoch": "3", "Producer-Seq": "0"}
+    door.post(path, JSON | claim | {"Stream-Closed": "true"}, b'{"n":3}')
+    assert stats(door, path) == {
+        "stream": path,
+        "bucket_id": "v1",
+        "stream_id": path.removeprefix("/v1/stream/"),
+        "status": "Closed",
+        "content_type": "application/json",
+        "tail_offset": f"{24:016}",
+        "retained_offset": f"{0:016}",
+        "bytes": 24,
+        "messages": {"count": 3, "exact": True},
+        "created_at_ms": created_ms,
+        "last_write_at_ms": created_ms + 1000,
+        "expiry": {"ttl_seconds": 100, "expires_at": None, "ends_at_ms": created_ms + 106_000},
+        "closed_by": {"id": "writer 1", "epoch": 3, "seq": 0},
+        "producers": [{"id": "writer 1", "epoch": 3, "seq": 0, "offset": f"{24:016}"}],
+        "producers_complete": True,
+        "forked_from": None,
+        "forks": 0,
+        "snapshot": None,
+    }
+
+
+def test_stats_of_a_fork_and_of_its_source(door: Door, path: str) -> None:
+    door.put(path, JSON, b"[1,2,3]")
+    fork = f"{path}/ü fork"
+    door.put(quote(fork), {"Stream-Forked-From": path, "Stream-Fork-Offset": f"{4:016}"})
+    door.post(quote(fork), JSON, b"4")
+    found = stats(door, quote(fork))
+    assert found["forked_from"] == {"stream": path, "offset": f"{4:016}"}
+    assert found["messages"] == {"count": 3, "exact": True}
+    assert found["stream"] == quote(fork)
+    assert stats(door, path)["forks"] == 1
+
+
+def test_stats_of_a_stream_with_a_snapshot(door: Door, path: str, clock: Clock) -> None:
+    bucket = f"/stats-{path.rpartition('/')[2]}"
+    door.put(bucket)
+    door.put(f"{bucket}/run", JSON, b"[1,2,3]")
+    assert door.put(f"{bucket}/run/snapshot/{4:016}", JSON, b'{"sum":3}').status == 204
+    found = stats(door, f"{bucket}/run")
+    assert (found["retained_offset"], found["bytes"]) == (f"{4:016}", 2)
+    assert found["messages"] == {"count": 1, "exact": True}
+    assert found["snapshot"] == {
+        "offset": f"{4:016}",
+        "content_type": "application/json",
+        "bytes": 9,
+        "published_at_ms": clock(),
+    }
+
+
+def test_producers_that_the_last_batch_no_longer_carries_are_in_the_stats(door: Door, path: str) -> None:
+    door.put(path, JSON)
+    for number in range(12):
+        claim = {"Producer-Id": f"!{number}", "Producer-Epoch": "0", "Producer-Seq": "0"}
+        assert door.post(path, JSON | claim, b"1").status == 200
+    found = stats(door, path)
+    assert {each["id"] for each in found["producers"]} == {f"!{number}" for number in range(12)}
+    assert len(found["producers"]) == 12
+    assert found["producers_complete"]
+
+
+def test_messages_of_many_batches_are_estimated(
+    door: Door, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.service.stats._COUNTED_BATCHES", 3)
+    door.put(path, JSON)
+    for _ in range(10):
+        door.post(path, JSON, b"[1,2]")
+    assert stats(door, path)["messages"] == {"count": 20, "exact": False}
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "reason"),
+    [
+        ("", 400, "stream is missing"),
+        ("stream=nothing", 400, "such as /v1/stream/name"),
+        ("stream=/v1/stream/a?x", 400, "such as /v1/stream/name"),
+        ("stream=/agents", 400, "such as /v1/stream/name"),
+        ("stream=/v1/stream/a/../b", 400, "segments"),
+        ("stream=/v1/stream/missing", 404, "does not exist"),
+        ("stream=/v1/stream/a&stream=/v1/stream/b", 400, "once"),
+    ],
+)
+@pytest.mark.parametrize("place", ["/v1/stats?", "/v1/start?last=1&"])
+def test_a_stream_that_is_none(door: Door, place: str, query: str, status: int, reason: str) -> None:
+    refused = door.get(place + query)
+    assert refused.status == status
+    assert reason in refused.json["error"]
+
+
+# --- start points -------------------------------------------------------------------
+
+
+def test_the_last_messages(door: Door, path: str) -> None:
+    door.put(path, JSON, b"[1,22,333]")
+    door.post(path, JSON, b"4444")
+    door.post(path, JSON | {"Stream-Closed": "true"}, b"[5,6]")
+    ends = [0, 2, 5, 9, 14, 16, 18]
+    for last in range(1, 7):
+        found = start(door, path, last=str(last))
+        assert found == {"offset": f"{ends[-1 - last]:016}", "messages": last, "complete": True}
+        assert len(door.get(f"{path}?offset={found['offset']}").json) == last
+    assert start(door, path, last="100") == {"offset": f"{0:016}", "messages": 6, "complete": True}
+
+
+def test_the_last_messages_of_a_closed_stream_whose_end_is_a_batch_of_its_own(door: Door, path: str) -> None:
+    door.put(path, JSON, b"[1,2]")
+    door.post(path, {"Stream-Closed": "true"})
+    assert start(door, path, last="1") == {"offset": f"{2:016}", "messages": 1, "complete": True}
+
+
+def test_the_last_messages_of_a_fork_reach_into_its_source(door: Door, path: str) -> None:
+    door.put(path, JSON, b"[1,2,3]")
+    door.put(f"{path}/f", {"Stream-Forked-From": path, "Stream-Fork-Offset": f"{4:016}"})
+    door.post(f"{path}/f", JSON, b"9")
+    assert start(door, f"{path}/f", last="2")["offset"] == f"{2:016}"
+    assert start(door, f"{path}/f", last="9") == {"offset": f"{0:016}", "messages": 3, "complete": True}
+
+
+def test_the_last_messages_are_counted_no_further_than_a_few_queries_go(
+    door: Door, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.service.start_point.MAX_QUERIES", 1)
+    door.put(path, JSON, b"1")
+    for _ in range(3):
+        door.post(path, JSON, b"1")
+    door.put(f"{path}/f", {"Stream-Forked-From": path})
+    door.post(f"{path}/f", JSON, b"1")
+    assert start(door, f"{path}/f", last="3") == {"offset": f"{8:016}", "messages": 1, "complete": False}
+
+
+def test_messages_below_what_is_retained_are_not_counted(door: Door, path: str) -> None:
+    bucket = f"/start-{path.rpartition('/')[2]}"
+    door.put(bucket)
+    door.put(f"{bucket}/run", JSON, b"[1,2,3]")
+    door.put(f"{bucket}/run/snapshot/{4:016}", JSON, b"3")
+    assert start(door, f"{bucket}/run", last="3") == {"offset": f"{4:016}", "messages": 1, "complete": True}
+
+
+def test_what_was_written_from_a_time_on(door: Door, path: str, clock: Clock) -> None:
+    """Whatever the pauses between them, batches are found by their times."""
+    chance = random.Random(7)
+    began_ms = clock()
+    door.put(path, TEXT)
+    times = []
+    for _ in range(40):
+        clock.advance(chance.choice([0, 1, 1000, 3_600_000]))
+        door.post(path, TEXT, b"x" * chance.choice([1, 10, 5000]))
+        times.append((clock(), int(door.head(path).next_offset)))
+    begins = [0, *(end for _, end in times)]
+    for at_ms in [began_ms - 1, *(ms + extra for ms, _ in times for extra in (0, 1))]:
+        later = [number for number, (ms, _) in enumerate(times) if ms >= at_ms]
+        expected = begins[later[0]] if later else begins[-1]
+        assert int(start(door, path, **{"from": instant(at_ms)})["offset"]) == expected
+
+
+def test_a_time_in_an_empty_stream_is_its_tail(door: Door, path: str, clock: Clock) -> None:
+    door.put(path, TEXT)
+    found = start(door, path, **{"from": "2026-11-21T10:00Z"})
+    assert found == {"offset": f"{0:016}", "messages": None, "complete": True}
+
+
+def test_a_time_is_found_by_few_queries(door: Door, path: str, clock: Clock) -> None:
+    door.put(path, TEXT)
+    for _ in range(100):
+        clock.advance(1000)
+        door.post(path, TEXT, b"x" * 100)
+    door.process.calls.taken()
+    found = start(door, path, **{"from": instant(clock() - 50_000)})
+    assert int(found["offset"]) == 4900
+    assert door.process.calls.taken().get("Query", 0) <= 12
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("", "last (a number of messages) or from"),
+        ("last=1&from=2026-11-21T10:00Z", "not both"),
+        ("last=0", "between 1 and 10000"),
+        ("last=-1", "between 1 and 10000"),
+        ("last=10001", "between 1 and 10000"),
+        ("from=yesterday", "RFC 3339"),
+        ("from=2026-11-21T10:00", "RFC 3339"),
+        ("from=2026-13-21T10:00Z", "RFC 3339"),
+        ("from=2026-11-21T10:00+01:00", "%2B"),
+    ],
+)
+def test_a_wrong_start_point_is_refused_with_the_reason(
+    door: Door, make_stream: Callable[..., str], query: str, reason: str
+) -> None:
+    refused = door.get(f"/v1/start?stream={make_stream()}&{query}")
+    assert refused.status == 400
+    assert reason in refused.json["error"]
+
+
+# --- the rest -----------------------------------------------------------------------
+
+
+def test_everybody_may_do_everything_on_an_open_server(door: Door) -> None:
+    assert door.get("/v1/me").json == {
+        "authorization": False,
+        "token": False,
+        "scopes": ["read:*", "write:*", "manage:*"],
+    }
+
+
+@pytest.mark.parametrize("place", ["/v1/console", "/v1/docs"])
+def test_a_page_runs_nothing_from_elsewhere(door: Door, place: str) -> None:
+    answer = door.get(place)
+    assert (answer.status, answer["content-type"]) == (200, "text/html; charset=utf-8")
+    policy = answer["content-security-policy"] or ""
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    body = answer.body.decode()
+    assert "://" not in body
+    assert "<script>" not in body
+    assert " on" not in body.replace(" one", "").replace(" on ", "")
+    unchanged = door.get(place, {"If-None-Match": f"W/{answer['etag']}"})
+    assert (unchanged.status, unchanged.body) == (304, b"")
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..", "%2e%2e%2fapp.py", "app.py", "__init__.py", ".js"])
+def test_nothing_but_the_consoles_own_files_is_served(door: Door, name: str) -> None:
+    assert door.get(f"/v1/console/{name}").status == 404
+
+
+def test_an_environment_that_serves_streams_does_not_import_the_control_surface() -> None:
+    code = "import sys, tidemark.http.app; print([n for n in sys.modules if 'tidemark.http.control.' in n])"
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert made.stdout.strip() == "[]"

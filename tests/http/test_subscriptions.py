@@ -1,0 +1,220 @@
+"""The control surface of subscriptions (§6, §7): bodies, statuses and codes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.http.asgi import Answer, Door
+
+JSON = {"Content-Type": "application/json"}
+_serial = itertools.count(1)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"sub-{next(_serial)}"
+
+
+@pytest.fixture
+def hooked(door: Door, tmp_path: Path) -> Door:
+    """A server that signs webhooks, and is reached on this machine alone."""
+    return door.configured(webhook_keys=str(tmp_path), public_url="http://127.0.0.1:4437")
+
+
+def at(name: str, below: str = "") -> str:
+    return f"/v1/stream/__ds/subscriptions/{quote(name, safe='')}{below}"
+
+
+def send(door: Door, method: str, target: str, body: Any, token: str | None = None) -> Answer:
+    headers = JSON | ({"Authorization": f"Bearer {token}"} if token else {})
+    return door(method, target, headers, body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+def pool(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "pull-wake", "pattern": f"{name}/*", "wake_stream": "wake/pool"} | more
+
+
+def append(door: Door, path: str) -> None:
+    door.put(f"/v1/stream/{path}", JSON)
+    assert door.post(f"/v1/stream/{path}", JSON, b"1").status == 204
+
+
+def test_a_subscription_is_created_confirmed_read_and_deleted(door: Door, name: str) -> None:
+    append(door, f"{name}/a")
+    created = send(door, "PUT", at(name), pool(name, description="d", streams=["x"]))
+    assert created.status == 201
+    made = created.json
+    assert made.pop("created_at").endswith("Z")
+    assert made == {
+        "id": name,
+        "subscription_id": name,
+        "type": "pull-wake",
+        "pattern": f"{name}/*",
+        "streams": [
+            {"path": f"{name}/a", "link_type": "glob", "acked_offset": "0000000000000002"},
+            {"path": "x", "link_type": "explicit", "acked_offset": "0000000000000000"},
+        ],
+        "webhook": None,
+        "wake_stream": "wake/pool",
+        "lease_ttl_ms": 30_000,
+        "status": "active",
+        "description": "d",
+    }
+    assert send(door, "PUT", at(name), pool(name, description="d", streams=["x"])).status == 200
+    other = send(door, "PUT", at(name), pool(name))
+    assert (other.status, other.json["error"]["code"]) == (409, "SUBSCRIPTION_ALREADY_EXISTS")
+    assert door.get(at(name)).json == created.json
+    assert door.get(at(name).replace("/v1/stream/", "/v1/streams/")).json == created.json
+    assert [door.delete(at(name)).status for _ in range(2)] == [204, 204]
+    gone = door.get(at(name))
+    assert (gone.status, gone.json["error"]["code"]) == (404, "SUBSCRIPTION_NOT_FOUND")
+
+
+def test_claim_ack_and_release(door: Door, name: str) -> None:
+    send(door, "PUT", at(name), pool(name, streams=[f"{name}/a"]))
+    nothing = send(door, "POST", at(name, "/claim"), {"worker": "w1"})
+    assert (nothing.status, nothing.json["error"]["code"]) == (409, "NO_PENDING_WORK")
+    append(door, f"{name}/a")
+    claimed = send(door, "POST", at(name, "/claim"), {"worker": "w1"}).json
+    assert claimed["generation"] == 1
+    assert claimed["lease_ttl_ms"] == 30_000
+    [stream] = claimed["streams"]
+    assert (stream["path"], stream["tail_offset"], stream["has_pending"]) == (
+        f"{name}/a",
+        "0000000000000002",
+        True,
+    )
+    busy = send(door, "POST", at(name, "/claim"), {"worker": "w2"})
+    assert busy.json["error"] == busy.json["error"] | {
+        "code": "ALREADY_CLAIMED",
+        "current_holder": "w1",
+        "generation": 1,
+    }
+    wake = {"wake_id": claimed["wake_id"], "generation": 1}
+    beyond = wake | {"acks": [{"stream": f"{name}/a", "offset": "0000000000000003"}]}
+    answer = send(door, "POST", at(name, "/ack"), beyond, claimed["token"])
+    assert (answer.status, answer.json["error"]["code"]) == (409, "INVALID_OFFSET")
+    done = wake | {"acks": [{"path": f"{name}/a", "offset": stream["tail_offset"]}], "done": True}
+    assert send(door, "POST", at(name, "/ack"), done, claimed["token"]).json == {
+        "ok": True,
+        "next_wake": False,
+    }
+    fenced = send(door, "POST", at(name, "/ack"), done, claimed["token"])
+    assert (fenced.status, fenced.json["error"]["code"]) == (409, "FENCED")
+    append(door, f"{name}/a")
+    again = send(door, "POST", at(name, "/claim"), {"worker": "w1"}).json
+    wake = {"wake_id": again["wake_id"], "generation": again["generation"]}
+    assert send(door, "POST", at(name, "/release"), wake, again["token"]).status == 204
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"[]", b"{", b"null", b"1", {}, {"type": "x"}, {"type": "pull-wake"},
+        {"type": "pull-wake", "pattern": "a/*"}, {"type": "pull-wake", "wake_stream": "w"},
+        {"type": "webhook", "pattern": "a/*"}, {"type": "webhook", "pattern": "a/*", "webhook": {}},
+        {"type": "webhook", "pattern": "a/*", "webhook": "https://example.com"}, pool("a", lease_ttl_ms=999),
+        pool("a", lease_ttl_ms="30000"), pool("a", lease_ttl_ms=30_000.5), pool("a", lease_ttl_ms=True),
+        pool("a", streams="a"), pool("a", streams=[1]), pool("a", pattern=5), pool("a", description={}),
+        pool("a", streams=["wake/pool"]), pool("a", streams=["__ds/x"]), pool("a", streams=["a//b"]),
+        b'{"type": "pull-wake", "pattern": "\xff"}',
+        b'{"type": "pull-wake", "pattern": "\\ud800", "wake_stream": "w"}',
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_creation_that_is_wrong_is_told_why(door: Door, name: str, body: Any) -> None:
+    answer = send(door, "PUT", at(name), body)
+    assert (answer.status, answer.json["error"]["code"]) == (400, "INVALID_REQUEST"), answer
+    assert len(answer.json["error"]["message"]) > 10
+    assert door.get(at(name)).status == 404
+
+
+@pytest.mark.parametrize("below", ["/ack", "/callback", "/release"])
+@pytest.mark.parametrize("token", [None, "x", "a.b.c", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0."])
+def test_a_wake_call_without_its_token_is_401(
+    door: Door, hooked: Door, name: str, below: str, token: str
+) -> None:
+    if below == "/callback":
+        hook = {"type": "webhook", "pattern": "q/*", "webhook": {"url": "http://127.0.0.1:1/"}}
+        assert send(hooked, "PUT", at(name), hook).status == 201
+    else:
+        send(door, "PUT", at(name), pool(name))
+    answer = send(door, "POST", at(name, below), {"wake_id": "w", "generation": 1}, token)
+    assert (answer.status, answer.json["error"]["code"]) == (401, "TOKEN_INVALID")
+    assert answer["www-authenticate"]
+
+
+@pytest.mark.parametrize(
+    ("method", "below", "status"),
+    [
+        ("GET", "/v1/stream/__ds/other", 404),
+        ("GET", "/v1/stream/__ds/", 404),
+        ("PUT", "/v1/stream/__ds/subscriptions/", 404),
+        ("POST", "/v1/stream/__ds/subscriptions/x", 405),
+        ("PUT", "/v1/stream/__ds/jwks.json", 405),
+        ("GET", "/v1/stream/__ds/subscriptions/x/claim", 405),
+        ("GET", "/v1/stream/__ds/subscriptions/a%2Fb", 404),
+    ],
+)
+def test_what_is_not_there_is_said_so(door: Door, method: str, below: str, status: int) -> None:
+    answer = send(door, method, below, {})
+    assert answer.status == status
+    assert answer.json["error"]["code"]
+
+
+def test_a_stream_is_named_with_slashes_and_unnamed_encoded(door: Door, name: str) -> None:
+    send(door, "PUT", at(name), pool(name))
+    assert send(door, "POST", at(name, "/streams"), {"streams": ["m/é b", "m/c"]}).status == 204
+    assert send(door, "POST", at(name, "/streams"), {"streams": []}).status == 400
+    assert door.delete(at(name, f"/streams/{quote('m/é b', safe='')}")).status == 204
+    assert door.delete(at(name, "/streams/m/c")).status == 204
+    assert door.delete(at(name, "/streams/absent")).status == 204
+    assert door.get(at(name)).json["streams"] == []
+
+
+def test_a_long_list_of_streams_goes_on(door: Door, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidemark.http.subscriptions import routes
+
+    monkeypatch.setattr(routes, "PAGE", 2)
+    send(door, "PUT", at(name), pool(name, streams=["a", "b", "c"]))
+    first = door.get(at(name)).json
+    assert [each["path"] for each in first["streams"]] == ["a", "b"]
+    rest = door.get(at(name, f"?after={first['streams_after']}")).json
+    assert [each["path"] for each in rest["streams"]] == ["c"]
+    assert "streams_after" not in rest
+
+
+def test_webhooks_are_signed_by_a_key_that_is_published(hooked: Door, name: str) -> None:
+    hook = {"type": "webhook", "pattern": f"{name}/*", "webhook": {"url": "http://127.0.0.1:1/hook"}}
+    made = send(hooked, "PUT", at(name), hook)
+    assert made.status == 201
+    signing = made.json["webhook"]["signing"]
+    assert signing["jwks_url"] == "http://127.0.0.1:4437/v1/stream/__ds/jwks.json"
+    published = hooked.get("/v1/stream/__ds/jwks.json")
+    assert published["content-type"] == "application/jwk-set+json"
+    assert published["cache-control"] == "public, max-age=300"
+    assert signing["kid"] in {key["kid"] for key in published.json["keys"]}
+    assert b"secret" not in made.body
+
+
+def test_a_url_that_is_not_called_is_rejected(hooked: Door, door: Door, name: str) -> None:
+    for url in ("http://10.0.0.1/hook", "https://169.254.169.254/", "https://localhost/", "ftp://a"):
+        body = {"type": "webhook", "pattern": "a/*", "webhook": {"url": url}}
+        answer = send(hooked, "PUT", at(name), body)
+        assert (answer.status, answer.json["error"]["code"]) == (400, "WEBHOOK_URL_REJECTED")
+    # Without a place for keys there are no webhooks, and elsewhere than on loopback no plain HTTP.
+    body = {"type": "webhook", "pattern": "a/*", "webhook": {"url": "https://example.com/"}}
+    assert send(door, "PUT", at(name), body).json["error"]["code"] == "INVALID_REQUEST"
+    body = {"type": "webhook", "pattern": "a/*", "webhook": {"url": "http://127.0.0.1:1/"}}
+    assert send(door, "PUT", at(name), body).json["error"]["code"] == "WEBHOOK_URL_REJECTED"
+
+
+def test_a_body_without_end_is_413(door: Door, name: str) -> None:
+    answer = door("PUT", at(name), JSON, [b"x" * 1024 * 1024] * 5)
+    assert answer.status == 413

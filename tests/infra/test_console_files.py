@@ -1,0 +1,71 @@
+"""The console's files: what the lock pins, with its licences, small, and without anything from elsewhere."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from console.vendor import FILES, LICENCES, MODULES, ROOT, STATIC, vendored
+
+MAX_BYTES = 150_000
+
+
+@pytest.mark.skipif(
+    not (MODULES / "preact").exists(), reason="npm packages are not installed (`make` installs them)"
+)
+def test_the_libraries_are_those_of_the_lock() -> None:
+    lock = json.loads((ROOT / "package-lock.json").read_text())["packages"]
+    for package, _ in FILES.values():
+        installed = json.loads((MODULES / package / "package.json").read_text())["version"]
+        assert installed == lock[f"node_modules/{package}"]["version"]
+    for name, text in vendored().items():
+        assert (STATIC / name).read_text() == text, f"{name}: run python console/vendor.py"
+
+
+def test_every_library_has_its_licence() -> None:
+    text = (STATIC / LICENCES).read_text()
+    for package in {package for package, _ in FILES.values()}:
+        assert re.search(
+            rf"^{re.escape(package)} \d+\.\d+\.\d+ \((MIT|Apache-2\.0)\)$", text, re.MULTILINE
+        ), package
+
+
+def test_the_console_is_small() -> None:
+    sizes = {file.name: len(gzip.compress(file.read_bytes(), 6)) for file in STATIC.iterdir()}
+    assert len(sizes) > 20
+    assert sum(sizes.values()) < MAX_BYTES, sizes
+
+
+@pytest.mark.parametrize("page", ["console.html", "docs.html"])
+def test_a_page_has_no_script_of_its_own(page: str) -> None:
+    text = (STATIC / page).read_text()
+    assert not re.search(r"<script(?![^>]*\bsrc=)", text)
+    assert not re.search(r"\son\w+=|style=|javascript:", text)
+    assert "//" not in text.replace("</", "")
+
+
+def own_files() -> list[Path]:
+    return [file for file in sorted(STATIC.glob("*.js")) if file.name not in FILES]
+
+
+@pytest.mark.parametrize("file", own_files(), ids=lambda file: file.name)
+def test_a_script_makes_no_markup_from_text(file: Path) -> None:
+    text = file.read_text()
+    for unsafe in (
+        "innerHTML",
+        "dangerouslySet",
+        "outerHTML",
+        "insertAdjacent",
+        "document.write",
+        "eval(",
+        "Function(",
+    ):
+        assert unsafe not in text
+    imported = re.findall(r'^import .*?"(\./[^"]+)"$', text, re.MULTILINE)
+    assert imported or file.name in {"format.js", "links.js", "messages.js", "snippets.js"}
+    assert all((STATIC / name.removeprefix("./")).exists() for name in imported)
+    assert "localStorage" not in text or file.name == "console.js", "a token stays in the tab"

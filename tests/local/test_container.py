@@ -1,0 +1,227 @@
+"""The container's command in a clean environment: what the Dockerfile copies, what its lock names, Python.
+
+There is no Docker here. The command line, the files, the packages, the variables and the signals are the
+Dockerfile's; the base image, and the packages for its Python and processor, are not.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from tests.infra.test_locks import pins
+from tests.infra.test_template import FUNCTION_GLOBALS
+from tests.ports import free_port
+from tests.support import TEXT, Process, World, a_key, make_world
+from tests.wake.live_process import Crowd
+from tests.wake.support import PATIENCE_SECONDS, make_prefix, make_queues, pumping, until
+from tidemark.aws.sqs import Queues
+from tidemark.local.engines import LocalServices
+from tidemark.service.stores import wall_clock_ms
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+COMMANDS: list[list[str]] = [
+    json.loads(each) for each in re.findall(r"^ *CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
+]
+COMMAND = COMMANDS[-1]
+HEALTH = json.loads(re.search(r"HEALTHCHECK .* CMD (\[.*\])", DOCKERFILE)[1])  # type: ignore[index]
+READERS = 200
+
+
+@dataclass
+class Container:
+    """The running command."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    queues: Queues
+    environment: dict[str, str]
+    output: IO[bytes]
+
+    def get(self, target: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
+        with closing(connection):
+            connection.request("GET", target)
+            response = connection.getresponse()
+            return response.status, response.read()
+
+    def is_healthy(self) -> bool:
+        """By the Dockerfile's own check."""
+        assert self.process.poll() is None, self.log()
+        return subprocess.run(HEALTH, env=self.environment, capture_output=True, check=False).returncode == 0
+
+    def log(self) -> str:
+        self.output.seek(0)
+        return self.output.read().decode()
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`/app`, the packages of the lock as they are installed here, and a Python that sees nothing else."""
+    root = tmp_path_factory.mktemp("image")
+    assert "COPY shared/tidemark /app/tidemark" in DOCKERFILE
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "shared" / "tidemark", root / "app" / "tidemark", ignore=ignored)
+    packages, installed = root / "packages", Path(sysconfig.get_path("platlib"))
+    packages.mkdir()
+    for name in pins(ROOT / "requirements" / "container.txt"):
+        files = distribution(name).files or []
+        for top in {file.parts[0] for file in files if not file.parts[0].startswith((".", "__pycache__"))}:
+            if not (packages / top).exists():
+                (packages / top).symlink_to(installed / top)
+    python = root / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S -s -B "$@"\n')
+    python.chmod(0o755)
+    return root
+
+
+@pytest.fixture(scope="module")
+def world(services: LocalServices) -> World:
+    return make_world(services)
+
+
+@pytest.fixture
+def writer(world: World) -> Process:
+    return world.process(clock=wall_clock_ms)
+
+
+@pytest.fixture
+def start(services: LocalServices, world: World, image: Path, tmp_path: Path) -> Iterator[Any]:
+    started: list[Container] = []
+
+    def start(**variables: str) -> Container:
+        prefix, port = make_prefix(), free_port()
+        environment = {
+            **services.environment,
+            "PATH": f"{image / 'bin'}:/usr/bin:/bin",
+            "PYTHONPATH": str(image / "packages"),
+            "HOST": "127.0.0.1",
+            "PORT": str(port),
+            "TABLE_NAME": world.table_name,
+            "BUCKET_NAME": world.bucket_name,
+            "QUEUE_PREFIX": prefix,
+            **variables,
+        }
+        output = (tmp_path / f"log-{port}").open("w+b")
+        found = shutil.which(COMMAND[0], path=environment["PATH"])
+        assert found
+        process = subprocess.Popen(
+            [found, *COMMAND[1:]], env=environment, cwd=image / "app", stdout=output, stderr=output
+        )
+        started.append(Container(port, process, make_queues(prefix), environment, output))
+        until(started[-1].is_healthy)
+        return started[-1]
+
+    yield start
+    for container in started:
+        container.process.kill()
+        container.process.wait()
+        container.output.close()
+        for url in container.queues.all():
+            container.queues.delete(url)
+
+
+def make_stream(writer: Process) -> tuple[Any, str]:
+    key = a_key("many")
+    writer.create(key, content_type=TEXT)
+    return key, f"/v1/stream/{key.stream_id}"
+
+
+def test_many_readers_wait_at_one_queue_and_are_all_woken(start: Any, world: World, writer: Process) -> None:
+    """By event stream and by long-poll, by an append that another process makes."""
+    container = start(SSE_SECONDS="300", LONG_POLL_SECONDS="300")
+    key, target = make_stream(writer)
+    with pumping(world, container.queues._prefix), ThreadPoolExecutor(20) as pool:
+        crowd = Crowd(container.port, f"{target}?offset=-1&live=sse", READERS)
+        crowd.until_all_have(b'"upToDate":true')
+        waiting = [pool.submit(container.get, f"{target}?offset=now&live=long-poll") for _ in range(20)]
+        time.sleep(1)
+        writer.append(key, b"to all", content_type=TEXT)
+        crowd.until_all_have(b"to all")
+        assert [each.result() for each in waiting] == [(200, b"to all")] * 20
+        assert len(list(container.queues.all())) == 1
+        crowd.close()
+
+
+def test_at_sigterm_a_waiting_reader_is_answered_and_nobody_new_gets_in(start: Any, writer: Process) -> None:
+    """It drains: what runs may finish. What Docker and ECS send first is SIGTERM."""
+    assert "STOPSIGNAL SIGTERM" in DOCKERFILE
+    container = start(SSE_SECONDS="4", LONG_POLL_SECONDS="4", DRAIN_SECONDS="600")
+    _, target = make_stream(writer)
+    results: list[tuple[int, bytes]] = []
+    readers = [
+        threading.Thread(target=lambda query=query: results.append(container.get(target + query)))
+        for query in ("?offset=-1&live=sse", "?offset=now&live=long-poll")
+    ]
+    for reader in readers:
+        reader.start()
+    until(lambda: list(container.queues.all()))
+    container.process.send_signal(signal.SIGTERM)
+    for reader in readers:
+        reader.join(PATIENCE_SECONDS)
+    assert sorted(status for status, _ in results) == [200, 204]
+    assert next(body for status, body in results if status == 200).endswith(b"\n\n")
+    assert container.process.wait(PATIENCE_SECONDS) == 0, container.log()
+    assert list(container.queues.all()) == [], "it leaves no queue behind"
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", container.port))
+
+
+def test_what_does_not_end_in_time_is_ended_politely(start: Any, writer: Process) -> None:
+    container = start(SSE_SECONDS="300", DRAIN_SECONDS="0.5")
+    _, target = make_stream(writer)
+    connection = http.client.HTTPConnection("127.0.0.1", container.port, timeout=PATIENCE_SECONDS)
+    with closing(connection):
+        connection.request("GET", f"{target}?offset=-1&live=sse")
+        response = connection.getresponse()
+        container.process.send_signal(signal.SIGTERM)
+        assert response.read().endswith(b"\n\n"), "a whole response: the client comes back"
+    assert container.process.wait(PATIENCE_SECONDS) == 0
+
+
+def test_it_does_not_start_open_to_everybody(start: Any) -> None:
+    with pytest.raises(AssertionError, match=r"tidemark: Listening on 0\.0\.0\.0 would be open to everybody"):
+        start(HOST="0.0.0.0")
+
+
+@pytest.mark.parametrize(("name", "value"), [("PORT", "http"), ("DRAIN_SECONDS", "soon")])
+def test_a_wrong_variable_is_one_line(start: Any, name: str, value: str) -> None:
+    with pytest.raises(AssertionError, match=f"tidemark: {name} must be a number") as failure:
+        start(**{name: value})
+    assert "Traceback" not in str(failure.value)
+
+
+def test_the_image_holds_what_the_server_needs_and_not_the_emulators() -> None:
+    locked = pins(ROOT / "requirements" / "container.txt")
+    deployed = pins(ROOT / "requirements" / "layer.txt")
+    assert deployed.items() <= locked.items(), "the same versions as in the layer"
+    assert locked.keys() - deployed.keys() == {"greenlet", "httptools", "uvloop"}
+    assert "--require-hashes" in DOCKERFILE
+    assert "USER tidemark" in DOCKERFILE
+    runtime = FUNCTION_GLOBALS["Runtime"].removeprefix("python")
+    assert f"FROM python:{runtime}-slim" in DOCKERFILE
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert ignored[0] == "*", "nothing is sent to Docker that is not named"
+    for source in re.findall(r"^COPY (\S+)", DOCKERFILE, re.MULTILINE):
+        assert f"!{source}" in ignored
+        assert (ROOT / source).exists()

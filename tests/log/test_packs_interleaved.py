@@ -1,0 +1,351 @@
+"""Packs while they are made: readers between any two steps, killed and repeated steps, two janitors at once,
+and each rule that the proof in docs/packs.md needs, kept and taken out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+import pytest
+
+from tests.log.test_packs import FORK, HOUR_MS, KEY, SMALL, Scene
+from tests.simulation.scheduler import Crashed
+from tests.support import BYTES, append_request, create_request
+from tidemark.aws.retry import NoAnswer
+from tidemark.janitor.sweep import sweep
+from tidemark.log import packs as log_packs
+from tidemark.log.chain import ChainWalk
+from tidemark.log.records import StreamRecord
+from tidemark.log.schema import INCARNATION
+from tidemark.log.table import Condition
+from tidemark.protocol.errors import Damaged, ProtocolError
+from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.packing import Packing
+from tidemark.service.append import append
+from tidemark.service.create import create
+from tidemark.service.load import load_head
+from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
+from tidemark.service.read import read
+from tidemark.service.stores import Stores
+
+#: One pack of all, removed in three calls.
+ONE: Final = Packing(HOUR_MS, every_bytes=64, min_batches=2, block_bytes=40)
+Act = Callable[[str], None]
+
+
+def each_call(stores: Stores, before: Act = lambda _: None, after: Act = lambda _: None) -> None:
+    """Let something happen around every call of a process."""
+    for client in (stores.table._dynamodb, stores.blobs._objects):  # type: ignore[attr-defined]
+
+        def acting(operation: str, *more: Any, send: Any = client.send) -> Any:
+            before(operation)
+            answer = send(operation, *more)
+            after(operation)
+            return answer
+
+        client.send = acting
+
+
+def an_old_scene(batches: int = 60, packing: Packing = ONE) -> Scene:
+    scene = Scene(packing=packing)
+    scene.append(batches)
+    scene.world.advance(HOUR_MS)
+    return scene
+
+
+def calls_of_a_sweep() -> int:
+    scene = an_old_scene()
+    calls: list[str] = []
+    packer = scene.process()
+    each_call(packer, calls.append)
+    assert sweep(packer).packed == 1
+    return len(calls)
+
+
+CALLS: Final = calls_of_a_sweep()
+
+
+def test_between_any_two_calls_of_the_janitor_everything_is_read_from_everywhere() -> None:
+    scene = an_old_scene()
+    create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, scene.ends[33], 0)))
+    append(scene.stores, FORK, [append_request(b"own")])
+    knowing, packer, looks = scene.process(), scene.process(), []
+
+    def look(operation: str) -> None:
+        looks.append(operation)
+        for start in scene.ends[::5]:
+            assert scene.read_from(start) == scene.data[start:]
+            assert scene.read_from(start, knowing) == scene.data[start:]
+        assert read(scene.process(), FORK, 0).data == scene.data[: scene.ends[33]] + b"own"
+
+    each_call(packer, look, look)
+    assert sweep(packer).packed == 1
+    assert looks.count("BatchWriteItem") >= 4
+    scene.check(everywhere=False)
+
+
+def broken(scene: Scene, at: int, how: str) -> None:
+    """A sweep in which the call of that number is the last, lost on its way or carried out, or has its
+    reply lost once."""
+    packer, calls = scene.process(), []
+
+    def before(operation: str) -> None:
+        calls.append(operation)
+        if len(calls) == at + 1 and how == "killed before":
+            raise Crashed
+
+    def after(_operation: str) -> None:
+        if len(calls) == at + 1 and how == "killed behind":
+            raise Crashed
+        if len(calls) == at + 1 and how == "lost":
+            raise NoAnswer("injected")
+
+    each_call(packer, before, after)
+    try:
+        sweep(packer)
+    except Crashed:
+        return
+
+
+@pytest.mark.parametrize("how", ["killed before", "killed behind", "lost"])
+def test_a_janitor_may_be_killed_or_lose_a_reply_at_any_call(how: str) -> None:
+    for at in range(CALLS):
+        scene = an_old_scene()
+        broken(scene, at, how)
+        for start in scene.ends[::9]:
+            assert scene.read_from(start) == scene.data[start:], at
+        scene.world.advance(HOUR_MS)
+        sweep(scene.process())
+        assert len(scene.items()) == 2, at
+        for start in scene.ends[::9]:
+            assert scene.read_from(start) == scene.data[start:], at
+        assert not [item for item in scene.world.table.items() if item["pk"]["S"].startswith("due/p")], at
+
+
+def play(seed: int) -> int:
+    """Two janitors, three readers, one of them of a fork, and a writer, all at once. The packs made."""
+    chance = random.Random(seed)
+    scene = Scene(packing=replace(SMALL, pack_bytes=chance.choice((100, 300, 10**6))), chance=chance)
+    scene.append(40)
+    scene.world.advance(HOUR_MS)
+    create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, chance.choice(scene.ends), 0)))
+    before = len(scene.data)
+    packed: list[int] = []
+
+    def read_some() -> None:
+        stores = scene.process()
+        for _ in range(4):
+            start = chance.choice([end for end in scene.ends if end <= before])
+            data = scene.read_from(start, stores, small=chance.random() < 0.5)
+            # What is written meanwhile may be read before the writer says so.
+            assert data[: len(scene.data) - start] == scene.data[start : start + len(data)], start
+            assert len(data) >= before - start, start
+
+    def read_the_fork() -> None:
+        stores = scene.process()
+        base = load_head(stores, FORK).record.base
+        for _ in range(4):
+            start = chance.choice([end for end in scene.ends if end <= base])
+            assert read(stores, FORK, start).data == scene.data[start:base], start
+
+    scheduler = scene.world.scheduler
+    for task in (
+        *(lambda: packed.append(sweep(scene.process()).packed) for _ in range(2)),
+        read_some,
+        read_some,
+        read_the_fork,
+        lambda: scene.append(3),
+    ):
+        scheduler.spawn(task, 0)
+    scheduler.run()
+    scene.world.advance(HOUR_MS)
+    sweep(scene.process())
+    scene.check(everywhere=False)
+    return sum(packed)
+
+
+def test_janitors_readers_and_a_writer_at_once() -> None:
+    assert sum(play(seed) for seed in range(60)) > 60
+
+
+# --- each rule, and what goes wrong without it -------------------------------------------------
+
+
+def goes_wrong(seeds: Iterable[int]) -> bool:
+    for seed in seeds:
+        try:
+            play(seed)
+        except (AssertionError, ProtocolError):
+            return True
+    return False
+
+
+def all_of_it(self: ChainWalk[Any], page: Iterable[Any]) -> Iterator[Any]:
+    """Without passing over what lies in a pack."""
+    for link in page:
+        if link.start > self._reached:
+            yield from self._bridge(link.start)
+        self._left -= 1
+        self._last, self._reached = link, max(self._reached, link.end)
+        yield link
+
+
+def test_without_passing_over_what_a_pack_holds_readers_get_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChainWalk, "_in_order", all_of_it)
+    assert goes_wrong(range(60))
+
+
+def fork_of_a_half_removed_stretch() -> bool:
+    """Of the batches that one call removes, every second one is gone when the janitor dies. Whether a
+    fork reads what it inherits from anywhere."""
+    scene = an_old_scene()
+    base = scene.ends[40]
+    create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, base, 0)))
+    packer = scene.process()
+    send = packer.table._dynamodb.send
+
+    def half(operation: str, body: bytes) -> Any:
+        if operation == "BatchWriteItem":
+            asked = orjson.loads(body)
+            [(table, requests)] = asked["RequestItems"].items()
+            send(operation, orjson.dumps({"RequestItems": {table: requests[::2]}}))
+            raise Crashed
+        return send(operation, body)
+
+    packer.table._dynamodb.send = half
+    with pytest.raises(Crashed):
+        sweep(packer)
+    try:
+        for start in scene.ends[:40]:
+            if read(scene.process(), FORK, start).data != scene.data[start:base]:
+                return False
+    except ProtocolError:
+        return False
+    return True
+
+
+def test_a_call_that_removes_some_of_its_batches_hides_nothing() -> None:
+    assert fork_of_a_half_removed_stretch()
+
+
+def test_without_looking_back_for_a_pack_readers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChainWalk, "_look_back", lambda _self, _position: None)
+    assert not fork_of_a_half_removed_stretch()
+
+
+def append_by_a_sleeper(packing: Packing) -> tuple[bool, bool]:
+    """A writer that knows an old tail, whose key the janitor has emptied: whether its append is
+    acknowledged, and whether anybody can read it."""
+    scene = an_old_scene(packing=packing)
+    sleeper = scene.process()
+    load_head(sleeper, KEY)
+    scene.append(20)
+    if packing.after_ms:
+        scene.world.advance(packing.after_ms)
+    assert sweep(scene.process()).packed
+    answers = append(sleeper, KEY, [append_request(b"late")])
+    acknowledged = not isinstance(answers[0], Exception)
+    return acknowledged, b"late" in scene.read_from(0)
+
+
+def test_a_writer_with_an_old_tail_finds_the_new_one() -> None:
+    assert append_by_a_sleeper(ONE) == (True, True)
+
+
+def test_where_young_batches_are_packed_an_append_is_lost() -> None:
+    """So nobody packs batches in AWS that are not an hour old."""
+    assert append_by_a_sleeper(replace(ONE, after_ms=0)) == (True, False)
+
+
+def only_live(record: StreamRecord, _start: int) -> Condition:
+    return Condition(f"{INCARNATION} = :inc", {":inc": {"S": record.incarnation}})
+
+
+def trim_while_a_pack_is_committed() -> bool:
+    """The trim has its list of batches when the first of them becomes a pack. Whether all is there."""
+    scene = an_old_scene()
+    packer, trimmer, published = scene.process(), scene.process(), False
+
+    inside = scene.ends[20]
+
+    def publish_and_trim(operation: str) -> None:
+        """Before the packer's transaction: publish, an hour passes, and the trim lists its batches."""
+        nonlocal published
+        if operation == "TransactWriteItems" and not published:
+            published = True
+            publish_snapshot(scene.process(), KEY, PublishRequest(inside, BYTES, b"folded"))
+            scene.world.advance(2 * HOUR_MS)
+            trim_up_to_its_first_removal()
+
+    class Stopped(BaseException):
+        pass
+
+    removals: list[tuple[Any, ...]] = []
+
+    def trim_up_to_its_first_removal() -> None:
+        """What it is about to remove is carried out later."""
+        send = trimmer.table._dynamodb.send
+
+        def holding(operation: str, body: bytes) -> Any:
+            if operation == "BatchWriteItem":
+                removals.append((operation, body))
+                raise Stopped
+            return send(operation, body)
+
+        trimmer.table._dynamodb.send = holding
+        trimmer.packing = None
+        with pytest.raises(Stopped):
+            sweep(trimmer)
+
+    each_call(packer, publish_and_trim)
+    sweep(packer)
+    assert removals
+    scene.world.table.send(*removals[0])
+    try:
+        return scene.read_from(inside) == scene.data[inside:]
+    except Damaged:
+        return False
+
+
+def test_a_pack_is_refused_where_a_trim_may_be_under_way() -> None:
+    assert trim_while_a_pack_is_committed()
+
+
+def test_without_regard_to_what_is_retained_a_trim_removes_a_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_packs, "_if_unmoved", only_live)
+    assert not trim_while_a_pack_is_committed()
+
+
+def overlapping_packs() -> bool:
+    """One janitor reads from the beginning, the other later from what is retained by then; the first one's
+    transaction comes last. Whether all is there."""
+    scene = an_old_scene(packing=replace(ONE, pack_bytes=300))
+    first, pending = scene.process(), [True]
+    inside = scene.ends[10]
+
+    def other_packs(operation: str) -> None:
+        if operation == "TransactWriteItems" and pending:
+            pending.clear()
+            publish_snapshot(scene.process(), KEY, PublishRequest(inside, BYTES, b"folded"))
+            other = scene.process()
+            other.packing = ONE
+            sweep(other)
+
+    each_call(first, other_packs)
+    sweep(first)
+    try:
+        return scene.read_from(inside) == scene.data[inside:]
+    except Damaged:
+        return False
+
+
+def test_packs_do_not_overlap() -> None:
+    assert overlapping_packs()
+
+
+def test_without_the_streams_item_packs_overlap_and_one_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_packs, "_if_unmoved", only_live)
+    assert not overlapping_packs()

@@ -1,0 +1,142 @@
+"""The `tidemark` command against a server, in each way in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.authorization.tokens import SECRET
+from tests.conformance.servers import Server, own_environment, running, tidemark_server
+from tests.ports import free_port
+
+
+@pytest.fixture(scope="module", params=["asgi", "lambda"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("cli")
+    with running(tidemark_server(request.param, directory, LONG_POLL_SECONDS="2")) as made:
+        yield made
+
+
+def run(server: Server | str, *arguments: str, stdin: bytes = b"", status: int = 0, **more: str) -> bytes:
+    """What the command prints; its errors where it fails."""
+    url = server if isinstance(server, str) else server.base_url
+    command = [sys.executable, "-m", "tidemark.ops.cli", "--url", url, *arguments]
+    ran = subprocess.run(
+        command, input=stdin, capture_output=True, timeout=240, env=own_environment() | more, check=False
+    )
+    assert ran.returncode == status, ran.stderr
+    return ran.stdout if status == 0 else ran.stdout + ran.stderr
+
+
+def values(printed: bytes) -> list[Any]:
+    return [json.loads(line) for line in printed.splitlines()]
+
+
+@pytest.fixture
+def stream() -> str:
+    return f"cli/{uuid.uuid4().hex[:8]} ü"
+
+
+def test_lines_become_messages_and_come_back(server: Server, stream: str) -> None:
+    lines = b'{"n": 1}\n\n[2]\n"three"\n'
+    assert run(server, "append", stream, "--create", "application/json", stdin=lines) == b"3 lines\n"
+    assert values(run(server, "tail", stream, "--no-follow")) == [{"n": 1}, [2], "three"]
+    assert values(run(server, "tail", stream, "--no-follow", "--last", "2")) == [[2], "three"]
+    assert values(run(server, "tail", stream, "--no-follow", "--from", f"{9:016}")) == [[2], "three"]
+    assert run(server, "tail", stream, "--no-follow", "--from", "2099-01-01T00:00Z") == b""
+    assert len(values(run(server, "tail", stream, "--no-follow", "--from", "2020-01-01T00:00Z"))) == 3
+
+
+def test_text_comes_back_byte_for_byte(server: Server, stream: str) -> None:
+    run(server, "append", stream, "--create", "text/plain", stdin="one\nzwei ü".encode())
+    assert (
+        run(server, "tail", f"{server.base_url}/v1/stream/{stream.replace(' ', '%20')}", "--no-follow")
+        == "one\nzwei ü".encode()
+    )
+
+
+def test_a_tail_follows_until_the_stream_is_closed(server: Server, stream: str) -> None:
+    run(server, "append", stream, "--create", "application/json", stdin=b"1\n")
+    command = [sys.executable, "-m", "tidemark.ops.cli", "--url", server.base_url, "tail", stream]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=own_environment()) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"1\n"
+        run(server, "append", stream, stdin=b"2\n")
+        assert reader.stdout.readline() == b"2\n"
+        run(server, "append", stream, "--close", stdin=b"3\n")
+        assert reader.stdout.read() == b"3\n"
+        assert reader.wait(120) == 0
+
+
+def test_many_lines_go_out_in_few_appends(server: Server, stream: str) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(2500))
+    run(server, "append", stream, "--create", "application/json", stdin=lines)
+    assert values(run(server, "tail", stream, "--no-follow")) == list(range(2500))
+    [producer] = values(run(server, "--json", "info", stream))[0]["producers"]
+    assert producer["seq"] == 2
+
+
+def test_streams_and_buckets_are_listed(server: Server, stream: str) -> None:
+    for name in ("a", "b"):
+        run(server, "append", f"{stream}/{name}", "--create", "text/plain", stdin=b"x")
+    printed = run(server, "ls", stream).decode().splitlines()
+    assert [line.split("  ")[:4] for line in printed] == [
+        [f"{stream}/{name}", "open", "text/plain", "1 bytes"] for name in ("a", "b")
+    ]
+    assert [each["stream_id"] for each in values(run(server, "--json", "ls", stream))] == [
+        f"{stream}/a",
+        f"{stream}/b",
+    ]
+    assert run(server, "ls", "--buckets", "none-with-this-prefix") == b""
+
+
+def test_info_says_what_is_known(server: Server, stream: str) -> None:
+    run(server, "append", stream, "--create", "application/json", "--close", stdin=b"1\n2\n")
+    [found] = values(run(server, "--json", "info", stream))
+    assert (found["status"], found["messages"]) == ("Closed", {"count": 2, "exact": True})
+    assert "status            Closed" in run(server, "info", stream).decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("info", "no-such-stream"), "404: Stream does not exist"),
+        (("tail", "x", "--last", "1", "--from", "now"), "not both"),
+        (("tail", "x", "--last", "0"), "--last"),
+        (("ls", "--bucket", "nothing-here"), "404: Bucket does not exist"),
+        (("ls", "--bucket", "no"), "400: Bucket id must be"),
+    ],
+)
+def test_an_error_is_one_line(server: Server, arguments: tuple[str, ...], said: str) -> None:
+    printed = run(server, *arguments, status=2 if "tail" in arguments else 1).decode()
+    assert said in printed
+    assert "Traceback" not in printed
+
+
+def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run(f"http://127.0.0.1:{free_port()}", "ls", status=1).decode()
+    assert "does not answer" in printed
+    assert "Traceback" not in printed
+
+
+def test_doctor_says_what_is_there(server: Server) -> None:
+    found = {each["what"]: each for each in values(run(server, "--json", "doctor"))}
+    assert found["Python 3.11 or newer"]["ok"]
+    assert found[server.base_url]["ok"]
+    assert found["listing streams"]["found"] == "scopes read:*, write:*, manage:*"
+
+
+def test_token_and_copy_table_are_commands(server: Server) -> None:
+    assert run(server, "token", "--scopes", "read:v1", AUTH_SECRET=SECRET).count(b".") == 2
+    assert b"usage" in run(server, "copy-table", "--help")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completions(server: Server, shell: str) -> None:
+    assert b"_TIDEMARK_COMPLETE" in run(server, "completion", shell)

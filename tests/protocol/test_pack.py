@@ -1,0 +1,195 @@
+"""The format of a pack: what is put in comes out, block by block, and what is damaged is refused."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.protocol.pack import (
+    BLOCK_BYTES,
+    MAGIC,
+    Block,
+    CorruptPack,
+    PackWriter,
+    decode_block,
+    decode_index,
+    read_index,
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A batch as it is given to the writer."""
+
+    data: bytes
+    lengths: tuple[int, ...]
+    appends: tuple[int, ...]
+    time_ms: int
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Written:
+    appends = draw(
+        st.lists(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=4), min_size=1, max_size=3)
+    )
+    messages = [message for append in appends for message in append]
+    counts = tuple(map(len, appends)) if len(appends) > 1 else ()
+    time_ms = draw(st.integers(-(2**40), 2**50))
+    return Written(b"".join(messages), tuple(map(len, messages)), counts, time_ms)
+
+
+def write(start: int, given: list[Written], block_bytes: int = BLOCK_BYTES) -> tuple[bytes, bytes]:
+    writer = PackWriter(start, block_bytes)
+    for batch in given:
+        writer.add(batch.data, batch.lengths, batch.appends, batch.time_ms)
+    assert writer.end == start + sum(len(batch.data) for batch in given)
+    return writer.finish()
+
+
+def blocks_of(pack: bytes, index: bytes) -> list[Block]:
+    entries = decode_index(index).blocks
+    return [
+        decode_block(entry, pack[entry.first_byte : entry.first_byte + entry.stored_bytes])
+        for entry in entries
+    ]
+
+
+@given(st.integers(0, 10**15), st.lists(batches(), min_size=1, max_size=30), st.integers(1, 200))
+def test_every_byte_length_append_and_time_comes_back(
+    start: int, given: list[Written], block_bytes: int
+) -> None:
+    pack, index = write(start, given, block_bytes)
+    assert read_index(pack) == decode_index(index)
+    blocks = blocks_of(pack, index)
+    assert b"".join(block.data for block in blocks) == b"".join(batch.data for batch in given)
+    lengths = [length for block in blocks for length in block.lengths]
+    assert lengths == [length for batch in given for length in batch.lengths]
+    appends = [count for block in blocks for count in block.appends]
+    assert appends == [count for batch in given for count in batch.appends or (len(batch.lengths),)]
+    told = [each for block in blocks for each in zip(block.batches, block.times_ms, strict=True)]
+    assert told == [(len(batch.lengths), batch.time_ms) for batch in given]
+
+
+@given(st.integers(0, 10**15), st.lists(batches(), min_size=1, max_size=30), st.integers(1, 200))
+def test_blocks_follow_each_other_and_end_where_batches_end(
+    start: int, given: list[Written], block_bytes: int
+) -> None:
+    _, encoded = write(start, given, block_bytes)
+    index = decode_index(encoded)
+    ends = {start}
+    for batch in given:
+        ends.add(max(ends) + len(batch.data))
+    assert (index.start, index.end) == (start, max(ends))
+    assert all(block.end in ends for block in index.blocks)
+    assert all(one.end == other.start for one, other in pairwise(index.blocks))
+    largest = max(len(batch.data) for batch in given)
+    assert all(block.end - block.start <= max(block_bytes, largest) for block in index.blocks)
+
+
+@given(st.lists(batches(), min_size=1, max_size=30), st.integers(1, 100), st.data())
+def test_the_block_of_an_offset_is_found(given: list[Written], block_bytes: int, data: st.DataObject) -> None:
+    index = decode_index(write(1000, given, block_bytes)[1])
+    offset = data.draw(st.integers(900, index.end - 1))
+    found = list(index.blocks_from(offset))
+    assert found[-1] == index.blocks[-1]
+    if offset < 1000:
+        assert found == list(index.blocks)
+    else:
+        assert found[0].start <= offset < found[0].end
+
+
+def test_blocks_of_the_largest_batches_of_the_table_are_at_least_half_full() -> None:
+    index = decode_index(write(0, [Written(b"x" * 65_536, (65_536,), (), 0)] * 9)[1])
+    assert {block.end - block.start for block in index.blocks[:-1]} == {BLOCK_BYTES}
+
+
+@given(st.lists(batches(), min_size=1, max_size=12), st.data())
+def test_a_block_with_any_byte_changed_or_missing_is_refused(
+    given: list[Written], data: st.DataObject
+) -> None:
+    pack, encoded = write(0, given, 100)
+    entry = data.draw(st.sampled_from(decode_index(encoded).blocks))
+    stored = pack[entry.first_byte : entry.first_byte + entry.stored_bytes]
+    place = data.draw(st.integers(0, len(stored) - 1))
+    flipped = bytes([stored[place] ^ data.draw(st.integers(1, 255))])
+    for damaged in (stored[:place] + flipped + stored[place + 1 :], stored[:place], stored + b"x", b""):
+        with pytest.raises(CorruptPack):
+            decode_block(entry, damaged)
+
+
+@given(st.lists(batches(), min_size=1, max_size=12), st.data())
+def test_a_block_is_refused_whose_checksum_fits_and_whose_content_does_not(
+    given: list[Written], data: st.DataObject
+) -> None:
+    """The checksum of a block that was written wrongly is right; its numbers must add up all the same."""
+    pack, encoded = write(0, given)
+    [entry] = decode_index(encoded).blocks
+    plain = zlib.decompress(pack[entry.first_byte : entry.first_byte + entry.stored_bytes], -zlib.MAX_WBITS)
+    place = data.draw(st.sampled_from([0, 4, 8, 12]))
+    more = struct.pack("<I", struct.unpack_from("<I", plain, place)[0] + data.draw(st.integers(1, 1000)))
+    wrong = plain[:place] + more + plain[place + 4 :]
+    for content in (wrong, plain[:-1], plain + b"x", plain[:11], b""):
+        stored = zlib.compress(content, 6, -zlib.MAX_WBITS)
+        fitting = replace(entry, stored_bytes=len(stored), checksum=zlib.crc32(stored))
+        with pytest.raises(CorruptPack):
+            decode_block(fitting, stored)
+
+
+def test_a_block_that_inflates_without_end_is_cut_off() -> None:
+    _, encoded = write(0, [Written(b"x", (1,), (), 0)])
+    [entry] = decode_index(encoded).blocks
+    stored = zlib.compress(b"\0" * 50_000_000, 9, -zlib.MAX_WBITS)
+    with pytest.raises(CorruptPack, match="another size"):
+        decode_block(replace(entry, stored_bytes=len(stored), checksum=zlib.crc32(stored)), stored)
+
+
+def test_what_is_not_deflated_is_refused() -> None:
+    _, encoded = write(0, [Written(b"x", (1,), (), 0)])
+    [entry] = decode_index(encoded).blocks
+    stored = b"\xff\xff\xff"
+    with pytest.raises(CorruptPack, match="not deflated"):
+        decode_block(replace(entry, stored_bytes=3, checksum=zlib.crc32(stored)), stored)
+
+
+@pytest.mark.parametrize("encoded", [b"", b"\1", b"\1" + bytes(8), b"\1" + bytes(19), b"\1" + bytes(21)])
+def test_an_index_of_another_size_is_refused(encoded: bytes) -> None:
+    with pytest.raises(CorruptPack, match="an index has no"):
+        decode_index(encoded)
+
+
+def test_a_later_version_is_refused_by_its_number() -> None:
+    _, encoded = write(0, [Written(b"x", (1,), (), 0)])
+    with pytest.raises(CorruptPack, match="version 2, and this release reads version 1"):
+        decode_index(b"\2" + encoded[1:])
+
+
+@given(st.data())
+def test_an_object_that_is_cut_or_is_no_pack_is_refused(data: st.DataObject) -> None:
+    pack, _ = write(0, [Written(b"x" * 100, (100,), (), 0)])
+    cut = data.draw(st.integers(0, len(pack) - len(MAGIC) - 1))
+    for damaged in (pack[:cut], b"x" + pack[1:], pack[:-1] + b"x", pack[:cut] + MAGIC):
+        with pytest.raises(CorruptPack):
+            read_index(damaged)
+
+
+def test_a_pack_as_it_is_stored_for_ever() -> None:
+    """Readers of every later release must read this object."""
+    pack = bytes.fromhex(STORED)
+    [entry] = read_index(pack).blocks
+    stored = pack[entry.first_byte : entry.first_byte + entry.stored_bytes]
+    assert (entry.start, entry.end) == (42, 53)
+    assert decode_block(entry, stored) == Block(
+        b'"a","bb",1,', (4, 5, 2), (1, 1, 1), (2, 1), (1767225600000, 1767225600123)
+    )
+
+
+STORED = (
+    "544944455041434b010000000000000063666060600662262066016256289b1109c3f80c2b6e95cd0632aaa1b452a2928e52"
+    "5292928ea10e00012a000000000000000b00000029000000716baba61500000094ebdbe1544944455041434b"
+)

@@ -1,0 +1,59 @@
+"""When batches are packed: rules of offsets and times."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.protocol.packing import Packing
+from tidemark.protocol.tail import Tail
+
+HOUR_MS = 3_600_000
+PACKING = Packing.after_seconds(3600)
+KB = 1024
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "due"),
+    [
+        (0, 100, False),
+        (0, 256 * KB - 1, False),
+        (256 * KB - 1, 256 * KB, True),
+        (256 * KB, 512 * KB - 1, False),
+        (10, 10 + 2**30, True),
+    ],
+)
+def test_an_append_that_crosses_a_multiple_of_256_kb_schedules(start: int, end: int, due: bool) -> None:
+    assert PACKING.is_due(start, Tail(end)) == due
+
+
+def test_closing_schedules() -> None:
+    assert PACKING.is_due(5, Tail(5, closed=True))
+
+
+@pytest.mark.parametrize(
+    ("batches", "data_bytes", "pays"),
+    [(1, 2**30, False), (63, 100, False), (64, 100, True), (2, 256 * KB, True), (2, 256 * KB - 1, False)],
+)
+def test_a_pack_pays_from_64_batches_or_256_kb_on(batches: int, data_bytes: int, pays: bool) -> None:
+    assert PACKING.pays(batches, data_bytes) == pays
+
+
+def test_the_next_look_is_after_twice_the_time() -> None:
+    now_ms, looks = 0, []
+    for _ in range(5):
+        now_ms = PACKING.next_look_ms(0, now_ms)
+        looks.append(now_ms // HOUR_MS)
+    assert looks == [1, 2, 4, 8, 16]
+    assert [PACKING.has_waited(0, hours * HOUR_MS) for hours in (16, 23, 24, 32)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_zero_packs_any_two_batches_at_once() -> None:
+    packing = Packing.after_seconds(0)
+    assert packing.is_due(0, Tail(1))
+    assert packing.pays(2, 2)
+    assert packing.has_waited(7, 7)

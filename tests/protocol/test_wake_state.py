@@ -1,0 +1,163 @@
+"""The wake cycle (§7): each transition, and what no sequence of transitions may do."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.protocol.errors import AlreadyClaimed, InvalidAck, WakeFenced
+from tidemark.protocol.subscription import SubscriptionKind
+from tidemark.protocol.wake_state import (
+    Step,
+    WakeState,
+    attempt_failed,
+    attempt_succeeded,
+    begin_wake,
+    check_fence,
+    check_unclaimed,
+    claim_wake,
+    decide_ack,
+    end_wake,
+    extend_lease,
+    next_step,
+    retry_delay_ms,
+    start_attempt,
+    wakes_at,
+)
+
+WEBHOOK, PULL_WAKE = SubscriptionKind.WEBHOOK, SubscriptionKind.PULL_WAKE
+NOW, LEASE = 1_000_000, 30_000
+IDLE = WakeState()
+IN_FLIGHT = begin_wake(IDLE, WEBHOOK, "w1", NOW, LEASE)
+CALLED = start_attempt(IN_FLIGHT, NOW, LEASE, LEASE)
+LEASED = attempt_succeeded(CALLED)
+ANNOUNCED = attempt_succeeded(begin_wake(IDLE, PULL_WAKE, "w1", NOW, LEASE))
+CLAIMED = claim_wake(ANNOUNCED, "worker-1", "unused", NOW, LEASE)
+REFUSED = attempt_failed(CALLED, NOW, 0.5, maybe_working=False)
+UNKNOWN = attempt_failed(CALLED, NOW, 0.5, maybe_working=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "after_ms", "step"),
+    [
+        (IDLE, 0, Step.LOOK),
+        (IN_FLIGHT, 0, Step.DELIVER),
+        (CALLED, 0, Step.WAIT),
+        (CALLED, LEASE - 1, Step.WAIT),
+        (CALLED, LEASE, Step.EXPIRE),
+        (LEASED, LEASE - 1, Step.WAIT),
+        (LEASED, LEASE, Step.EXPIRE),
+        (ANNOUNCED, 10**9, Step.WAIT),
+        (CLAIMED, LEASE - 1, Step.WAIT),
+        (CLAIMED, LEASE, Step.EXPIRE),
+        (REFUSED, 999, Step.WAIT),
+        (REFUSED, 1_000, Step.DELIVER),
+        (REFUSED, LEASE, Step.EXPIRE),
+        (UNKNOWN, LEASE - 1, Step.WAIT),
+        (UNKNOWN, LEASE, Step.EXPIRE),
+    ],
+)
+def test_the_state_and_the_clock_say_what_comes_next(state: WakeState, after_ms: int, step: Step) -> None:
+    assert next_step(state, NOW + after_ms) is step
+
+
+def test_every_wake_has_a_higher_generation_and_an_id_of_its_own() -> None:
+    again = begin_wake(end_wake(LEASED), WEBHOOK, "w2", NOW, LEASE)
+    assert (IN_FLIGHT.generation, again.generation, again.wake_id) == (1, 2, "w2")
+
+
+@pytest.mark.parametrize("of", [(2, 1, "w1"), (1, 2, "w1"), (1, 1, "w2"), (0, 0, "w1")])
+def test_a_request_of_another_wake_is_fenced(of: tuple[int, int, str]) -> None:
+    check_fence(LEASED, 1, 1, "w1")
+    with pytest.raises(WakeFenced):
+        check_fence(LEASED, *of)
+
+
+def test_a_finished_wake_is_fenced() -> None:
+    with pytest.raises(WakeFenced):
+        check_fence(end_wake(LEASED), 1, 1, "w1")
+
+
+def test_a_claim_is_refused_while_the_lease_lasts_and_names_the_holder() -> None:
+    check_unclaimed(ANNOUNCED, NOW)
+    with pytest.raises(AlreadyClaimed) as refused:
+        check_unclaimed(CLAIMED, NOW + LEASE - 1)
+    assert refused.value.details == {"current_holder": "worker-1", "generation": 1}
+    check_unclaimed(CLAIMED, NOW + LEASE)
+
+
+def test_a_claim_takes_the_wake_that_was_announced_and_fences_a_holder_whose_lease_is_over() -> None:
+    assert (CLAIMED.generation, CLAIMED.wake_id) == (1, "w1")
+    after = claim_wake(CLAIMED, "worker-2", "w2", NOW + LEASE, LEASE)
+    assert (after.generation, after.wake_id, after.holder) == (2, "w2", "worker-2")
+
+
+def test_an_ack_extends_the_lease_and_ends_the_retries() -> None:
+    extended = extend_lease(REFUSED, NOW + 500, LEASE)
+    assert (extended.lease_until_ms, extended.next_attempt_ms, extended.failed) == (
+        NOW + 500 + LEASE,
+        None,
+        False,
+    )
+
+
+def test_retries_are_slower_each_time_across_generations() -> None:
+    """From one second to sixty, ±20 %, and a new generation does not begin anew."""
+    assert [retry_delay_ms(attempts, 0.5) for attempts in (1, 2, 3, 6, 7, 1_000)] == [
+        1_000, 2_000, 4_000, 32_000, 60_000, 60_000,
+    ]  # fmt: skip
+    assert (retry_delay_ms(1, 0.0), retry_delay_ms(1, 1.0)) == (800, 1_200)
+    again = begin_wake(REFUSED, WEBHOOK, "w2", NOW + LEASE, LEASE)
+    assert (again.attempts, again.failed) == (1, True)
+    assert begin_wake(LEASED, WEBHOOK, "w2", NOW, LEASE).attempts == 0
+
+
+@pytest.mark.parametrize("token", ["-1", "now", "", "12", "0000000000000009", "0000000000000021", "x" * 16])
+def test_an_ack_goes_neither_back_nor_beyond_the_tail(token: str) -> None:
+    with pytest.raises(InvalidAck):
+        decide_ack(token, acked=10, tail=20)
+
+
+@pytest.mark.parametrize("token", ["0000000000000010", "0000000000000015", "0000000000000020"])
+def test_an_ack_is_inclusive(token: str) -> None:
+    assert decide_ack(token, acked=10, tail=20) == int(token)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["begin", "start", "fail", "unknown", "ok", "claim", "extend", "end"]),
+        st.integers(0, 40_000),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS, st.sampled_from(SubscriptionKind))
+def test_whatever_happens_generations_never_fall_and_some_time_is_named(  # noqa: C901 - each is one step
+    steps: list[tuple[str, int]], kind: SubscriptionKind
+) -> None:
+    """A state with a wake in flight names a time, but for an announced one, which waits for a worker."""
+    state, now_ms = IDLE, NOW
+    for name, after_ms in steps:
+        now_ms, before = now_ms + after_ms, state
+        match name:
+            case "begin":
+                state = begin_wake(state, kind, f"w{now_ms}", now_ms, LEASE)
+            case "claim" if kind is PULL_WAKE:
+                state = claim_wake(state, "w", f"c{now_ms}", now_ms, LEASE)
+            case "end":
+                state = end_wake(state)
+            case _ if state.wake_id is None:
+                continue
+            case "start":
+                state = start_attempt(state, now_ms, 5_000, LEASE)
+            case "fail" | "unknown":
+                state = attempt_failed(state, now_ms, 0.5, maybe_working=name == "unknown")
+            case "ok":
+                state = attempt_succeeded(state)
+            case "extend":
+                state = extend_lease(state, now_ms, LEASE)
+        assert state.generation >= before.generation
+        if state.wake_id is not None and (state.holder or kind is WEBHOOK):
+            assert wakes_at(state) is not None

@@ -1,0 +1,179 @@
+"""The archive as an Iceberg table: every engine reads the same rows of it, whatever crashed meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType
+
+from tests.spark.streams import filled, key
+from tests.support import BYTES, JSON, World
+from tidemark.spark.failures import Exit
+from tidemark.spark.lake import LakeTable
+
+Start = Callable[..., tuple[int, str, str]]
+#: How many rows there are, and a digest of all of them.
+Content = tuple[int, str]
+
+
+def digest(rows: list[tuple[str, str, bytes]]) -> Content:
+    whole = hashlib.sha256()
+    for stream, offset, value in sorted(rows):
+        whole.update(orjson.dumps([stream, offset, bytes(value).hex()]))
+    return len(rows), whole.hexdigest()
+
+
+class Lake:
+    """A table of a catalog in SQLite, and what each engine reads there."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        self.properties = {
+            "type": "sql",
+            "uri": f"sqlite:///{directory}/catalog.db",
+            "warehouse": f"file://{directory}/warehouse",
+        }
+        self.given = ["--iceberg", "lake.messages"]
+        for name, value in self.properties.items():
+            self.given += ["--catalog-property", f"{name}={value}"]
+
+    @property
+    def table(self) -> Any:
+        return load_catalog("default", **self.properties).load_table("lake.messages")
+
+    @property
+    def files(self) -> list[str]:
+        return [task.file.file_path for task in self.table.scan().plan_files()]
+
+    def by_pyarrow(self) -> Content:
+        found = self.table.scan(selected_fields=("stream", "offset", "value")).to_arrow().to_pylist()
+        return digest([(row["stream"], row["offset"], row["value"]) for row in found])
+
+    def by_polars(self) -> Content:
+        import polars as pl
+
+        with warnings.catch_warnings():
+            # It can plan by a package of its own, which is not needed for correctness.
+            warnings.simplefilter("ignore")
+            found = pl.scan_iceberg(self.table).select("stream", "offset", "value").collect()
+        return digest(found.rows())
+
+    def by_duckdb(self) -> Content:
+        """DuckDB downloads its Iceberg extension when it is first used; the snapshot's files need none."""
+        import duckdb
+
+        paths = [path.removeprefix("file://").removeprefix("file:") for path in self.files]
+        with duckdb.connect() as connection:
+            query = 'SELECT stream, "offset", value FROM read_parquet($paths, union_by_name => true)'
+            return digest(connection.execute(query, {"paths": paths}).fetchall())
+
+    def by_spark(self, spark: Any) -> Content:
+        found = spark.read.parquet(*self.files).select("stream", "offset", "value").collect()
+        return digest([(row["stream"], row["offset"], bytes(row["value"])) for row in found])
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+@pytest.fixture
+def archive(start: Start, where: list[str], name: str, lake: Lake, tmp_path: Path) -> Callable[..., Any]:
+    arguments = ["archive", *where, "--pattern", f"{name}-.*", *lake.given]
+    return lambda: start(*arguments, "--checkpoint", str(tmp_path / "checkpoint"))
+
+
+def rows_of(*streams: tuple[str, list[tuple[int, bytes]]]) -> Content:
+    return digest([(stream, f"{offset:016}", value) for stream, rows in streams for offset, value in rows])
+
+
+def test_every_engine_reads_the_same_table_also_after_a_killed_run(
+    start: Start,
+    spark: Any,
+    world: World,
+    name: str,
+    archive: Callable[..., Any],
+    lake: Lake,
+    where: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Killed before its commit, and after it before Spark learned of it; then compacted, and replayed."""
+    filled(world, f"{name}-json", b'[{"key":"k", "n": 1.0}, "x"]', content_type=JSON)
+    filled(world, f"{name}-bytes", b"one", bytes(range(256)) * 40, content_type=BYTES)
+    code, said, err = archive()
+    assert "messages=4 " in said, err
+    world.process().append(key(f"{name}-json"), b"[3]", content_type=JSON)
+    commit = LakeTable._commit
+
+    def dies_before(_lake: LakeTable, _change: Any) -> bool:
+        raise RuntimeError("killed")
+
+    def dies_after(lake: LakeTable, change: Any) -> bool:
+        commit(lake, change)
+        raise RuntimeError("killed")
+
+    for dies in (dies_before, dies_after):
+        monkeypatch.setattr(LakeTable, "_commit", dies)
+        assert archive()[0] == Exit.FAILED
+    monkeypatch.setattr(LakeTable, "_commit", commit)
+    assert archive()[0] == 0
+    assert len(lake.table.snapshots()) == 2
+    json = [(0, b'{"key":"k", "n": 1.0}'), (22, b'"x"'), (26, b"3")]
+    large = [(0, b"one"), (3, bytes(range(256)) * 40)]
+    expected = rows_of((f"{name}-json", json), (f"{name}-bytes", large))
+    readers: list[Callable[[], Content]] = [lake.by_pyarrow, lake.by_polars, lake.by_duckdb]
+    readers.append(lambda: lake.by_spark(spark))
+    assert [read() for read in readers] == [expected] * 4
+    # More files lie there than the table has: plain Parquet readers of the directory would count them.
+    assert len(list((tmp_path / "lake").rglob("*.parquet"))) > len(lake.files)
+    snapshots = [snapshot.summary.additional_properties for snapshot in lake.table.snapshots()]
+    assert [summary["tidemark.batch"] for summary in snapshots] == ["0", "1"]
+    found = lake.table.scan().to_arrow().to_pylist()
+    assert {(row["key"], row["bytes"]) for row in found if row["key"]} == {("k", 21)}
+    assert {str(task.file.partition[0]) for task in lake.table.scan().plan_files()} == {"v1"}
+    code, said, err = start("compact", *lake.given, "--keep-days", "0")
+    assert (code, "files_before=" in said, "snapshots_expired=2" in said) == (0, True, True), err
+    assert len(lake.files) == 1
+    assert [read() for read in readers] == [expected] * 4
+    assert archive()[0] == 0, "a batch is recognised after its snapshot has expired"
+    for kind in ("json", "bytes"):
+        replay = ["replay", *where, *lake.given, "--stream", f"{name}-{kind}", "--to", f"{name}-{kind}-again"]
+        code, _, err = start(*replay, "--staging", str(tmp_path / "staging"), "--id", f"{name}-{kind}")
+        assert code == 0, err
+        process = world.process()
+        assert process.read_all(key(f"{name}-{kind}-again")) == process.read_all(key(f"{name}-{kind}"))
+
+
+def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(
+    spark: Any, world: World, name: str, archive: Callable[..., Any], lake: Lake
+) -> None:
+    catalog = load_catalog("default", **lake.properties)
+    catalog.create_namespace("lake")
+    fields = (
+        NestedField(number, field, StringType()) for number, field in enumerate(("stream", "offset"), 1)
+    )
+    old = catalog.create_table("lake.messages", Schema(*fields))
+    import pyarrow as pa
+
+    old.append(pa.table({"stream": ["old"], "offset": ["0000000000000000"]}))
+    filled(world, f"{name}-a", b"new")
+    code, _, err = archive()
+    assert code == 0, err
+    found = {row["stream"]: row for row in lake.table.scan().to_arrow().to_pylist()}
+    assert (found["old"]["value"], found[f"{name}-a"]["value"]) == (None, b"new")
+    assert found[f"{name}-a"]["incarnation"]
+
+
+def test_a_table_that_does_not_exist_is_named(start: Start, lake: Lake) -> None:
+    code, said, err = start("compact", *lake.given)
+    assert (code, said) == (Exit.YOUR_INPUT, "")
+    assert err.splitlines()[-1] == "compact: the catalog has no table lake.messages"

@@ -1,0 +1,84 @@
+"""The reader of the table over packs: the same rows as of the batches that they have replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.spark.streams import key, plan_here, read_here, table_options
+from tests.support import JSON, World
+from tidemark.janitor.sweep import sweep
+from tidemark.protocol.packing import Packing
+from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.readers.export import is_replaced
+
+SMALL = Packing(0, every_bytes=1, pack_bytes=150, min_batches=2, block_bytes=40)
+
+
+def fill(world: World, name: str) -> None:
+    process = world.process()
+    process.stores.packing = SMALL
+    process.create(key(name), content_type=JSON)
+    for number in range(30):
+        process.append(key(name), b'["%d",%d]' % (number, number), content_type=JSON)
+        world.clock.advance(1000)
+
+
+def pack(world: World) -> None:
+    process = world.process()
+    process.stores.packing = SMALL
+    assert sweep(process.stores).packed
+
+
+def all_rows(world: World, name: str) -> list[dict[str, object]]:
+    parsed = parse_read_options(table_options(world) | {"subscribe": name}, streaming=False)
+    reader, parts = plan_here(parsed)
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def test_rows_of_packs_are_those_of_the_batches(world: World, name: str) -> None:
+    fill(world, name)
+    before = all_rows(world, name)
+    pack(world)
+    assert all_rows(world, name) == before
+    assert len({row["timestamp"] for row in before}) == 30
+
+
+@pytest.mark.parametrize("part_bytes", [1, 3, 17, 64, 1000])
+def test_partitions_inside_packs_lose_and_repeat_nothing(world: World, name: str, part_bytes: int) -> None:
+    fill(world, name)
+    before = read_here(table_options(world), subscribe=name)
+    pack(world)
+    assert read_here(table_options(world), subscribe=name, bytesPerPartition=str(part_bytes)) == before
+
+
+def test_offsets_inside_packs_are_checked(world: World, name: str) -> None:
+    fill(world, name)
+    before = read_here(table_options(world), subscribe=name)
+    pack(world)
+    for number, (offset, _, _) in enumerate(before):
+        starting = f'{{"{name}": "{offset}"}}'
+        assert read_here(table_options(world), subscribe=name, startingOffsets=starting) == before[number:]
+    between = f'{{"{name}": "{int(before[7][0]) + 1:016d}"}}'
+    with pytest.raises(InvalidOptions, match="not the end of a message"):
+        read_here(table_options(world), subscribe=name, startingOffsets=between)
+
+
+def test_a_limit_inside_a_pack_ends_where_a_block_ends(world: World, name: str) -> None:
+    fill(world, name)
+    pack(world)
+    reader, _ = plan_here(parse_read_options(table_options(world) | {"subscribe": name}, streaming=False))
+    head = reader.head(name)
+    place = reader.limit(name, head.earliest, head.tail, 60)
+    assert 20 <= int(place.offset) <= 60
+
+
+def test_what_lies_beside_a_pack_in_an_export_is_left_out() -> None:
+    """A pack replaces its batches before they are removed."""
+    packs = [("a", 0, 40), ("a", 40, 90), ("b", 10, 20)]
+    found = [
+        is_replaced(packs, incarnation, start) for incarnation in ("a", "b") for start in (0, 39, 40, 90)
+    ]
+    assert found == [True, True, True, False, False, False, False, False]
+    assert is_replaced(packs, "b", 10)
+    assert not is_replaced([], "a", 0)

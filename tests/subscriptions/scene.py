@@ -1,0 +1,185 @@
+"""Subscriptions on a real engine, with a stepped clock, a queue and a table's stream that the test plays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from tests.support import JSON, Process, World, append_request
+from tidemark.delivery.attend import Attendant
+from tidemark.delivery.signing_keys import SigningKeys
+from tidemark.delivery.webhook import WebhookResponse
+from tidemark.log.schema import log_pk
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.protocol.subscription import SubscriptionKind, configure
+from tidemark.protocol.webhook_url import WebhookUrl
+from tidemark.service.append import append
+from tidemark.service.load import load_head
+from tidemark.service.subscriptions.configure import Subscribed, require_subscription, subscribe
+from tidemark.service.subscriptions.wakes import Ack, WakeRequest, answer_wake, claim, release
+from tidemark.wake.attention import (
+    Changed,
+    Subscribers,
+    decode_attention,
+    encode_attention,
+)
+from tidemark.wake.message import WakeMessage
+
+POOL = "wake/pool"
+URL = "https://worker.example.com/hook"
+
+
+class PrivateKeysInMemory:
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+
+    def save(self, kid: str, pem: str) -> None:
+        assert kid not in self.kept
+        self.kept[kid] = pem
+
+    def load(self, kid: str) -> str:
+        return self.kept[kid]
+
+
+@dataclass
+class Queue:
+    """What was sent, and when it may be received."""
+
+    clock: Callable[[], int]
+    messages: list[tuple[int, str]] = field(default_factory=list)
+
+    def send(self, bodies: Sequence[str], delay_seconds: int = 0) -> None:
+        assert 0 <= delay_seconds <= 900
+        self.messages += [(self.clock() + delay_seconds * 1000, body) for body in bodies]
+
+    def due(self) -> list[str]:
+        now_ms = self.clock()
+        due = [body for at_ms, body in self.messages if at_ms <= now_ms]
+        self.messages = [each for each in self.messages if each[0] > now_ms]
+        return due
+
+
+@dataclass
+class Receiver:
+    """A webhook: what it got, and what it answers."""
+
+    answer: Callable[[dict[str, Any]], WebhookResponse] = lambda _: WebhookResponse(200, b"{}")
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+
+    def __call__(
+        self, url: WebhookUrl, body: bytes, headers: Mapping[str, str], timeout_seconds: float
+    ) -> WebhookResponse:
+        assert url.host == "worker.example.com"
+        assert timeout_seconds > 0
+        self.bodies.append(orjson.loads(body))
+        self.headers.append(headers)
+        return self.answer(self.bodies[-1])
+
+
+class Scene:
+    """`records` is the table's stream of what concerns subscriptions, which `settle` hands on."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.clock = world.clock
+        self.writer, self.worker = world.process(), world.process()
+        self.queue = Queue(self.clock)
+        self.receiver = Receiver()
+        self.keys = SigningKeys(self.worker.stores.table, PrivateKeysInMemory())
+        self.subscribers = Subscribers(self.worker.stores.table, self.queue.send)
+        self.attendant = self.make_attendant(self.worker)
+
+    def make_attendant(self, process: Process) -> Attendant:
+        return Attendant(
+            process.stores, self.queue, self.keys, "https://streams.example.com",
+            call=self.receiver, chance=lambda: 0.5,
+        )  # fmt: skip
+
+    # --- what clients do ---
+
+    def stream(self, path: str, *messages: object) -> None:
+        self.writer.create(StreamKey(PLAIN_BUCKET, path), content_type=JSON)
+        for message in messages:
+            self.append(path, message)
+
+    def append(self, path: str, message: object = 1) -> WakeMessage:
+        """The record of the append, not handed on yet."""
+        key = StreamKey(PLAIN_BUCKET, path)
+        start = load_head(self.writer.stores, key).tail.offset
+        [outcome] = append(
+            self.writer.stores, key, [append_request(orjson.dumps(message), content_type=JSON)]
+        )
+        assert not isinstance(outcome, Exception)
+        return WakeMessage(log_pk(key, outcome.incarnation), start)
+
+    def subscribe(self, name: str = "s", **asked: Any) -> Subscribed:
+        webhook = {"webhook_url": URL} if asked.pop("webhook", False) else {"wake_stream": POOL}
+        settings: dict[str, Any] = {
+            "pattern": "events/*", "streams": (), "webhook_url": None, "wake_stream": None,
+            "lease_ttl_ms": 30_000, "description": None,
+        }  # fmt: skip
+        kind = SubscriptionKind.WEBHOOK if "webhook_url" in webhook else SubscriptionKind.PULL_WAKE
+        return subscribe(self.writer.stores, name, configure(kind, **settings | webhook | asked))
+
+    def claim(self, worker: str = "w1", name: str = "s") -> Any:
+        return claim(self.worker.stores, name, worker)
+
+    def ack(self, claimed: Any, path: str | None = None, *, done: bool = True, name: str = "s") -> bool:
+        acks = [Ack(each.link.path, render_offset(each.tail)) for each in claimed.streams]
+        wake = claimed.record.wake
+        asked = WakeRequest(
+            claimed.token, wake.generation, wake.wake_id, [a for a in acks if path in {None, a.path}], done
+        )
+        return answer_wake(self.worker.stores, name, SubscriptionKind.PULL_WAKE, asked)
+
+    def callback(
+        self, body: dict[str, Any], *, done: bool = True, acks: bool = True, name: str = "s"
+    ) -> bool:
+        """As the receiver of this webhook calls back."""
+        acked = [Ack(each["path"], each["tail_offset"]) for each in body["streams"]] if acks else []
+        asked = WakeRequest(body["callback_token"], body["generation"], body["wake_id"], acked, done)
+        return answer_wake(self.worker.stores, name, SubscriptionKind.WEBHOOK, asked)
+
+    def release(self, claimed: Any, name: str = "s") -> bool:
+        wake = claimed.record.wake
+        return release(self.worker.stores, name, WakeRequest(claimed.token, wake.generation, wake.wake_id))
+
+    # --- what the platform does ---
+
+    def tell(self, *records: WakeMessage) -> None:
+        """The notifier gets these records of appends."""
+        self.subscribers.notify(records, [])
+
+    def changed(self, name: str = "s") -> None:
+        """The notifier gets a record of the subscription's item."""
+        self.queue.send([encode_attention(Changed(name))])
+
+    def work_off(self, rounds: int = 20) -> None:
+        """The delivery function gets every message that is due. Each leads to the record of a transition."""
+        for _ in range(rounds):
+            due = self.queue.due()
+            if not due:
+                return
+            for body in due:
+                before = self.version(decode_attention(body).subscription_id)
+                self.attendant.attend(decode_attention(body))
+                if self.version(decode_attention(body).subscription_id) != before:
+                    self.changed(decode_attention(body).subscription_id)
+        raise AssertionError("messages without end")
+
+    def version(self, name: str) -> int | None:
+        try:
+            return require_subscription(self.worker.stores, name).version
+        except Exception:  # noqa: BLE001 - it may be gone
+            return None
+
+    def events(self, path: str = POOL) -> list[dict[str, Any]]:
+        """What was written to the wake stream."""
+        data = self.worker.read_all(StreamKey(PLAIN_BUCKET, path))
+        found: list[dict[str, Any]] = orjson.loads(b"[" + data.rstrip(b",") + b"]")
+        return found

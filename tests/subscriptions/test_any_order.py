@@ -1,0 +1,394 @@
+"""Whatever happens, in any order: no wake is lost, and none is acted upon twice under one generation.
+
+Appends, records that come late, twice and in any order, messages of the queue that are worked off or lost
+(timers), workers that claim, ack, release, call back late or never, and a crash before or after any write of
+any step. In the end everything that is still on its way arrives, and a diligent worker must find all that
+was appended.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.subscriptions.memory import MemoryWorld
+from tests.subscriptions.scene import Receiver, Scene
+from tests.support import World, make_world
+from tidemark.delivery.attend import Attendant
+from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse
+from tidemark.janitor.subscriptions import remind
+from tidemark.local.engines import LocalServices
+from tidemark.log import subscriptions
+from tidemark.log.records import PendingMark, SubscriptionRecord
+from tidemark.log.schema import encode_mark, mark_key
+from tidemark.log.subscriptions import load_links, load_subscription
+from tidemark.log.table import Condition, Table
+from tidemark.protocol.errors import ProtocolError
+from tidemark.service.subscriptions import configure, pending, wakes
+from tidemark.service.subscriptions.pending import acked_in, find_head
+from tidemark.wake.attention import Appended, Changed, TimeCame, decode_attention
+from tidemark.wake.message import WakeMessage
+
+WRITES = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems", "BatchWriteItem"}
+LEASE_MS = 10_000
+
+
+class Crashed(Exception):
+    """The process died here."""
+
+
+CRASHES = st.one_of(st.none(), st.none(), st.tuples(st.integers(1, 8), st.booleans()))
+"""None, or before which write of the step, or after which one."""
+
+
+class Subscribed(RuleBasedStateMachine):
+    """One subscription to three streams. `records` is what the table's stream still holds."""
+
+    make_world: Callable[[], World]
+    webhook: bool
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = uuid.uuid4().hex[:8]
+        self.paths = [f"{self.name}/{letter}" for letter in "abc"]
+        self.pool = f"pool/{self.name}"
+        self.scene = Scene(type(self).make_world())
+        self.scene.receiver = Receiver(self.answer)
+        self.scene.attendant = self.scene.make_attendant(self.scene.worker)
+        self.records: list[WakeMessage] = []
+        self.changes = 0
+        self.seen_version: int | None = None
+        self.mood = "ok"
+        self.claims: list[Any] = []
+        self.claimed: set[int] = set()
+        self.calls: list[dict[str, Any]] = []
+        #: Generations that a receiver may be working on, as far as the server can know.
+        self.working: set[int] = set()
+        self.finished: set[int] = set()
+        self.acked: dict[tuple[str, str], int] = {}
+        self.read_events = 0
+        self._arm(None)
+        send = self.scene.worker.dynamodb.send
+
+        def crashing(operation: str, body: bytes) -> tuple[int, bytes]:
+            is_write = operation in WRITES
+            if is_write and self.crash is not None:
+                self.count += 1
+                if self.count == self.crash[0] and not self.crash[1]:
+                    raise Crashed
+            reply = send(operation, body)
+            if is_write and self.crash is not None and self.count == self.crash[0]:
+                raise Crashed
+            return reply
+
+        self.scene.worker.dynamodb.send = crashing
+
+    # --- the world ---
+
+    def answer(self, body: dict[str, Any]) -> WebhookResponse:
+        generation = body["generation"]
+        assert generation not in self.working, "called again while the receiver may still be working"
+        assert generation not in self.finished
+        self.calls.append(body)
+        if self.mood == "no":
+            return WebhookResponse(500, b"")
+        self.working.add(generation)
+        if self.mood == "cut":
+            raise DeliveryFailed("cut", was_sent=True)
+        if self.mood == "unreached":
+            self.working.discard(generation)
+            raise DeliveryFailed("unreached")
+        if self.mood == "done":
+            return WebhookResponse(200, b'{"done":true}')
+        return WebhookResponse(200, b"")
+
+    def _arm(self, crash: tuple[int, bool] | None) -> None:
+        self.crash, self.count = crash, 0
+
+    @contextmanager
+    def step(self, crash: tuple[int, bool] | None = None) -> Iterator[None]:
+        """A step of the server, which may die in it; a refusal is an answer. What was committed to the
+        subscription's item comes out of the table's stream."""
+        self._arm(crash)
+        try:
+            yield
+        except (Crashed, ProtocolError):
+            pass
+        finally:
+            self._arm(None)
+            version = self.scene.version(self.name)
+            if version != self.seen_version:
+                self.seen_version = version
+                self.changes += 1
+
+    @initialize(crash=CRASHES, empty=st.booleans())
+    def begin(self, crash: tuple[int, bool] | None, empty: bool) -> None:
+        self.scene.stream(self.pool)
+        for path in self.paths[:2]:
+            self.scene.stream(path, *([] if empty else ["old"]))
+        asked: dict[str, Any] = {
+            "pattern": f"{self.name}/*",
+            "lease_ttl_ms": LEASE_MS,
+            "webhook": self.webhook,
+        }
+        if not self.webhook:
+            asked["wake_stream"] = self.pool
+        writer, self.scene.writer = self.scene.writer, self.scene.worker
+        with self.step(crash):
+            self.scene.subscribe(self.name, **asked)
+        with self.step():
+            self.scene.subscribe(self.name, **asked)
+        self.scene.writer = writer
+
+    @rule(index=st.integers(0, 2))
+    def append(self, index: int) -> None:
+        path = self.paths[index]
+        if find_head(self.scene.writer.stores, path) is None:
+            self.scene.stream(path)
+        self.records.append(self.scene.append(path))
+
+    @precondition(lambda self: self.records)
+    @rule(data=st.data(), again=st.booleans())
+    def record(self, data: st.DataObject, again: bool) -> None:
+        record = data.draw(st.sampled_from(self.records))
+        if not again:
+            self.records.remove(record)
+        self.scene.tell(record)
+
+    @precondition(lambda self: self.changes)
+    @rule(again=st.booleans())
+    def changed(self, again: bool) -> None:
+        self.changes -= not again
+        self.scene.changed(self.name)
+
+    @precondition(lambda self: self.scene.queue.messages)
+    @rule(
+        data=st.data(),
+        crash=CRASHES,
+        again=st.booleans(),
+        mood=st.sampled_from(["ok", "no", "cut", "done", "unreached"]),
+    )
+    def attend(self, data: st.DataObject, crash: tuple[int, bool] | None, again: bool, mood: str) -> None:
+        """Any message, due or not. One whose step has failed comes again."""
+        message = data.draw(st.sampled_from(self.scene.queue.messages))
+        self.mood, done = mood, False
+        with self.step(crash):
+            self.scene.attendant.attend(decode_attention(message[1]))
+            done = True
+        if done and not again:
+            self.scene.queue.messages.remove(message)
+
+    @precondition(
+        lambda self: any(
+            isinstance(decode_attention(body), TimeCame) for _, body in self.scene.queue.messages
+        )
+    )
+    @rule()
+    def lose_timers(self) -> None:
+        self.scene.queue.messages = [
+            each for each in self.scene.queue.messages if not isinstance(decode_attention(each[1]), TimeCame)
+        ]
+
+    @rule(ms=st.sampled_from([1, 900, 3_000, LEASE_MS, 70_000]))
+    def time_passes(self, ms: int) -> None:
+        self.scene.clock.advance(ms)
+
+    # --- workers ---
+
+    @precondition(lambda self: not self.webhook)
+    @rule(crash=CRASHES, worker=st.sampled_from(["w1", "w2"]))
+    def claim(self, crash: tuple[int, bool] | None, worker: str) -> None:
+        with self.step(crash):
+            claimed = self.scene.claim(worker, self.name)
+            generation = claimed.record.wake.generation
+            assert generation not in self.claimed, "two workers have claimed one generation"
+            self.claimed.add(generation)
+            self.claims.append(claimed)
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), crash=CRASHES, done=st.booleans(), everything=st.booleans())
+    def ack(self, data: st.DataObject, crash: tuple[int, bool] | None, done: bool, everything: bool) -> None:
+        claimed = data.draw(st.sampled_from(self.claims))
+        with self.step(crash):
+            path = None if everything else claimed.streams[0].link.path
+            self.scene.ack(claimed, path, done=done, name=self.name)
+            self.was_done(claimed.record.wake.generation, done=done)
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), crash=CRASHES)
+    def release(self, data: st.DataObject, crash: tuple[int, bool] | None) -> None:
+        claimed = data.draw(st.sampled_from(self.claims))
+        with self.step(crash):
+            self.scene.release(claimed, self.name)
+            self.was_done(claimed.record.wake.generation, done=True)
+
+    @precondition(lambda self: self.calls)
+    @rule(data=st.data(), crash=CRASHES, done=st.booleans(), acks=st.booleans())
+    def callback(self, data: st.DataObject, crash: tuple[int, bool] | None, done: bool, acks: bool) -> None:
+        body = data.draw(st.sampled_from(self.calls))
+        with self.step(crash):
+            self.scene.callback(body, done=done, acks=acks, name=self.name)
+            self.was_done(body["generation"], done=done)
+
+    def was_done(self, generation: int, *, done: bool) -> None:
+        assert generation not in self.finished, "a wake that is over was acted upon"
+        if done:
+            self.finished.add(generation)
+
+    # --- what must hold ---
+
+    @invariant()
+    def cursors_never_go_back_nor_beyond_the_tail(self) -> None:
+        stores = self.scene.writer.stores
+        record = load_subscription(stores.table, self.name)
+        if record is None:
+            return
+        for link in load_links(stores.table, record.incarnation):
+            head = find_head(stores, link.path)
+            assert head is not None
+            key = (link.path, head.record.incarnation)
+            acked = acked_in(link, head)
+            assert self.acked.get(key, 0) <= acked <= head.tail.offset
+            self.acked[key] = acked
+
+    def teardown(self) -> None:
+        """Everything arrives in the end, nobody dies any more, and a worker does what it is woken for."""
+        if self.seen_version is None:
+            return
+        self.mood = "done"
+        for _ in range(8):
+            self.scene.tell(*self.records)
+            for _ in range(3):
+                with self.step():
+                    self.scene.changed(self.name)
+                    self.scene.work_off()
+                    self.work()
+            if not self.left():
+                break
+            self.scene.clock.advance(70_000)
+            remind(self.scene.worker.stores, self.scene.queue.send)
+            self.scene.queue.messages = [
+                each
+                for each in self.scene.queue.messages
+                if decode_attention(each[1]).subscription_id == self.name
+            ]
+        assert self.left() == {}, "appended, and nobody was woken"
+        configure.unsubscribe(self.scene.worker.stores, self.name)
+        self.scene.changed(self.name)
+        self.scene.work_off()
+
+    def work(self) -> None:
+        """A worker of the pool claims only for an event that it has not read before."""
+        if self.webhook:
+            return
+        events = self.scene.events(self.pool)
+        unread, self.read_events = events[self.read_events :], len(events)
+        assert len({event["generation"] for event in events}) == len(events), (
+            "a generation was announced twice"
+        )
+        for _ in unread:
+            try:
+                claimed = self.scene.claim("diligent", self.name)
+            except ProtocolError:
+                continue
+            self.scene.ack(claimed, name=self.name)
+
+    def left(self) -> dict[str, tuple[int, int]]:
+        stores = self.scene.writer.stores
+        record = configure.require_subscription(stores, self.name)
+        linked = {link.path: link for link in load_links(stores.table, record.incarnation)}
+        found = {}
+        for path in self.paths:
+            head = find_head(stores, path)
+            if head is None:
+                continue
+            acked = acked_in(linked[path], head) if path in linked else 0
+            if acked < head.tail.offset:
+                found[path] = (acked, head.tail.offset)
+        return found
+
+
+def play(make_world: Callable[[], World], *, webhook: bool, examples: int, steps: int) -> None:
+    body = {"make_world": staticmethod(make_world), "webhook": webhook}
+    run_state_machine_as_test(
+        type("Played", (Subscribed,), body),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+            database=None,
+        ),
+    )
+
+
+@pytest.mark.parametrize("webhook", [False, True], ids=["pull-wake", "webhook"])
+def test_no_wake_is_lost_and_none_is_acted_upon_twice(webhook: bool) -> None:
+    """On the table in memory, which answers as a real engine does (`tests/simulation/test_table.py`)."""
+    play(MemoryWorld, webhook=webhook, examples=150, steps=30)
+
+
+@pytest.mark.parametrize("webhook", [False, True], ids=["pull-wake", "webhook"])
+def test_the_same_on_a_real_engine(services: LocalServices, webhook: bool) -> None:
+    world = make_world(services)
+    play(lambda: world, webhook=webhook, examples=5, steps=15)
+
+
+# --- what the same play finds where a rule is taken out ---
+
+
+def put_any_mark(table: Table, mark: PendingMark) -> None:
+    """A record that is late lowers the mark."""
+    table.put(encode_mark(mark))
+
+
+def remove_any_mark(table: Table, mark: PendingMark) -> None:
+    """Also one that an append has raised since."""
+    table.delete(mark_key(mark))
+
+
+def mark_last(self: Attendant, message: Any) -> None:
+    """The subscription is looked at before the mark is put."""
+    attend_to(self, Changed(message.subscription_id))
+    if isinstance(message, Appended):
+        subscriptions.put_mark(self.stores.table, message.mark)
+
+
+def anything_goes(_: SubscriptionRecord) -> Condition:
+    """A transition is committed whatever came in between."""
+    return Condition("attribute_exists(sk)")
+
+
+attend_to = Attendant.attend
+
+BROKEN: dict[str, tuple[Any, str, Any]] = {
+    "marks are removed though they were raised": (pending, "remove_mark", remove_any_mark),
+    "the subscription is read before the mark is put": (Attendant, "attend", mark_last),
+    "nobody looks again when a wake is over": (wakes, "begin_if_pending", lambda *_: False),
+    "transitions do not exclude each other": (subscriptions, "_as_seen", anything_goes),
+    "generations are not compared": (wakes, "check_fence", lambda *_: None),
+}
+
+
+@pytest.mark.parametrize(("place", "name", "broken"), BROKEN.values(), ids=BROKEN)
+def test_without_one_of_the_rules_the_play_fails(
+    place: Any, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, name, broken)
+    with pytest.raises(AssertionError):
+        play(MemoryWorld, webhook=False, examples=2_000, steps=30)

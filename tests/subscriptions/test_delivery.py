@@ -1,0 +1,263 @@
+"""Calling webhooks: receivers that verify, are slow, die, redirect and never read; and hostile DNS."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import jwt
+import orjson
+import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from tests.ports import free_port
+from tests.subscriptions.scene import Scene
+from tidemark.delivery import webhook
+from tidemark.delivery.signing_keys import FolderKeys, SigningKeys, render_jwks
+from tidemark.delivery.webhook import MAX_RESPONSE_BYTES, DeliveryFailed, call_webhook
+from tidemark.protocol.errors import WebhookUrlRejected
+from tidemark.protocol.webhook_url import WebhookUrl, parse_webhook_url
+
+Serve = Callable[[socket.socket], None]
+PUBLIC = parse_webhook_url("https://worker.example.com/hook", allow_local=False)
+
+
+@contextmanager
+def receiver(serve: Serve) -> Iterator[tuple[WebhookUrl, list[bytes]]]:
+    """A server that does with each connection what `serve` says, after it has read the request."""
+    got: list[bytes] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, suppress(OSError):
+                got.append(b"")
+                if serve is not never_reads:
+                    got[-1] = read_request(connection)
+                serve(connection)
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/hook?a=b"
+        yield parse_webhook_url(url, allow_local=True), got
+    finally:
+        listener.close()
+
+
+def read_request(connection: socket.socket) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = connection.recv(65536)
+        if not more:
+            return data
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    [length] = [
+        int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
+    ]
+    while len(body) < length:
+        more = connection.recv(65536)
+        if not more:
+            break
+        body += more
+    return head + b"\r\n\r\n" + body
+
+
+def answers(text: bytes) -> Serve:
+    return lambda connection: connection.sendall(text)
+
+
+def never_reads(connection: socket.socket) -> None:
+    connection.settimeout(60)
+    with suppress(OSError):
+        while connection.recv(1, socket.MSG_PEEK):
+            time.sleep(0.05)
+
+
+def drips(connection: socket.socket) -> None:
+    """A byte now and then: no single read ever times out."""
+    for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000:
+        connection.sendall(bytes([byte]))
+        time.sleep(0.02)
+
+
+def drips_headers(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\n")
+    for number in range(100_000):
+        connection.sendall(b"X: %d\r\n" % number)
+        time.sleep(0.02)
+
+
+def test_a_webhook_is_called_with_the_very_bytes() -> None:
+    with receiver(answers(b'HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n{"done":true}')) as (url, got):
+        response = call_webhook(url, b'{"a": 1}', {"Webhook-Signature": "t=1"}, 20.0)
+    assert (response.status, response.body, response.is_success) == (200, b'{"done":true}', True)
+    head, _, body = got[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /hook?a=b HTTP/1.1\r\n")
+    assert b"Webhook-Signature: t=1" in head
+    assert b"Host: 127.0.0.1:" in head
+    assert body == b'{"a": 1}'
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(status: int) -> None:
+    with receiver(answers(b"HTTP/1.1 200 OK\r\n\r\n")) as (elsewhere, found):
+        place = f"http://{elsewhere.authority}/".encode()
+        line = b"HTTP/1.1 %d x\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % (status, place)
+        with receiver(answers(line)) as (url, _):
+            response = call_webhook(url, b"{}", {}, 20.0)
+    assert (response.status, response.is_success, found) == (status, False, [])
+
+
+@pytest.mark.parametrize("serve", [never_reads, drips, drips_headers], ids=lambda serve: serve.__name__)
+def test_a_receiver_that_does_not_come_to_an_end_is_cut_off(serve: Serve) -> None:
+    """A body larger than the buffers on the way, so that one who never reads stops the sending too."""
+    with receiver(serve) as (url, _), pytest.raises(DeliveryFailed) as failed:
+        call_webhook(url, b"x" * 20_000_000 if serve is never_reads else b"{}", {}, 1.0)
+    assert failed.value.was_sent
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", b"not HTTP\r\n\r\n"]
+)
+def test_a_receiver_that_dies_may_have_got_it(text: bytes) -> None:
+    with receiver(answers(text)) as (url, _), pytest.raises(DeliveryFailed) as failed:
+        call_webhook(url, b"{}", {}, 20.0)
+    assert failed.value.was_sent
+
+
+def test_a_receiver_that_is_not_there_has_got_nothing() -> None:
+    url = parse_webhook_url(f"http://127.0.0.1:{free_port()}/", allow_local=True)
+    with pytest.raises(DeliveryFailed) as failed:
+        call_webhook(url, b"{}", {}, 20.0)
+    assert not failed.value.was_sent
+
+
+def test_no_more_of_a_response_is_read_than_is_needed() -> None:
+    with receiver(answers(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1_000_000)) as (url, _):
+        assert len(call_webhook(url, b"{}", {}, 20.0).body) == MAX_RESPONSE_BYTES
+
+
+HOSTILE_ANSWERS = [
+    ["127.0.0.1"], ["10.0.0.1"], ["169.254.169.254"], ["8.8.8.8", "127.0.0.1"], ["127.0.0.1", "8.8.8.8"],
+    ["2606:4700::1111", "::1"], ["::ffff:169.254.169.254"], ["64:ff9b::a9fe:a9fe"], ["fd00:ec2::254"],
+    ["fe80::1"], ["fe80::1%eth0"], ["100.64.0.1"], ["0.0.0.0"], ["192.168.1.1", "192.168.1.2"], [],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("addresses", HOSTILE_ANSWERS, ids=str)
+def test_a_name_that_leads_inside_is_not_connected_to(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One address that is not public is enough: which one the connection would take is nobody's to say."""
+    monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("connected"))
+    with pytest.raises((WebhookUrlRejected, DeliveryFailed)) as refused:
+        call_webhook(PUBLIC, b"{}", {}, 5.0, lambda _host, _port: addresses)
+    assert not getattr(refused.value, "was_sent", False)
+
+
+def test_the_connection_goes_to_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is rebound between the check and the connection is not asked a second time."""
+    asked, connected = [], []
+
+    def resolve(host: str, port: int) -> list[str]:
+        asked.append((host, port))
+        return ["8.8.8.8"] if len(asked) == 1 else ["127.0.0.1"]
+
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        connected.append(address)
+        raise OSError("enough")
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(DeliveryFailed):
+        call_webhook(PUBLIC, b"{}", {}, 5.0, resolve)
+    assert (asked, connected) == ([("worker.example.com", 443)], [("8.8.8.8", 443)])
+
+
+def test_a_local_webhook_leads_to_this_machine_alone() -> None:
+    local = parse_webhook_url("http://localhost:1/", allow_local=True)
+    for addresses in (["10.0.0.1"], ["127.0.0.1", "8.8.8.8"], ["8.8.8.8"]):
+        with pytest.raises(WebhookUrlRejected):
+            webhook.check_addresses(local, addresses)
+    webhook.check_addresses(local, ["127.0.0.1", "::1"])
+
+
+def test_the_certificate_must_be_that_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TLS is checked against the URL's host. One who does not come to the end of the handshake is cut off."""
+    assert webhook._tls().check_hostname
+    assert webhook._tls().verify_mode == ssl.CERT_REQUIRED
+    with receiver(answers(b"HTTP/1.1 200 OK\r\n\r\n")) as (local, _):
+        there = socket.create_connection(("127.0.0.1", local.port))
+        monkeypatch.setattr(socket, "create_connection", lambda *_: there)
+        with pytest.raises(DeliveryFailed) as failed:
+            call_webhook(PUBLIC, b"{}", {}, 5.0, lambda *_: ["8.8.8.8"])
+    assert not failed.value.was_sent
+
+
+# --- signatures ---
+
+
+def verified(body: bytes, header: str, jwks: dict[str, Any]) -> bool:
+    """As a receiver verifies: with PyJWT's reading of the JWK, and nothing of ours."""
+    parts = dict(part.split("=", 1) for part in header.split(","))
+    [jwk] = [key for key in jwks["keys"] if key["kid"] == parts["kid"]]
+    key = jwt.PyJWK(jwk).key
+    assert isinstance(key, Ed25519PublicKey)
+    signature = base64.urlsafe_b64decode(parts["ed25519"] + "==")
+    try:
+        key.verify(signature, parts["t"].encode() + b"." + body)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def test_a_receiver_can_verify_what_it_got(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.subscribe(webhook=True)
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    jwks = orjson.loads(orjson.dumps(render_jwks(scene.keys.published())))
+    [header] = [headers["Webhook-Signature"] for headers in scene.receiver.headers]
+    raw = orjson.dumps(scene.receiver.bodies[0])
+    assert verified(raw, header, jwks)
+    assert not verified(raw + b" ", header, jwks)
+    assert header.startswith(f"t={scene.clock.now_ms // 1000},kid=ds_")
+    [key] = jwks["keys"]
+    assert (key["kty"], key["crv"], key["alg"], key["use"]) == ("OKP", "Ed25519", "EdDSA", "sig")
+    assert "d" not in key
+
+
+def test_a_rotated_key_stays_published_and_the_new_one_signs(scene: Scene) -> None:
+    old = scene.keys.sign(b"x", scene.clock())
+    scene.clock.advance(1_000)
+    new = scene.keys.rotate(scene.clock())
+    other_process = SigningKeys(scene.writer.stores.table, scene.keys._private_keys)
+    jwks = render_jwks(other_process.published())
+    assert verified(b"x", old, jwks)
+    assert verified(b"x", other_process.sign(b"x", scene.clock()), jwks)
+    assert other_process.active(scene.clock()).kid == new.kid
+    assert len({key["kid"] for key in jwks["keys"]}) == 2
+
+
+def test_a_key_in_a_folder_is_its_owners_alone(tmp_path: Any, scene: Scene) -> None:
+    keys = SigningKeys(scene.worker.stores.table, FolderKeys(tmp_path / "webhook-keys"))
+    kid = keys.active(0).kid
+    assert keys.active(5).kid == kid
+    [file] = (tmp_path / "webhook-keys").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert verified(
+        b"x",
+        SigningKeys(scene.worker.stores.table, FolderKeys(file.parent)).sign(b"x", 0),
+        render_jwks(keys.published()),
+    )

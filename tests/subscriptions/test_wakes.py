@@ -1,0 +1,504 @@
+"""What workers see of subscriptions (§6, §7), one storage call and one message after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.subscriptions.scene import POOL, Receiver, Scene
+from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse
+from tidemark.log.subscriptions import load_links, load_marks, load_roster
+from tidemark.protocol.errors import (
+    AlreadyClaimed,
+    InvalidAck,
+    InvalidSubscription,
+    NoPendingWork,
+    SubscriptionExists,
+    SubscriptionNotFound,
+    WakeFenced,
+    WakeTokenInvalid,
+)
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.service.delete import delete
+from tidemark.service.subscriptions import configure
+from tidemark.service.subscriptions.configure import require_subscription
+
+DONE = WebhookResponse(200, b'{"done": true}')
+
+
+def links(scene: Scene, name: str = "s") -> dict[str, tuple[bool, int]]:
+    record = require_subscription(scene.worker.stores, name)
+    return {
+        link.path: (link.explicit, link.acked)
+        for link in load_links(scene.worker.stores.table, record.incarnation)
+    }
+
+
+def test_an_append_is_one_call_whoever_is_subscribed(scene: Scene) -> None:
+    """The subscription is found by the table's stream: the writer does nothing for it."""
+    scene.stream("events/a", 1)
+    scene.stream(POOL)
+    for number in range(3):
+        scene.subscribe(f"s{number}", streams=["events/a"])
+    writer = scene.writer
+    writer.append(StreamKey(PLAIN_BUCKET, "events/a"), b"2", content_type=scene_json())
+    writer.calls.taken()
+    writer.append(StreamKey(PLAIN_BUCKET, "events/a"), b"3", content_type=scene_json())
+    assert writer.calls.taken() == {"PutItem": 1}
+
+
+def scene_json() -> object:
+    from tests.support import JSON
+
+    return JSON
+
+
+def test_existing_streams_are_linked_at_their_tails(scene: Scene) -> None:
+    scene.stream("events/a", 1, 2)
+    scene.stream("other/a", 1)
+    scene.subscribe(streams=["other/b"])
+    assert links(scene) == {"events/a": (False, 4), "other/b": (True, 0)}
+    with pytest.raises(NoPendingWork):
+        scene.claim()
+
+
+def test_a_stream_that_appears_later_is_linked_before_its_first_append(scene: Scene) -> None:
+    scene.stream(POOL)
+    scene.subscribe()
+    scene.stream("events/new")
+    scene.tell(scene.append("events/new"))
+    scene.work_off()
+    [event] = scene.events()
+    assert (event["subscription_id"], event["stream"], event["generation"]) == ("s", "events/new", 1)
+    claimed = scene.claim()
+    assert [(each.link.path, each.acked, each.tail) for each in claimed.streams] == [("events/new", 0, 2)]
+
+
+def test_a_claim_right_after_an_append_finds_the_work_by_itself(scene: Scene) -> None:
+    """No record has come yet."""
+    scene.stream("events/a")
+    scene.subscribe()
+    scene.append("events/a")
+    assert [each.link.path for each in scene.claim().streams] == ["events/a"]
+
+
+def test_the_same_configuration_is_confirmed_and_another_one_refused(scene: Scene) -> None:
+    assert scene.subscribe().is_new
+    assert not scene.subscribe().is_new
+    with pytest.raises(SubscriptionExists):
+        scene.subscribe(lease_ttl_ms=1_000)
+
+
+def test_one_worker_at_a_time(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.subscribe()
+    scene.append("events/a")
+    claimed = scene.claim("w1")
+    with pytest.raises(AlreadyClaimed) as refused:
+        scene.claim("w2")
+    assert refused.value.details["current_holder"] == "w1"
+    scene.clock.advance(30_000)
+    later = scene.claim("w2")
+    assert later.record.wake.generation == claimed.record.wake.generation + 1
+    with pytest.raises(WakeFenced):
+        scene.ack(claimed)
+    assert scene.ack(later) is False
+
+
+def test_done_with_more_to_do_wakes_again(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.stream("events/b")
+    scene.stream(POOL)
+    scene.subscribe()
+    scene.tell(scene.append("events/a"), scene.append("events/b"))
+    scene.work_off()
+    claimed = scene.claim()
+    assert scene.ack(claimed, "events/a") is True
+    scene.changed()
+    scene.work_off()
+    assert [event["generation"] for event in scene.events()] == [1, 2]
+    assert [each.link.path for each in scene.claim().streams] == ["events/b"]
+
+
+def test_an_append_while_a_worker_works_is_found_when_it_is_done(scene: Scene) -> None:
+    """Even before its record comes."""
+    scene.stream("events/a")
+    scene.stream(POOL)
+    scene.subscribe()
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    claimed = scene.claim()
+    late = scene.append("events/a")
+    assert scene.ack(claimed) is True
+    scene.changed()
+    scene.work_off()
+    scene.tell(late, late)
+    scene.work_off()
+    assert [event["generation"] for event in scene.events()] == [1, 2]
+
+
+def test_a_release_gives_the_work_to_another(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.stream(POOL)
+    scene.subscribe()
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    claimed = scene.claim("w1")
+    assert scene.release(claimed) is True
+    with pytest.raises(WakeFenced):
+        scene.release(claimed)
+    scene.changed()
+    scene.work_off()
+    assert [event["generation"] for event in scene.events()] == [1, 2]
+    assert scene.claim("w2").record.wake.generation == 2
+
+
+def test_an_ack_is_a_heartbeat(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.subscribe()
+    scene.append("events/a")
+    claimed = scene.claim("w1")
+    for _ in range(4):
+        scene.clock.advance(20_000)
+        assert scene.ack(claimed, done=False) is False
+        with pytest.raises(AlreadyClaimed):
+            scene.claim("w2")
+
+
+def test_acks_of_many_streams(scene: Scene) -> None:
+    """More than one transaction takes."""
+    for number in range(120):
+        scene.stream(f"events/{number:03}")
+    scene.subscribe()
+    scene.tell(*[scene.append(f"events/{number:03}") for number in range(120)])
+    scene.work_off()
+    claimed = scene.claim()
+    assert len(claimed.streams) == 120
+    assert scene.ack(claimed) is False
+    assert {acked for _, acked in links(scene).values()} == {2}
+
+
+def test_a_wake_costs_what_has_changed(scene: Scene) -> None:
+    """However many streams are linked."""
+    for number in range(40):
+        scene.stream(f"events/{number}", 1)
+    scene.stream(POOL)
+    scene.subscribe()
+    scene.tell(scene.append("events/7"))
+    scene.worker.calls.taken()
+    scene.work_off()
+    assert sum(scene.worker.calls.taken().values()) < 25
+
+
+def test_a_stream_that_is_deleted_is_no_work(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.stream("named")
+    scene.subscribe(streams=["named"])
+    scene.tell(scene.append("events/a"), scene.append("named"))
+    for path in ("events/a", "named"):
+        delete(scene.writer.stores, StreamKey(PLAIN_BUCKET, path))
+    scene.work_off()
+    assert links(scene) == {"named": (True, 0)}
+    with pytest.raises(NoPendingWork):
+        scene.claim()
+    assert (
+        load_marks(scene.worker.stores.table, require_subscription(scene.worker.stores, "s").incarnation)
+        == []
+    )
+
+
+def test_a_stream_created_anew_is_followed_from_its_beginning(scene: Scene) -> None:
+    scene.stream("events/a", 1, 2, 3)
+    scene.subscribe()
+    delete(scene.writer.stores, StreamKey(PLAIN_BUCKET, "events/a"))
+    scene.stream("events/a")
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    assert [(each.acked, each.tail) for each in scene.claim().streams] == [(0, 2)]
+
+
+def test_a_claim_that_finds_nothing_gives_the_next_append_its_event(scene: Scene) -> None:
+    """Its wake event was read: without a new one nobody would claim again."""
+    scene.stream("events/a")
+    scene.stream(POOL)
+    scene.subscribe()
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    delete(scene.writer.stores, StreamKey(PLAIN_BUCKET, "events/a"))
+    with pytest.raises(NoPendingWork):
+        scene.claim()
+    scene.stream("events/b")
+    scene.tell(scene.append("events/b"))
+    scene.work_off()
+    assert [event["stream"] for event in scene.events()] == ["events/a", "events/b"]
+
+
+def test_a_wake_stream_that_is_missing_is_tried_again(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.subscribe()
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    assert require_subscription(scene.worker.stores, "s").wake.failed
+    scene.stream(POOL)
+    scene.clock.advance(1_000)
+    scene.work_off()
+    assert len(scene.events()) == 1
+    assert not require_subscription(scene.worker.stores, "s").wake.failed
+
+
+def test_a_subscription_never_wakes_itself_by_its_wake_stream(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.stream(POOL)
+    scene.subscribe(pattern="**")
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    scene.tell(scene.append(POOL, {"by": "hand"}))
+    scene.work_off()
+    assert [each.link.path for each in scene.claim().streams] == ["events/a"]
+    assert POOL not in links(scene)
+
+
+@pytest.mark.parametrize("token", [None, "", "x.y.z", "another"])
+def test_a_token_of_no_wake_is_refused(scene: Scene, token: str | None) -> None:
+    scene.stream("events/a")
+    for name in ("s", "t"):
+        scene.subscribe(name)
+    scene.append("events/a")
+    claimed, other = scene.claim(), scene.claim(name="t")
+    from dataclasses import replace
+
+    with pytest.raises(WakeTokenInvalid):
+        scene.ack(replace(claimed, token=other.token if token == "another" else token))
+
+
+def test_a_token_ends_after_a_day(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.subscribe()
+    scene.append("events/a")
+    claimed = scene.claim()
+    scene.clock.advance(25 * 60 * 60 * 1000)
+    with pytest.raises(WakeTokenInvalid) as refused:
+        scene.ack(claimed)
+    assert refused.value.code == "TOKEN_EXPIRED"
+
+
+def test_acks_outside_of_what_was_read_change_nothing(scene: Scene) -> None:
+    from dataclasses import replace
+
+    scene.stream("events/a")
+    scene.subscribe()
+    scene.append("events/a")
+    claimed = scene.claim()
+    [stream] = claimed.streams
+    for wrong in (replace(stream, tail=99), replace(stream, link=replace(stream.link, path="events/zzz"))):
+        with pytest.raises(InvalidAck):
+            scene.ack(replace(claimed, streams=[stream, wrong]))
+    assert links(scene) == {"events/a": (False, 0)}
+    assert scene.ack(claimed) is False
+
+
+def test_streams_are_named_and_unnamed_one_by_one(scene: Scene) -> None:
+    stores = scene.worker.stores
+    scene.stream("manual/b", 1)
+    scene.stream("events/a", 1)
+    scene.subscribe()
+    configure.add_streams(stores, "s", ["manual/b", "events/a"])
+    configure.add_streams(stores, "s", ["manual/b"])
+    assert links(scene) == {"manual/b": (True, 2), "events/a": (True, 2)}
+    scene.tell(scene.append("manual/b"))
+    scene.work_off()
+    assert [each.link.path for each in scene.claim().streams] == ["manual/b"]
+    for path in ("manual/b", "events/a", "absent"):
+        configure.remove_stream(stores, "s", path)
+    assert links(scene) == {"events/a": (False, 2)}
+
+
+def test_a_deleted_subscription_fences_its_worker_and_leaves_nothing(scene: Scene) -> None:
+    from tests.support import items_left
+
+    scene.stream("events/a")
+    scene.subscribe(streams=["named"])
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    claimed = scene.claim()
+    configure.unsubscribe(scene.worker.stores, "s")
+    configure.unsubscribe(scene.worker.stores, "s")
+    with pytest.raises(SubscriptionNotFound):
+        scene.ack(claimed)
+    scene.changed()
+    scene.work_off()
+    assert load_roster(scene.worker.stores.table) == []
+    left = {item["pk"]["S"].partition("/")[0] for item in items_left(scene.worker)}
+    assert left <= {"bucket", "log", "due"}
+
+
+def test_a_subscription_created_anew_knows_nothing_of_the_old_one(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.subscribe()
+    record = scene.append("events/a")
+    claimed = scene.claim()
+    configure.unsubscribe(scene.worker.stores, "s")
+    scene.subscribe(lease_ttl_ms=5_000)
+    with pytest.raises(WakeTokenInvalid):
+        scene.ack(claimed)
+    scene.tell(record)
+    scene.changed()
+    scene.work_off()
+    assert len(load_roster(scene.worker.stores.table)) == 1
+    with pytest.raises(NoPendingWork):
+        scene.claim()
+
+
+# --- webhooks ---
+
+
+def test_a_webhook_that_answers_done_acks_what_it_was_sent(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.subscribe(webhook=True)
+    scene.receiver.answer = lambda _: DONE
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    [body] = scene.receiver.bodies
+    assert body["callback_url"] == "https://streams.example.com/v1/stream/__ds/subscriptions/s/callback"
+    assert (body["subscription_id"], body["generation"]) == ("s", 1)
+    assert body["streams"] == [
+        {
+            "path": "events/a",
+            "link_type": "glob",
+            "acked_offset": "0000000000000000",
+            "tail_offset": "0000000000000002",
+            "has_pending": True,
+        }
+    ]
+    assert links(scene) == {"events/a": (False, 2)}
+    assert require_subscription(scene.worker.stores, "s").wake.wake_id is None
+
+
+def test_what_arrives_while_the_webhook_works_is_another_wake(scene: Scene) -> None:
+    """`{"done": true}` acks the snapshot, and not the tail of a moment later."""
+    scene.stream("events/a")
+    scene.subscribe(webhook=True)
+
+    def answer(body: dict[str, object]) -> WebhookResponse:
+        if body["generation"] == 1:
+            scene.append("events/a", "more")
+        return DONE
+
+    scene.receiver.answer = answer
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    assert [body["generation"] for body in scene.receiver.bodies] == [1, 2]
+    assert [body["streams"][0]["acked_offset"][-2:] for body in scene.receiver.bodies] == ["00", "02"]
+
+
+def test_a_callback_acks_and_is_fenced_afterwards(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.subscribe(webhook=True)
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    [body] = scene.receiver.bodies
+    assert scene.callback(body, done=False) is False
+    assert scene.callback(body) is False
+    with pytest.raises(WakeFenced):
+        scene.callback(body)
+    assert links(scene) == {"events/a": (False, 2)}
+
+
+def test_a_lease_that_runs_out_wakes_again(scene: Scene) -> None:
+    """By its timer, and under a new generation."""
+    scene.stream("events/a")
+    scene.subscribe(webhook=True)
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    scene.clock.advance(29_000)
+    scene.work_off()
+    assert len(scene.receiver.bodies) == 1
+    scene.clock.advance(2_000)
+    scene.work_off()
+    first, second = scene.receiver.bodies
+    assert (first["generation"], second["generation"]) == (1, 2)
+    with pytest.raises(WakeFenced):
+        scene.callback(first)
+    assert scene.callback(second) is False
+
+
+def test_a_webhook_that_says_no_is_called_again_in_a_while(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.subscribe(webhook=True, lease_ttl_ms=600_000)
+    scene.receiver.answer = lambda _: WebhookResponse(500, b"")
+    scene.tell(scene.append("events/a"))
+    for pause_ms in (0, 1_000, 2_000, 4_000):
+        scene.clock.advance(pause_ms)
+        scene.work_off()
+    assert [body["generation"] for body in scene.receiver.bodies] == [1, 1, 1, 1]
+    assert require_subscription(scene.worker.stores, "s").wake.failed
+    scene.receiver.answer = lambda _: DONE
+    scene.clock.advance(8_000)
+    scene.work_off()
+    assert not require_subscription(scene.worker.stores, "s").wake.failed
+    assert links(scene) == {"events/a": (False, 2)}
+
+
+def test_a_webhook_that_may_have_got_it_keeps_its_lease(scene: Scene) -> None:
+    """A call that was cut off may be worked on: the next one is a new generation, after the lease."""
+    scene.stream("events/a")
+    scene.subscribe(webhook=True)
+
+    def cut(_: object) -> WebhookResponse:
+        raise DeliveryFailed("cut", was_sent=True)
+
+    scene.receiver.answer = cut
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    scene.clock.advance(29_000)
+    scene.work_off()
+    assert len(scene.receiver.bodies) == 1
+    scene.clock.advance(1_000)
+    scene.work_off()
+    assert [body["generation"] for body in scene.receiver.bodies] == [1, 2]
+
+
+def test_a_callback_during_the_call_ends_the_wake(scene: Scene) -> None:
+    """What the call itself comes to does not matter then."""
+    scene.stream("events/a")
+    scene.subscribe(webhook=True)
+
+    def answer(body: dict[str, object]) -> WebhookResponse:
+        scene.callback(body)
+        return WebhookResponse(500, b"")
+
+    scene.receiver.answer = answer
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    wake = require_subscription(scene.worker.stores, "s").wake
+    assert (wake.wake_id, wake.failed, len(scene.receiver.bodies)) == (None, False, 1)
+
+
+def test_a_webhook_subscription_cannot_be_claimed_nor_a_pool_called_back(scene: Scene) -> None:
+    scene.subscribe(webhook=True)
+    scene.subscribe("t")
+    with pytest.raises(InvalidSubscription):
+        scene.claim()
+    body = {"callback_token": "x", "generation": 1, "wake_id": "w", "streams": []}
+    with pytest.raises(InvalidSubscription):
+        scene.callback(body, name="t")
+
+
+def test_what_a_wake_costs(scene: Scene) -> None:
+    """A stream that is linked, a webhook that answers done: every call from the record to the end.
+    docs/costs.md has these numbers."""
+    scene.stream("events/a")
+    scene.subscribe(webhook=True)
+    scene.receiver = Receiver(lambda _: DONE)
+    scene.attendant = scene.make_attendant(scene.worker)
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    scene.clock.advance(60_000)
+    scene.work_off()
+    scene.worker.calls.taken()
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    calls = scene.worker.calls.taken()
+    assert calls.pop("PutItem", 0) + calls.pop("UpdateItem", 0) <= 2
+    assert calls.pop("TransactWriteItems") == 1
+    assert calls.pop("DeleteItem") == 1
+    assert sum(calls.values()) <= 24, calls

@@ -1,0 +1,89 @@
+"""docs/subscriptions.md as it is printed: a worker in Python, and a webhook in TypeScript."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.servers import ROOT, Server, node, running, tidemark_server
+from tests.ports import free_port
+
+PAGE = (ROOT / "docs" / "subscriptions.md").read_text()
+CREATE, WORK, HOOK = re.findall(
+    r"test_walk_through\.py -->\n```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
+)
+PATIENCE_SECONDS = 120
+
+
+@pytest.fixture(scope="module", params=["asgi", "lambda"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tidemark_server(request.param, tmp_path_factory.mktemp("server"))) as made:
+        yield made
+
+
+def run(text: str, server: Server, hook: str = "http://127.0.0.1:8080") -> str:
+    script = text.replace("http://127.0.0.1:4437", server.base_url).replace("http://127.0.0.1:8080", hook)
+    script = script.replace("curl ", "curl --fail-with-body -s ").replace("python ", f"{sys.executable} ")
+    done = subprocess.run(
+        ["bash", "-euc", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr + server.log_tail()
+    return done.stdout
+
+
+def test_a_worker_that_waits_is_woken_and_gets_what_is_new(server: Server) -> None:
+    run(CREATE, server)
+    printed = run(WORK, server)
+    assert sorted(json.loads(line)["message"]["send"] for line in printed.splitlines()) == [
+        "invoice",
+        "welcome",
+    ]
+
+
+def test_a_worker_is_woken_by_what_comes_while_it_waits(server: Server) -> None:
+    """By the wake event: its first claim has found nothing."""
+    json_body = "-H 'Content-Type: application/json' -d '{\"send\": \"late\"}'"
+    command = f"curl -X PUT {json_body} {server.base_url}/v1/stream/tasks/late"
+    later = threading.Timer(2.0, run, (command, server))
+    later.start()
+    assert [json.loads(line)["message"]["send"] for line in run(WORK, server).splitlines()] == ["late"]
+    later.join()
+
+
+def test_a_webhook_verifies_processes_and_is_done(server: Server, tmp_path: Path) -> None:
+    port = free_port()
+    # A file without types runs in every Node under this name.
+    program = tmp_path / "worker.mjs"
+    program.write_text((ROOT / "docs" / "examples" / "webhook-worker.ts").read_text())
+    with subprocess.Popen(
+        [node(), str(program)],
+        env={"SERVER": server.base_url, "PORT": str(port)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        try:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "ready\n"
+            run(HOOK, server, f"http://127.0.0.1:{port}")
+            assert json.loads(worker.stdout.readline()) == {"stream": "orders/1", "message": {"total": 12}}
+            asked = f"curl {server.base_url}/v1/stream/__ds/subscriptions/hook"
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while (offset := json.loads(run(asked, server))["streams"][0]["acked_offset"]) == "0" * 16:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            assert offset == "0000000000000014"
+        finally:
+            worker.kill()
