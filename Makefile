@@ -54,10 +54,14 @@ help: ## list the targets
 .PHONY: install
 install: $(DEV) npm-if-possible ## make .venv and node_modules from the locks (every target does what it needs by itself)
 
+# WORKERS is also how many processes run the tests: there it must not reach the servers that the tests start.
+unexport WORKERS
+SERVING := $(if $(filter file undefined,$(origin WORKERS)),,$(WORKERS))
+
 # `exec`: signals reach the server itself, and its exit code is make's.
 .PHONY: run
-run: $(LOCAL) engine-if-possible ## the whole system on this machine (PORT HOST DATA_DIR LOG_LEVEL=INFO VIA=asgi|lambda …)
-	@exec $(VENV) -m tidemark.local
+run: $(LOCAL) engine-if-possible ## the whole system on this machine (PORT HOST DATA_DIR LOG_LEVEL=INFO WORKERS=2 VIA=asgi|lambda …)
+	@WORKERS=$(SERVING) exec $(VENV) -m tidemark.local
 
 # Several processes, each with engines of its own. The tests of a file stay together, because they share its fixtures;
 # files start in the order of tests/conftest.py.
@@ -90,8 +94,12 @@ chaos: $(DEV) npm-if-possible ## faults of every kind while writers write and re
 	@exec $(VENV) -m tests.chaos $(ARGS)
 
 .PHONY: bench
-bench: $(BENCH) npm-if-possible ## benchmarks beside the Node reference server (ARGS="--ways lambda --rows sse …")
-	@$(VENV) -m benchmarks $(ARGS)
+bench: $(BENCH) npm-if-possible ## benchmarks beside the Node reference server (ARGS="--ways lambda --rows sse …" WORKERS=2)
+	@WORKERS=$(SERVING) $(VENV) -m benchmarks $(ARGS)
+
+.PHONY: guard
+guard: $(DEV) ## calls, CPU, cold starts and the layer's size against their limits (after make build)
+	@$(VENV) -m benchmarks.guard $(ARGS)
 
 .PHONY: pipeline
 pipeline: $(SPARK) npm-if-possible ## the Spark pipeline on this machine, with data it makes, checked

@@ -57,8 +57,8 @@ def test_a_block_is_not_taken_for_the_batch_that_began_where_it_does() -> None:
     recent = RecentBatches(1_000_000)
     small, block = a_batch(0, 3), a_batch(0, 9)
     recent.keep("one", small)
-    assert recent.same("one", a_batch(0, 3)) is small
-    assert recent.same("one", block) is block
+    assert recent.keep("one", a_batch(0, 3)) == (small,)
+    assert recent.keep("one", block) == (block,)
 
 
 def test_a_process_remembers_so_many_packs_and_no_more() -> None:

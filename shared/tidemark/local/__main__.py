@@ -1,9 +1,10 @@
 """`python -m tidemark.local`: the whole system on this machine, in one command.
 
 Environment: `PORT` (4437), `HOST` (127.0.0.1), `DATA_DIR` (.data), `VIA` (asgi, or lambda: through the
-deployed handlers), `EDGE` (true: `VIA=lambda` streams events, as behind CloudFront), `LONG_POLL_SECONDS`,
-`LOG_LEVEL` (WARNING; INFO logs every request), `NO_COLOR`, `JANITOR_SECONDS` (300), `DYNOXIDE_PATH`, and
-boto3's own `AWS_ENDPOINT_URL_*` for services that are not to be started here.
+deployed handlers), `WORKERS` (1: processes that serve), `EDGE` (true: `VIA=lambda` streams events, as behind
+CloudFront), `LONG_POLL_SECONDS`, `LOG_LEVEL` (WARNING; INFO logs every request), `NO_COLOR`,
+`JANITOR_SECONDS` (300), `DYNOXIDE_PATH`, and boto3's own `AWS_ENDPOINT_URL_*` for services that are not to
+be started here.
 """
 
 from __future__ import annotations
@@ -15,28 +16,32 @@ import secrets
 import signal
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Never
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tidemark.cold_start import spare_what_is_loaded
+from tidemark.local.application import make_application
 from tidemark.local.configuration import InvalidConfiguration, LocalConfiguration, Via
 from tidemark.local.dynoxide import RETENTION_SECONDS
-from tidemark.local.edge import Edge, load_application
+from tidemark.local.edge import Edge
 from tidemark.local.engines import ROOT, LocalServices
 from tidemark.local.environments import FunctionNotLoaded
 from tidemark.local.gateway import Gateway
 from tidemark.local.lock import DataDirectoryInUse
-from tidemark.local.ports import listening_socket, port_of
+from tidemark.local.ports import listening_socket, port_of, shareable_socket
 from tidemark.local.process import EngineFailed
-from tidemark.local.pump import Pump, beside, by_trigger_alone
+from tidemark.local.pump import Pump, among_processes, beside, by_trigger_alone
 from tidemark.local.queue_pump import QueuePump
 from tidemark.local.request_log import RequestLog, wants_colour
 from tidemark.local.schedule import PeriodicTask, ScheduledFunction, StreamRecordTrimming
 from tidemark.local.server import WILDCARDS, Application, NotHealthy, loop_factory, serve
 from tidemark.local.subscriptions import SubscriptionWatch, watched
 from tidemark.local.template import InvalidTemplate, Template, load_template
+from tidemark.local.workers import Workers
 from tidemark.local.write_signal import WriteSignal
 from tidemark.service.stores import connect
 from tidemark.settings import InvalidSetting, Settings
@@ -64,7 +69,7 @@ def main(root: Path = ROOT) -> int:
         settings = Settings.from_environment(os.environ)
         settings.authorization.check_not_open(configuration.host)
         prepare_environment(settings, configuration)
-        return _start(configuration, root)
+        return _start(configuration, settings.log_level, root)
     except (InvalidConfiguration, InvalidSetting) as error:
         _say(error)
         return 2
@@ -90,9 +95,10 @@ def prepare_environment(settings: Settings, configuration: LocalConfiguration) -
         os.environ["EDGE_SECRET"] = secrets.token_hex(32)
 
 
-def _start(configuration: LocalConfiguration, root: Path) -> int:
+def _start(configuration: LocalConfiguration, log_level: str, root: Path) -> int:
     try:
-        listener = listening_socket(configuration.host, configuration.port)
+        listen = listening_socket if configuration.workers == 1 else shareable_socket
+        listener = listen(configuration.host, configuration.port)
     except OSError as error:
         _say(f"port {configuration.port} on {configuration.host} cannot be used: {error.strerror}")
         return 1
@@ -100,7 +106,9 @@ def _start(configuration: LocalConfiguration, root: Path) -> int:
     host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host
     os.environ.setdefault("PUBLIC_URL", _url_of(host, listener))
     os.environ.setdefault("WEBHOOK_KEYS", str(configuration.data_dir / "webhook-keys"))
-    system = System(configuration, Settings.from_environment(os.environ), root)
+    # The environment may hold another level by now, which is for the functions (`prepare_environment`).
+    settings = replace(Settings.from_environment(os.environ), log_level=log_level)
+    system = System(configuration, settings, root)
     with listener, LocalServices(configuration.data_dir, on_failure=system.fail, root=root) as services:
         try:
             return system.run(services, listener)
@@ -132,8 +140,11 @@ class System:
         queue_url = services.create_queue(f"{self.settings.table_name}-subscriptions")
         os.environ["SUBSCRIPTIONS_QUEUE_URL"] = queue_url
         template = load_template(self.root / "template.yaml")
-        application, hub = self._application(template)
-        watch = SubscriptionWatch(application, connect(self.settings), queue_url)
+        application, hub = make_application(self.configuration, self.settings, template, self._signal)
+        # A creation may pass by in another process, and so may an append that somebody waits for here.
+        is_one_of_several = self.configuration.workers > 1
+        watch = SubscriptionWatch(application, connect(self.settings), queue_url, is_wanted=is_one_of_several)
+        workers = Workers(self.configuration.workers - 1, self.settings.log_level, self.root, self.fail)
         tasks = self._background_tasks(template, services, hub, watch)
         tasks += [
             QueuePump(
@@ -145,8 +156,9 @@ class System:
             for task in tasks:
                 task.start()
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                runner.run(self._serve(watch, listener, services))
+                runner.run(self._serve(watch, listener, services, workers))
         finally:
+            workers.stop()
             for task in tasks:
                 task.stop()
             if isinstance(application, Gateway | Edge):
@@ -160,21 +172,6 @@ class System:
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
 
-    def _application(self, template: Template) -> tuple[Application, Hub | None]:
-        """The application, and the hub of its waiting readers where they wait in this very process."""
-        if self.configuration.via is Via.ASGI:
-            # Imported here, because only one of the two ways in is ever loaded.
-            from tidemark.http.app import create_app
-            from tidemark.local.application import create_local_backend
-
-            backend = create_local_backend(self.settings)
-            return create_app(backend, with_metrics=True), backend.hub
-        if not self.configuration.edge or template.streaming is None:
-            return Gateway(template, signal=self._signal), None
-        streaming = load_application(template.functions[template.streaming])
-        api = Gateway(template, signal=self._signal)
-        return Edge(api, streaming, os.environ.get("EDGE_SECRET", "")), None
-
     def _background_tasks(
         self, template: Template, services: LocalServices, hub: Hub | None, watch: SubscriptionWatch
     ) -> list[PeriodicTask | Pump | QueuePump]:
@@ -184,7 +181,11 @@ class System:
         if interval:
             tasks += [ScheduledFunction(functions[name], interval) for name in template.scheduled]
             tasks.append(StreamRecordTrimming(services.trim_stream_records, RETENTION_SECONDS, interval))
-        demand = watched(beside(hub) if hub else by_trigger_alone(self._signal), watch)
+        if self.configuration.workers > 1:
+            demand = among_processes()
+        else:
+            demand = beside(hub) if hub else by_trigger_alone(self._signal)
+        demand = watched(demand, watch)
         pumps = [
             Pump(trigger, functions[trigger.function], self.settings.table_name, demand)
             for trigger in template.triggers
@@ -194,7 +195,7 @@ class System:
         return [*tasks, *pumps]
 
     async def _serve(
-        self, application: Application, listener: socket.socket, services: LocalServices
+        self, application: Application, listener: socket.socket, services: LocalServices, workers: Workers
     ) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         if self._failure is not None:
@@ -202,11 +203,17 @@ class System:
         host, via = self.configuration.host, self.configuration.via.value
         url = _url_of(host, listener)
         place = f"data in {self.configuration.data_dir}" if services.durable else "NOTHING IS KEPT"
-        line = f"Tidemark is ready at {url} (via {via}; {services.description}; {place})"
+        processes = f"{self.configuration.workers} processes; " if self.configuration.workers > 1 else ""
+        line = f"Tidemark is ready at {url} (via {via}; {processes}{services.description}; {place})"
         level = logging.getLevelNamesMapping()[self.settings.log_level]
         log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
         limits = self.configuration.limits
-        await serve(application, listener, lambda: print(line, flush=True), self._stopping, limits, log=log)
+        spare_what_is_loaded()
+
+        def start_workers() -> None:
+            workers.start(host, port_of(listener), lambda: print(line, flush=True))
+
+        await serve(application, listener, start_workers, self._stopping, limits, log=log)
 
 
 def _url_of(host: str, listener: socket.socket) -> str:

@@ -1,15 +1,23 @@
-"""The application as one process that serves many requests at once (`VIA=asgi`)."""
+"""The application as a process of the local system serves it."""
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 from tidemark.http.app import create_app
 from tidemark.http.backend import Backend, many_at_once
 from tidemark.http.headers import ResponseHeaders
+from tidemark.local.configuration import LocalConfiguration, Via
+from tidemark.local.edge import Edge, load_application
+from tidemark.local.gateway import Gateway
 from tidemark.local.on_loop.stores import OnLoop
+from tidemark.local.server import Application
+from tidemark.local.template import Template
+from tidemark.local.write_signal import WriteSignal
 from tidemark.service.stores import MEGABYTE, connect
 from tidemark.settings import Settings
+from tidemark.wake.hub import Hub
 
 
 def create_local_backend(settings: Settings) -> Backend:
@@ -19,3 +27,22 @@ def create_local_backend(settings: Settings) -> Backend:
 
 def create_local_app(settings: Settings) -> ResponseHeaders:
     return create_app(create_local_backend(settings), with_metrics=True)
+
+
+def make_application(
+    configuration: LocalConfiguration,
+    settings: Settings,
+    template: Template,
+    signal: WriteSignal | None = None,
+) -> tuple[Application, Hub | None]:
+    """The application, and the hub of its waiting readers where they wait in this very process.
+
+    The gateway gives `signal` for its writes. Raises FunctionNotLoaded.
+    """
+    if configuration.via is Via.ASGI:
+        backend = create_local_backend(settings)
+        return create_app(backend, with_metrics=True), backend.hub
+    if not configuration.edge or template.streaming is None:
+        return Gateway(template, signal=signal), None
+    streaming = load_application(template.functions[template.streaming])
+    return Edge(Gateway(template, signal=signal), streaming, os.environ.get("EDGE_SECRET", "")), None

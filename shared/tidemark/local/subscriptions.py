@@ -24,13 +24,16 @@ _CONTROL: Final = "/__ds/subscriptions/"
 class SubscriptionWatch:
     """ASGI middleware, and what the pumps ask. It sees each creation pass by."""
 
-    def __init__(self, application: Application, stores: Stores, queue_url: str) -> None:
+    def __init__(
+        self, application: Application, stores: Stores, queue_url: str, *, is_wanted: bool = False
+    ) -> None:
+        """`is_wanted` from the start where creations may pass by elsewhere."""
         self._application = application
         self._stores = stores
         self._queue = WorkQueue(sqs_client, queue_url)
         #: Set while the table's stream is read; until a pump says otherwise, nobody reads it.
         self.following = threading.Event()
-        self._wanted = False
+        self._wanted = is_wanted
 
     @property
     def is_wanted(self) -> bool:

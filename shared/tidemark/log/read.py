@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.log.chain import ChainWalk, Span, cut_batch, spans_of
 from tidemark.log.packs import Fill, block_batches, cut_front
@@ -96,7 +96,7 @@ def read_page(
     found: list[_Found] = []
     in_stream = is_tail or start == walk.span.begin
     closed = known_tail is not None and is_tail and known_tail.closed
-    reached, is_cut = start, False
+    reached, is_cut, most_bytes = start, False, max(limit_bytes, ahead_bytes)
     for piece in _pieces(walk, start, recent):
         in_stream = in_stream or piece.start <= start <= piece.end
         if piece.start < start and piece.end <= start:
@@ -105,16 +105,15 @@ def read_page(
             continue
         # Beyond a full page, only what the last query has brought already is worth decoding, and of a pack
         # what comes with the same request.
-        is_at_hand = walk.has_items_left or piece.block is not None
-        wanted_bytes = max(limit_bytes, ahead_bytes) if is_at_hand else limit_bytes
-        is_too_much = piece.block is not None and bool(found) and piece.end - start > wanted_bytes
-        if piece.start > reached or is_too_much:
+        is_block, end, span = piece.block is not None, piece.end, walk.span
+        wanted_bytes = most_bytes if is_block or walk.has_items_left else limit_bytes
+        if piece.start > reached or (is_block and found and end - start > wanted_bytes):
             is_cut = True
             break
-        if piece.block is not None and found and piece.end <= reached:
+        if is_block and found and end <= reached:
             continue  # The walk came to the pack by one of the batches that it has replaced.
-        found.append(_Found(piece, walk.span, reached if found else piece.start))
-        reached = piece.end if walk.span.end is None else min(piece.end, walk.span.end)
+        found.append(_Found(piece, span, reached if found else piece.start))
+        reached = end if span.end is None else min(end, span.end)
         if reached - start > wanted_bytes:
             break
     if not found:
@@ -127,8 +126,7 @@ def read_page(
     return _cut_page(record, start, batches, limit_bytes, reached_tail=walk.at_tail and not is_cut)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     """A batch on its way into a page, which has it from `begin` on."""
 
     batch: Batch
@@ -138,8 +136,10 @@ class _Found:
 
 def _load_blocks(found: Sequence[_Found], fill: Fill, ahead: RecentBatches | None) -> list[Batch]:
     """The batches as the page has them, and kept in `ahead` as the log has them."""
-    batches = []
-    for batch, each in zip(fill([each.batch for each in found]), found, strict=True):
+    batches, pieces = [], [each.batch for each in found]
+    if any(piece.block is not None for piece in pieces):
+        pieces = fill(pieces)
+    for batch, each in zip(pieces, found, strict=True):
         if ahead is not None:
             ahead.keep(each.span.incarnation, batch)
         batches.append(cut_batch(cut_front(batch, each.begin), each.span.end))

@@ -26,19 +26,28 @@ class RecentBatches:
         self._packs: OrderedDict[str, Batch] = OrderedDict()
         self._lock = Lock()
 
-    def keep(self, incarnation: str, *batches: Batch) -> None:
-        """Keep the batches that have all their data. Empty ones are not kept: they say how a stream ends,
-        and that is read every time."""
+    def keep(self, incarnation: str, *batches: Batch) -> tuple[Batch, ...]:
+        """Keep the batches that have all their data, and return all of them: those that were kept before
+        as they were, so that many readers share the same bytes. (Where a pack has replaced small batches,
+        one of those may be kept for the same offset: that is another one.) Empty ones are not kept: they say
+        how a stream ends, and that is read every time."""
+        shared = []
         with self._lock:
             for batch in batches:
                 place = (incarnation, batch.start)
-                has_all = batch.data is not None and len(batch.data) == batch.size > 0
-                if has_all and place not in self._batches:
+                known = self._batches.get(place)
+                if known is not None:
+                    shared.append(known if known.end == batch.end else batch)
+                    continue
+                shared.append(batch)
+                size = batch.size
+                if batch.data is not None and len(batch.data) == size > 0:
                     self._batches[place] = batch
-                    self._held_bytes += batch.size + _OVERHEAD_BYTES
+                    self._held_bytes += size + _OVERHEAD_BYTES
             while self._held_bytes > self._capacity_bytes:
                 _, dropped = self._batches.popitem(last=False)
                 self._held_bytes -= dropped.size + _OVERHEAD_BYTES
+        return tuple(shared)
 
     def keep_pack(self, incarnation: str, pack: Batch) -> None:
         with self._lock:
@@ -46,13 +55,6 @@ class RecentBatches:
             self._packs.move_to_end(incarnation)
             if len(self._packs) > _MOST_PACKS:
                 self._packs.popitem(last=False)
-
-    def same(self, incarnation: str, batch: Batch) -> Batch:
-        """The batch that is kept for this stretch, so that many readers share the same bytes. (Where a pack
-        has replaced small batches, one of those may be kept for the same offset.)"""
-        with self._lock:
-            kept = self._batches.get((incarnation, batch.start))
-            return kept if kept is not None and kept.end == batch.end else batch
 
     def chain(
         self, incarnation: str, start: int, limit_bytes: int, *, with_pack: bool = False

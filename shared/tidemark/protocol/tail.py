@@ -18,12 +18,13 @@ RECENT_PRODUCERS: Final = 8
 RECENT_PRODUCERS_BYTES: Final = 512
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Tail:
     """The state of a stream after its last batch.
 
     `producers` holds the most recent ones, the latest last. `overflowed` says that some
     producer was pushed out of it, so that an unknown one may have an item of its own.
+    Never changed once it is made; not frozen for the same reason as `log.records.Batch`.
     """
 
     offset: int = 0

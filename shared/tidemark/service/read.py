@@ -165,9 +165,8 @@ def _finish(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Re
         raise absence_error(load_stream(stores.table, record.key))
     page = _with_blobs(stores, page)
     own = [batch for batch in page.batches if batch.start >= record.base]
-    stores.recent.keep(record.incarnation, *own)
-    same = tuple(stores.recent.same(record.incarnation, batch) for batch in own)
-    page = replace(page, batches=(*page.batches[: len(page.batches) - len(own)], *same))
+    shared = stores.recent.keep(record.incarnation, *own)
+    page = replace(page, batches=(*page.batches[: len(page.batches) - len(own)], *shared))
     if page.up_to_date and own:
         stores.tails.learn(head_from(record, own[-1], now_ms))
     return Reading(record, page)

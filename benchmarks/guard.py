@@ -1,0 +1,125 @@
+"""What a change may not make worse: `make guard`, after `make build`; part of CI.
+
+Every figure is one that other work on the machine hardly moves: calls, bytes, and CPU beside the CPU of
+something fixed that is measured in turn with it. A limit lies a quarter or more above what was measured when
+it was set; repeated runs on a busy machine differ by a twentieth. `--json` prints the rows alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from benchmarks import cpu, reading
+from benchmarks.instant_table import InstantTable
+from benchmarks.layer import BUILD, FUNCTIONS, layer_sizes, make_runnable
+from tidemark.cold_start import spare_what_is_loaded
+
+LIMITS: Final = {"append": 0.58, "read": 11.0, "import": 1.2, "layer": 15.0}
+ROUNDS: Final = 15
+APPENDS: Final = 200
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """One figure, and the most that it may be."""
+
+    name: str
+    measured: float
+    limit: float
+
+    @property
+    def holds(self) -> bool:
+        return self.measured <= self.limit
+
+
+def reference_loop() -> None:
+    """About a millisecond of what a server in Python does: attributes, dictionaries, JSON, bytes."""
+    for number in range(500):
+        item = {"pk": {"S": f"log/{number}"}, "e": {"N": str(number)}, "b": {"B": "A" * 100}}
+        parsed = orjson.loads(orjson.dumps(item))
+        assert int(parsed["e"]["N"]) == number
+
+
+def cpu_in_turn(*calls: Callable[[], object]) -> list[float]:
+    """Seconds of CPU of each, the best of several rounds in turn."""
+    best = [float("inf")] * len(calls)
+    for _ in range(ROUNDS):
+        for index, call in enumerate(calls):
+            began = time.process_time()
+            call()
+            best[index] = min(best[index], time.process_time() - began)
+    return best
+
+
+def guard_append() -> list[Guarded]:
+    """Beside the loop, so that boto3's own changes do not hide ours."""
+    table = InstantTable()
+    with table.installed():
+        append = cpu.warm_append(table)
+        before = table.calls.copy()
+
+        def appends() -> None:
+            for _ in range(APPENDS):
+                append()
+
+        reference, spent = cpu_in_turn(reference_loop, appends)
+        made = table.calls - before
+    calls = sum(made.values()) / (ROUNDS * APPENDS)
+    return [
+        Guarded("storage calls of a warm append", calls, 1.0),
+        Guarded("reads of a warm append", made["GetItem"] + made["Query"], 0),
+        Guarded("CPU of a warm append ÷ reference loop", spent / APPENDS / reference, LIMITS["append"]),
+    ]
+
+
+def guard_read() -> list[Guarded]:
+    stream = reading.StoredStream(100)
+    reading.read_all(stream)
+    spare_what_is_loaded()
+    reference, spent = cpu_in_turn(reference_loop, lambda: reading.read_all(stream))
+    ratio = spent * 1000 / stream.messages / reference
+    return [Guarded("CPU of 1,000 small messages read ÷ reference loop", ratio, LIMITS["read"])]
+
+
+def guard_cold_starts() -> list[Guarded]:
+    rows = []
+    with tempfile.TemporaryDirectory() as directory:
+        layer = make_runnable(Path(directory))
+        alone = cpu.best_start(layer, "import boto3; boto3.client('dynamodb')")
+        for name in ("write", "read"):
+            ratio = cpu.best_start(layer, "import app", BUILD / FUNCTIONS[name]) / alone
+            rows.append(Guarded(f"import of `{name}` ÷ boto3 with a client", ratio, LIMITS["import"]))
+    return [*rows, Guarded("the layer as a zip, MB", layer_sizes()[1] / 1e6, LIMITS["layer"])]
+
+
+def report(rows: list[Guarded]) -> str:
+    lines = ["| | measured | limit |", "| --- | ---: | ---: |"]
+    for row in rows:
+        limit = f"{row.limit:g}" if row.holds else f"**{row.limit:g} ✗**"
+        lines.append(f"| {row.name} | {row.measured:.3g} | {limit} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    os.environ.update(cpu.ENVIRONMENT)
+    rows = [*guard_append(), *guard_read(), *guard_cold_starts()]
+    print(json.dumps([asdict(row) for row in rows]) if arguments.json else report(rows))
+    return 0 if all(row.holds for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

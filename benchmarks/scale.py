@@ -1,0 +1,217 @@
+"""What a large system asks of AWS, and which quota it meets first: `python -m benchmarks.scale`.
+
+Calls and units are those that tests count (`tests/costs`, `tests/wake/test_idle_cost.py`); prices are
+`tests/costs/prices.py`. `docs/scale.md` shows the tables; a test holds the page to them. Nothing here was
+measured on AWS.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from tests.costs import prices
+
+#: Counted for a minute of one reader's long-polls, with nothing written (`docs/live.md`).
+POLL_GET_ITEMS: Final = 2.4
+POLL_QUERIES: Final = 12.0
+POLL_PUT_ITEMS: Final = 2.0
+POLL_RECEIVES: Final = 4.8
+LONG_POLL_SECONDS: Final = 25.0
+#: Records that the trigger hands to one invocation of the notifier, and how many batches of a shard at once.
+BATCH_RECORDS: Final = 100
+BATCHES_AT_ONCE: Final = 10
+#: A batch of a hundred streams: its queries, and then its messages, 32 at a time at 5 ms.
+NOTIFIER_SECONDS: Final = 2 * math.ceil(BATCH_RECORDS / 32) * 0.005
+SENDS_AT_ONCE: Final = 32
+SEND_SECONDS: Final = 0.01
+#: What DynamoDB gives one partition a second; nobody can raise it.
+PARTITION_WRITES: Final = 1_000
+HOUR: Final = 3600
+
+
+@dataclass(frozen=True)
+class Load:
+    """Appends are spread evenly over all streams, and so are readers; appends take one write unit each."""
+
+    streams: int = 1_000_000
+    appends_per_second: float = 10_000
+    waiting_readers: int = 100_000
+    #: Of all appends: those of an environment that knows the stream's tail and need not look for it.
+    known_tails: float = 0.0
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A second of it. `dollars` is an hour."""
+
+    polls: float
+    write_units: float
+    read_units: float
+    write_environments: float
+    notifier_environments: float
+    queues: int
+    queue_calls: float
+    stream_shards: int
+    dollars_of: dict[str, float]
+
+    @property
+    def dollars(self) -> float:
+        return sum(self.dollars_of.values())
+
+
+def demand_of(load: Load) -> Demand:
+    appends, readers = load.appends_per_second, load.waiting_readers
+    # A poll ends with the stream's next append, or after its time.
+    appended = appends / load.streams
+    ended_by_time = math.exp(-appended * LONG_POLL_SECONDS)
+    polls = readers * (appended / (1 - ended_by_time) if appended else 1 / LONG_POLL_SECONDS)
+    woken = readers * appended
+    # A poll that ends early begins anew with the first reads of one.
+    more = max(0.0, polls - readers / LONG_POLL_SECONDS)
+    looks = readers * (POLL_GET_ITEMS + POLL_QUERIES) / 60 + 2 * more + woken
+    unknown = appends * (1 - load.known_tails)
+    write_units = appends + readers * POLL_PUT_ITEMS / 60
+    read_units = looks + 2 * unknown + appends
+    batches = appends / BATCH_RECORDS
+    queue_calls = readers * POLL_RECEIVES / 60 + 2 * woken
+    requests = appends + polls
+    write_environments = appends * prices.REQUEST_SECONDS * (2 - load.known_tails)
+    notifier_environments = batches * NOTIFIER_SECONDS
+    gb = prices.MEMORY_GB * prices.LAMBDA_GB_SECOND * HOUR
+    million = HOUR / 1e6
+    dollars_of = {
+        "waiting: Lambda's memory": readers * gb,
+        "requests through CloudFront and the HTTP API": requests
+        * (prices.EDGE_REQUEST + prices.EDGE_FUNCTION + prices.HTTP_API)
+        * million,
+        "Lambda: requests, writes and the notifier": (requests + batches) * prices.LAMBDA_REQUEST * million
+        + (write_environments + notifier_environments) * gb,
+        "DynamoDB": (write_units * prices.WRITE_UNIT + read_units * prices.READ_UNIT) * million,
+        "SQS": queue_calls * prices.SQS_CALL * million,
+    }
+    return Demand(
+        polls,
+        write_units,
+        read_units,
+        write_environments,
+        notifier_environments,
+        readers,
+        queue_calls,
+        math.ceil(write_units / PARTITION_WRITES),
+        dollars_of,
+    )
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What an account or a stack has before anybody asks for more."""
+
+    name: str
+    given: float
+    needed: float
+    remedy: str
+
+    @property
+    def times(self) -> float:
+        return self.needed / self.given
+
+
+def quotas_of(load: Load) -> list[Quota]:
+    """The one that ends it first comes first."""
+    asked = demand_of(load)
+    requests = load.appends_per_second + asked.polls
+    environments = load.waiting_readers + asked.write_environments + asked.notifier_environments
+    found = [
+        Quota(
+            "Lambda: concurrent executions", 1_000, environments, "readers in containers, or a request to AWS"
+        ),
+        Quota("the template's `RequestsPerSecond`", 1_000, requests, "the parameter"),
+        Quota("HTTP API: requests a second, of the account", 10_000, requests, "a request to AWS; cells"),
+        Quota(
+            "DynamoDB: write units a second, of a table", 40_000, asked.write_units, "a request to AWS; cells"
+        ),
+        Quota(
+            "DynamoDB: read units a second, of a table", 40_000, asked.read_units, "a request to AWS; cells"
+        ),
+        Quota("CloudFront: requests a second, of a distribution", 250_000, requests, "a request to AWS"),
+    ]
+    return sorted(found, key=lambda quota: -quota.times)
+
+
+def render_demand(load: Load) -> str:
+    asked = demand_of(load)
+    rows = [
+        ("requests through CloudFront and the HTTP API, a second", load.appends_per_second + asked.polls),
+        ("of these, long-polls that begin", asked.polls),
+        ("write units a second", asked.write_units),
+        ("read units a second", asked.read_units),
+        ("Lambda environments that write", asked.write_environments),
+        ("Lambda environments that wait", load.waiting_readers),
+        ("Lambda environments of the notifier", asked.notifier_environments),
+        ("batches that the notifier can take at once", asked.stream_shards * BATCHES_AT_ONCE),
+        ("partitions, and so shards of the table's stream, at least", asked.stream_shards),
+        ("queues", asked.queues),
+        ("calls of SQS a second", asked.queue_calls),
+    ]
+    return "\n".join(["| | |", "| --- | ---: |", *(f"| {name} | {value:,.0f} |" for name, value in rows)])
+
+
+def render_dollars(load: Load) -> str:
+    asked = demand_of(load)
+    lines = [f"| {name} | {value:,.0f} |" for name, value in asked.dollars_of.items()]
+    return "\n".join(
+        ["| | $ an hour |", "| --- | ---: |", *lines, f"| **together** | **{asked.dollars:,.0f}** |"]
+    )
+
+
+def render_quotas(load: Load) -> str:
+    lines = [
+        f"| {quota.name} | {quota.given:,.0f} | {quota.needed:,.0f} | {quota.times:.2f} | {quota.remedy} |"
+        for quota in quotas_of(load)
+    ]
+    return "\n".join(
+        ["| quota | given | needed | times | what raises it |", "| --- | ---: | ---: | ---: | --- |", *lines]
+    )
+
+
+def render_crowd() -> str:
+    """How long one append takes to tell so many environments that wait at the same stream."""
+    lines = []
+    for readers in (100, 1_000, 10_000, 100_000):
+        seconds = math.ceil(readers / SENDS_AT_ONCE) * SEND_SECONDS
+        lines.append(f"| {readers:,} | {seconds:,.2f} | {readers * 2:,} |")
+    return "\n".join(
+        [
+            "| environments at one stream | seconds until all are told | calls of SQS |",
+            "| ---: | ---: | ---: |",
+            *lines,
+        ]
+    )
+
+
+LARGE: Final = Load()
+#: The same with the readers in always-on processes, which share queues and registrations.
+WRITERS_ALONE: Final = Load(waiting_readers=0)
+
+
+def render_all() -> list[str]:
+    return [
+        render_demand(LARGE),
+        render_dollars(LARGE),
+        render_quotas(LARGE),
+        render_quotas(WRITERS_ALONE),
+        render_dollars(WRITERS_ALONE),
+        render_crowd(),
+    ]
+
+
+def main() -> int:
+    print("\n\n".join(render_all()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

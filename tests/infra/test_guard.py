@@ -1,0 +1,36 @@
+"""The guard of CI says no when a figure is over its limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import guard
+from benchmarks.guard import Guarded
+
+
+@pytest.fixture
+def no_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["guard"])
+
+
+@pytest.mark.parametrize(("measured", "code"), [(1.0, 0), (1.0001, 1)])
+def test_one_figure_over_its_limit_fails_the_guard(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    no_argument: None,
+    measured: float,
+    code: int,
+) -> None:
+    monkeypatch.setattr(guard, "guard_append", lambda: [Guarded("calls", measured, 1.0)])
+    monkeypatch.setattr(guard, "guard_read", lambda: [Guarded("CPU", 1.0, 2.0)])
+    monkeypatch.setattr(guard, "guard_cold_starts", list)
+    assert guard.main() == code
+    assert ("✗" in capsys.readouterr().out) == bool(code)
+
+
+def test_the_calls_and_the_cpu_of_an_append_and_a_read_are_measured() -> None:
+    """Of the real append and the real read; how long they take is judged by the guard alone."""
+    rows = [*guard.guard_append(), *guard.guard_read()]
+    calls, reads, *spent = [row.measured for row in rows]
+    assert (calls, reads) == (1.0, 0)
+    assert all(value > 0.01 for value in spent)
