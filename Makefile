@@ -54,9 +54,11 @@ help: ## list the targets
 .PHONY: install
 install: $(DEV) npm-if-possible ## make .venv and node_modules from the locks (every target does what it needs by itself)
 
-# WORKERS is also how many processes run the tests: there it must not reach the servers that the tests start.
+# WORKERS is how many processes serve, and also how many run the tests: there it must not reach the servers that
+# the tests start.
+SERVING := $(WORKERS)
+WORKERS ?= 3
 unexport WORKERS
-SERVING := $(if $(filter file undefined,$(origin WORKERS)),,$(WORKERS))
 
 # `exec`: signals reach the server itself, and its exit code is make's.
 .PHONY: run
@@ -65,7 +67,6 @@ run: $(LOCAL) engine-if-possible ## the whole system on this machine (PORT HOST 
 
 # Several processes, each with engines of its own. The tests of a file stay together, because they share its fixtures;
 # files start in the order of tests/conftest.py.
-WORKERS ?= 3
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=10
 
 .PHONY: test
