@@ -29,8 +29,9 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """For one file: as long as it lives, Playwright's event loop runs in the thread of the tests."""
     if CHROMIUM is None:
         pytest.skip("chromium is not installed (Debian: chromium)")
     with sync_playwright() as playwright:

@@ -154,7 +154,7 @@ def test_a_stream_is_whole_when_it_is_seen(old: World, new: World) -> None:
     copy = copy_of(old, new)
     written = kinds_written(copy)
     assert copy.run() == len(written)
-    order = {"log": 0, "producer": 0, "bucket": 1, "due": 2}
+    order = {"log": 0, "producer": 0, "buckets": 0, "bucket": 1, "due": 2}
     assert {*written} == {*order}
     places = [order[kind] for kind in written]
     assert places == sorted(places)

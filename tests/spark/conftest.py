@@ -129,7 +129,7 @@ def name() -> str:
 @pytest.fixture(scope="session")
 def server(world: World) -> Iterator[Any]:
     from tests.spark.serving import ThreadedServer
-    from tidemark.local.application import create_local_app
+    from tidemark.local.backend import create_local_app
 
     with ThreadedServer(create_local_app(settings_of(world))) as running:
         yield running

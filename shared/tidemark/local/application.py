@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 from tidemark.http.app import create_app
-from tidemark.http.backend import Backend, many_at_once
-from tidemark.http.headers import ResponseHeaders
+from tidemark.local.backend import create_local_backend
 from tidemark.local.configuration import LocalConfiguration, Via
 from tidemark.local.edge import Edge, load_application
 from tidemark.local.gateway import Gateway
-from tidemark.local.on_loop.stores import OnLoop
 from tidemark.local.server import Application
 from tidemark.local.template import Template
 from tidemark.local.write_signal import WriteSignal
-from tidemark.service.stores import MEGABYTE, connect
 from tidemark.settings import Settings
 from tidemark.wake.hub import Hub
-
-
-def create_local_backend(settings: Settings) -> Backend:
-    stores = connect(settings, recent_bytes=64 * MEGABYTE)
-    return many_at_once(stores, settings, on_loop=partial(OnLoop, stores, settings))
-
-
-def create_local_app(settings: Settings) -> ResponseHeaders:
-    return create_app(create_local_backend(settings), with_metrics=True)
 
 
 def make_application(

@@ -13,7 +13,7 @@ import os
 import sys
 
 from tidemark.http.app import create_app
-from tidemark.local.application import create_local_backend
+from tidemark.local.backend import create_local_backend
 from tidemark.local.configuration import ContainerConfiguration, InvalidConfiguration
 from tidemark.local.ports import listening_socket, port_of
 from tidemark.local.request_log import RequestLog
