@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import time
 from typing import Final
 from urllib.parse import urlsplit
 
 from tests.chaos.client import JSON, Answer, Client, NoAnswer
+from tests.chaos.hurried import UPLOADS_MS
 from tests.chaos.lifecycles import Lifecycle
 from tests.chaos.recording import Comparison, StreamHistory
 from tests.chaos.scene import REFUSED_THOUGH_RIGHT, RESURRECTED, VANISHED, Published
@@ -137,15 +140,19 @@ class Snapshotter(Lifecycle):
 
     async def _publish(self, snapshot: Published) -> bool:
         path, headers, body = f"{snapshot.path}/snapshot/{snapshot.offset:016d}", dict(JSON), snapshot.body
+        expires_at = math.inf
         if self.chance.random() < 0.5:
+            # The server counts from when it made the upload, which is later than this.
+            expires_at = time.monotonic() + UPLOADS_MS / 1000
             upload = await self._upload(path, body)
             if upload is None:
                 return False
             headers, body = headers | {"Snapshot-Upload": upload}, b""
+        what = "publish by upload" if not body else "publish"
         answer = await self.insist(
-            "PUT", path, body, headers, what="publish by upload" if not body else "publish", at_first={204}
+            "PUT", path, body, headers, what=what, at_first={204}, expires_at=expires_at
         )
-        return answer is not None
+        return answer is not None and answer.status == 204
 
     async def _upload(self, path: str, body: bytes) -> str | None:
         """Its name, once the body is there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 import zlib
@@ -134,10 +135,12 @@ class Insisting:
         at_first: set[int],
         later: frozenset[int] | set[int] = frozenset(),
         wrong: str = REFUSED_THOUGH_RIGHT,
+        expires_at: float = math.inf,
     ) -> Answer | None:
         """The first answer that is neither 429 nor a 5xx, written down. `later` are the statuses that may
-        come as well once an earlier try was left without an answer. None where the answer is wrong, or where
-        nobody knows what a try that timed out may still do."""
+        come as well once an earlier try was left without an answer; from `expires_at` on, by the monotonic
+        clock, 409 is right. None where the answer is wrong, or where nobody knows what a try that timed out
+        may still do."""
         allowed = set(at_first)
         busy_since = available_at = time.monotonic()
         while True:
@@ -159,6 +162,8 @@ class Insisting:
                     self.scene.step(path, what, answer, allowed, UNAVAILABLE_FOR_GOOD)
                     return None
             elif answer.status != BUSY:
+                if time.monotonic() >= expires_at:
+                    allowed.add(409)
                 return answer if self.scene.step(path, what, answer, allowed, wrong) else None
             elif time.monotonic() - busy_since > BRICKED_SECONDS:
                 self.scene.step(path, what, answer, allowed, BRICKED)
