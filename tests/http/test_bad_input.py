@@ -406,7 +406,7 @@ BAD_NAMES = {
     "too long in UTF-8": "%C3%A9" * 501,
     "too long in segments": "/".join("x" * 501),
     "reserved": "__ds",
-    "reserved, below": "__ds/subscriptions/x",
+    "reserved, below": "__ds/x",
     "reserved, encoded": "%5F%5fds/x",
 }
 METHODS = {

@@ -75,4 +75,8 @@ class Control:
             body = None
             return message
 
-        await self._app(inner, replay, send)
+        async def send_head(message: Message) -> None:
+            """The response to HEAD has no body. Lambda does not cut it off as a server does."""
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        await self._app(inner, replay, send_head if scope["method"] == "HEAD" else send)
