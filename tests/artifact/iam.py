@@ -7,6 +7,7 @@ from typing import Final
 
 NEEDED: Final[dict[str, tuple[str, ...]]] = {
     "s3:HeadObject": ("s3:GetObject",),
+    "s3:GetRange": ("s3:GetObject",),
     "s3:CopyObject": ("s3:GetObject", "s3:PutObject"),
     "s3:DeleteObjects": ("s3:DeleteObject",),
     "s3:ListObjectsV2": ("s3:ListBucket",),

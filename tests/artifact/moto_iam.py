@@ -27,6 +27,10 @@ from moto.iam.access_control import IAMPolicyStatement, PermissionResult
 KINDS: Final = ("AWS::IAM::Role", "AWS::DynamoDB::Table", "AWS::S3::Bucket", "AWS::SQS::Queue")
 #: The prefix of a process's queues where no stack gave it one (`Settings.queue_prefix`).
 QUEUES: Final = "tidemark-wake-"
+#: What stands here for the name of the stack's queue of subscriptions.
+SUBSCRIPTIONS: Final = "tidemark-subscriptions"
+#: The beginning of the names of webhook keys, where no stack gave its id.
+WEBHOOK_KEYS: Final = "/tidemark/webhook-keys/"
 ACCOUNT: Final = "arn:aws:{service}:us-east-1:123456789012:{name}"
 
 
@@ -51,11 +55,15 @@ class Roles:
         kind, _, name = target.partition(":")
         if kind == "table":
             return ACCOUNT.format(service="dynamodb", name=f"table/{name or self.names['Table']}")
+        stack = self.stack_id.split("/")[2]
         if kind == "queue":
-            own = name.replace(QUEUES, f"{QUEUES}{self.stack_id.split('/')[2]}-", 1)
+            own = name.replace(QUEUES, f"{QUEUES}{stack}-", 1)
+            if name == SUBSCRIPTIONS:
+                own = self.names["SubscriptionsQueue"].rpartition("/")[2]
             return ACCOUNT.format(service="sqs", name=own)
         if kind == "parameter":
-            return ACCOUNT.format(service="ssm", name=f"parameter{name}")
+            own = name.replace(WEBHOOK_KEYS, f"/tidemark/{stack}/webhook-keys/", 1)
+            return ACCOUNT.format(service="ssm", name=f"parameter{own}")
         if kind == "bucket":
             return f"arn:aws:s3:::{name or self.names['Bucket']}"
         return f"arn:aws:s3:::{self.names['Bucket']}/{name}" if kind == "object" else "*"

@@ -47,10 +47,10 @@ def record() -> None:
         asked.extend(table_requests(operation, arguments))
         return call(self, operation, arguments)
 
-    def carrying(self: Any, operation: str, *more: Any) -> bytes:
+    def carrying(self: Any, operation: str, key: str, *more: Any) -> bytes:
         called.add(f"s3:{operation}")
-        asked.append((f"s3:{operation}", f"object:{more[1]}", []))
-        return carry(self, operation, *more)
+        asked.append((f"s3:{operation}", f"object:{key}", []))
+        return carry(self, operation, key, *more)
 
     botocore.client.BaseClient._make_api_call = making
     Objects._call = carrying  # type: ignore[method-assign, assignment]

@@ -15,9 +15,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,7 @@ import yaml
 
 from benchmarks.layer import BUILD, LAYER, link_natives
 from tests.artifact.iam import actions
-from tests.artifact.moto_iam import Roles, make_roles
+from tests.artifact.moto_iam import SUBSCRIPTIONS, WEBHOOK_KEYS, Roles, make_roles
 from tests.artifact.test_roles import expanded
 from tests.infra.test_locks import hashed_pins
 from tests.infra.test_template import (
@@ -38,12 +41,16 @@ from tests.infra.test_template import (
     statements_of,
 )
 from tests.support import World, a_key, make_world
+from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.local.engines import LocalServices
+from tidemark.local.ministack import Ministack
+from tidemark.local.resources import create_queue
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
+from tidemark.wake.attention import Changed, encode_attention
 
 VARIABLES = FUNCTION_GLOBALS["Environment"]["Variables"].keys()
 pytestmark = pytest.mark.artifact
@@ -83,7 +90,23 @@ def natives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(services: LocalServices, world: World, natives: Path) -> Run:
+def parameter_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of an SSM that is empty at first."""
+    engine = Ministack(["ssm"], None, tmp_path_factory.mktemp("ssm") / "log")
+    engine.start()
+    engine.wait_until_ready()
+    yield engine.endpoint
+    engine.child.stop()
+
+
+@pytest.fixture(scope="module")
+def queue(services: LocalServices) -> str:
+    """The URL of the queue that the subscriptions function works off."""
+    return create_queue(SUBSCRIPTIONS, services.environment)
+
+
+@pytest.fixture(scope="module")
+def run(services: LocalServices, world: World, natives: Path, parameter_store: str, queue: str) -> Run:
     """Runs a function's steps in a process of its own."""
 
     def run(name: str, *steps: Any, hours_ahead: int = 0, **variables: str) -> dict[str, Any]:
@@ -94,6 +117,9 @@ def run(services: LocalServices, world: World, natives: Path) -> Run:
             "ALLOW_ANONYMOUS": "true",
             "LONG_POLL_SECONDS": "2",
             "SSE_SECONDS": "2",
+            "SUBSCRIPTIONS_QUEUE_URL": queue,
+            "WEBHOOK_KEYS": f"ssm:{WEBHOOK_KEYS}",
+            "AWS_ENDPOINT_URL_SSM": parameter_store,
             "PATH": os.environ["PATH"],
             "POWERTOOLS_METRICS_NAMESPACE": "Tidemark",
         } | variables
@@ -177,6 +203,9 @@ def test_every_sample_event_is_answered(run: Run, name: str) -> None:
         report = run(name, event("janitor-schedule"))
         assert set(report["answers"][0].values()) == {0}
         return
+    if name == "SubscriptionsFunction":
+        assert run(name, event("subscription-messages"))["answers"] == [{"batchItemFailures": []}]
+        return
     writes = {"PUT", "POST", "DELETE"}
     samples = [json.loads(path.read_text()) for path in sorted(EVENTS.glob("*.json"))]
     mine = [
@@ -192,9 +221,42 @@ def test_every_sample_event_is_answered(run: Run, name: str) -> None:
 LARGE = b"x" * 70_000
 SECRET_NAME = "/tidemark/secret"
 ZERO = "0" * 16
+#: A server on this machine alone may have webhooks there too.
+LOCAL_URL = "http://127.0.0.1:1"
+SUBSCRIBED = "/v1/stream/__ds/subscriptions"
 
 
-def test_the_write_function(run: Run) -> None:
+@pytest.fixture(scope="module")
+def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The URL of a receiver, and what it got. At `/done` it is done with a wake at once, elsewhere never."""
+    got: list[dict[str, Any]] = []
+
+    class Receive(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append(json.loads(body) | {"signature": self.headers["Webhook-Signature"]})
+            answer = json.dumps({"done": self.path == "/done"}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Receive)
+    with closing(server.socket):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", got
+        server.shutdown()
+
+
+def subscribe(name: str, **asked: Any) -> dict[str, Any]:
+    return put(f"{SUBSCRIBED}/{name}", json.dumps(asked).encode(), content_type="application/json")
+
+
+def test_the_write_function(run: Run, webhook: tuple[str, list[dict[str, Any]]]) -> None:
+    hooks, _ = webhook
     producer = {"producer_id": "p", "producer_epoch": "0", "producer_seq": "0"}
     tail = f"{len(LARGE) + 5:016d}"
     steps = [
@@ -220,8 +282,17 @@ def test_the_write_function(run: Run) -> None:
         (put("/v1/stream/short-lived", LARGE, stream_ttl="0"), 201),
         (put("/v1/stream/lives", b"x", stream_ttl="20"), 201),
         (put("/v1/stream/awaited", b"x"), 201),
+        (put("/v1/stream/packed", b"1"), 201),
+        (post("/v1/stream/packed", b"2"), 204),
+        (post("/v1/stream/packed", b"3"), 204),
+        (put("/v1/stream/watched/a"), 201),
+        (put("/v1/stream/wakes", content_type="application/json"), 201),
+        (subscribe("done", type="webhook", streams=["watched/a"], webhook={"url": f"{hooks}/done"}), 201),
+        (subscribe("works", type="webhook", pattern="watched/*", webhook={"url": f"{hooks}/works"}), 201),
+        (subscribe("pool", type="pull-wake", pattern="watched/*", wake_stream="wakes"), 201),
+        (post("/v1/stream/watched/a", b"12345"), 204),
     ]
-    report = run("WriteFunction", *(step for step, _ in steps))
+    report = run("WriteFunction", *(step for step, _ in steps), PUBLIC_URL=LOCAL_URL, PACK_AFTER_SECONDS="0")
     assert statuses(report) == [status for _, status in steps]
     upload = next(json.loads(body(each)) for each in report["answers"] if b"publish_before_ms" in body(each))
     with urllib.request.urlopen(urllib.request.Request(upload["url"], b"y" * 100, method="PUT")) as answer:
@@ -249,6 +320,8 @@ def test_the_read_function(run: Run) -> None:
         (request("GET", "/agents/streams"), 200),
         (request("GET", "/agents/run/snapshot"), 307),
         (request("GET", "/agents/run/bootstrap"), 200),
+        (request("GET", f"{SUBSCRIBED}/done"), 200),
+        (request("GET", "/v1/stream/__ds/jwks.json"), 200),
         (request("GET", "/v1/stream/never"), 404),
         (request("PATCH", "/v1/stream/large"), 405),
     ]
@@ -270,7 +343,8 @@ def test_the_live_function(run: Run) -> None:
 
 
 def test_the_notifier_function(run: Run, world: World) -> None:
-    """One reader's queue is there, left by the one that read; another's is gone."""
+    """One reader's queue is there, left by the one that read; another's is gone. A third stream has
+    subscribers."""
     process, key = world.process(), a_key()
 
     awaited = load_head(process.stores, StreamKey("v1", "awaited")).record
@@ -278,7 +352,8 @@ def test_the_notifier_function(run: Run, world: World) -> None:
     gone = f"http://127.0.0.1:1/123456789012/tidemark-wake-gone-{now_ms}"
     other = process.create(key).head.record
     put_waiter(process.stores.table, Waiter(other.incarnation, gone_beside(process, gone), now_ms + 60_000))
-    records = [record(log_pk(each.key, each.incarnation)) for each in (awaited, other)]
+    watched = load_head(process.stores, StreamKey("v1", "watched/a")).record
+    records = [record(log_pk(each.key, each.incarnation)) for each in (awaited, other, watched)]
     report = run("NotifierFunction", {"Records": records})
     assert report["answers"] == [{"batchItemFailures": []}]
     assert run("NotifierFunction", event("stream-records"))["answers"] == [{"batchItemFailures": []}]
@@ -300,13 +375,46 @@ def record(pk: str) -> dict[str, Any]:
     }
 
 
+def test_the_subscriptions_function(run: Run, queue: str, webhook: tuple[str, list[dict[str, Any]]]) -> None:
+    """What the notifier has sent about one append: two webhooks are called, and a wake event is written."""
+    queues, sent = Queues(sqs_client, ""), list[str]()
+    while len(sent) < 3:
+        more = queues.receive(queue, 20)
+        assert more, f"of three messages, these came: {sent}"
+        sent += more
+    report = run("SubscriptionsFunction", messages(sent), PUBLIC_URL=LOCAL_URL)
+    assert report["answers"] == [{"batchItemFailures": []}]
+    _, got = webhook
+    assert {each["subscription_id"] for each in got} == {"done", "works"}
+    assert all(re.fullmatch(r"t=\d+,kid=ds_\S+,ed25519=\S+", each["signature"]) for each in got)
+    wakes = run("ReadFunction", request("GET", "/v1/stream/wakes", "offset=-1"))
+    assert [each["subscription_id"] for each in json.loads(body(wakes["answers"][0]))] == ["pool"]
+    # One is told that its lease has begun: a timer is set for its end. Another has ended: what it had goes.
+    assert statuses(run("WriteFunction", request("DELETE", f"{SUBSCRIBED}/done"))) == [204]
+    later = [encode_attention(Changed(name)) for name in ("works", "done")]
+    report = run("SubscriptionsFunction", messages(later), PUBLIC_URL=LOCAL_URL)
+    assert report["answers"] == [{"batchItemFailures": []}]
+
+
+def messages(bodies: list[str]) -> dict[str, Any]:
+    [template, *_] = event("subscription-messages")["Records"]
+    return {"Records": [template | {"messageId": str(n), "body": text} for n, text in enumerate(bodies)]}
+
+
 def test_the_janitor_function(run: Run) -> None:
-    """A day later: what was deleted, what has expired, and the queues that readers left."""
-    report = run("JanitorFunction", event("janitor-schedule"), event("janitor-schedule"), hours_ahead=24)
+    """A day later: what was deleted, what has expired, the queues that readers left, batches that are old,
+    and a webhook whose lease is over."""
+    rounds = [event("janitor-schedule"), event("janitor-schedule")]
+    report = run("JanitorFunction", *rounds, hours_ahead=24, PACK_AFTER_SECONDS="0")
+    assert report["answers"][0]["packed"] >= 1
+    assert report["answers"][0]["reminded"] >= 1
     assert report["answers"][0]["reclaimed"] + report["answers"][1]["reclaimed"] >= 2
     assert report["answers"][0]["expired"] >= 1
     again = run("JanitorFunction", event("janitor-schedule"), hours_ahead=48)
     assert again["answers"]
+    packed = run("ReadFunction", request("GET", "/v1/stream/packed", "offset=-1"))
+    assert body(packed["answers"][0]) == b"123"
+    assert "s3:GetRange" in packed["called"]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -376,6 +484,15 @@ def test_moto_grants_what_a_function_asked_for(name: str, roles: Roles) -> None:
         ("NotifierFunction", "dynamodb:Query", "table:", ["log/v1/a"]),
         ("NotifierFunction", "sqs:SendMessage", "queue:another-queue", []),
         ("NotifierFunction", "ssm:GetParameter", "parameter:/tidemark/secret", []),
+        ("WriteFunction", "ssm:GetParameter", f"parameter:{WEBHOOK_KEYS}ds_1", []),
+        ("WriteFunction", "ssm:PutParameter", "parameter:/tidemark/secret", []),
+        ("WriteFunction", "sqs:SendMessage", f"queue:{SUBSCRIPTIONS}", []),
+        ("NotifierFunction", "dynamodb:Query", "table:", ["keys"]),
+        ("SubscriptionsFunction", "ssm:GetParameter", "parameter:/tidemark/secret", []),
+        ("SubscriptionsFunction", "ssm:PutParameter", f"parameter:{WEBHOOK_KEYS}ds_1", []),
+        ("SubscriptionsFunction", "sqs:SendMessage", "queue:tidemark-wake-1", []),
+        ("JanitorFunction", "s3:PutObject", "object:another/a", []),
+        ("JanitorFunction", "sqs:SendMessage", "queue:tidemark-wake-1", []),
         ("JanitorFunction", "s3:GetObject", "object:log/a", []),
         ("JanitorFunction", "sqs:DeleteQueue", "queue:another-queue", []),
     ],

@@ -19,9 +19,9 @@ from tests.emulated.shims import (
     address,
     api_body,
     layer,
-    numbers,
     preflight,
     sam_transform,
+    task_count,
     transport,
 )
 
@@ -36,7 +36,7 @@ def main() -> None:
     preflight.install()
     layer.install(directory)
     actions.install()
-    numbers.install()
+    task_count.install()
     pairs = (each.split("=", 1) for each in os.environ["STACK_PORTS"].split(","))
     stacks = {int(port): stack for port, stack in pairs}
     config = Config()

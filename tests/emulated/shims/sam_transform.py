@@ -30,7 +30,8 @@ def install(sam_python: Path) -> None:
 def translate(sam_python: Path, template: Any, parameters: Any) -> Any:
     """The template without `AWS::Serverless::*`. Raises ValueError with the translator's own message."""
     run = subprocess.run(
-        [str(sam_python), str(TRANSLATOR)],
+        # -I: this directory's modules are not on its path, whatever the names of the standard library's.
+        [str(sam_python), "-I", str(TRANSLATOR)],
         input=json.dumps({"template": template, "parameters": parameters}),
         capture_output=True,
         text=True,
