@@ -115,18 +115,16 @@ class ExplainingObjects(Objects):
             raise explain(error, "S3", operation, f"{key} in {self.place}") from error
 
 
-def explaining(connection: ConnectionOptions, kind: type[ExplainingDynamoDB]) -> Table:
-    """The table by a client of this kind."""
+def connect_table(
+    connection: ConnectionOptions, client: type[ExplainingDynamoDB] = ExplainingDynamoDB
+) -> Table:
+    """The table, reached by a client of this class."""
     account = Account(connection.region)
     plain = connect_dynamodb(account, endpoint=connection.dynamodb_endpoint)
-    dynamodb = kind(plain.send, plain.breaker)
+    dynamodb = client(plain.send, plain.breaker)
     at = f" at {connection.dynamodb_endpoint}" if connection.dynamodb_endpoint else ""
     dynamodb.place = f"table {connection.table} in {account.region}{at}"
     return Table(dynamodb, connection.table)
-
-
-def connect_table(connection: ConnectionOptions) -> Table:
-    return explaining(connection, ExplainingDynamoDB)
 
 
 def connect_blobs(connection: ConnectionOptions) -> BlobStore:

@@ -31,7 +31,7 @@ from tidemark.spark.options.read import ALL_COLUMNS
 from tidemark.spark.readers.items import (
     BOUNDARY_ATTRIBUTES,
     BatchItem,
-    connect_bulk,
+    BulkDynamoDB,
     message_ends,
     pack_blocks,
 )
@@ -47,7 +47,7 @@ class DynamoDBReader:
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
         self._table = connect_table(connection)
-        self._bulk = connect_bulk(connection)
+        self._bulk = connect_table(connection, BulkDynamoDB)
         self._blobs = connect_blobs(connection)
         self._listed: dict[str, StreamRecord] = {}
 

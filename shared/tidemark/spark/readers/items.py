@@ -20,12 +20,10 @@ from tidemark.aws.retry import NoAnswer
 from tidemark.blobs.store import BlobStore
 from tidemark.log.deflate import inflate
 from tidemark.log.schema import BLOB, END, MESSAGE_LENGTHS, PACK_INDEX, SK, TIME_MS, decode_lengths
-from tidemark.log.table import Table
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH
 from tidemark.protocol.pack import Block, CorruptPack, decode_block, decode_index
-from tidemark.spark.clients.storage import ExplainingDynamoDB, explaining
-from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.clients.storage import ExplainingDynamoDB
 
 #: Enough of an item to know where its messages end.
 BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TIME_MS, BLOB, PACK_INDEX)
@@ -98,11 +96,6 @@ class BulkDynamoDB(ExplainingDynamoDB):
             raise NoAnswer(f"Query: the reply is not a page of items: {failure}") from failure
         more = {} if page.LastEvaluatedKey is None else {"LastEvaluatedKey": page.LastEvaluatedKey}
         return {"Items": page.Items} | more
-
-
-def connect_bulk(connection: ConnectionOptions) -> Table:
-    """The table; its queries are answered with `BatchItem`s."""
-    return explaining(connection, BulkDynamoDB)
 
 
 def message_ends(item: BatchItem) -> list[int]:
