@@ -21,7 +21,7 @@ def check_closed(answer: Answer, next_offset: str) -> None:
     assert answer.next_offset == next_offset
 
 
-def test_append(door: Door, make_stream: Make) -> None:
+def test_an_append_gets_204_with_the_new_tail(door: Door, make_stream: Make) -> None:
     path = make_stream(body=b"one,")
     answer = door.post(path, TEXT, b"two")
     assert answer.status == 204
@@ -37,7 +37,7 @@ def test_append(door: Door, make_stream: Make) -> None:
     assert door.get(path).body == b"one,two"
 
 
-def test_offsets_increase(door: Door, make_stream: Make) -> None:
+def test_each_append_returns_a_larger_offset_to_read_from(door: Door, make_stream: Make) -> None:
     """And each is where the next read goes on."""
     path = make_stream("application/json")
     offsets = [door.post(path, JSON, f'{{"n":{n}}}'.encode()).next_offset for n in range(12)]
@@ -57,7 +57,9 @@ def test_offsets_increase(door: Door, make_stream: Make) -> None:
         "application/json;charset=UTF-8",
     ],
 )
-def test_types_that_are_the_same(door: Door, make_stream: Make, content_type: str) -> None:
+def test_content_types_are_compared_without_parameters_and_case(
+    door: Door, make_stream: Make, content_type: str
+) -> None:
     path = make_stream("application/json; charset=UTF-8")
     assert door.post(path, {"Content-Type": content_type}, b"1").status == 204
     assert door.get(path)["content-type"] == "application/json"
@@ -86,7 +88,7 @@ def test_json_is_kept_as_it_was_sent(door: Door, make_stream: Make, body: bytes,
     assert door.get(path).body == b"[0," + messages + b"]"
 
 
-def test_a_body_in_pieces(door: Door, make_stream: Make) -> None:
+def test_a_chunked_body_is_one_append(door: Door, make_stream: Make) -> None:
     """Chunked: one append, wherever the pieces end."""
     path = make_stream()
     pieces = [b"a", b"", b"\xe2", b"\x82\xac", b"b" * 100_000, b"c"]
@@ -96,7 +98,7 @@ def test_a_body_in_pieces(door: Door, make_stream: Make) -> None:
 
 
 @pytest.mark.parametrize("size", [64 * 1024, 64 * 1024 + 1, 1_000_000])
-def test_large_bodies(door: Door, make_stream: Make, size: int) -> None:
+def test_a_body_beyond_the_inline_limit_is_read_back(door: Door, make_stream: Make, size: int) -> None:
     """Beyond the inline limit the bytes are elsewhere; a reader sees no difference."""
     path = make_stream(body=b"<")
     body = bytes(index % 251 for index in range(size))
@@ -109,7 +111,7 @@ def test_large_bodies(door: Door, make_stream: Make, size: int) -> None:
 # --- closing ------------------------------------------------------------------------
 
 
-def test_close(door: Door, make_stream: Make) -> None:
+def test_a_close_without_a_body_gets_204_and_closes(door: Door, make_stream: Make) -> None:
     path = make_stream(body=b"data")
     answer = door.post(path, CLOSE)
     assert answer.status == 204
@@ -124,19 +126,19 @@ def test_close_ignores_the_type_of_no_body(door: Door, make_stream: Make, conten
     assert door.post(path, CLOSE | {"Content-Type": content_type}).status == 204
 
 
-def test_close_an_empty_stream(door: Door, make_stream: Make) -> None:
+def test_an_empty_stream_can_be_closed(door: Door, make_stream: Make) -> None:
     path = make_stream()
     assert door.post(path, CLOSE).next_offset == "0000000000000000"
     assert door.head(path)["stream-closed"] == "true"
 
 
-def test_close_twice(door: Door, make_stream: Make) -> None:
+def test_a_repeated_close_gets_the_same_response(door: Door, make_stream: Make) -> None:
     path = make_stream(body=b"data")
     first, again = door.post(path, CLOSE), door.post(path, CLOSE)
     assert first == again
 
 
-def test_append_and_close(door: Door, make_stream: Make) -> None:
+def test_an_append_can_close_the_stream(door: Door, make_stream: Make) -> None:
     path = make_stream(body=b"one,")
     answer = door.post(path, TEXT | CLOSE, b"two")
     assert (answer.status, answer["stream-closed"], answer.next_offset) == (204, "true", "0000000000000007")
@@ -152,7 +154,7 @@ def test_append_and_close_is_not_idempotent(door: Door, make_stream: Make) -> No
 
 
 @pytest.mark.parametrize("value", ["false", "yes", "1", "", "truee"])
-def test_values_that_do_not_close(door: Door, make_stream: Make, value: str) -> None:
+def test_other_values_of_stream_closed_do_not_close(door: Door, make_stream: Make, value: str) -> None:
     path = make_stream()
     answer = door.post(path, TEXT | {"Stream-Closed": value}, b"x")
     assert (answer.status, answer["stream-closed"]) == (204, None)
@@ -175,7 +177,9 @@ LATE = {
 
 
 @pytest.mark.parametrize(("headers", "body"), LATE.values(), ids=LATE.keys())
-def test_closed_comes_first(door: Door, make_stream: Make, headers: dict[str, str], body: bytes) -> None:
+def test_a_closed_stream_gets_409_before_any_other_check(
+    door: Door, make_stream: Make, headers: dict[str, str], body: bytes
+) -> None:
     path = make_stream(body=b"data")
     door.post(path, CLOSE | {"Stream-Seq": "5"})
     check_closed(door.post(path, headers, body), "0000000000000004")
@@ -199,7 +203,7 @@ def test_type_comes_before_sequence(door: Door, make_stream: Make) -> None:
 # --- Stream-Seq ---------------------------------------------------------------------
 
 
-def test_stream_seq(door: Door, make_stream: Make) -> None:
+def test_stream_seq_must_increase_byte_by_byte(door: Door, make_stream: Make) -> None:
     """Byte by byte, per stream; appends without one neither need nor move it."""
     path = make_stream()
 
@@ -215,7 +219,7 @@ def test_stream_seq(door: Door, make_stream: Make) -> None:
     assert len(door.get(path).body) == 7
 
 
-def test_stream_seq_of_a_closing(door: Door, make_stream: Make) -> None:
+def test_a_close_with_stream_seq_must_increase_it(door: Door, make_stream: Make) -> None:
     path = make_stream()
     door.post(path, TEXT | {"Stream-Seq": "5"}, b"x")
     assert door.post(path, CLOSE | {"Stream-Seq": "4"}).status == 409
@@ -226,7 +230,7 @@ def test_stream_seq_of_a_closing(door: Door, make_stream: Make) -> None:
 # --- deleting -----------------------------------------------------------------------
 
 
-def test_delete(door: Door, make_stream: Make) -> None:
+def test_a_deleted_stream_is_gone(door: Door, make_stream: Make) -> None:
     path = make_stream(body=b"data")
     assert door.delete(path).status == 204
     assert [door.delete(path).status, door.get(path).status, door.head(path).status] == [404, 404, 404]
@@ -234,7 +238,7 @@ def test_delete(door: Door, make_stream: Make) -> None:
     assert door.post(path, CLOSE).status == 404
 
 
-def test_delete_a_closed_stream(door: Door, make_stream: Make) -> None:
+def test_a_closed_stream_can_be_deleted(door: Door, make_stream: Make) -> None:
     path = make_stream(body=b"data", Stream_Closed="true")
     assert door.delete(path).status == 204
     assert door.get(path).status == 404

@@ -142,7 +142,7 @@ APPENDS = cases(
 
 
 @pytest.mark.parametrize("case", APPENDS)
-def test_append(door: Door, stream: str, case: Case) -> None:
+def test_a_bad_append_is_refused_and_changes_nothing(door: Door, stream: str, case: Case) -> None:
     check_refused(door, stream, case)
 
 
@@ -173,7 +173,9 @@ INVALID_JSON = {
 
 @pytest.mark.parametrize("body", INVALID_JSON.values(), ids=INVALID_JSON.keys())
 @pytest.mark.parametrize("headers", [JSON, JSON | NEXT, JSON | {"Stream-Closed": "true"}], ids=["", "p", "c"])
-def test_append_of_invalid_json(door: Door, stream: str, body: bytes, headers: dict[str, str]) -> None:
+def test_invalid_json_is_refused_before_the_producer_advances(
+    door: Door, stream: str, body: bytes, headers: dict[str, str]
+) -> None:
     """Neither the producer advances nor the stream closes on the way."""
     check_refused(door, stream, Case("", headers=headers, body=body))
 
@@ -214,12 +216,12 @@ CREATIONS = cases(
 
 
 @pytest.mark.parametrize("case", CREATIONS)
-def test_creation_over_a_stream(door: Door, stream: str, case: Case) -> None:
+def test_a_bad_creation_leaves_an_existing_stream_as_it_was(door: Door, stream: str, case: Case) -> None:
     check_refused(door, stream, Case(case.id, "PUT", case.headers, case.body))
 
 
 @pytest.mark.parametrize("case", CREATIONS)
-def test_creation_of_a_stream(door: Door, path: str, case: Case) -> None:
+def test_a_bad_creation_creates_nothing(door: Door, path: str, case: Case) -> None:
     """Nothing is there before, and nothing after."""
     check_refused(door, path, Case(case.id, "PUT", case.headers, case.body))
     assert door.head(path).status == 404
@@ -250,7 +252,9 @@ OVERSIZED: Final = b'"' + b"x" * (MAX_BODY_BYTES - 1) + b'"'
 
 @pytest.mark.parametrize("method", ["PUT", "POST"])
 @pytest.mark.parametrize("chunk_bytes", [len(OVERSIZED), 1024 * 1024], ids=["at once", "in chunks"])
-def test_a_body_over_the_limit(door: Door, stream: str, method: str, chunk_bytes: int) -> None:
+def test_a_body_over_the_limit_gets_413_before_any_storage_call(
+    door: Door, stream: str, method: str, chunk_bytes: int
+) -> None:
     """413 before anything is written, to the table or to S3, and before storage is asked at all."""
     before = everything(door, stream)
     door.process.calls.taken()
@@ -267,7 +271,7 @@ def test_a_body_over_the_limit_creates_nothing(door: Door, path: str) -> None:
     assert door.head(path).status == 404
 
 
-def test_a_body_at_the_limit(door: Door, stream: str) -> None:
+def test_a_body_at_the_limit_is_stored_and_read_back(door: Door, stream: str) -> None:
     """The limit itself is allowed, and what is stored for it can be read back."""
     body = b'"' + b"x" * (MAX_BODY_BYTES - 2) + b'"'
     tail = door.head(stream).next_offset
@@ -279,7 +283,9 @@ def test_a_body_at_the_limit(door: Door, stream: str) -> None:
 @pytest.mark.parametrize(
     "count", [MAX_MESSAGES + 1, pytest.param((MAX_BODY_BYTES - 2) // 2, marks=pytest.mark.slow)]
 )
-def test_too_many_messages(door: Door, stream: str, method: str, count: int) -> None:
+def test_too_many_messages_in_one_append_are_refused(
+    door: Door, stream: str, method: str, count: int
+) -> None:
     """Within the limit of bytes, and beyond what can be remembered of where each message ends."""
     before = everything(door, stream)
     body = b"[" + b",".join([b"1"] * count) + b"]"
@@ -330,7 +336,7 @@ LIVE = {"catch-up": "", "long-poll": "&live=long-poll", "sse": "&live=sse"}
 
 @pytest.mark.parametrize("offset", BAD_OFFSETS.values(), ids=BAD_OFFSETS.keys())
 @pytest.mark.parametrize("live", LIVE.values(), ids=LIVE.keys())
-def test_offsets(door: Door, stream: str, offset: str, live: str) -> None:
+def test_an_invalid_offset_gets_400_in_every_mode(door: Door, stream: str, offset: str, live: str) -> None:
     """400 in every mode; an event stream must not have begun by then."""
     answer = check_refused(door, stream, Case("", "GET", query=f"?offset={offset}{live}", body=b""))
     assert "ffset" in answer.json["error"]
@@ -367,7 +373,7 @@ QUERIES = {
 
 
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES.keys())
-def test_queries(door: Door, stream: str, query: str) -> None:
+def test_an_invalid_query_is_refused(door: Door, stream: str, query: str) -> None:
     check_refused(door, stream, Case("", "GET", query=f"?{query}", body=b""))
 
 
@@ -420,7 +426,9 @@ METHODS = {
 
 @pytest.mark.parametrize("name", BAD_NAMES.values(), ids=BAD_NAMES.keys())
 @pytest.mark.parametrize("method", METHODS)
-def test_names(door: Door, name: str, method: str) -> None:
+def test_an_invalid_stream_name_is_refused_before_any_storage_call(
+    door: Door, name: str, method: str
+) -> None:
     """Refused before storage is asked, whatever is to be done with it."""
     headers, body = METHODS[method]
     door.process.calls.taken()
@@ -430,14 +438,14 @@ def test_names(door: Door, name: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["?live=sse&offset=-1", "?live=long-poll&offset=now"])
-def test_names_of_live_reads(door: Door, query: str) -> None:
+def test_a_live_read_of_an_invalid_name_gets_400(door: Door, query: str) -> None:
     assert door.get(f"/v1/stream/a%2Fb{query}").status == 400
 
 
 @pytest.mark.parametrize(
     "name", ["x" * 1000, "%C3%A9" * 500, "a/" * 499 + "bc"], ids=["ASCII", "UTF-8", "path"]
 )
-def test_the_longest_names(door: Door, name: str) -> None:
+def test_the_longest_allowed_names_fit_every_key(door: Door, name: str) -> None:
     """The bound is not smaller than it says: these fit every key they become part of."""
     path = f"/v1/stream/{name}"
     assert door.put(path, JSON | {"Stream-TTL": "3600"}, b"1").status == 201
@@ -450,7 +458,7 @@ def test_the_longest_names(door: Door, name: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["PATCH", "TRACE", "CONNECT", "PROPFIND", "LINK", "get", "Post", "X"])
-def test_methods(door: Door, stream: str, method: str) -> None:
+def test_an_unknown_method_gets_405_with_the_allowed_ones(door: Door, stream: str, method: str) -> None:
     answer = check_refused(door, stream, Case("", method, JSON, status=405))
     allowed = {name.strip() for name in (answer["allow"] or "").split(",")}
     assert allowed == {"GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"}
@@ -458,7 +466,7 @@ def test_methods(door: Door, stream: str, method: str) -> None:
 
 @pytest.mark.parametrize("place", ["/v1", "/v1/", "/v1/stream", "/v1/x/y", "/docs/x/y", "/docs/x/y/z"])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"])
-def test_places_where_nothing_is(door: Door, place: str, method: str) -> None:
+def test_an_unknown_path_gets_404(door: Door, place: str, method: str) -> None:
     assert door(method, place).status == 404
 
 

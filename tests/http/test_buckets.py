@@ -22,7 +22,7 @@ def bucket(door: Door) -> str:
     return path
 
 
-def test_a_buckets_life(door: Door, bucket: str) -> None:
+def test_a_bucket_is_created_described_and_deleted(door: Door, bucket: str) -> None:
     assert door.put(bucket).status == 409
     answer = door.get(bucket)
     assert (answer.status, answer["cache-control"]) == (200, "no-store")
@@ -89,7 +89,7 @@ def test_a_stream_where_there_is_no_bucket(door: Door, method: str) -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
-def test_bucket_ids(door: Door, place: str, method: str) -> None:
+def test_an_invalid_bucket_id_is_refused_before_any_storage_call(door: Door, place: str, method: str) -> None:
     """Refused before storage is asked, and alike for what would lie below."""
     door.process.calls.taken()
     for path in (place, f"{place}/streams", f"{place}/a"):
@@ -99,7 +99,7 @@ def test_bucket_ids(door: Door, place: str, method: str) -> None:
 
 @pytest.mark.parametrize("stream_id", ["", "a..b", "..", "a%2Fb", "%00", "%FF", "x" * 123, quote("é" * 60)])
 @pytest.mark.parametrize("rest", ["", "/bootstrap", "/snapshot", "/snapshot/0000000000000000"])
-def test_stream_ids(door: Door, bucket: str, stream_id: str, rest: str) -> None:
+def test_an_invalid_stream_id_gets_400(door: Door, bucket: str, stream_id: str, rest: str) -> None:
     door.process.calls.taken()
     assert door.get(f"{bucket}/{stream_id}{rest}").status == 400
     assert door.process.calls.taken() == {}
@@ -120,7 +120,7 @@ def test_strange_but_legal_stream_ids(door: Door, bucket: str, stream_id: str) -
     "rest", ["/", "/x", "/Snapshot", "/snapshot/1/", "/snapshot/1/x", "/bootstrap/", "/bootstrap/x"]
 )
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "X"])
-def test_unknown_places(door: Door, bucket: str, rest: str, method: str) -> None:
+def test_an_unknown_path_below_a_stream_gets_404(door: Door, bucket: str, rest: str, method: str) -> None:
     assert door(method, f"{bucket}/a{rest}").status == 404
 
 
@@ -136,7 +136,9 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("place", "allowed"), ALLOWED.items())
-def test_methods(door: Door, bucket: str, place: str, allowed: str) -> None:
+def test_an_unknown_method_gets_405_with_the_allowed_ones(
+    door: Door, bucket: str, place: str, allowed: str
+) -> None:
     for method in ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "TRACE", "X", "get"):
         answer = door(method, f"{bucket}{place}", TEXT)
         if method in allowed.split(", "):
@@ -163,7 +165,7 @@ def test_the_plain_surfaces_places_are_no_buckets(door: Door) -> None:
 # --- listings -----------------------------------------------------------------------
 
 
-def test_a_listing(door: Door, bucket: str) -> None:
+def test_a_listing_shows_each_stream_with_its_metadata(door: Door, bucket: str) -> None:
     now = door.process.stores.clock_ms()
     for name in ("user-2", "user-1", "other"):
         door.put(f"{bucket}/{name}", {"Content-Type": "text/plain; charset=utf-8"}, name.encode())
@@ -203,12 +205,12 @@ def test_a_listing(door: Door, bucket: str) -> None:
     [f"limit={limit}" for limit in ("0", "-1", "1001", "abc", "", "1.5", "%31%30%30%31", "1&limit=2")]
     + ["prefix=a%2Fb", "after=a..b", "prefix=%00", "after=" + "x" * 123, "prefix=a&prefix=b"],
 )
-def test_bad_listings(door: Door, bucket: str, query: str) -> None:
+def test_an_invalid_listing_query_gets_400(door: Door, bucket: str, query: str) -> None:
     assert door.get(f"{bucket}/streams?{query}").status == 400
     assert door.get(f"/no-such-bucket/streams?{query}").status == 400
 
 
-def test_a_fork_in_a_bucket(door: Door, bucket: str) -> None:
+def test_a_stream_in_a_bucket_can_be_forked(door: Door, bucket: str) -> None:
     door.put(f"{bucket}/a", TEXT, b"abc")
     forked = door.put(f"{bucket}/b", {"Stream-Forked-From": f"{bucket}/a"})
     assert forked.status == 201

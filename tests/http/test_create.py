@@ -10,7 +10,7 @@ TEXT = {"Content-Type": "text/plain"}
 JSON = {"Content-Type": "application/json"}
 
 
-def test_new(door: Door, path: str) -> None:
+def test_a_new_stream_gets_201(door: Door, path: str) -> None:
     answer = door.put(path, TEXT)
     assert answer.status == 201
     assert answer["location"] == f"http://{HOST}{path}"
@@ -20,7 +20,7 @@ def test_new(door: Door, path: str) -> None:
     assert answer.body == b""
 
 
-def test_again(door: Door, path: str) -> None:
+def test_the_same_creation_again_gets_200_and_the_current_tail(door: Door, path: str) -> None:
     """200 and the tail as it is now; what was created is not created twice."""
     door.put(path, TEXT, b"hello")
     answer = door.put(path, {"Content-Type": "TEXT/plain; charset=utf-8"}, b"other")
@@ -32,7 +32,7 @@ def test_again(door: Door, path: str) -> None:
     assert door.get(path).body == b"hello"
 
 
-def test_without_a_type(door: Door, path: str) -> None:
+def test_a_stream_without_a_content_type_is_octet_stream(door: Door, path: str) -> None:
     assert door.put(path)["content-type"] == "application/octet-stream"
     assert door.put(path, {"Content-Type": "application/octet-stream"}).status == 200
 
@@ -50,7 +50,9 @@ def test_without_a_type(door: Door, path: str) -> None:
         ({"Content-Type": "application/ndjson"}, b'{"a":1}\n{"a":2}\n', b'{"a":1}\n{"a":2}\n'),
     ],
 )
-def test_with_content(door: Door, path: str, headers: dict[str, str], body: bytes, content: bytes) -> None:
+def test_a_creation_may_carry_the_first_messages(
+    door: Door, path: str, headers: dict[str, str], body: bytes, content: bytes
+) -> None:
     answer = door.put(path, headers, body)
     assert answer.status == 201
     read = door.get(path)
@@ -67,14 +69,14 @@ def test_closed_from_the_beginning(door: Door, path: str) -> None:
     assert (read.body, read["stream-closed"]) == (b"all there is", "true")
 
 
-def test_closed_and_empty(door: Door, path: str) -> None:
+def test_a_stream_can_be_created_closed_and_empty(door: Door, path: str) -> None:
     assert door.put(path, JSON | {"Stream-Closed": "true"})["stream-closed"] == "true"
     read = door.get(path)
     assert (read.body, read["stream-closed"], read["stream-up-to-date"]) == (b"[]", "true", "true")
 
 
 @pytest.mark.parametrize("value", ["true", "TRUE", "True", "tRuE"])
-def test_closed_in_any_case(door: Door, path: str, value: str) -> None:
+def test_stream_closed_true_is_accepted_in_any_case(door: Door, path: str, value: str) -> None:
     assert door.put(path, TEXT | {"Stream-Closed": value})["stream-closed"] == "true"
 
 
@@ -90,7 +92,9 @@ def test_any_other_value_is_as_good_as_none(door: Door, path: str, value: str) -
     ("now_closed", "asked", "status"),
     [(False, False, 200), (True, False, 409), (True, True, 200), (False, True, 409)],
 )
-def test_closure_must_match(door: Door, path: str, now_closed: bool, asked: bool, status: int) -> None:
+def test_a_repeated_creation_must_match_the_closure(
+    door: Door, path: str, now_closed: bool, asked: bool, status: int
+) -> None:
     """The table of §5.1, for a stream that was closed later than it was created."""
     door.put(path, TEXT)
     if now_closed:
@@ -117,7 +121,7 @@ def test_closure_must_match(door: Door, path: str, now_closed: bool, asked: bool
         ({"Stream-Expires-At": "2040-01-01T00:00:00Z"}, {"Stream-TTL": "60"}, 409),
     ],
 )
-def test_expiry_must_match(
+def test_a_repeated_creation_must_match_the_expiry(
     door: Door, path: str, first: dict[str, str], second: dict[str, str], status: int
 ) -> None:
     assert door.put(path, TEXT | first).status == 201
@@ -176,7 +180,7 @@ def test_location_of_a_path_that_should_have_been_encoded(door: Door, path: str)
     assert door.get(f"{path}/%C3%A9").body == b"acute"
 
 
-def test_location_behind_a_proxy(door: Door, path: str) -> None:
+def test_location_uses_the_scheme_of_the_proxy(door: Door, path: str) -> None:
     answer = door.put(path, TEXT | {"X-Forwarded-Proto": "https"})
     assert answer["location"] == f"https://{HOST}{path}"
 
@@ -205,7 +209,7 @@ def test_names_that_differ_are_different_streams(door: Door, path: str) -> None:
         assert door.get(f"{path}/{number}/{one}").body == b"one"
 
 
-def test_streams_below_streams(door: Door, path: str) -> None:
+def test_a_name_with_a_slash_is_a_stream_of_its_own(door: Door, path: str) -> None:
     """A name is a name: what looks like a directory is a stream of its own."""
     door.put(path, TEXT, b"above")
     door.put(f"{path}/below", TEXT, b"below")

@@ -39,7 +39,7 @@ def names(value: str | None) -> set[str]:
     "place", ["/v1/stream/a", "/v1/stream/a/b%20c", "/v1/stream/a%2Fb", "/v1/health", "/nothing"]
 )
 @pytest.mark.parametrize("method", ["PUT", "POST", "GET", "HEAD", "DELETE"])
-def test_preflight(door: Door, place: str, method: str) -> None:
+def test_a_preflight_request_is_answered_without_a_storage_call(door: Door, place: str, method: str) -> None:
     """A browser asks before it sends whatever the protocol needs; storage is not bothered."""
     door.process.calls.taken()
     asked = {
@@ -56,7 +56,7 @@ def test_preflight(door: Door, place: str, method: str) -> None:
     assert door.process.calls.taken() == {}
 
 
-def test_health(door: Door) -> None:
+def test_health_returns_the_status_and_the_version(door: Door) -> None:
     answer = door.get("/v1/health")
     assert (answer.status, answer.json) == (200, {"status": "ok", "version": __version__})
     assert answer["cache-control"] == "no-store"
@@ -92,7 +92,9 @@ def ask(door: Door, path: str, request: str) -> Answer:
 
 
 @pytest.mark.parametrize("asked", REQUESTS)
-def test_an_unexpected_fault(door: Door, path: str, caplog: pytest.LogCaptureFixture, asked: str) -> None:
+def test_an_unexpected_fault_gets_500_and_is_explained_only_in_the_log(
+    door: Door, path: str, caplog: pytest.LogCaptureFixture, asked: str
+) -> None:
     """500 in the form of every other fault. What happened is in the log, and only there."""
     broken = Broken(RuntimeError("the secret of how we are made"))
     answer = ask(door.with_backend(run=broken, append=broken), path, asked)
@@ -104,7 +106,9 @@ def test_an_unexpected_fault(door: Door, path: str, caplog: pytest.LogCaptureFix
 
 @pytest.mark.parametrize("asked", REQUESTS)
 @pytest.mark.parametrize("refusal", [Busy(), OutcomeUnknown()], ids=["429", "503"])
-def test_storage_that_says_no(door: Door, path: str, refusal: ProtocolError, asked: str) -> None:
+def test_a_refusal_by_storage_says_when_to_come_again(
+    door: Door, path: str, refusal: ProtocolError, asked: str
+) -> None:
     """A client is told that it may come again, and when."""
     broken = Broken(refusal)
     answer = ask(door.with_backend(run=broken, append=broken), path, asked)

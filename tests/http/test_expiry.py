@@ -42,14 +42,16 @@ def statuses(door: Door, path: str) -> list[int]:
 # --- a sliding window ---------------------------------------------------------------
 
 
-def test_not_a_moment_too_early(door: Door, make_stream: Make, clock: Clock) -> None:
+def test_a_stream_is_readable_until_the_last_millisecond_of_its_ttl(
+    door: Door, make_stream: Make, clock: Clock
+) -> None:
     path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
     clock.advance(WINDOW_MS - 1)
     assert door.head(path).status == 200
     assert door.get(path).body == b"data"
 
 
-def test_gone_after_the_window(door: Door, make_stream: Make, clock: Clock) -> None:
+def test_a_stream_is_gone_after_its_ttl(door: Door, make_stream: Make, clock: Clock) -> None:
     path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
     clock.advance(WINDOW_MS + LATE_MS)
     assert statuses(door, path) == [404] * 8
@@ -91,7 +93,7 @@ def test_renewed_by_reads_and_writes(
 
 
 @pytest.mark.parametrize("touch", READS.values(), ids=READS.keys())
-def test_kept_alive_by_reading(
+def test_a_read_renews_the_ttl(
     door: Door, make_stream: Make, clock: Clock, touch: Callable[[Door, str], Answer]
 ) -> None:
     path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
@@ -100,7 +102,7 @@ def test_kept_alive_by_reading(
         assert touch(door, path).status in {200, 204, 304}
 
 
-def test_not_renewed_by_looking(door: Door, make_stream: Make, clock: Clock) -> None:
+def test_head_and_refused_requests_do_not_renew_the_ttl(door: Door, make_stream: Make, clock: Clock) -> None:
     """§5.1: HEAD does not count. Nor does what is refused, or asked of another stream."""
     path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
     for _ in range(4):
@@ -136,13 +138,13 @@ def test_seen_alike_by_processes_that_remember(
     assert (door.head(path).status, server.head(path).status) == (404, 404)
 
 
-def test_ttl_zero(door: Door, path: str) -> None:
+def test_a_ttl_of_zero_creates_a_stream_that_is_already_expired(door: Door, path: str) -> None:
     """A window of nothing: created, and over."""
     assert door.put(path, TEXT | {"Stream-TTL": "0"}, b"x").status == 201
     assert door.get(path).status == 404
 
 
-def test_the_longest_ttl(door: Door, make_stream: Make, clock: Clock) -> None:
+def test_the_largest_ttl_is_accepted(door: Door, make_stream: Make, clock: Clock) -> None:
     path = make_stream(body=b"x", Stream_TTL=str(2**53 - 1))
     clock.advance(10**10)
     assert door.get(path).body == b"x"
@@ -202,7 +204,7 @@ def test_a_refused_repetition_does_not_renew_the_window(door: Door, make_stream:
 # --- a fixed instant ----------------------------------------------------------------
 
 
-def test_exact_to_the_millisecond(door: Door, make_stream: Make, clock: Clock) -> None:
+def test_expires_at_is_exact_to_the_millisecond(door: Door, make_stream: Make, clock: Clock) -> None:
     path = make_stream(body=b"data", Stream_Expires_At=later(clock, 60.007))
     clock.advance(60_006)
     assert door.get(path).body == b"data"
@@ -231,7 +233,9 @@ def test_an_instant_that_has_passed(door: Door, path: str, at: str) -> None:
 # --- and again ----------------------------------------------------------------------
 
 
-def test_created_again(door: Door, make_stream: Make, clock: Clock) -> None:
+def test_an_expired_stream_can_be_created_again_and_starts_empty(
+    door: Door, make_stream: Make, clock: Clock
+) -> None:
     """201, not 200, and not 409: what has expired stands in nobody's way, and nothing of it is left."""
     path = make_stream(body=b"old", Stream_TTL=str(TTL_SECONDS))
     door.post(path, TEXT | PRODUCER | {"Stream-Seq": "9"}, b"older")
@@ -247,7 +251,7 @@ def test_created_again(door: Door, make_stream: Make, clock: Clock) -> None:
     assert door.get(path).json == [1], "the old window has no say any more"
 
 
-def test_created_again_closed(door: Door, make_stream: Make, clock: Clock) -> None:
+def test_an_expired_closed_stream_can_be_created_again(door: Door, make_stream: Make, clock: Clock) -> None:
     path = make_stream(body=b"old", Stream_TTL=str(TTL_SECONDS), Stream_Closed="true")
     clock.advance(WINDOW_MS + LATE_MS)
     assert door.put(path, TEXT, b"new").status == 201

@@ -30,7 +30,7 @@ def interval(clock: Clock) -> int:
 # --- without waiting ----------------------------------------------------------------
 
 
-def test_data_that_is_there(server: Door, clock: Clock, path: str) -> None:
+def test_data_that_is_already_there_is_returned_at_once(server: Door, clock: Clock, path: str) -> None:
     """As a catch-up read answers, and a cursor; a server that waits for minutes does not wait."""
     server.put(path, JSON, b'[{"a":1}, 2]')
     answer = server.get(f"{path}?offset=-1{POLL}")
@@ -40,7 +40,7 @@ def test_data_that_is_there(server: Door, clock: Clock, path: str) -> None:
     assert (answer.status, answer.body) == (200, b'[{"a":1},2]')
 
 
-def test_nothing_comes(door: Door, make_stream: Make, clock: Clock) -> None:
+def test_a_long_poll_without_data_ends_with_204(door: Door, make_stream: Make, clock: Clock) -> None:
     """204 with the tail, up to date, the cursor; nothing a cache may keep, and no body."""
     path = make_stream("application/json", b"[1]")
     tail = door.head(path).next_offset
@@ -72,7 +72,7 @@ def test_the_rest_of_a_closed_stream(server: Door, path: str) -> None:
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_a_part(server: Door, path: str) -> None:
+def test_a_long_poll_returns_one_page_when_there_is_more(server: Door, path: str) -> None:
     """More is there than fits a page: neither up to date nor the end."""
     server.put(path, TEXT, b"0123456789")
     server.post(path, TEXT | CLOSE, b"more")
@@ -83,7 +83,9 @@ def test_a_part(server: Door, path: str) -> None:
 
 
 @pytest.mark.parametrize("ahead", [-5, -1, 0, 1, 180, 10**7])
-def test_cursors(door: Door, make_stream: Make, clock: Clock, ahead: int) -> None:
+def test_the_cursor_is_later_than_the_clients_own(
+    door: Door, make_stream: Make, clock: Clock, ahead: int
+) -> None:
     """§10.1: later than the client's own, with data and without; both doors agree on which."""
     path = make_stream(body=b"data")
     client = door.cursor_of(path, interval(clock) + ahead)
@@ -133,7 +135,7 @@ async def poll_while(
 
 
 @pytest.mark.parametrize("offset", ["0000000000000003", "now"])
-def test_woken_by_an_append(server: Door, looked: asyncio.Event, path: str, offset: str) -> None:
+def test_an_append_wakes_a_long_poll(server: Door, looked: asyncio.Event, path: str, offset: str) -> None:
     server.put(path, TEXT, b"old")
     answer = server.run(
         poll_while(
@@ -159,7 +161,7 @@ def test_data_behind_now_is_not_kept(server: Door, looked: asyncio.Event, path: 
     assert answer["etag"] is None
 
 
-def test_woken_by_closing(server: Door, looked: asyncio.Event, path: str) -> None:
+def test_a_close_wakes_a_long_poll(server: Door, looked: asyncio.Event, path: str) -> None:
     server.put(path, TEXT, b"old")
     answer = server.run(
         poll_while(server, looked, f"{path}?offset=now{POLL}", lambda: server.ask("POST", path, CLOSE))
@@ -168,7 +170,7 @@ def test_woken_by_closing(server: Door, looked: asyncio.Event, path: str) -> Non
     assert answer.next_offset == "0000000000000003"
 
 
-def test_woken_by_the_last_append(server: Door, looked: asyncio.Event, path: str) -> None:
+def test_an_append_that_closes_wakes_a_long_poll(server: Door, looked: asyncio.Event, path: str) -> None:
     server.put(path, TEXT, b"old")
     answer = server.run(
         poll_while(
@@ -178,7 +180,7 @@ def test_woken_by_the_last_append(server: Door, looked: asyncio.Event, path: str
     assert (answer.status, answer.body, answer["stream-closed"]) == (200, b"end", "true")
 
 
-def test_woken_by_deletion(server: Door, looked: asyncio.Event, path: str) -> None:
+def test_a_deletion_wakes_a_long_poll(server: Door, looked: asyncio.Event, path: str) -> None:
     server.put(path, TEXT)
     answer = server.run(
         poll_while(server, looked, f"{path}?offset=now{POLL}", lambda: server.ask("DELETE", path))
@@ -198,7 +200,7 @@ def test_not_woken_by_another_stream(server: Door, looked: asyncio.Event, path: 
     assert answer.body == b"own"
 
 
-def test_all_are_woken_alike(server: Door, looked: asyncio.Event, path: str) -> None:
+def test_equal_long_polls_get_equal_responses(server: Door, looked: asyncio.Event, path: str) -> None:
     """Equal requests, equal answers, so that a cache in front may send one of them only."""
     server.put(path, JSON, b"[0]")
     target = f"{path}?offset=0000000000000002{POLL}&cursor=7"
@@ -214,7 +216,9 @@ def test_all_are_woken_alike(server: Door, looked: asyncio.Event, path: str) -> 
     assert answers == [answers[0]] * 20
 
 
-def test_a_client_that_leaves(server: Door, looked: asyncio.Event, path: str) -> None:
+def test_a_client_that_leaves_ends_only_its_own_request(
+    server: Door, looked: asyncio.Event, path: str
+) -> None:
     """Its request ends with it; the stream, and who else waits, do not notice."""
     server.put(path, TEXT)
     short = server.configured(long_poll_seconds=0.05)

@@ -61,7 +61,7 @@ def test_the_reserved_stream_id_gets_400_that_names_it(door: Door, method: str) 
 
 
 @pytest.mark.parametrize("value", [*FORM.values(), "multipart/form-data; boundary=a", "Multipart/Form-Data"])
-def test_a_form_is_no_stream(door: Door, path: str, value: str) -> None:
+def test_a_form_content_type_gets_400(door: Door, path: str, value: str) -> None:
     refused = door.put(path, {"Content-Type": value}, b"a=b")
     assert refused.status == 400
     assert "Content-Type: text/plain" in refused.json["error"]

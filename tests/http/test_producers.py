@@ -22,7 +22,7 @@ def told(answer: Answer) -> tuple[int, str | None, str | None]:
     return answer.status, answer["producer-epoch"], answer["producer-seq"]
 
 
-def test_new_data(door: Door, make_stream: Make) -> None:
+def test_a_producers_first_append_gets_200(door: Door, make_stream: Make) -> None:
     path = make_stream()
     answer = door.post(path, claim(0, 0), b"a")
     assert told(answer) == (200, "0", "0")
@@ -32,7 +32,7 @@ def test_new_data(door: Door, make_stream: Make) -> None:
     assert door.get(path).body == b"ab"
 
 
-def test_a_duplicate(door: Door, make_stream: Make) -> None:
+def test_a_duplicate_gets_204_with_the_highest_sequence(door: Door, make_stream: Make) -> None:
     """204, the highest sequence accepted, and the offset of the original where it is known."""
     path = make_stream()
     first = door.post(path, claim(0, 0), b"a")
@@ -56,7 +56,7 @@ def test_a_new_epoch_fences_the_old_one(door: Door, make_stream: Make) -> None:
     assert door.get(path).body == b"abe"
 
 
-def test_a_gap(door: Door, make_stream: Make) -> None:
+def test_a_sequence_gap_gets_409_with_the_expected_sequence(door: Door, make_stream: Make) -> None:
     path = make_stream()
     door.post(path, claim(0, 0), b"a")
     answer = door.post(path, claim(0, 5), b"b")
@@ -67,7 +67,7 @@ def test_a_gap(door: Door, make_stream: Make) -> None:
     assert (fresh["producer-expected-seq"], fresh["producer-received-seq"]) == ("0", "1")
 
 
-def test_the_largest_numbers(door: Door, make_stream: Make) -> None:
+def test_the_largest_epoch_and_sequence_are_accepted(door: Door, make_stream: Make) -> None:
     path = make_stream()
     largest = 2**53 - 1
     assert told(door.post(path, claim(largest, 0), b"a")) == (200, str(largest), "0")
@@ -94,7 +94,7 @@ def test_more_producers_than_a_batch_carries(door: Door, make_stream: Make) -> N
     assert door.get(path).body == b"x" * 2 * len(crowd)
 
 
-def test_a_retry_with_stream_seq(door: Door, make_stream: Make) -> None:
+def test_a_duplicate_is_recognised_before_its_stream_seq_is_checked(door: Door, make_stream: Make) -> None:
     """Recognised as a duplicate before its Stream-Seq, which did not increase, is refused."""
     path = make_stream()
     headers = claim(0, 0) | {"Stream-Seq": "1"}

@@ -39,7 +39,7 @@ def test_a_bucket_holds_what_a_second_brings() -> None:
     assert [bucket.take() == 0 for _ in range(12)] == [True] * 10 + [False] * 2
 
 
-def test_less_than_one_a_second() -> None:
+def test_a_rate_below_one_a_second_is_kept() -> None:
     clock = Clock()
     bucket = TokenBucket(0.1, clock)
     assert bucket.take() == 0

@@ -28,7 +28,7 @@ def check_absent(answer: Answer, *names: str) -> None:
     assert {name: answer[name] for name in names} == dict.fromkeys(names)
 
 
-def test_everything_there_is(door: Door, make_stream: Make) -> None:
+def test_a_read_without_an_offset_returns_the_whole_stream(door: Door, make_stream: Make) -> None:
     path = make_stream("text/plain; charset=utf-8", b"hello")
     answer = door.get(path)
     assert (answer.status, answer.body) == (200, b"hello")
@@ -44,7 +44,7 @@ def test_everything_there_is(door: Door, make_stream: Make) -> None:
 
 
 @pytest.mark.parametrize("query", ["?offset=-1", "?offset=0000000000000000", "?cursor=x", "?unknown=1"])
-def test_the_beginning(door: Door, make_stream: Make, query: str) -> None:
+def test_offset_minus_one_and_zero_read_from_the_beginning(door: Door, make_stream: Make, query: str) -> None:
     path = make_stream(body=b"hello")
     assert door.get(path + query) == door.get(path)
 
@@ -59,7 +59,9 @@ def test_from_where_the_last_read_ended(door: Door, make_stream: Make) -> None:
 
 
 @pytest.mark.parametrize(("content_type", "empty"), [("text/plain", b""), ("application/json", b"[]")])
-def test_nothing_new(door: Door, make_stream: Make, content_type: str, empty: bytes) -> None:
+def test_a_read_at_the_tail_is_empty_and_not_cached(
+    door: Door, make_stream: Make, content_type: str, empty: bytes
+) -> None:
     """Up to date, the offset as it was asked for, and never kept: an append makes it untrue."""
     path = make_stream(content_type, b"1")
     tail = door.head(path).next_offset
@@ -71,7 +73,9 @@ def test_nothing_new(door: Door, make_stream: Make, content_type: str, empty: by
 
 
 @pytest.mark.parametrize(("content_type", "empty"), [("text/plain", b""), ("application/json", b"[]")])
-def test_an_empty_stream(door: Door, make_stream: Make, content_type: str, empty: bytes) -> None:
+def test_an_empty_stream_reads_as_empty(
+    door: Door, make_stream: Make, content_type: str, empty: bytes
+) -> None:
     answer = door.get(make_stream(content_type))
     assert (answer.body, answer.next_offset) == (empty, "0000000000000000")
     assert state(answer) == ("true", None)
@@ -87,7 +91,7 @@ def test_any_byte_of_a_stream_of_bytes(door: Door, make_stream: Make) -> None:
     assert door.get(f"{path}?offset={11:016d}").status == 400
 
 
-def test_messages_of_one_append(door: Door, make_stream: Make) -> None:
+def test_each_message_of_an_append_has_an_offset_to_read_from(door: Door, make_stream: Make) -> None:
     """Each message's end is an offset to read from; what lies between is none."""
     path = make_stream("application/json", b'[1, "zwei", {"three": 3}]')
     found = []
@@ -160,7 +164,7 @@ def test_no_url_that_a_cache_may_answer_alone_means_two_incarnations(
 
 @pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("closed", [False, True])
-def test_pages(door: Door, make_stream: Make, closed: bool) -> None:
+def test_pages_together_are_the_whole_stream(door: Door, make_stream: Make, closed: bool) -> None:
     """A part says nothing of the tail or the end; the last one does. Together they are all."""
     path = make_stream("application/json")
     for n in range(6):
@@ -203,7 +207,7 @@ def test_a_page_begins_inside_a_batch(door: Door, make_stream: Make, monkeypatch
     assert (page.body, state(page)) == (b"def", ("true", None))
 
 
-def test_pages_of_real_size(door: Door, make_stream: Make) -> None:
+def test_a_page_is_about_four_megabytes(door: Door, make_stream: Make) -> None:
     """About 4 MB each, whether the bytes lie in the table or in S3."""
     path = make_stream()
     body = b"x" * 1_500_000
@@ -223,7 +227,7 @@ def test_pages_of_real_size(door: Door, make_stream: Make) -> None:
 @pytest.mark.parametrize(("content_type", "empty"), [("text/plain", b""), ("application/json", b"[]")])
 @pytest.mark.parametrize("closed", [False, True])
 @pytest.mark.parametrize("content", [b"", b"123"])
-def test_now(
+def test_offset_now_returns_no_data_and_the_tail(
     door: Door, make_stream: Make, *, content_type: str, empty: bytes, closed: bool, content: bytes
 ) -> None:
     """No data, whatever the stream holds; the tail; never kept, and nothing to compare it by."""
@@ -247,7 +251,7 @@ def test_now_is_where_the_next_append_goes(door: Door, make_stream: Make) -> Non
 # --- If-None-Match ------------------------------------------------------------------
 
 
-def test_not_modified(door: Door, make_stream: Make) -> None:
+def test_a_matching_entity_tag_gets_304_without_a_body(door: Door, make_stream: Make) -> None:
     """304 without a body, with what a cache needs to go on using what it has."""
     path = make_stream(body=b"hello")
     first = door.get(path)
@@ -284,7 +288,7 @@ def test_an_append_changes_the_tag(door: Door, make_stream: Make) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?offset=0000000000000005"])
-def test_closing_changes_the_tag(door: Door, make_stream: Make, query: str) -> None:
+def test_closing_a_stream_changes_its_entity_tag(door: Door, make_stream: Make, query: str) -> None:
     """§10.1: or a 304 would hide the closing from whoever has the data already."""
     path = make_stream(body=b"hello")
     before = door.get(path + query)
@@ -312,7 +316,7 @@ def test_now_is_never_not_modified(door: Door, make_stream: Make) -> None:
 # --- HEAD ---------------------------------------------------------------------------
 
 
-def test_head(door: Door, make_stream: Make) -> None:
+def test_head_returns_the_metadata_without_a_body(door: Door, make_stream: Make) -> None:
     path = make_stream("application/json; charset=utf-8", b"[1,2]")
     answer = door.head(path)
     assert answer.status == 200
@@ -324,7 +328,7 @@ def test_head(door: Door, make_stream: Make) -> None:
     assert answer["content-length"] is None, "it would be the length of the body a GET gets"
 
 
-def test_head_of_a_closed_stream(door: Door, make_stream: Make) -> None:
+def test_head_of_a_closed_stream_says_that_it_is_closed(door: Door, make_stream: Make) -> None:
     path = make_stream(body=b"data")
     door.post(path, CLOSE)
     answer = door.head(path)
@@ -335,7 +339,9 @@ def test_head_of_a_closed_stream(door: Door, make_stream: Make) -> None:
     ("name", "value"),
     [("Stream-TTL", "3600"), ("Stream-Expires-At", "2040-01-01T01:00:00.5+01:00")],
 )
-def test_head_tells_the_expiry(door: Door, make_stream: Make, name: str, value: str) -> None:
+def test_head_returns_the_expiry_as_it_was_given(
+    door: Door, make_stream: Make, name: str, value: str
+) -> None:
     """As it was asked for; neither is in the answers to GET."""
     path = make_stream(**{name.replace("-", "_"): value})
     assert door.head(path)[name] == value
@@ -345,13 +351,13 @@ def test_head_tells_the_expiry(door: Door, make_stream: Make, name: str, value: 
 # --- what is read is what was written -----------------------------------------------
 
 
-def test_every_byte(door: Door, make_stream: Make) -> None:
+def test_every_byte_value_is_read_back(door: Door, make_stream: Make) -> None:
     path = make_stream("application/octet-stream", bytes(range(256)))
     door.post(path, {"Content-Type": "application/octet-stream"}, bytes(reversed(range(256))))
     assert door.get(path).body == bytes(range(256)) + bytes(reversed(range(256)))
 
 
-def test_json_of_all_kinds(door: Door, make_stream: Make) -> None:
+def test_json_values_of_every_kind_are_read_back(door: Door, make_stream: Make) -> None:
     path = make_stream("application/json")
     values: list[Any] = [
         None,

@@ -120,7 +120,7 @@ def test_an_encoded_body_gets_415(door: Door, path: str, stream: str, encoding: 
 
 
 @pytest.mark.parametrize("encoding", ["identity", " Identity ", ""])
-def test_identity_is_no_encoding(door: Door, stream: str, encoding: str) -> None:
+def test_content_encoding_identity_is_accepted(door: Door, stream: str, encoding: str) -> None:
     assert door.post(stream, TEXT | {"Content-Encoding": encoding}, b"x").status == 204
 
 

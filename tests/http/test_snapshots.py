@@ -57,7 +57,7 @@ def parts(answer: Answer) -> list[tuple[str, bytes]]:
     return parse_parts(answer.headers["content-type"], answer.body)
 
 
-def test_publish_and_read(door: Door, document: Document) -> None:
+def test_a_published_snapshot_is_read_back(door: Door, document: Document) -> None:
     published = document.publish(22, b"<folded/>", Content_Type='Application/XML; charset="utf-8"')
     assert (published.status, published["stream-snapshot-offset"]) == (204, token(22))
     latest = door.get(f"{document.path}/snapshot")
@@ -77,14 +77,14 @@ def test_publish_and_read(door: Door, document: Document) -> None:
     assert door.get(f"{document.path}/snapshot/{token(22)}").status == 404
 
 
-def test_without_a_snapshot(door: Door, document: Document) -> None:
+def test_a_stream_without_a_snapshot_gets_404_for_it(door: Door, document: Document) -> None:
     assert door.head(document.path)["stream-snapshot-offset"] is None
     assert door.get(f"{document.path}/snapshot").status == 404
     assert door.get(f"{document.path}/snapshot/{token(0)}").status == 404
     assert door.delete(f"{document.path}/snapshot/{token(0)}").status == 404
 
 
-def test_the_order_of_checks(door: Door, document: Document) -> None:
+def test_a_missing_stream_is_reported_before_a_bad_snapshot(door: Door, document: Document) -> None:
     missing = f"{document.path}-missing/snapshot"
     assert document.publish(22).status == 204
     gone = document.publish(11)
@@ -101,7 +101,7 @@ def test_the_order_of_checks(door: Door, document: Document) -> None:
     assert door.put(f"{document.path}/snapshot/{token(22)}", {"Content-Type": "nonsense"}).status == 400
 
 
-def test_deleting(door: Door, document: Document) -> None:
+def test_the_visible_snapshot_cannot_be_deleted(door: Door, document: Document) -> None:
     document.publish(22)
     assert door.delete(f"{document.path}/snapshot/{token(22)}").status == 409
     assert door.delete(f"{document.path}/snapshot/{token(11)}").status == 404
@@ -113,7 +113,9 @@ LIVE = [f"{query}&live={live}" for query in BELOW[1:] for live in ("long-poll", 
 
 
 @pytest.mark.parametrize("query", [*BELOW, *LIVE])
-def test_what_lies_below_is_gone(door: Door, document: Document, query: str) -> None:
+def test_an_offset_below_the_snapshot_gets_410_in_every_mode(
+    door: Door, document: Document, query: str
+) -> None:
     """In every mode, with or without a tag of what was there, and never as an event stream."""
     tag = door.get(f"{document.path}?offset=-1")["etag"] or ""
     document.publish(22)
@@ -128,7 +130,9 @@ def test_what_lies_below_is_gone(door: Door, document: Document, query: str) -> 
     assert door.get(f"{document.path}?offset=now").status == 200
 
 
-def test_bootstrap(door: Door, document: Document, clock: Clock) -> None:
+def test_bootstrap_returns_the_snapshot_and_the_messages_after_it(
+    door: Door, document: Document, clock: Clock
+) -> None:
     edits = [("application/json", b'{"edit":%d}' % number) for number in range(4)]
     answer = document.bootstrap()
     assert parts(answer) == [("application/octet-stream", b""), *edits]
@@ -155,7 +159,7 @@ def test_bootstrap_is_answered_once(door: Door, document: Document, query: str) 
     assert answer.status == 400
 
 
-def test_bootstrap_of_nothing(door: Door, document: Document) -> None:
+def test_bootstrap_of_a_missing_stream_gets_404(door: Door, document: Document) -> None:
     assert door.get(f"{document.path}-missing/bootstrap").status == 404
     door.put(f"{document.path}-empty", JSON)
     answer = door.get(f"{document.path}-empty/bootstrap")
@@ -232,7 +236,7 @@ def get_from(url: str) -> tuple[str, bytes]:
         *[pytest.param(size, marks=pytest.mark.slow) for size in (20 * MEGABYTE, 27 * MEGABYTE + 1)],
     ],
 )
-def test_an_upload(door: Door, document: Document, size: int) -> None:
+def test_an_uploaded_snapshot_is_published_and_read_back(door: Door, document: Document, size: int) -> None:
     """Published by name; read back, and found in bootstrap, whatever its size."""
     upload = begin(document, 22)
     body = (bytes(range(256)) * (size // 256 + 1))[:size]

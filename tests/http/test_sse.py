@@ -54,7 +54,7 @@ def check_order(events: list[Event]) -> None:
 # --- what is there ------------------------------------------------------------------
 
 
-def test_catch_up(door: Door, make_stream: Make, clock: Clock) -> None:
+def test_an_event_stream_sends_existing_data_first(door: Door, make_stream: Make, clock: Clock) -> None:
     path = make_stream("application/json", b'[{"a":1}, {"b":2}]')
     answer = door.get(f"{path}?offset=-1{SSE}")
     assert answer.status == 200
@@ -80,7 +80,9 @@ def test_catch_up(door: Door, make_stream: Make, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("offset", ["now", "0000000000000004"])
-def test_at_the_tail(door: Door, make_stream: Make, clock: Clock, offset: str) -> None:
+def test_an_event_stream_at_the_tail_begins_with_a_control_event(
+    door: Door, make_stream: Make, clock: Clock, offset: str
+) -> None:
     """A control event comes first and at once: where the tail is, and that this is it."""
     path = make_stream(body=b"data")
     answer = door.get(f"{path}?offset={offset}{SSE}")
@@ -112,7 +114,7 @@ def test_every_page_has_its_control_event(server: Door, path: str) -> None:
 
 
 @pytest.mark.parametrize("offset", ["-1", "now", "0000000000000004"])
-def test_a_closed_stream_ends(server: Door, path: str, offset: str) -> None:
+def test_the_event_stream_of_a_closed_stream_ends(server: Door, path: str, offset: str) -> None:
     """The last control event says so, without a cursor: nobody is to come back. This server
     would go on for ten minutes."""
     server.put(path, TEXT | CLOSE, b"data")
@@ -149,7 +151,7 @@ def test_text_stays_inside_its_event(door: Door, make_stream: Make, text: str) -
 @pytest.mark.parametrize(
     "content_type", ["application/octet-stream", "application/ndjson", "image/png", "application/x-protobuf"]
 )
-def test_anything_else_as_base64(door: Door, make_stream: Make, content_type: str) -> None:
+def test_binary_data_is_sent_as_base64(door: Door, make_stream: Make, content_type: str) -> None:
     path = make_stream(content_type, bytes(range(256)))
     answer = door.get(f"{path}?offset=-1{SSE}")
     assert answer["stream-sse-data-encoding"] == "base64"
@@ -161,13 +163,15 @@ def test_anything_else_as_base64(door: Door, make_stream: Make, content_type: st
 @pytest.mark.parametrize(
     "content_type", ["text/html", "TEXT/plain; charset=utf-8", "application/json; charset=utf-8"]
 )
-def test_text_is_not_encoded(door: Door, make_stream: Make, content_type: str) -> None:
+def test_text_is_sent_without_base64(door: Door, make_stream: Make, content_type: str) -> None:
     path = make_stream(content_type, b"1")
     assert door.get(f"{path}?offset=-1{SSE}")["stream-sse-data-encoding"] is None
 
 
 @pytest.mark.parametrize("ahead", [-1, 0, 1, 1000])
-def test_cursors(door: Door, make_stream: Make, clock: Clock, ahead: int) -> None:
+def test_the_cursor_is_later_than_the_clients_own(
+    door: Door, make_stream: Make, clock: Clock, ahead: int
+) -> None:
     path = make_stream(body=b"data")
     client = door.cursor_of(path, interval(clock) + ahead)
     (control,) = controls(door.get(f"{path}?offset=-1{SSE}&cursor={client}").events)
@@ -178,7 +182,7 @@ def test_cursors(door: Door, make_stream: Make, clock: Clock, ahead: int) -> Non
 # --- what comes ---------------------------------------------------------------------
 
 
-def test_appends_as_they_come(server: Door, path: str) -> None:
+def test_each_append_is_sent_when_it_comes(server: Door, path: str) -> None:
     server.put(path, JSON, b"[0]")
 
     async def follow() -> list[Event]:
@@ -215,7 +219,7 @@ def test_only_what_comes_behind_now(server: Door, path: str) -> None:
 
 
 @pytest.mark.parametrize(("body", "headers", "shown"), [(b"", CLOSE, []), (b"end", TEXT | CLOSE, ["end"])])
-def test_ends_with_the_stream(
+def test_an_event_stream_ends_when_its_stream_is_closed(
     server: Door, path: str, body: bytes, headers: dict[str, str], shown: list[str]
 ) -> None:
     """Closed while somebody listens: the last data, the last control event, and that is it."""
@@ -265,7 +269,9 @@ def test_a_heartbeat_while_nothing_comes(server: Door, path: str, monkeypatch: p
     assert (data(events), len(events)) == (["after"], 3)
 
 
-def test_ends_after_its_time(server: Door, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_stream_ends_after_its_maximum_duration(
+    server: Door, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """§10.2: so that clients meet again at the edge. They go on from the last control event."""
     monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.01)
     server.put(path, TEXT, b"data")
@@ -274,7 +280,7 @@ def test_ends_after_its_time(server: Door, path: str, monkeypatch: pytest.Monkey
     assert not any("streamClosed" in control for control in controls(answer.events))
 
 
-def test_a_client_that_leaves(server: Door, path: str) -> None:
+def test_a_client_that_leaves_ends_only_its_own_event_stream(server: Door, path: str) -> None:
     server.put(path, TEXT)
 
     async def leave() -> None:

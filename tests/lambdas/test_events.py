@@ -31,12 +31,12 @@ def fresh(functions: Functions) -> Iterator[Functions]:
 
 
 @pytest.mark.parametrize("name", HTTP_EVENTS)
-def test_whatever_comes_first(fresh: Functions, name: str) -> None:
+def test_each_sample_event_is_answered_on_an_empty_table(fresh: Functions, name: str) -> None:
     """In any order, on an empty table: an answer, and never a failure of the function."""
     assert fresh(load_event(name)).status < 500
 
 
-def test_a_tour(fresh: Functions) -> None:
+def test_the_sample_events_make_a_whole_session(fresh: Functions) -> None:
     created = fresh(load_event("put-create"))
     assert created.status == 201
     assert created["location"] == f"https://{load_event('put-create')['headers']['host']}{STREAM}"
@@ -71,7 +71,7 @@ def test_a_tour(fresh: Functions) -> None:
     assert fresh(load_event("delete")).status == 404
 
 
-def test_binary(fresh: Functions) -> None:
+def test_a_binary_body_travels_as_base64_both_ways(fresh: Functions) -> None:
     """A body that is no text travels as base64, both ways, and is the same bytes again."""
     fresh(load_event("put-create-binary"))
     event = load_event("post-append-binary")
@@ -84,7 +84,7 @@ def test_binary(fresh: Functions) -> None:
     assert base64.b64decode(raw["body"]) == base64.b64decode(event["body"])
 
 
-def test_preflight(fresh: Functions) -> None:
+def test_the_preflight_event_is_answered(fresh: Functions) -> None:
     event = load_event("options-preflight")
     answer = fresh(event)
     assert answer.status == 204

@@ -35,7 +35,9 @@ HOST = load_event("get-catch-up")["headers"]["host"]
     [bytes(range(256)), b"\0", b"plain", "żółw".encode(), b"\xff\xfe", b"=="],
     ids=["all", "NUL", "text", "UTF-8", "no UTF-8", "padding"],
 )
-def test_every_byte_both_ways(functions: Functions, path: str, body: bytes) -> None:
+def test_every_byte_value_survives_the_event_and_the_response(
+    functions: Functions, path: str, body: bytes
+) -> None:
     functions(http_event("PUT", path, headers=BINARY, body=body))
     functions(http_event("POST", path, headers=BINARY, body=body))
     assert functions(http_event("GET", path)).body == body * 2
@@ -45,7 +47,9 @@ def test_every_byte_both_ways(functions: Functions, path: str, body: bytes) -> N
     "text", ['{"name":"żółw 🐢"}', '"\\u017c\\n"', '{"a":"\u2028"}', '["a","b"]', '{"b":1.0,  "a":1e2}']
 )
 @pytest.mark.parametrize("encoded", [False, True], ids=["text", "base64"])
-def test_json(functions: Functions, path: str, text: str, encoded: bool) -> None:
+def test_json_is_the_same_as_text_and_as_base64(
+    functions: Functions, path: str, text: str, encoded: bool
+) -> None:
     """The same bytes, whether the gateway took the body for text or not."""
     create = http_event("PUT", path, headers=JSON, body=text.encode())
     functions(in_base64(create) if encoded else create)
@@ -56,7 +60,7 @@ def test_json(functions: Functions, path: str, text: str, encoded: bool) -> None
     assert answer["content-type"] == "application/json"
 
 
-def test_no_body(functions: Functions, path: str) -> None:
+def test_an_event_without_a_body_is_an_empty_append_or_a_close(functions: Functions, path: str) -> None:
     """An event without one, or with an empty one: an append of nothing, or a closing."""
     functions(http_event("PUT", path, headers=TEXT))
     nothing = http_event("POST", path, headers=TEXT)
@@ -66,7 +70,7 @@ def test_no_body(functions: Functions, path: str) -> None:
     assert functions(closing)["stream-closed"] == "true"
 
 
-def test_a_body_over_the_limit(functions: Functions, path: str) -> None:
+def test_a_body_over_the_limit_gets_413(functions: Functions, path: str) -> None:
     functions(http_event("PUT", path, headers=BINARY))
     answer = functions(http_event("POST", path, headers=BINARY, body=b"\xff" * (MAX_BODY_BYTES + 1)))
     assert answer.status == 413
@@ -96,14 +100,14 @@ def test_head_has_no_body(functions: Functions, path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["PATCH", "TRACE", "PROPFIND"])
-def test_other_methods(functions: Functions, path: str, method: str) -> None:
+def test_other_methods_are_routed_to_read_and_get_405(functions: Functions, path: str, method: str) -> None:
     """The route for everything else leads to `read`."""
     answer = functions(http_event(method, path))
     assert answer.status == 405
     assert "PUT" in (answer["allow"] or "")
 
 
-def test_a_fault_in_the_function(
+def test_an_exception_in_the_function_gets_500_and_a_log_record(
     functions: Functions, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What nobody thought of: 500 in the usual form, with the usual headers, and not the adapter's text."""
@@ -137,7 +141,7 @@ def test_a_header_that_came_twice_is_joined(functions: Functions, path: str) -> 
     assert functions(http_event("HEAD", path))["stream-closed"] is None
 
 
-def test_header_names_in_capitals(functions: Functions, path: str) -> None:
+def test_header_names_in_capitals_are_understood(functions: Functions, path: str) -> None:
     """As a test event written by hand has them."""
     event = http_event("PUT", path)
     event["headers"] |= {"Content-Type": "application/json", "STREAM-TTL": "60"}
@@ -148,7 +152,7 @@ def test_header_names_in_capitals(functions: Functions, path: str) -> None:
 @pytest.mark.parametrize(
     "query", ["offset=-1&offset=-1", "offset=&live=sse", "offset=%2C", "live=sse", "offset=-1&live=x"]
 )
-def test_bad_queries(functions: Functions, path: str, query: str) -> None:
+def test_an_invalid_query_gets_400_from_the_raw_query(functions: Functions, path: str, query: str) -> None:
     """Read from the query as it was sent: what the gateway parsed has lost the difference."""
     functions(http_event("PUT", path, headers=TEXT, body=b"x"))
     assert functions(http_event("GET", path, query)).status == 400
@@ -235,7 +239,9 @@ def test_created_through_a_function_url(functions: Functions, door: Door, path: 
     ],
 )
 @pytest.mark.parametrize("method", ["PUT", "GET"])
-def test_bad_names(functions: Functions, raw_path: str, status: int, method: str) -> None:
+def test_an_invalid_name_in_raw_path_is_refused(
+    functions: Functions, raw_path: str, status: int, method: str
+) -> None:
     event = http_event(method, "/v1/stream/x", headers=TEXT)
     event["rawPath"] = event["requestContext"]["http"]["path"] = f"/v1/stream/{raw_path}"
     assert functions(event).status in {status, 400 if status == 404 else 404}

@@ -41,7 +41,7 @@ def write(functions: Functions, method: str, path: str, body: bytes) -> None:
     assert functions(http_event(method, path, headers={"content-type": "text/plain"}, body=body)).status < 300
 
 
-def test_it_waits(functions: Functions, waiting: Open, path: str) -> None:
+def test_a_read_waits_for_the_rest_of_a_character(functions: Functions, waiting: Open, path: str) -> None:
     """As long as a reader does who is at the tail, and then says where it still is."""
     write(functions, "PUT", path, b"10 " + EURO[:1])
     reader = waiting(0.5)
@@ -61,7 +61,7 @@ def test_what_comes_before_it_is_shown_at_once(functions: Functions, waiting: Op
     assert [event.data for event in answer.events if event.type == "data"] == ["10 "]
 
 
-def test_its_end_comes(functions: Functions, waiting: Open, path: str) -> None:
+def test_the_rest_of_a_character_completes_it(functions: Functions, waiting: Open, path: str) -> None:
     """In this answer or in the next one, and from then on offsets lie behind it."""
     write(functions, "PUT", path, b"10 " + EURO[:1])
     reader, shown, offset = waiting(25), "", "0000000000000003"

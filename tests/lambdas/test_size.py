@@ -51,17 +51,23 @@ def write(door: Door, path: str) -> Callable[[str, bytes], str]:
 
 
 @pytest.mark.parametrize("body", TEXTS.values(), ids=TEXTS.keys())
-def test_a_page_of_text(functions: Functions, write: Callable[[str, bytes], str], body: bytes) -> None:
+def test_the_largest_page_of_text_fits_a_response(
+    functions: Functions, write: Callable[[str, bytes], str], body: bytes
+) -> None:
     assert functions(http_event("GET", write("text/plain", body))).body == body
 
 
-def test_a_page_of_bytes(functions: Functions, write: Callable[[str, bytes], str]) -> None:
+def test_the_largest_page_of_bytes_fits_a_response(
+    functions: Functions, write: Callable[[str, bytes], str]
+) -> None:
     body = bytes(range(256)) * (MAX_BODY_BYTES // 256)
     assert functions(http_event("GET", write("application/octet-stream", body))).body == body
 
 
 @pytest.mark.parametrize("body", JSONS.values(), ids=JSONS.keys())
-def test_a_page_of_json(functions: Functions, write: Callable[[str, bytes], str], body: bytes) -> None:
+def test_the_largest_page_of_json_fits_a_response(
+    functions: Functions, write: Callable[[str, bytes], str], body: bytes
+) -> None:
     path = write("application/json", body)
     for query in ("offset=-1", "offset=-1&live=long-poll"):
         assert functions(http_event("GET", path, query)).json == json.loads(body)

@@ -90,7 +90,7 @@ def _stream_keys(services: LocalServices, table: str) -> list[dict[str, Any]]:
     return [record["dynamodb"]["Keys"] for record in records]
 
 
-def test_only_some_services(dynoxide_binary: Path) -> None:
+def test_only_the_services_asked_for_are_started(dynoxide_binary: Path) -> None:
     with LocalServices(in_memory=True, only=["dynamodb"]) as services:
         assert set(services.pids) == {"dynoxide"}
         assert "AWS_ENDPOINT_URL_DYNAMODB_STREAMS" in services.environment

@@ -143,7 +143,7 @@ def test_an_encoded_body_is_binary() -> None:
     assert event_of(headers=headers, body=b"{}")["isBase64Encoded"] is True
 
 
-def test_request_context() -> None:
+def test_the_request_context_has_the_http_apis_fields() -> None:
     headers = [("host", "tides.example.org:4437"), ("user-agent", "probe/1")]
     context = event_of(headers=headers)["requestContext"]
     assert context["http"] == {

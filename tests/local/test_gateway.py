@@ -116,7 +116,7 @@ def handler(event, context):
     assert ask(gateway).json() == ["dict", 2, False]
 
 
-def test_context_is_lambdas(make_gateway: Gateways) -> None:
+def test_the_context_has_what_lambda_gives(make_gateway: Gateways) -> None:
     gateway = make_gateway(
         """
 def handler(event, context):

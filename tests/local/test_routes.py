@@ -40,7 +40,9 @@ def deployed() -> Template:
         ("POST", "/v1/health", "WriteFunction", "POST /{bucket}/{proxy+}"),
     ],
 )
-def test_deployed_routes(deployed: Template, method: str, path: str, function: str, key: str) -> None:
+def test_the_templates_routes_lead_to_their_functions(
+    deployed: Template, method: str, path: str, function: str, key: str
+) -> None:
     """The real template: every method of the protocol reaches its function, the rest `$default`."""
     match = match_route(deployed.routes, method, path)
     assert match is not None

@@ -34,7 +34,7 @@ def stream(world: World) -> tuple[Process, StreamKey]:
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_publish_costs(stream: tuple[Process, StreamKey], warm: bool) -> None:
+def test_a_publish_costs_three_calls_and_the_blob(stream: tuple[Process, StreamKey], warm: bool) -> None:
     """Three, and the blob: also where there is one already, and however deep the offset lies."""
     process, key = stream
     if warm:
@@ -46,7 +46,7 @@ def test_publish_costs(stream: tuple[Process, StreamKey], warm: bool) -> None:
         assert taken == {"GetItem": 1, "Query": 1, "PutObject": 1, "TransactWriteItems": 1}
 
 
-def test_read_snapshot_costs(stream: tuple[Process, StreamKey]) -> None:
+def test_reading_a_snapshot_costs_two_calls_and_the_blob(stream: tuple[Process, StreamKey]) -> None:
     """Two, and the blob."""
     process, key = stream
     publish(process, key, 100)
@@ -57,7 +57,7 @@ def test_read_snapshot_costs(stream: tuple[Process, StreamKey]) -> None:
     assert process.calls.taken() == {"GetItem": 1, "Query": 1}
 
 
-def test_bootstrap_costs(stream: tuple[Process, StreamKey]) -> None:
+def test_bootstrap_costs_the_streams_item_the_blob_and_the_pages(stream: tuple[Process, StreamKey]) -> None:
     """The stream's item; then the blob and the pages at once."""
     process, key = stream
     bootstrap(process.stores, key)
@@ -82,7 +82,9 @@ def test_bootstrap_of_bodies_in_s3_costs(world: World) -> None:
 
 @pytest.mark.parametrize("streams", [3, 30])
 @pytest.mark.parametrize("content_type", [BYTES, JSON], ids=["bytes", "JSON"])
-def test_listing_costs(world: World, streams: int, content_type: object) -> None:
+def test_a_listing_costs_a_page_and_each_listed_tail(
+    world: World, streams: int, content_type: object
+) -> None:
     """The bucket, a page of items, and each listed stream's tail: the one that only shows that
     there is more costs none."""
     process = world.process()

@@ -155,7 +155,7 @@ def explore(rules: Rules) -> Explored:
 
 
 @pytest.mark.parametrize("rules", [RIGHT, RIGHT_SWEPT], ids=["as it is", "queue swept meanwhile"])
-def test_no_order_loses_a_wake_up(rules: Rules) -> None:
+def test_every_order_of_steps_wakes_the_reader(rules: Rules) -> None:
     """In every order the reader ends up knowing all appends, with nobody's help but the messages'."""
     explored = explore(rules)
     print(f"{explored.orders:,} orders")

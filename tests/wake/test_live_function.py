@@ -87,7 +87,7 @@ def test_it_cleans_up_when_lambda_ends_it(world: World, writer: Process) -> None
         assert left == []
 
 
-def test_five_hundred_readers(world: World, writer: Process) -> None:
+def test_one_process_serves_five_hundred_readers(world: World, writer: Process) -> None:
     """In one process that serves many at once, as a container would: one queue, and what each one weighs."""
     with running(world, sse_seconds=300) as function, pumping(world, function.queues._prefix):
         key, target = make_stream(writer)

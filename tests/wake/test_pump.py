@@ -193,7 +193,7 @@ def test_batches_follow_each_other_without_a_pause(
 
 
 @pytest.mark.parametrize("fault", [Throttled("busy"), InvocationFailed("broken"), LookupError("a bug")])
-def test_nothing_ends_the_pump(
+def test_the_pump_goes_on_after_any_exception(
     function: Function, world: World, process: Process, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
     """Whatever goes wrong with a batch: readers wait for those that follow."""

@@ -212,7 +212,9 @@ def test_after_any_failure_readers_are_woken_and_the_receiver_goes_on(
     assert scene.queues.made == 1
 
 
-def test_no_queue_to_be_had(make_scene: Callable[..., Scene], caplog: pytest.LogCaptureFixture) -> None:
+def test_readers_poll_the_log_until_there_is_a_queue(
+    make_scene: Callable[..., Scene], caplog: pytest.LogCaptureFixture
+) -> None:
     """Readers look for themselves until there is one."""
     scene = make_scene()
     scene.queues.refuses = True

@@ -74,7 +74,7 @@ def test_after_a_freeze_it_is_written_again(process: Process, world: World) -> N
     assert len(load_waiters(process.stores.table, "frozen", world.clock())) == 1
 
 
-def test_what_lapsed_is_forgotten(process: Process, world: World) -> None:
+def test_lapsed_registrations_are_forgotten(process: Process, world: World) -> None:
     """A process that serves a million streams, one after another, does not remember them."""
     registered = registry(process)
     for number in range(100):

@@ -113,7 +113,7 @@ def test_a_sweep_costs_the_same_however_many_streams_there_are(
     assert process.calls.taken() == {"Query": 64}
 
 
-def test_the_janitor_sweeps(world: World, queues: Queues) -> None:
+def test_the_janitor_function_removes_lapsed_queues(world: World, queues: Queues) -> None:
     """The function as it is deployed, by the clock on the wall."""
     process = world.process()
     put_waiter(process.stores.table, Waiter("ancient", "u", 1_000_000))

@@ -322,7 +322,9 @@ def test_every_process_that_reads_a_stream_is_woken(world: World, run: Run) -> N
         run(first, scenario)
 
 
-def test_no_queue_to_be_had(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_poll_the_log_when_sqs_is_down(
+    world: World, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SQS is down: readers are served all the same, by looking."""
 
     def refuse(*_: Any) -> str:
