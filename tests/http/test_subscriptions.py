@@ -11,6 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.http.asgi import Answer, Door
+from tidemark.http.subscriptions import routes
+from tidemark.protocol.errors import Busy
 
 JSON = {"Content-Type": "application/json"}
 _serial = itertools.count(1)
@@ -201,6 +203,22 @@ def test_webhooks_are_signed_by_a_key_that_is_published(hooked: Door, name: str)
     assert published["cache-control"] == "public, max-age=300"
     assert signing["kid"] in {key["kid"] for key in published.json["keys"]}
     assert b"secret" not in made.body
+
+
+def test_no_webhook_is_made_while_its_signing_key_cannot_be(
+    hooked: Door, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The functions that deliver may read a key and not make one."""
+
+    class NoKeys:
+        def active(self, now_ms: int) -> None:
+            raise Busy
+
+    monkeypatch.setattr(routes, "signing_keys", lambda *_: NoKeys())
+    hook = {"type": "webhook", "pattern": f"{name}/*", "webhook": {"url": "http://127.0.0.1:1/hook"}}
+    assert send(hooked, "PUT", at(name), hook).status == 429
+    monkeypatch.undo()
+    assert hooked.get(at(name)).status == 404
 
 
 def test_a_url_that_is_not_called_is_rejected(hooked: Door, door: Door, name: str) -> None:

@@ -79,6 +79,9 @@ async def create(request: Request, id: Id, body: CreateSubscription) -> Response
     if asked.kind is SubscriptionKind.WEBHOOK and not backend.settings.webhook_keys:
         raise InvalidSubscription("Webhooks are not enabled on this server (WEBHOOK_KEYS is not set)")
     check_may_follow(request, asked)
+    if asked.kind is SubscriptionKind.WEBHOOK and (keys := signing_keys(backend.settings, backend.stores)):
+        # Before anything can be delivered: this function alone may make a key.
+        await backend.run(partial(keys.active, backend.stores.clock_ms()))
     made = await backend.run(lambda: configure.subscribe(backend.stores, id, asked))
     return await _describe(request, backend, id, 201 if made.is_new else 200)
 
