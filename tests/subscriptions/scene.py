@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -34,8 +34,9 @@ URL = "https://worker.example.com/hook"
 
 
 class PrivateKeysInMemory:
-    def __init__(self) -> None:
-        self.kept: dict[str, str] = {}
+    """One place for all scenes of a process: on a real engine they share the table, which names the keys."""
+
+    kept: ClassVar[dict[str, str]] = {}
 
     def save(self, kid: str, pem: str) -> None:
         assert kid not in self.kept
