@@ -193,9 +193,15 @@ def test_a_log_line_has_the_invocations_request_id(start: Any, world: World) -> 
     _, key, target = make_stream(world)
     with function.invoke(target, "8f5076ae-1e5b-4c4e-a8f6-5e43c0b1e1a7") as response:
         response.read()
-    lines = [json.loads(line) for line in function.log().splitlines() if line.startswith("{")]
-    [line] = [line for line in lines if key.stream_id in json.dumps(line)]
-    assert "8f5076ae-1e5b-4c4e-a8f6-5e43c0b1e1a7" in json.dumps(line)
+    # The line is written once the response has ended, which its reader may know earlier.
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    lines: list[str] = []
+    while not lines and time.monotonic() < deadline:
+        time.sleep(0.05)
+        told = [line for line in function.log().splitlines() if line.startswith("{")]
+        lines = [line for line in told if key.stream_id in json.dumps(json.loads(line))]
+    [line] = lines
+    assert "8f5076ae-1e5b-4c4e-a8f6-5e43c0b1e1a7" in json.dumps(json.loads(line))
     assert "live=sse" not in function.log(), "queries hold tokens"
 
 
