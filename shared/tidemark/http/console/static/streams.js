@@ -29,6 +29,12 @@ export function Streams() {
   const [isCreating, setIsCreating] = useState(false)
   const [round, setRound] = useState(0)
   const table = useRef(null)
+  // Keys may come faster than the page is drawn, so each goes on from what the one before has selected.
+  const latest = useRef(0)
+  const select = (index) => {
+    latest.current = index
+    setSelected(index)
+  }
 
   useEffect(() => {
     getJson("/v1/buckets?limit=1000").then(
@@ -44,7 +50,7 @@ export function Streams() {
       try {
         const query = new URLSearchParams({ limit: PAGE, prefix, after: cursors.at(-1) })
         setPage({ ...(await getJson(listPath(bucket, query), abort.signal)), error: "", loading: false })
-        setSelected(0)
+        select(0)
       } catch (error) {
         if (!abort.signal.aborted) setPage({ streams: [], has_more: false, error: error.message, loading: false })
       }
@@ -58,12 +64,13 @@ export function Streams() {
   useEffect(() => {
     function onKey(event) {
       const step = { j: 1, k: -1 }[event.detail]
-      if (step) setSelected((old) => Math.max(0, Math.min(page.streams.length - 1, old + step)))
-      if (event.detail === "Enter" && page.streams[selected]) location.hash = linkTo(pathOf(bucket, page.streams[selected].stream_id))
+      if (step) select(Math.max(0, Math.min(page.streams.length - 1, latest.current + step)))
+      const chosen = page.streams[latest.current]
+      if (event.detail === "Enter" && chosen) location.hash = linkTo(pathOf(bucket, chosen.stream_id))
     }
     addEventListener("console-key", onKey)
     return () => removeEventListener("console-key", onKey)
-  }, [page, selected, bucket])
+  }, [page, bucket])
 
   useEffect(() => table.current?.querySelector(".selected")?.scrollIntoView({ block: "nearest" }), [selected])
 
