@@ -233,6 +233,12 @@ def test_a_url_that_is_not_called_is_rejected(hooked: Door, door: Door, name: st
     assert send(door, "PUT", at(name), body).json["error"]["code"] == "WEBHOOK_URL_REJECTED"
 
 
+@pytest.mark.parametrize(("below", "status"), [("", 405), ("/nothing/there", 404)])
+def test_an_error_has_no_body_in_the_response_to_head(door: Door, name: str, below: str, status: int) -> None:
+    refused = door.head(at(name, below))
+    assert (refused.status, refused.body, refused["cache-control"]) == (status, b"", "no-store")
+
+
 def test_a_body_without_end_is_413(door: Door, name: str) -> None:
     answer = door("PUT", at(name), JSON, [b"x" * 1024 * 1024] * 5)
     assert answer.status == 413

@@ -75,8 +75,4 @@ class Control:
             body = None
             return message
 
-        async def send_head(message: Message) -> None:
-            """The response to HEAD has no body. Lambda does not cut it off as a server does."""
-            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
-
-        await self._app(inner, replay, send_head if scope["method"] == "HEAD" else send)
+        await self._app(inner, replay, send)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -42,12 +42,15 @@ def install(app: Starlette) -> None:
     app.add_exception_handler(Exception, on_unexpected)
 
 
-def response(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """An error as every path answers it. It describes this moment, so no cache may keep it."""
+def response(
+    request: Request, status: int, error: str | dict[str, Any], headers: dict[str, str] | None = None
+) -> Response:
+    """An error as every path answers it: what was wrong, of subscriptions with a code. It describes this
+    moment, so no cache may keep it. The response to HEAD has no body; Lambda would not cut it off."""
     headers = {"Cache-Control": NO_STORE} | (headers or {})
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers, media_type="application/json")
-    return JSONResponse({"error": message}, status, headers)
+    return JSONResponse({"error": error}, status, headers)
 
 
 async def on_protocol_error(request: Request, error: Exception) -> Response:
@@ -63,8 +66,8 @@ def error_response(request: Request, error: ProtocolError) -> Response:
     if HAS_TOKEN in request.scope:
         message = _WITH_TOKEN.get(message, message)
     if isinstance(error, SubscriptionError):
-        body = {"error": {"code": error.code, "message": message, **error.details}}
-        return JSONResponse(body, error.status, {"Cache-Control": NO_STORE} | error.headers)
+        told = {"code": error.code, "message": message, **error.details}
+        return response(request, error.status, told, error.headers)
     return response(request, error.status, message, error.headers)
 
 

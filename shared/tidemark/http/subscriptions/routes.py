@@ -16,7 +16,7 @@ from tidemark.delivery.attend import render_pending
 from tidemark.delivery.connect import signing_keys
 from tidemark.delivery.signing_keys import render_jwks
 from tidemark.http.backend import Backend, backend_of
-from tidemark.http.error_handlers import on_protocol_error, on_unexpected
+from tidemark.http.error_handlers import on_protocol_error, on_unexpected, response
 from tidemark.http.requests import ACCESS
 from tidemark.http.responses import absolute_url
 from tidemark.http.subscriptions.models import (
@@ -76,10 +76,11 @@ async def create(request: Request, id: Id, body: CreateSubscription) -> Response
     """§6.2."""
     backend = backend_of(request)
     asked = body.configuration(allow_local=backend.settings.allows_local_webhooks)
-    if asked.kind is SubscriptionKind.WEBHOOK and not backend.settings.webhook_keys:
+    keys = signing_keys(backend.settings, backend.stores)
+    if asked.kind is SubscriptionKind.WEBHOOK and keys is None:
         raise InvalidSubscription("Webhooks are not enabled on this server (WEBHOOK_KEYS is not set)")
     check_may_follow(request, asked)
-    if asked.kind is SubscriptionKind.WEBHOOK and (keys := signing_keys(backend.settings, backend.stores)):
+    if asked.kind is SubscriptionKind.WEBHOOK and keys is not None:
         # Before anything can be delivered: this function alone may make a key.
         await backend.run(partial(keys.active, backend.stores.clock_ms()))
     made = await backend.run(lambda: configure.subscribe(backend.stores, id, asked))
@@ -235,5 +236,5 @@ async def on_no_route(request: Request, error: Exception) -> Response:
         return await on_protocol_error(request, SubscriptionNotFound())
     if error.status_code == 400:
         return await on_protocol_error(request, InvalidSubscription(f"The body is no JSON: {error.detail}"))
-    content = {"error": {"code": "METHOD_NOT_ALLOWED", "message": f"{request.method} is not allowed here"}}
-    return JSONResponse(content, error.status_code, _NO_STORE | dict(error.headers or {}))
+    told = {"code": "METHOD_NOT_ALLOWED", "message": f"{request.method} is not allowed here"}
+    return response(request, error.status_code, told, dict(error.headers or {}))
