@@ -121,7 +121,7 @@ class Exchange:
     news: asyncio.Event = field(default_factory=asyncio.Event)
     status: int = 0
     raw_headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    received: bytes = b""
+    pieces: list[bytes] = field(default_factory=list)
     #: The last byte was sent.
     done: bool = False
     #: The application has returned; what it raised is here.
@@ -140,9 +140,13 @@ class Exchange:
             self.status = message["status"]
             self.raw_headers = list(message["headers"])
         else:
-            self.received += message.get("body", b"")
+            self.pieces.append(message.get("body", b""))
             self.done = not message.get("more_body", False)
         self.news.set()
+
+    @property
+    def received(self) -> bytes:
+        return b"".join(self.pieces)
 
     @property
     def answer(self) -> Answer:
@@ -151,14 +155,20 @@ class Exchange:
 
     async def until(self, condition: Callable[[Answer], bool]) -> Answer:
         """Wait until what has been received so far fulfils the condition."""
+        await self._wait_until(lambda: bool(self.status) and condition(self.answer))
+        return self.answer
+
+    async def until_done(self) -> None:
+        await self._wait_until(lambda: self.done)
+
+    async def _wait_until(self, is_fulfilled: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not (self.status and condition(self.answer)):
+            while not is_fulfilled():
                 if self.failure is not None and not self.done:
                     raise self.failure
                 assert not self.over, f"the answer ended: {self.answer}"
                 self.news.clear()
                 await self.news.wait()
-        return self.answer
 
     async def serve(self, answering: Awaitable[None]) -> None:
         """A server logs what the application raises once it has answered; here it is kept."""
@@ -287,7 +297,7 @@ class Door:
     ) -> Answer:
         """The whole answer; for one that streams, once it has ended."""
         async with self.open(method, target, headers, body) as exchange:
-            await exchange.until(lambda _: exchange.done)
+            await exchange.until_done()
         check_any_answer(method, exchange.answer)
         return exchange.answer
 

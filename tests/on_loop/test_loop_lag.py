@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from statistics import median
 
 import pytest
 
-from tests.http.asgi import Answer, Door
+from tests.http.asgi import Answer, Door, Exchange
 from tests.support import make_world
+from tidemark.cold_start import spare_what_is_loaded
 from tidemark.http.backend import Backend, many_at_once
 from tidemark.local.engines import LocalServices
 from tidemark.local.on_loop.stores import OnLoop
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 
-#: A callback's own CPU time, so that a busy machine does not make the test fail.
-LIMIT_SECONDS = 0.02
 MEGABYTES_4 = 4 * 1024 * 1024
 JSON, TEXT, BYTES = ({"Content-Type": f"{kind}"} for kind in ("application/json", "text/plain", "image/png"))
 
@@ -38,9 +39,24 @@ def door(services: LocalServices) -> Iterator[Door]:
         door.close()
 
 
+def limit_seconds() -> float:
+    """What a callback may take: some 25 ms of CPU time. It is measured beside the callback, as a multiple of
+    some fixed work, because CPU time depends on the machine and on what else runs on its cores."""
+    numbers, passes = bytes(range(256)) * 64, []
+    for _ in range(5):
+        began = time.thread_time()
+        assert sum(numbers[each] for each in range(len(numbers))) == 64 * 32_640
+        passes.append(time.thread_time() - began)
+    return 45 * median(passes)
+
+
 @contextmanager
 def longest_callback() -> Iterator[list[tuple[float, str]]]:
-    """The CPU seconds of the callbacks that took longest, and what they were, longest first."""
+    """The CPU seconds of the callbacks that took longest, and what they were, longest first. Garbage is
+    collected as in a server, not as in a process that holds thousands of tests."""
+    thresholds = gc.get_threshold()
+    gc.collect()
+    spare_what_is_loaded()
     callbacks: list[tuple[float, str]] = []
     run = asyncio.Handle._run
 
@@ -54,6 +70,8 @@ def longest_callback() -> Iterator[list[tuple[float, str]]]:
         yield callbacks
     finally:
         asyncio.Handle._run = run  # type: ignore[method-assign]
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
         callbacks.sort(reverse=True)
 
 
@@ -82,10 +100,18 @@ class Lag:
     def __call__(
         self, what: str, method: str, target: str, headers: dict[str, str], content: bytes = b""
     ) -> Answer:
+
+        async def ask() -> Exchange:
+            """What the client does with the answer is no callback of the server's."""
+            async with self.door.open(method, target, headers, content) as exchange:
+                await exchange.until_done()
+            return exchange
+
         with longest_callback() as callbacks:
-            answer = self.door(method, target, headers, content)
+            exchange = self.door.run(ask())
+        answer = exchange.answer
         assert answer.status < 400, answer
-        if callbacks[0][0] > LIMIT_SECONDS:
+        if callbacks[0][0] > limit_seconds():
             self.slow[what] = callbacks[0]
         return answer
 
@@ -145,4 +171,4 @@ def test_no_group_of_small_bodies_holds_the_loop(door: Door, count: int) -> None
 
     with longest_callback() as callbacks:
         assert {answer.status for answer in door.run(crowd())} == {204}
-    assert callbacks[0][0] <= LIMIT_SECONDS, callbacks[0]
+    assert callbacks[0][0] <= limit_seconds(), callbacks[0]
