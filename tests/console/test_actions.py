@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.conformance.servers import ROOT, Server, node
 from tests.console.conftest import Console, make_stream, send
@@ -58,6 +58,19 @@ def test_messages_are_appended_by_hand_and_from_a_file(console: Console, tmp_pat
     shown.get_by_role("button", name="POST now").click()
     expect(page.locator("#counted")).to_contain_text("4 messages held")
     assert read(console.server, path) == [{"it's": "one"}, 2, 3, 4]
+
+
+def test_an_action_waits_until_the_stream_is_known(console: Console) -> None:
+    path = make_stream(console.server, [])
+    held: list[Route] = []
+    console.page.route("**/v1/stats?*", lambda route: held.append(route))  # noqa: PLW0108 - a built-in method is refused
+    page = console.open_stream(path)
+    page.get_by_role("button", name="Append", exact=True).click()
+    expect(page.locator("#content-type")).to_have_text("…")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    for route in held:
+        route.continue_()
+    expect(page.get_by_role("dialog")).to_contain_text("POST now")
 
 
 def test_what_the_server_refuses_is_shown_in_its_words(console: Console) -> None:

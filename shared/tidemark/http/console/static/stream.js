@@ -310,7 +310,7 @@ export function StreamPage({ path }) {
       />
       ${message && html`<${Detail} key=${message.number} path=${path} message=${message} kind=${kind} />`}
     </div>
-    ${action && html`<${Action} name=${action} path=${path} place=${place} stats=${stats} message=${message} onDone=${reload} onClose=${() => setAction("")} />`}
+    ${action && stats && html`<${Action} name=${action} path=${path} place=${place} stats=${stats} message=${message} onDone=${reload} onClose=${() => setAction("")} />`}
   </main>`
 }
 
