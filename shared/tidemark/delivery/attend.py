@@ -185,7 +185,7 @@ class Attendant:
                 _log.warning("webhook of %s: status %d", record.subscription_id, response.status)
                 self._fail(record, maybe_working=False)
             elif says_done(response.body):
-                self._finish(record, streams)
+                self._while_same_wake(record, lambda latest: finish_delivery(self.stores, latest, streams))
             else:
                 self._settle(record, attempt_succeeded)
 
@@ -220,24 +220,22 @@ class Attendant:
         return self.call(url, body, headers, timeout_seconds)
 
     def _settle(self, record: SubscriptionRecord, change: Callable[[WakeState], WakeState]) -> None:
-        """What the attempt came to, unless its wake is over by now, or a callback or a claim has shown first
-        that the wake has arrived."""
-        latest: SubscriptionRecord | None = record
-        while (
-            latest is not None and _is_same_wake(latest, record) and latest.wake.next_attempt_ms is not None
-        ):
-            try:
-                commit(self.stores, latest, change(latest.wake))
-            except SubscriptionChanged:
-                latest = load_subscription(self.stores.table, record.subscription_id)
-            else:
-                return
+        """What the attempt came to, unless a callback or a claim has shown that the wake has arrived."""
 
-    def _finish(self, record: SubscriptionRecord, streams: Sequence[PendingStream]) -> None:
+        def settle(latest: SubscriptionRecord) -> None:
+            if latest.wake.next_attempt_ms is not None:
+                commit(self.stores, latest, change(latest.wake))
+
+        self._while_same_wake(record, settle)
+
+    def _while_same_wake(
+        self, record: SubscriptionRecord, act: Callable[[SubscriptionRecord], object]
+    ) -> None:
+        """Act on the latest state until it holds, unless the wake is over by then."""
         latest: SubscriptionRecord | None = record
         while latest is not None and _is_same_wake(latest, record):
             try:
-                finish_delivery(self.stores, latest, streams)
+                act(latest)
             except SubscriptionChanged:
                 latest = load_subscription(self.stores.table, record.subscription_id)
             else:
