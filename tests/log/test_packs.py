@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.simulation.world import SimulatedWorld
+from tests.simulation.world import SimulatedWorld, combining
 from tests.support import BYTES, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep
 from tidemark.log.read import read_page
@@ -181,6 +181,18 @@ def test_large_bodies_stay_where_they_are_and_part_the_packs() -> None:
     scene.data += b"i"
     scene.pack()
     assert ["px" in item for item in scene.items()] == [True, False, True, False, False, False, True, False]
+    scene.check()
+
+
+def test_batches_of_combined_appends_are_packed_too() -> None:
+    scene = Scene()
+    with combining(forced=True):
+        for _ in range(60):
+            body = scene.body()[0]
+            append(scene.stores, KEY, [append_request(body)])
+            scene.data += body
+            scene.ends.append(len(scene.data))
+    assert scene.pack()
     scene.check()
 
 

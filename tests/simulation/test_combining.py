@@ -17,7 +17,7 @@ import pytest
 from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
 from tests.simulation.table import SimulatedTable
 from tests.simulation.virtual_time import VirtualTime
-from tests.simulation.world import combining
+from tests.simulation.world import combining, small_limits
 from tests.support import a_key, append_request, create_request, refusal
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.retry import NoAnswer
@@ -323,11 +323,17 @@ def dying_behind(operation: str) -> Callable[[Send], Send]:
 # --- what else happens to a stream ------------------------------------------------------
 
 
-def run_while_waiting(act: Callable[[Contest, Stores], object], **asked: Any) -> Any:
+def run_while_waiting(
+    act: Callable[[Contest, Stores], object],
+    before: Callable[[Contest, Stores], object] = lambda _contest, _other: None,
+    **asked: Any,
+) -> Any:
     """What a writer is answered when `act` happens right after it has posted its mail."""
     contest = Contest(2)
     contest.begin()
     other = contest.stores()
+    contest.time.spawn(lambda: before(contest, other))
+    contest.time.run(until=2)
 
     def around(send: Send) -> Send:
         pending = [act]
@@ -387,6 +393,28 @@ def test_mail_of_a_producer_that_has_repeated_it_elsewhere_is_a_duplicate() -> N
     answer = run_while_waiting(other_append(body=b"<mail>", claim=("p", 0, 0)), claim=("p", 0, 0))
     assert isinstance(answer, Outcome)
     assert (answer.kind.value, answer.next_offset) == ("duplicate", len(b"<mail>"))
+
+
+def test_mail_of_a_producer_that_repeats_it_and_is_pushed_out_elsewhere_is_a_duplicate() -> None:
+    """So many producers have written that a batch no longer carries all of them. Its own item then says
+    more of this one than the head that the writer decides on."""
+
+    def repeat(contest: Contest, other: Stores) -> None:
+        append_by_others(contest, other, own=("p", 1, 0))
+
+    with small_limits():
+        answer = run_while_waiting(repeat, before=append_by_others, claim=("p", 1, 0))
+    assert isinstance(answer, Outcome)
+    assert (answer.kind.value, answer.next_offset) == ("duplicate", len(b"<a><b><c><mail>"))
+
+
+def append_by_others(contest: Contest, stores: Stores, own: tuple[str, int, int] | None = None) -> None:
+    """One of each producer, more than a batch carries, behind the one whose repetition is given."""
+    if own is not None:
+        other_append(body=b"<mail>", claim=own)(contest, stores)
+    for name in "abc":
+        number = 0 if own is None else 1
+        other_append(body=b"<%s>" % name.encode(), claim=(name, 0, number))(contest, stores)
 
 
 def test_stream_seq_and_producers_are_decided_in_the_order_of_the_batch() -> None:

@@ -63,7 +63,6 @@ from typing import Final
 from tidemark.blobs.store import batch_blob_key
 from tidemark.log.append import TailMoved, put_batch
 from tidemark.log.records import Batch, StreamRecord
-from tidemark.log.schema import decode_producer, producer_key
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
 from tidemark.protocol.content_type import ContentType
@@ -71,10 +70,11 @@ from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, Proto
 from tidemark.protocol.etag import IfMatch
 from tidemark.protocol.mail import fits_mail
 from tidemark.protocol.messages import NOTHING
-from tidemark.protocol.producer import Claim, ProducerState
+from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.combine import combine
 from tidemark.service.crowd import CROWD, CROWDED_MS
+from tidemark.service.decide import decide
 from tidemark.service.load import head_from, load_head, reload_tail
 from tidemark.service.packing import schedule_packing
 from tidemark.service.parse import ON_THE_SPOT_BYTES, parse_body
@@ -140,7 +140,7 @@ class _Attempt:
         head, fresh = _remembered_or_read(self._stores, self._key)
         appends = self.parse(head.record)
         while True:
-            plan = self.decide(head, appends)
+            plan = decide(self._stores, head, appends)
             if not plan.writes:
                 if fresh:
                     # A repeated append that succeeds is a write, which renews a sliding expiry (§5.1).
@@ -187,14 +187,6 @@ class _Attempt:
                 parsed_bytes = len(request.body)
             appends.append(_parse_request(self._stores, record, request))
         return appends
-
-    def decide(self, head: StreamHead, appends: Sequence[Append]) -> AppendPlan:
-        """The items of producers are read after the tail is known, never before."""
-        looked_up: dict[str, ProducerState | None] = {}
-        for producer_id in unknown_producers(head.tail, appends):
-            item = self._stores.table.get(producer_key(head.record.incarnation, producer_id))
-            looked_up[producer_id] = decode_producer(item) if item else None
-        return plan_appends(head.tail, appends, looked_up)
 
     def commit(self, head: StreamHead, plan: AppendPlan) -> None:
         """Raises TailMoved. Large bytes are put into S3 once, however often the tail moves, and again

@@ -35,9 +35,8 @@ from typing import Final
 from tidemark.log.append import TailMoved, put_batch
 from tidemark.log.mailbox import collect, find_batch, find_receipt, post, put_receipt
 from tidemark.log.records import Batch
-from tidemark.log.schema import decode_producer, producer_key
 from tidemark.log.tails import StreamHead
-from tidemark.protocol.append import Append, AppendPlan, Kind, Outcome, plan_appends, unknown_producers
+from tidemark.protocol.append import Append, AppendPlan, Kind, Outcome
 from tidemark.protocol.errors import (
     Busy,
     OutcomeUnknown,
@@ -58,7 +57,9 @@ from tidemark.protocol.turns import (
     pause_seconds,
     rank,
 )
+from tidemark.service.decide import decide
 from tidemark.service.load import head_from, load_head, reload_tail
+from tidemark.service.packing import schedule_packing
 from tidemark.service.stores import Stores
 
 #: A look takes some 5 ms. Mail that is settled by then is not posted again.
@@ -133,7 +134,7 @@ class _Combining:
                 self._adopt(latest)
             if decided_on != self._head.tail:
                 decided_on = self._head.tail
-                if not self._decide([self._own]).writes:
+                if not decide(self._stores, self._head, [self._own]).writes:
                     return self._refused()
             if self._mail is None:
                 if looks > _MAX_LOOKS:
@@ -152,19 +153,9 @@ class _Combining:
         fresh = load_head(self._stores, self._record.key)
         if fresh.record.incarnation == self._record.incarnation:
             self._adopt(fresh)
-            if self._decide([self._own]).writes:
+            if decide(self._stores, self._head, [self._own]).writes:
                 raise OutcomeUnknown
         return fresh, True
-
-    def _decide(self, appends: Sequence[Append]) -> AppendPlan:
-        """The items of producers are read after the tail is known, never before."""
-        tail, table, incarnation = self._head.tail, self._stores.table, self._record.incarnation
-        unknown = sorted(unknown_producers(tail, appends))
-        found = self._stores.concurrency.each(
-            lambda producer_id: table.get(producer_key(incarnation, producer_id)), unknown
-        )
-        states = [decode_producer(item) if item else None for item in found]
-        return plan_appends(tail, appends, dict(zip(unknown, states, strict=True)))
 
     # --- mail ---
 
@@ -243,10 +234,12 @@ class _Combining:
         """Commit all that is open, or learn who was first. Throttled, it leaves that to others."""
         if self._head.is_expired(self._stores.clock_ms()):
             self._check_renewed()
-        has_receipt = len(self._head.mailed) > RECEIPTS_FROM
         mails = fitting(self._id, self._open)
-        plan = self._decide([mail.append for mail in mails])
-        assert plan.writes, "the head accepts this writer's own append, or another one before it"
+        plan = decide(self._stores, self._head, [mail.append for mail in mails])
+        if not plan.writes:
+            # The item of a producer is ahead of the head, which accepted this append a moment ago: others
+            # have committed it, and the next batch is there.
+            return self._wait()
         batch = Batch(
             start=plan.before.offset,
             after=plan.after,
@@ -265,7 +258,8 @@ class _Combining:
         except Busy:
             return None
         self._stores.recent.keep(self._record.incarnation, batch)
-        if has_receipt:
+        schedule_packing(self._stores, self._record, batch)
+        if len(self._head.mailed) > RECEIPTS_FROM:
             self._put_receipt(batch)
         return self._advance(batch)
 
