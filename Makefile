@@ -191,6 +191,10 @@ undeploy: $(SAM) $(LOCAL) ## delete the stack that make deploy made; table and b
 token: $(LOCAL) ## a token (SECRET_NAME=/tidemark/auth-secret, or AUTH_SECRET in the environment; ARGS="--scopes … --hours …")
 	@$(VENV) -m tidemark.ops.token $(if $(SECRET_NAME),--secret-name $(SECRET_NAME)) $(ARGS)
 
+.PHONY: rotate-keys
+rotate-keys: $(LOCAL) engine-if-possible ## a new key for webhooks (STACK=tidemark, else this machine's; ARGS="list" or "remove <kid>")
+	@$(VENV) -m $(if $(STACK),tidemark.ops.signing_keys --stack $(STACK),tidemark.local.signing_keys) $(or $(ARGS),rotate)
+
 .PHONY: smoke
 smoke: $(LOCAL) ## one stream's life against a deployed system (URL=https://…, TOKEN in the environment)
 	@$(VENV) -m tidemark.ops.smoke $(if $(URL),$(URL),"$$URL")

@@ -83,6 +83,7 @@ SLOW_FILES = frozenset(
         "wake/test_reconnects.py",
         "subscriptions/test_any_order.py",
         "subscriptions/test_delivery.py",
+        "subscriptions/test_jose.py",
         "subscriptions/test_preempted.py",
         "subscriptions/test_walk_through.py",
         "wake/test_trigger.py",
