@@ -153,7 +153,7 @@ policy: $(POLICY) ## the template against checkov's policies (exceptions: .check
 	@.venv-policy/bin/checkov --config-file .checkov.yaml
 
 # The runtime of the template: its own Python alone makes bytecode that Lambda accepts.
-RUNTIME = $(shell sed -n 's/^ *Runtime: python//p' template.yaml)
+RUNTIME = $(shell sed -n "s/^ *Runtime: python//p" template.yaml | sort -u)
 
 # No Docker and no AWS account: the layer's wheels are fetched for Lambda's platform (shared/Makefile).
 .PHONY: build
