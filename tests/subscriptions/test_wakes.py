@@ -18,9 +18,11 @@ from tidemark.protocol.errors import (
     WakeTokenInvalid,
 )
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.protocol.wake_state import WakePhase, phase
 from tidemark.service.delete import delete
 from tidemark.service.subscriptions import configure
 from tidemark.service.subscriptions.configure import require_subscription
+from tidemark.service.subscriptions.wakes import wake_now
 
 DONE = WebhookResponse(200, b'{"done": true}')
 
@@ -502,3 +504,53 @@ def test_what_a_wake_costs(scene: Scene) -> None:
     assert calls.pop("TransactWriteItems") == 1
     assert calls.pop("DeleteItem") == 1
     assert sum(calls.values()) <= 24, calls
+
+
+# --- waking at once -----------------------------------------------------------------
+
+
+def test_a_webhook_that_failed_is_called_again_at_once_under_a_new_generation(scene: Scene) -> None:
+    """The attempt before may still be at work, so it is fenced."""
+    scene.stream("events/a")
+    scene.subscribe(webhook=True)
+    scene.receiver.answer = lambda _: WebhookResponse(500, b"")
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    [first] = scene.receiver.bodies
+    stores = scene.worker.stores
+    assert phase(require_subscription(stores, "s").wake) is WakePhase.RETRYING
+    scene.receiver.answer = lambda _: DONE
+    assert phase(wake_now(stores, "s").wake) is WakePhase.RETRYING
+    scene.changed()
+    scene.work_off()
+    assert [body["generation"] for body in scene.receiver.bodies] == [1, 2]
+    with pytest.raises(WakeFenced):
+        scene.callback(first)
+    assert phase(require_subscription(stores, "s").wake) is WakePhase.IDLE
+    with pytest.raises(NoPendingWork):
+        wake_now(stores, "s")
+
+
+def test_a_receiver_that_answers_later_is_not_disturbed(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.subscribe(webhook=True)
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    stores = scene.worker.stores
+    assert phase(require_subscription(stores, "s").wake) is WakePhase.LEASED
+    with pytest.raises(AlreadyClaimed):
+        wake_now(stores, "s")
+
+
+def test_a_wake_that_nobody_claims_is_announced_once_more(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.stream(POOL)
+    scene.subscribe()
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    assert phase(wake_now(scene.worker.stores, "s").wake) is WakePhase.DELIVERING
+    assert wake_now(scene.worker.stores, "s").wake.generation == 2, "it is under way already"
+    scene.changed()
+    scene.work_off()
+    assert [event["generation"] for event in scene.events()] == [1, 2]
+    assert scene.claim().record.wake.generation == 2

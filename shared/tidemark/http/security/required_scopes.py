@@ -41,6 +41,10 @@ _FOR_EVERYBODY: Final = OPEN_PATHS | {"/", "/favicon.ico"}
 #: As the service says them, word for word.
 _NO_BUCKET: Final = BucketNotFound().message
 _NO_SOURCE: Final = SourceNotFound().message
+_NO_SUBSCRIPTIONS: Final = (
+    f"A list of subscriptions takes write or manage of {PLAIN_BUCKET}/{RESERVED_SEGMENT}/subscriptions/*, "
+    "or a prefix of ids that the token may see"
+)
 
 _READ: Final = frozenset({Right.READ})
 _WRITE: Final = frozenset({Right.WRITE})
@@ -119,6 +123,9 @@ def _subscription(request: Request, below: str) -> RequiredScope:
     """Subscriptions are named like streams, `v1/__ds/subscriptions/<id>`. Who may only read the streams of
     the bucket does not see them: they have the URLs of webhooks."""
     segments = below.split("/")
+    if request.method in {"GET", "HEAD"} and segments[1:] == ["subscriptions"]:
+        ids = f"{RESERVED_SEGMENT}/subscriptions/{single(request, 'prefix') or ''}"
+        return RequiredScope(Target(PLAIN_BUCKET, ids, is_prefix=True), _CREATE, _NO_SUBSCRIPTIONS)
     rights = _MANAGE
     if request.method in {"GET", "HEAD"} or segments[3:] == ["claim"]:
         rights = _CREATE
