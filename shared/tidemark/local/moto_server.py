@@ -40,7 +40,7 @@ class OneAtATime:
 
 
 def bodies_are_no_forms(application: WsgiApplication) -> WsgiApplication:
-    """Keep moto from reading the body of a PUT (only S3 has any) as a form: nothing would be left to store."""
+    """Keep moto from reading the body of a PUT, which S3 alone has, as a form: nothing would be stored."""
 
     def without_form_type(request: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         is_form = request.get("CONTENT_TYPE", "").startswith("application/x-www-form-urlencoded")
