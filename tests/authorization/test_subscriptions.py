@@ -49,6 +49,13 @@ def test_the_public_keys_need_no_token(way: Way) -> None:
     assert way("GET", "/v1/stream/__ds/jwks.json").status == 200
 
 
+@pytest.mark.parametrize("below", ["/callback", "/%63allback", "/ack", "/release"])
+def test_a_call_with_a_wake_token_needs_no_other(way: Way, name: str, below: str) -> None:
+    """The path is compared decoded, as the routes see it. The routes answer: their errors have codes."""
+    refused = ask(way, "POST", name, below, {}, {"wake_id": "w", "generation": 1})
+    assert json.loads(refused.body)["error"]["code"], refused.body
+
+
 @pytest.mark.parametrize(
     ("granted", "body", "status"),
     [

@@ -22,7 +22,6 @@ from tests.support import a_key, append_request, create_request, refusal
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
-from tidemark.log import schema
 from tidemark.log.table import Table
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import Busy, ProtocolError, StreamNotFound
@@ -280,7 +279,7 @@ def test_without_a_box_for_each_incarnation_a_re_created_stream_gets_old_mail(
 ) -> None:
     assert mail_across_a_re_creation() == b"<new>"
     of_any_incarnation = lambda _incarnation, box: f"mail/any/{box:016d}"  # noqa: E731
-    monkeypatch.setattr(schema, "mail_pk", of_any_incarnation)
+    monkeypatch.setattr("tidemark.log.schema.mail.mail_pk", of_any_incarnation)
     monkeypatch.setattr("tidemark.log.mailbox.mail_pk", of_any_incarnation)
     assert mail_across_a_re_creation() == b"<old><new>"
 

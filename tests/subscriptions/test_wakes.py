@@ -35,6 +35,22 @@ def links(scene: Scene, name: str = "s") -> dict[str, tuple[bool, int]]:
     }
 
 
+def announced(scene: Scene, *paths: str) -> None:
+    """A subscription, an append to each of the streams, and the wake event that says so."""
+    for path in paths:
+        scene.stream(path)
+    scene.stream(POOL)
+    scene.subscribe()
+    scene.tell(*map(scene.append, paths))
+    scene.work_off()
+
+
+def check_announced_again(scene: Scene) -> None:
+    scene.changed()
+    scene.work_off()
+    assert [event["generation"] for event in scene.events()] == [1, 2]
+
+
 def test_an_append_is_one_call_whoever_is_subscribed(scene: Scene) -> None:
     """The subscription is found by the table's stream: the writer does nothing for it."""
     scene.stream("events/a", 1)
@@ -107,27 +123,16 @@ def test_one_worker_at_a_time(scene: Scene) -> None:
 
 
 def test_done_with_more_to_do_wakes_again(scene: Scene) -> None:
-    scene.stream("events/a")
-    scene.stream("events/b")
-    scene.stream(POOL)
-    scene.subscribe()
-    scene.tell(scene.append("events/a"), scene.append("events/b"))
-    scene.work_off()
+    announced(scene, "events/a", "events/b")
     claimed = scene.claim()
     assert scene.ack(claimed, "events/a") is True
-    scene.changed()
-    scene.work_off()
-    assert [event["generation"] for event in scene.events()] == [1, 2]
+    check_announced_again(scene)
     assert [each.link.path for each in scene.claim().streams] == ["events/b"]
 
 
 def test_an_append_while_a_worker_works_is_found_when_it_is_done(scene: Scene) -> None:
     """Even before its record comes."""
-    scene.stream("events/a")
-    scene.stream(POOL)
-    scene.subscribe()
-    scene.tell(scene.append("events/a"))
-    scene.work_off()
+    announced(scene, "events/a")
     claimed = scene.claim()
     late = scene.append("events/a")
     assert scene.ack(claimed) is True
@@ -139,18 +144,12 @@ def test_an_append_while_a_worker_works_is_found_when_it_is_done(scene: Scene) -
 
 
 def test_a_release_gives_the_work_to_another(scene: Scene) -> None:
-    scene.stream("events/a")
-    scene.stream(POOL)
-    scene.subscribe()
-    scene.tell(scene.append("events/a"))
-    scene.work_off()
+    announced(scene, "events/a")
     claimed = scene.claim("w1")
     assert scene.release(claimed) is True
     with pytest.raises(WakeFenced):
         scene.release(claimed)
-    scene.changed()
-    scene.work_off()
-    assert [event["generation"] for event in scene.events()] == [1, 2]
+    check_announced_again(scene)
     assert scene.claim("w2").record.wake.generation == 2
 
 
@@ -220,11 +219,7 @@ def test_a_stream_created_anew_is_followed_from_its_beginning(scene: Scene) -> N
 
 def test_a_claim_that_finds_nothing_gives_the_next_append_its_event(scene: Scene) -> None:
     """Its wake event was read: without a new one nobody would claim again."""
-    scene.stream("events/a")
-    scene.stream(POOL)
-    scene.subscribe()
-    scene.tell(scene.append("events/a"))
-    scene.work_off()
+    announced(scene, "events/a")
     delete(scene.writer.stores, StreamKey(PLAIN_BUCKET, "events/a"))
     with pytest.raises(NoPendingWork):
         scene.claim()
@@ -543,14 +538,8 @@ def test_a_receiver_that_answers_later_is_not_disturbed(scene: Scene) -> None:
 
 
 def test_a_wake_that_nobody_claims_is_announced_once_more(scene: Scene) -> None:
-    scene.stream("events/a")
-    scene.stream(POOL)
-    scene.subscribe()
-    scene.tell(scene.append("events/a"))
-    scene.work_off()
+    announced(scene, "events/a")
     assert phase(wake_now(scene.worker.stores, "s").wake) is WakePhase.DELIVERING
     assert wake_now(scene.worker.stores, "s").wake.generation == 2, "it is under way already"
-    scene.changed()
-    scene.work_off()
-    assert [event["generation"] for event in scene.events()] == [1, 2]
+    check_announced_again(scene)
     assert scene.claim().record.wake.generation == 2

@@ -63,7 +63,7 @@ Token = Annotated[str | None, Depends(bearer)]
 _NO_STORE: Final = {"Cache-Control": NO_STORE}
 
 
-def create_control_app(backend: Backend) -> FastAPI:
+def create_subscriptions_app(backend: Backend) -> FastAPI:
     app = FastAPI(title="Tidemark's subscriptions", openapi_url=None, redirect_slashes=False)
     app.state.backend = backend
     app.include_router(router)
