@@ -53,6 +53,26 @@ def test_combined_appends_are_linearizable_and_leave_nothing_behind() -> None:
         )
 
 
+@pytest.mark.parametrize("combines", [False, True])
+def test_producers_that_give_up_and_repeat_elsewhere_are_linearizable(*, combines: bool) -> None:
+    """An append is under way while its repetition is decided by another process, and its producer is pushed
+    out of the batches in between."""
+    unknown = 0
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+        run = run_seed(seed, PRODUCERS, combines=combines, impatient=True)
+        problems = [problem for problem in run.problems if not problem.startswith(UNDECIDED)]
+        assert not problems, (
+            f"python -m tests.simulation {'--combines ' * combines}--kind {PRODUCERS} --impatient --seeds 1 "
+            f"--seed {seed}\n" + "\n".join(problems)
+        )
+        unknown += sum(operation.answer is None for operation in run.history)
+    assert unknown > SEEDS, "nobody gives up any more"
+
+
+def test_it_would_be_seen_if_mail_were_taken_for_a_duplicate_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combine, "find_batch", lambda *_: None)
+
+
 #: Batches are packed once no tail and no copy from before can still be about, as an hour guarantees in AWS.
 PACKING = Packing(11 * 60 * 1000, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
 
