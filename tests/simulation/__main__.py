@@ -42,6 +42,7 @@ def main() -> int:
             impatient=asked.impatient,
         )
         totals.update(operations=len(run.history), calls=run.calls, **run.faults)
+        totals["undecided"] += run.is_undecided
         totals["unknown"] += sum(operation.answer is None for operation in run.history)
         if run.problems:
             failed += 1

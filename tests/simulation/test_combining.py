@@ -23,7 +23,6 @@ from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
 from tidemark.janitor.sweep import sweep
-from tidemark.log import schema
 from tidemark.log.table import Table
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StreamNotFound
@@ -287,7 +286,7 @@ def test_without_a_box_for_each_incarnation_a_re_created_stream_gets_old_mail(
 ) -> None:
     assert mail_across_a_re_creation() == b"<new>"
     of_any_incarnation = lambda _incarnation, box: f"mail/any/{box:016d}"  # noqa: E731
-    monkeypatch.setattr(schema, "mail_pk", of_any_incarnation)
+    monkeypatch.setattr("tidemark.log.schema.mail.mail_pk", of_any_incarnation)
     monkeypatch.setattr("tidemark.log.mailbox.mail_pk", of_any_incarnation)
     assert mail_across_a_re_creation() == b"<old><new>"
 

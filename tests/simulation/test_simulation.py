@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.histories.workload import WEIGHTS
+from tests.histories.workload import PRODUCERS, WEIGHTS
 from tests.simulation.run import run_seed
 from tidemark.janitor import pack as janitor_pack
 from tidemark.janitor import reclaim as janitor
@@ -57,20 +57,17 @@ def test_combined_appends_are_linearizable_and_leave_nothing_behind() -> None:
 def test_producers_that_give_up_and_repeat_elsewhere_are_linearizable(*, combines: bool) -> None:
     """An append is under way while its repetition is decided by another process, and its producer is pushed
     out of the batches in between."""
-    unknown = 0
+    unknown = undecided = 0
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         run = run_seed(seed, PRODUCERS, combines=combines, impatient=True)
-        problems = [problem for problem in run.problems if not problem.startswith(UNDECIDED)]
-        assert not problems, (
+        assert not run.problems, (
             f"python -m tests.simulation {'--combines ' * combines}--kind {PRODUCERS} --impatient --seeds 1 "
-            f"--seed {seed}\n" + "\n".join(problems)
+            f"--seed {seed}\n" + "\n".join(run.problems)
         )
         unknown += sum(operation.answer is None for operation in run.history)
+        undecided += run.is_undecided
     assert unknown > SEEDS, "nobody gives up any more"
-
-
-def test_it_would_be_seen_if_mail_were_taken_for_a_duplicate_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(combine, "find_batch", lambda *_: None)
+    assert undecided < SEEDS / 8, "so much is unknown that nothing is checked"
 
 
 #: Batches are packed once no tail and no copy from before can still be about, as an hour guarantees in AWS.

@@ -28,6 +28,7 @@ in that batch what became of theirs. There is no lock, no lease and no transacti
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Final
@@ -224,20 +225,18 @@ class _Combining:
         self._stores.concurrency.sleep(pause)
         self._waited_seconds += pause + _CALL_SECONDS
         self._looks += 1
-        batches: list[Batch | None] = []
-        calls: list[Callable[[], None]] = [lambda: batches.append(self._find_next())]
-        self._has_looked = False
-        self._at_once(*calls, *([self._look] if self._may_lead() else []))
-        return self._advance(batches[0]) if batches[0] is not None else None
+        has_receipts = len(self._head.mailed) > RECEIPTS_FROM and self._looks % _LOOKS_FOR_RECEIPTS > 0
+        find = find_receipt if has_receipts else find_batch
+        found: list[Batch | None] = []
 
-    def _find_next(self) -> Batch | None:
-        table, start = self._stores.table, self._head.tail.offset
-        try:
-            if len(self._head.mailed) > RECEIPTS_FROM and self._looks % _LOOKS_FOR_RECEIPTS:
-                return find_receipt(table, self._record, start)
-            return find_batch(table, self._record, start)
-        except Busy:
-            return None
+        def find_next() -> None:
+            with suppress(Busy):
+                found.append(find(self._stores.table, self._record, self._head.tail.offset))
+
+        self._has_looked = False
+        self._at_once(find_next, *([self._look] if self._may_lead() else []))
+        batch = found[0] if found else None
+        return None if batch is None else self._advance(batch)
 
     # --- the next batch ---
 
@@ -251,16 +250,7 @@ class _Combining:
             # The item of a producer is ahead of the head, which accepted this append a moment ago: others
             # have committed it, and the next batch is there.
             return self._wait()
-        batch = Batch(
-            start=plan.before.offset,
-            after=plan.after,
-            append_id=self._append_id,
-            time_ms=self._stores.clock_ms(),
-            data=plan.data,
-            lengths=plan.lengths,
-            appends=plan.appends,
-            mailed=_accepted(mails, plan),
-        )
+        batch = self._batch(mails, plan)
         self._has_looked = False
         try:
             put_batch(self._stores.table, self._record, batch, plan.pushed_out.values())
@@ -271,8 +261,28 @@ class _Combining:
         self._stores.recent.keep(self._record.incarnation, batch)
         schedule_packing(self._stores, self._record, batch)
         if len(self._head.mailed) > RECEIPTS_FROM:
-            self._put_receipt(batch)
+            # Whoever finds no receipt looks for the batch.
+            with suppress(Busy, StorageUnavailable, StorageSilent, OutcomeUnknown):
+                put_receipt(self._stores.table, self._record, batch)
         return self._advance(batch)
+
+    def _batch(self, mails: Sequence[Mail], plan: AppendPlan) -> Batch:
+        """What is refused, or is there already, is not named: its writer decides that again for itself."""
+        accepted = [
+            Mailed(mail.id, result.next_offset)
+            for mail, result in zip(mails, plan.results, strict=True)
+            if isinstance(result, Outcome) and result.kind is Kind.APPENDED
+        ]
+        return Batch(
+            start=plan.before.offset,
+            after=plan.after,
+            append_id=self._append_id,
+            time_ms=self._stores.clock_ms(),
+            data=plan.data,
+            lengths=plan.lengths,
+            appends=plan.appends,
+            mailed=tuple(accepted),
+        )
 
     def _check_renewed(self) -> None:
         """Reads may have renewed the stream. If they have not, this writer does not commit; but others, whose
@@ -284,13 +294,6 @@ class _Combining:
         if record.incarnation == self._record.incarnation:
             self._record = record
             self._head = replace(self._head, record=record)
-
-    def _put_receipt(self, batch: Batch) -> None:
-        """The batch is committed; whoever finds no receipt looks for the batch."""
-        try:
-            put_receipt(self._stores.table, self._record, batch)
-        except (Busy, StorageUnavailable, StorageSilent, OutcomeUnknown):
-            return
 
     def _advance(self, batch: Batch) -> Outcome | None:
         """Adopt the batch that follows the head."""
@@ -308,30 +311,19 @@ class _Combining:
         self._stores.crowd.meet(max(len(batch.mailed), len(mails)))
         mailed = self._head.chain_end.holds(self._id)
         if mailed is not None:
-            return self._outcome(mailed)
+            claim, end = self._own.claim, mailed.end
+            producer = (
+                None if claim is None else ProducerState(claim.producer_id, claim.epoch, claim.seq, end)
+            )
+            return Outcome(
+                Kind.APPENDED, end, closed=False, producer=producer, incarnation=self._record.incarnation
+            )
         if self._mail is not None and not self._head.chain_end.is_open(self._mail.box, self._id):
             self._mail = None
             self._is_behind = True
         elif lost_to_a_racer:
             self._found, self._has_looked = mails, True
         return None
-
-    def _outcome(self, mailed: Mailed) -> Outcome:
-        claim, producer = self._own.claim, None
-        if claim is not None:
-            producer = ProducerState(claim.producer_id, claim.epoch, claim.seq, mailed.end)
-        return Outcome(
-            Kind.APPENDED, mailed.end, closed=False, producer=producer, incarnation=self._record.incarnation
-        )
-
-
-def _accepted(mails: Sequence[Mail], plan: AppendPlan) -> tuple[Mailed, ...]:
-    """What is refused, or is there already, is not named: its writer decides that again for itself."""
-    return tuple(
-        Mailed(mail.id, result.next_offset)
-        for mail, result in zip(mails, plan.results, strict=True)
-        if isinstance(result, Outcome) and result.kind is Kind.APPENDED
-    )
 
 
 def _digest(name: str) -> str:
