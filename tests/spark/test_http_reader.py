@@ -193,6 +193,42 @@ def test_a_limit_over_http_ends_where_a_page_does(server: ThreadedServer, world:
         assert connect(options.connection).limit("s", head.earliest, head.tail, 1) == head.tail
 
 
+def test_a_limit_of_messages_over_http_ends_where_a_page_does(
+    server: ThreadedServer, world: World, name: str
+) -> None:
+    """Pages end before 4 MB: each has two of these three appends of two messages."""
+    large = b'["%s",1]' % (b"x" * 1_900_000)
+    filled(world, name, large, large, large, content_type=JSON)
+    options = parse_read_options({"url": server.url, "subscribe": name}, streaming=True)
+    reader = connect(options.connection)
+    head = reader.head(name)
+    first = reader.limit_messages(name, head.earliest, head.tail, 5)
+    assert 0 < int(first.offset) < int(head.tail.offset)
+    assert reader.limit_messages(name, head.earliest, head.tail, 1) == first
+    assert reader.limit_messages(name, head.earliest, head.tail, 6) == head.tail
+    assert reader.limit_messages(name, first, head.tail, 1) == head.tail
+
+
+def test_a_read_over_http_begins_and_ends_by_time(server: ThreadedServer, world: World, name: str) -> None:
+    """The server finds the offset; one of another make cannot."""
+    stream, began = f"{name}/a b", world.clock.now_ms
+    filled(world, stream, b"[0]", content_type=JSON)
+    for number in range(1, 5):
+        world.clock.advance(1000)
+        world.process().append(key(stream), b"[%d]" % number, content_type=JSON)
+    for first, last in ((0, 9), (2, 4), (3, 3), (9, 9)):
+        between = {
+            "startingTimestamp": str(began + 1000 * first),
+            "endingTimestamp": str(began + 1000 * last),
+        }
+        found = read_here({"url": server.url}, subscribe=stream, **between)
+        assert [value for _, _, value in found] == [b"%d" % number for number in range(first, min(last, 5))]
+    with OpaqueServer(is_json=True) as other:
+        other.append(b"1")
+        with pytest.raises(InvalidOptions, match="startingTimestamp: s: this server finds no offset"):
+            read_here({"url": other.url}, subscribe="s", startingTimestamp="1")
+
+
 def test_streams_of_a_bucket_by_pattern() -> None:
     with OpaqueServer(is_json=True) as foreign:
         foreign.append(b"1")

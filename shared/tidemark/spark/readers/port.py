@@ -139,8 +139,15 @@ class Reader(Protocol):
     def check_offset(self, head: Head, offset: str) -> None:
         """Raises BadOffset where no reader may begin or end there."""
 
+    def position_at(self, head: Head, at_ms: int) -> Position:
+        """Where the first message begins that was written then or later; the tail where there is none.
+        Raises BadOffset where the transport cannot find it."""
+
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
         """The end of the last message within `limit_bytes` of `start`; at least one message is taken."""
+
+    def limit_messages(self, name: str, start: Position, end: Position, limit: int) -> Position:
+        """The same for a number of messages. To count them costs about as much as to read them."""
 
     def backlog(self, start: Position, end: Position) -> int:
         """How many bytes lie between the two. Where offsets do not tell: more than any limit, if any."""
