@@ -169,7 +169,11 @@ def test_a_batch_waits_until_enough_has_come_and_has_so_many_messages_at_most(
         while sum(query.batches) < 8 and time.monotonic() < deadline:
             time.sleep(0.1)
 
-    limits = {"minOffsetsPerTrigger": "12", "maxTriggerDelay": "1h", "maxMessagesPerTrigger": "3"}
+    limits: dict[str, Any] = {
+        "minOffsetsPerTrigger": "12",
+        "maxTriggerDelay": "1h",
+        "maxMessagesPerTrigger": "3",
+    }
     waiting = {"processingTime": "0 seconds"}
     query.run(
         subscribe=name,
