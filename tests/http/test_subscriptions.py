@@ -250,6 +250,17 @@ def test_an_error_has_no_body_in_the_response_to_head(door: Door, name: str, bel
     assert (refused.status, refused.body, refused["cache-control"]) == (status, b"", "no-store")
 
 
+@pytest.mark.parametrize("sent", [{}, {"Content-Type": "application/x-www-form-urlencoded"}])
+def test_a_body_of_another_type_is_told_which_one_it_takes(
+    door: Door, name: str, sent: dict[str, str]
+) -> None:
+    """As `curl -d` sends it."""
+    send(door, "PUT", at(name), pool(name))
+    refused = door("POST", at(name, "/claim"), sent, b'{"worker": "w"}')
+    assert (refused.status, refused.json["error"]["code"]) == (400, "INVALID_REQUEST")
+    assert "Content-Type: application/json" in refused.json["error"]["message"]
+
+
 def test_a_body_without_end_is_413(door: Door, name: str) -> None:
     answer = door("PUT", at(name), JSON, [b"x" * 1024 * 1024] * 5)
     assert answer.status == 413

@@ -42,7 +42,13 @@ class Sessions:
     def check_offset(self, head: Head, offset: str) -> None:
         raise NotImplementedError
 
+    def position_at(self, head: Head, at_ms: int) -> Position:
+        raise NotImplementedError
+
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
+        raise NotImplementedError
+
+    def limit_messages(self, name: str, start: Position, end: Position, limit: int) -> Position:
         raise NotImplementedError
 
     def backlog(self, start: Position, end: Position) -> int:
@@ -108,3 +114,26 @@ def test_a_checkpoint_of_version_0_1_is_read() -> None:
     foreign = {"a": Position("o7x", "", "text/x; a=b"), "b": Position("-1")}
     assert encode_offset(foreign) == {"a": ["o7x", "", "text/x; a=b"], "b": ["-1"]}
     assert decode_offset(encode_offset(foreign)) == foreign
+
+
+def test_a_batch_waits_for_its_least_size_or_for_the_longest_delay() -> None:
+    given = {"subscribePattern": ".*", "minBytesPerTrigger": "250", "maxTriggerDelay": "15m"}
+    now = [0.0]
+    options = parse_read_options(given, streaming=True, environment={})
+    driver = Driver(options, clock=lambda: now[0])
+    sessions = driver._connected = Sessions()
+    steps = [
+        (0, set("a"), False, "the first batch does not wait"),
+        (1, set("ab"), True, "too little is new"),
+        (2, set("abcd"), False, "three messages are enough"),
+        (3, set("abcd"), True, "nothing is new"),
+        (800, set("abcde"), True, "too little is new"),
+        (903, set("abcde"), False, "the last batch is fifteen minutes ago"),
+        (904, set("abcdef"), True, "and now it is not"),
+    ]
+    starts: dict[str, Position] = {}
+    for at, live, waits, why in steps:
+        now[0], sessions.live = at, live
+        ends = driver.tails(fresh=True)
+        assert driver.waits(starts, ends) is waits, why
+        starts = starts if waits else ends

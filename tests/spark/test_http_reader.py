@@ -9,7 +9,7 @@ import pytest
 
 from tests.spark.opaque import OpaqueServer
 from tests.spark.serving import ThreadedServer
-from tests.spark.streams import filled, key, plan_here, read_here, rows, rows_of
+from tests.spark.streams import filled, key, plan_here, read_here, rows, rows_of, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.service.delete import delete
 from tidemark.spark.options.given import InvalidOptions
@@ -32,6 +32,36 @@ def test_json_is_a_row_for_each_message(spark: Any, server: ThreadedServer, worl
         ("-1", "0000000000000019", position) for position in range(3)
     ]
     assert found[0].content_type == "application/json"
+
+
+CHANGES = b"""[{"type":"user","key":"1","headers":{"operation":"insert", "n": 1.0}}, {"key":2,"headers":null},
+    {"type":null,"key":[1.0]}, ["key"], "key", {"value":{"key":"x"}}, {"key":"\\u00fc\\n","headers":"h"}]"""
+
+
+def test_members_of_json_messages_are_columns_where_they_are_asked_for(
+    server: ThreadedServer, world: World, name: str
+) -> None:
+    """Texts as they are, all else as JSON; over both transports, and null where a stream is not JSON."""
+    filled(world, name, CHANGES, content_type=JSON)
+    filled(world, f"{name}-bytes", b'{"key":"k"}')
+    none = (None, None, None)
+    expected = [
+        ("user", "1", '{"operation":"insert", "n": 1.0}'),
+        (None, "2", None),
+        (None, "[1.0]", None),
+        *[none] * 3,
+        (None, "ü\n", "h"),
+        none,
+    ]
+    columns = "headers,type,key"
+    for origin in ({"url": server.url}, table_options(world)):
+        given = origin | {"subscribe": f"{name},{name}-bytes", "columns": columns}
+        options = parse_read_options(given, streaming=False)
+        reader, parts = plan_here(options)
+        batches = [batch for part in parts for batch in reader.read(part, options.columns)]
+        assert [",".join(batch.schema.names) for batch in batches] == [columns] * 2
+        found = [row for batch in batches for row in batch.to_pylist()]
+        assert [(row["type"], row["key"], row["headers"]) for row in found] == expected
 
 
 def test_bytes_are_rows_of_pages(server: ThreadedServer, world: World, name: str) -> None:
@@ -191,6 +221,42 @@ def test_a_limit_over_http_ends_where_a_page_does(server: ThreadedServer, world:
         options = parse_read_options({"url": foreign.url, "subscribe": "s"}, streaming=True)
         head = connect(options.connection).head("s")
         assert connect(options.connection).limit("s", head.earliest, head.tail, 1) == head.tail
+
+
+def test_a_limit_of_messages_over_http_ends_where_a_page_does(
+    server: ThreadedServer, world: World, name: str
+) -> None:
+    """Pages end before 4 MB: each has two of these three appends of two messages."""
+    large = b'["%s",1]' % (b"x" * 1_900_000)
+    filled(world, name, large, large, large, content_type=JSON)
+    options = parse_read_options({"url": server.url, "subscribe": name}, streaming=True)
+    reader = connect(options.connection)
+    head = reader.head(name)
+    first = reader.limit_messages(name, head.earliest, head.tail, 5)
+    assert 0 < int(first.offset) < int(head.tail.offset)
+    assert reader.limit_messages(name, head.earliest, head.tail, 1) == first
+    assert reader.limit_messages(name, head.earliest, head.tail, 6) == head.tail
+    assert reader.limit_messages(name, first, head.tail, 1) == head.tail
+
+
+def test_a_read_over_http_begins_and_ends_by_time(server: ThreadedServer, world: World, name: str) -> None:
+    """The server finds the offset; one of another make cannot."""
+    stream, began = f"{name}/a b", world.clock.now_ms
+    filled(world, stream, b"[0]", content_type=JSON)
+    for number in range(1, 5):
+        world.clock.advance(1000)
+        world.process().append(key(stream), b"[%d]" % number, content_type=JSON)
+    for first, last in ((0, 9), (2, 4), (3, 3), (9, 9)):
+        between = {
+            "startingTimestamp": str(began + 1000 * first),
+            "endingTimestamp": str(began + 1000 * last),
+        }
+        found = read_here({"url": server.url}, subscribe=stream, **between)
+        assert [value for _, _, value in found] == [b"%d" % number for number in range(first, min(last, 5))]
+    with OpaqueServer(is_json=True) as other:
+        other.append(b"1")
+        with pytest.raises(InvalidOptions, match="startingTimestamp: s: this server finds no offset"):
+            read_here({"url": other.url}, subscribe="s", startingTimestamp="1")
 
 
 def test_streams_of_a_bucket_by_pattern() -> None:

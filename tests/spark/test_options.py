@@ -6,7 +6,8 @@ import pytest
 
 from tidemark.spark.options.connection import Transport
 from tidemark.spark.options.given import InvalidOptions
-from tidemark.spark.options.read import Earliest, Latest, parse_read_options
+from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.options.where import AtTime, Earliest, Latest
 from tidemark.spark.options.write import parse_write_options
 
 TABLE = {"subscribe": "a"}
@@ -52,6 +53,29 @@ def read_faults(given: dict[str, str], *, streaming: bool = False) -> list[str]:
             {"subscribePattern": "a.*", "startingOffsets": '{"ab": "-1", "ba": "-1"}'},
             "startingOffsets names streams that are not subscribed: ba",
         ),
+        (TABLE | {"startingTimestamp": "yesterday"}, "startingTimestamp: must be milliseconds since 1970"),
+        (TABLE | {"startingTimestamp": "2026-11-21T10:00"}, "got '2026-11-21T10:00', which has no zone"),
+        (
+            TABLE | {"startingTimestamp": "1", "startingOffsets": "earliest"},
+            "give one of startingOffsets, startingTimestamp",
+        ),
+        (
+            TABLE | {"endingTimestamp": "1", "endingOffsetsByTimestamp": '{"a": 1}'},
+            "give one of endingOffsetsByTimestamp, endingTimestamp",
+        ),
+        (
+            TABLE | {"startingOffsetsByTimestamp": "1"},
+            "startingOffsetsByTimestamp: must be a JSON object of stream to time",
+        ),
+        (
+            TABLE | {"startingOffsetsByTimestamp": '{"a": "soon"}'},
+            "startingOffsetsByTimestamp: must be milliseconds since 1970",
+        ),
+        (
+            TABLE | {"startingOffsetsByTimestamp": '{"b": 1}'},
+            "startingOffsetsByTimestamp names streams that are not subscribed: b",
+        ),
+        (TABLE | {"minBytesPerTrigger": "1"}, "minBytesPerTrigger is for a streaming query"),
         (TABLE | {"pushDown": "true"}, "unknown option pushdown"),
         (TABLE | {"startingOffsets": "latest"}, "a batch read would be empty"),
         (TABLE | {"endingOffsets": "earliest"}, "nothing ends before it begins"),
@@ -81,7 +105,19 @@ def test_a_wrong_option_of_a_batch_read_is_named(given: dict[str, str], what: st
     [
         (TABLE | {"endingOffsets": "latest"}, "endingOffsets is for a batch read"),
         (HTTP | {"maxBytesPerTrigger": "1", "maxOffsetsPerTrigger": "1"}, "are the same: give one of them"),
+        (TABLE | {"endingTimestamp": "1"}, "endingTimestamp is for a batch read"),
+        (TABLE | {"minBytesPerTrigger": "1", "minOffsetsPerTrigger": "1"}, "are the same: give one of them"),
         (TABLE | {"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger: must be a whole number"),
+        (TABLE | {"maxMessagesPerTrigger": "0"}, "must be a whole number of messages above 0"),
+        (
+            TABLE | {"minBytesPerTrigger": "1", "maxTriggerDelay": "soon"},
+            "maxTriggerDelay: must be a duration such as 30s or 15m, got 'soon'",
+        ),
+        (TABLE | {"maxTriggerDelay": "5m"}, "maxTriggerDelay needs minBytesPerTrigger"),
+        (
+            TABLE | {"minBytesPerTrigger": "9", "maxBytesPerTrigger": "8"},
+            "a batch cannot have at least 9 bytes and at most 8",
+        ),
     ],
 )
 def test_a_wrong_option_of_a_streaming_read_is_named(given: dict[str, str], what: str) -> None:
@@ -125,6 +161,26 @@ def test_option_names_are_case_insensitive() -> None:
     assert isinstance(parse_read_options(TABLE, streaming=False, environment={}).starting, Earliest)
     latest = parse_read_options(TABLE | {"startingOffsets": "LATEST"}, streaming=True, environment={})
     assert isinstance(latest.starting, Latest)
+
+
+def test_times_are_milliseconds_or_rfc_3339() -> None:
+    times = {
+        "1700000000000": 1_700_000_000_000,
+        "2023-11-14T22:13:20Z": 1_700_000_000_000,
+        "2023-11-14T23:13:20.5+01:00": 1_700_000_000_500,
+    }
+    for text, ms in times.items():
+        one = {"startingOffsetsByTimestamp": f'{{"a": "{text}"}}'}
+        options = parse_read_options(TABLE | {"startingTimestamp": text}, streaming=True, environment={})
+        by_stream = parse_read_options(TABLE | one, streaming=True, environment={})
+        assert (options.starting, by_stream.starting) == (AtTime(ms), {"a": AtTime(ms)})
+
+
+def test_a_delay_is_a_duration_as_spark_writes_it() -> None:
+    for text, seconds in {"500ms": 0.5, "30s": 30, "15m": 900, "2 h": 7200, "1d": 86400}.items():
+        given = TABLE | {"minOffsetsPerTrigger": "10", "maxTriggerDelay": text}
+        options = parse_read_options(given, streaming=True, environment={})
+        assert (options.least_bytes, options.delay_seconds) == (10, seconds)
 
 
 def test_connection_options_default_to_the_environment() -> None:

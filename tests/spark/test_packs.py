@@ -82,3 +82,50 @@ def test_what_lies_beside_a_pack_in_an_export_is_left_out() -> None:
     assert found == [True, True, True, False, False, False, False, False]
     assert is_replaced(packs, "b", 10)
     assert not is_replaced([], "a", 0)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_read_between_two_times_has_what_was_written_between_them(
+    world: World, name: str, *, packed: bool
+) -> None:
+    """Each append has its own second, two messages and, in packs, a block that it shares with others."""
+    began = world.clock.now_ms
+    fill(world, name)
+    before = read_here(table_options(world), subscribe=name)
+    if packed:
+        pack(world)
+    for first, last in ((-5, 99), (0, 30), (1, 2), (7, 7), (13, 29), (29, 30), (30, 40)):
+        found = read_here(
+            table_options(world),
+            subscribe=name,
+            startingTimestamp=str(began + 1000 * first),
+            endingTimestamp=str(began + 1000 * last),
+        )
+        assert found == before[2 * max(first, 0) : 2 * last], (first, last)
+    later = f'{{"{name}": {began + 28_001}}}'
+    assert read_here(table_options(world), subscribe=name, startingOffsetsByTimestamp=later) == before[58:]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_limit_of_messages_ends_where_a_batch_or_a_block_does(
+    world: World, name: str, *, packed: bool
+) -> None:
+    fill(world, name)
+    if packed:
+        pack(world)
+    options = parse_read_options(table_options(world) | {"subscribe": name}, streaming=False)
+    reader, _ = plan_here(options)
+    head = reader.head(name)
+    place, counts = head.earliest, []
+    while place != head.tail:
+        end = reader.limit_messages(name, place, head.tail, 10)
+        starting, ending = (f'{{"{name}": "{each.offset}"}}' for each in (place, end))
+        found = read_here(
+            table_options(world), subscribe=name, startingOffsets=starting, endingOffsets=ending
+        )
+        counts.append(len(found))
+        place = end
+    assert sum(counts) == 60
+    # The first block is taken whatever it holds: here are some of twelve messages.
+    assert all(6 <= count <= (12 if packed else 10) for count in counts[:-1]), counts
+    assert reader.limit_messages(name, head.earliest, head.tail, 1) != head.earliest

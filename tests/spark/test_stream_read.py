@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,14 @@ class Query:
         self._out = directory / "out"
         self.batches: list[int] = []
 
-    def run(self, *, trigger: dict[str, Any] | None = None, fail: int | None = None, **options: str) -> None:
+    def run(
+        self,
+        *,
+        trigger: dict[str, Any] | None = None,
+        fail: int | None = None,
+        meanwhile: Callable[[], None] | None = None,
+        **options: str,
+    ) -> None:
         source = self._spark.readStream.format("tidemark").options(**table_options(self._world), **options)
         self.batches = []
 
@@ -49,6 +57,8 @@ class Query:
         try:
             if trigger:
                 query.processAllAvailable()
+                if meanwhile is not None:
+                    meanwhile()
             else:
                 query.awaitTermination(120)
         finally:
@@ -140,6 +150,44 @@ def test_the_limit_is_shared_by_how_far_behind_each_stream_is(query: Query, worl
     )
     assert query.batches == [4, 4, 4]
     assert query.values() == numbered(0, 9) + numbered(100, 103)
+
+
+def test_a_batch_waits_until_enough_has_come_and_has_so_many_messages_at_most(
+    query: Query, world: World, name: str
+) -> None:
+    """The first batch does not wait. AvailableNow does not, either; before 4.2 a source cannot see it."""
+    filled(world, name, *numbered(0, 3))
+    process = world.process()
+
+    def append_a_little_then_more() -> None:
+        process.append(key(name), b"0003")
+        time.sleep(2.5)
+        assert query.batches == [3]
+        for body in numbered(4, 8):
+            process.append(key(name), body)
+        deadline = time.monotonic() + 120
+        while sum(query.batches) < 8 and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    limits: dict[str, Any] = {
+        "minOffsetsPerTrigger": "12",
+        "maxTriggerDelay": "1h",
+        "maxMessagesPerTrigger": "3",
+    }
+    waiting = {"processingTime": "0 seconds"}
+    query.run(
+        subscribe=name,
+        trigger=waiting,
+        meanwhile=append_a_little_then_more,
+        **(LIMITED | limits | {"maxOffsetsPerTrigger": "100"}),
+    )
+    assert query.batches[:2] == [3, 3]
+    if ADMISSION:
+        query.run(subscribe=name, **limits)
+        assert query.values() == numbered(0, 8)
+    else:
+        with pytest.raises(Exception, match=r"maxMessagesPerTrigger, minBytesPerTrigger .* on this version"):
+            query.run(subscribe=name, **limits)
 
 
 def test_latest_reads_only_what_comes(query: Query, world: World, name: str) -> None:

@@ -204,7 +204,8 @@ async def jwks(request: Request) -> Response:
     backend = backend_of(request)
     keys = signing_keys(backend.settings, backend.stores)
     published = await backend.run(keys.published) if keys is not None else ()
-    headers = {"Cache-Control": DOCUMENT}
+    # The first key signs at once: no cache may hold a set without it.
+    headers = {"Cache-Control": DOCUMENT if published else NO_STORE}
     return JSONResponse(render_jwks(published), headers=headers, media_type="application/jwk-set+json")
 
 
@@ -253,6 +254,11 @@ def _nothing() -> Response:
 async def on_invalid_body(request: Request, error: Exception) -> Response:
     """Which member of the body is wrong, in one line."""
     assert isinstance(error, RequestValidationError)
+    sent = request.headers.get("Content-Type", "")
+    if "json" not in sent.lower():
+        # The body was not read as JSON then, and the models' own words would not say why.
+        wrong = InvalidSubscription(f"Send the body with Content-Type: application/json, not {sent[:80]!r}")
+        return await on_protocol_error(request, wrong)
     first: dict[str, Any] = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"][1:]) or "The body"
     return await on_protocol_error(request, InvalidSubscription(f"{place}: {first['msg']}"))

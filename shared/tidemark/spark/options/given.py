@@ -7,6 +7,7 @@ one alone.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
@@ -15,6 +16,7 @@ from tidemark.protocol.errors import Malformed
 T = TypeVar("T")
 
 MEGABYTE: Final = 1024 * 1024
+_UNIT_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 #: Spark's own, which reach every source and sink.
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path", "mergeschema"})
 
@@ -70,6 +72,20 @@ def parse_seconds(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"must be a whole number of seconds, got {text!r}")
     return int(text)
+
+
+def parse_count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise ValueError(f"must be a whole number of messages above 0, got {text!r}")
+    return int(text)
+
+
+def parse_duration(text: str) -> float:
+    """In seconds. As Spark writes durations: 500ms, 30s, 15m, 2h, 1d."""
+    found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)", text.strip().lower(), re.ASCII)
+    if found is None:
+        raise ValueError(f"must be a duration such as 30s or 15m, got {text!r}")
+    return int(found[1]) * _UNIT_SECONDS[found[2]]
 
 
 def parse_boolean(text: str) -> bool:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.spark.options.connection import (
@@ -16,9 +16,25 @@ from tidemark.spark.options.connection import (
     Transport,
     parse_connection,
 )
-from tidemark.spark.options.given import MEGABYTE, GivenOptions, parse_boolean, parse_seconds, parse_size
+from tidemark.spark.options.given import (
+    MEGABYTE,
+    GivenOptions,
+    parse_boolean,
+    parse_count,
+    parse_duration,
+    parse_seconds,
+    parse_size,
+)
+from tidemark.spark.options.where import (
+    WHERE_OPTIONS,
+    Earliest,
+    Latest,
+    Where,
+    given_boundaries,
+    parse_boundary,
+)
 
-#: What a read gives, by Spark's names of the types.
+#: What a read can give, by Spark's names of the types.
 COLUMNS: Final = {
     "bucket": "STRING",
     "stream": "STRING",
@@ -32,40 +48,36 @@ COLUMNS: Final = {
     "producer_epoch": "BIGINT",
     "producer_seq": "BIGINT",
     "incarnation": "STRING",
+    "type": "STRING",
+    "key": "STRING",
+    "headers": "STRING",
 }
-ALL_COLUMNS: Final = tuple(COLUMNS)
+#: Members of JSON messages, for those who ask for them: every message is parsed for them.
+JSON_COLUMNS: Final = ("type", "key", "headers")
+DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in JSON_COLUMNS)
+
+#: What concerns the batches of a streaming query alone.
+TRIGGER_OPTIONS: Final = (
+    "maxBytesPerTrigger",
+    "maxOffsetsPerTrigger",
+    "maxMessagesPerTrigger",
+    "minBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)
 
 READ_OPTIONS: Final = (
     "path",
     "columns",
     "subscribe",
     "subscribePattern",
-    "startingOffsets",
-    "endingOffsets",
-    "maxBytesPerTrigger",
-    "maxOffsetsPerTrigger",
+    *WHERE_OPTIONS,
+    *TRIGGER_OPTIONS,
     "failOnDataLoss",
     "bytesPerPartition",
     "assumeProcessingTime",
     "forgetEndedSeconds",
 )
-
-
-@dataclass(frozen=True)
-class Latest:
-    """The tail at the time of asking."""
-
-
-@dataclass(frozen=True)
-class Earliest:
-    """The first message that is retained."""
-
-
-Where = Latest | Earliest | Mapping[str, str]
-"""For every stream alike, or for each its own: `earliest`, `latest` or an offset."""
-
-_EARLIEST: Final[Where] = Earliest()
-_LATEST: Final[Where] = Latest()
 
 
 @dataclass(frozen=True)
@@ -75,14 +87,19 @@ class ReadOptions:
     pattern: str | None = None
     starting: Where = field(default_factory=Earliest)
     ending: Where = field(default_factory=Latest)
+    #: Of a batch of a streaming query: at most so much.
     limit_bytes: int | None = None
+    limit_messages: int | None = None
+    #: And at least so much, unless the last batch is longer ago than this.
+    least_bytes: int | None = None
+    delay_seconds: float = 900
     fail_on_data_loss: bool = True
     bytes_per_partition: int = 32 * MEGABYTE
     assume_processing_time: bool = False
     #: How long the checkpoint remembers where a stream was read that does not exist any more.
     forget_seconds: int = 3600
     #: Those that a read gives, in this order. Spark does not tell a source which ones a query needs.
-    columns: tuple[str, ...] = ALL_COLUMNS
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
 
 
 def parse_read_options(
@@ -101,40 +118,57 @@ def parse_read_options(
         connection=connection,
         names=names,
         pattern=pattern,
-        starting=asked.parse("startingOffsets", _EARLIEST, parse_where),
-        ending=asked.parse("endingOffsets", _LATEST, parse_where),
+        starting=parse_boundary(asked, "starting", Earliest()),
+        ending=parse_boundary(asked, "ending", Latest()),
         limit_bytes=asked.parse("maxBytesPerTrigger", None, parse_size)
         or asked.parse("maxOffsetsPerTrigger", None, parse_size),
+        limit_messages=asked.parse("maxMessagesPerTrigger", None, parse_count),
+        least_bytes=asked.parse("minBytesPerTrigger", None, parse_size)
+        or asked.parse("minOffsetsPerTrigger", None, parse_size),
+        delay_seconds=asked.parse("maxTriggerDelay", ReadOptions.delay_seconds, parse_duration),
         fail_on_data_loss=asked.parse("failOnDataLoss", True, parse_boolean),
         bytes_per_partition=asked.parse("bytesPerPartition", ReadOptions.bytes_per_partition, parse_size),
         assume_processing_time=asked.parse("assumeProcessingTime", False, parse_boolean),
         forget_seconds=asked.parse("forgetEndedSeconds", ReadOptions.forget_seconds, parse_seconds),
-        columns=asked.parse("columns", ALL_COLUMNS, parse_columns),
+        columns=asked.parse("columns", DEFAULT_COLUMNS, parse_columns),
     )
-    _check_contradictions(asked, options, streaming=streaming)
+    _check_boundaries(asked, options, streaming=streaming)
+    _check_triggers(asked, options, streaming=streaming)
     asked.finish()
     return options
 
 
-def _check_contradictions(asked: GivenOptions, options: ReadOptions, *, streaming: bool) -> None:
-    if streaming and asked.has("endingOffsets"):
-        asked.faults.append("endingOffsets is for a batch read: a streaming query has no end")
-    limits = [name for name in ("maxBytesPerTrigger", "maxOffsetsPerTrigger") if asked.has(name)]
-    if limits and not streaming:
-        asked.faults.append(f"{limits[0]} is for a streaming query: a batch read reads everything")
-    if len(limits) == 2:
-        asked.faults.append("maxBytesPerTrigger and maxOffsetsPerTrigger are the same: give one of them")
+def _check_boundaries(asked: GivenOptions, options: ReadOptions, *, streaming: bool) -> None:
+    endings = given_boundaries(asked, "ending")
+    if streaming and endings:
+        asked.faults.append(f"{endings[0]} is for a batch read: a streaming query has no end")
     if not streaming and isinstance(options.ending, Earliest):
         asked.faults.append("endingOffsets must be latest or JSON: nothing ends before it begins")
     if not streaming and isinstance(options.starting, Latest):
         asked.faults.append("startingOffsets=latest is for a streaming query: a batch read would be empty")
-    for option, where in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+    for side, where in (("starting", options.starting), ("ending", options.ending)):
         strangers = _strangers(where, options) if isinstance(where, Mapping) else []
         if strangers:
+            option = given_boundaries(asked, side)[0]
             asked.faults.append(f"{option} names streams that are not subscribed: {', '.join(strangers)}")
 
 
-def _strangers(where: Mapping[str, str], options: ReadOptions) -> list[str]:
+def _check_triggers(asked: GivenOptions, options: ReadOptions, *, streaming: bool) -> None:
+    given = [name for name in TRIGGER_OPTIONS if asked.has(name)]
+    if given and not streaming:
+        asked.faults.append(f"{given[0]} is for a streaming query: a batch read reads everything")
+    for bound in ("max", "min"):
+        same = (f"{bound}BytesPerTrigger", f"{bound}OffsetsPerTrigger")
+        if all(asked.has(name) for name in same):
+            asked.faults.append(f"{' and '.join(same)} are the same: give one of them")
+    least, most = options.least_bytes, options.limit_bytes
+    if least is not None and most is not None and least > most:
+        asked.faults.append(f"a batch cannot have at least {least} bytes and at most {most}")
+    if asked.has("maxTriggerDelay") and least is None:
+        asked.faults.append("maxTriggerDelay needs minBytesPerTrigger: without it no batch waits")
+
+
+def _strangers(where: Mapping[str, Any], options: ReadOptions) -> list[str]:
     """Whether those that a pattern takes in exist is another question."""
     if options.pattern is not None:
         return sorted(name for name in where if not re.fullmatch(options.pattern, name))
@@ -177,26 +211,9 @@ def parse_columns(text: str) -> tuple[str, ...]:
     return names
 
 
-def render_schema(columns: tuple[str, ...] = ALL_COLUMNS) -> str:
+def render_schema(columns: tuple[str, ...] = DEFAULT_COLUMNS) -> str:
     """As Spark reads it."""
     return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
-
-
-def parse_where(text: str) -> Where:
-    """`earliest`, `latest`, or JSON such as `{"chat": "0000000000000042", "log": "earliest"}`."""
-    lowered = text.strip().lower()
-    if lowered in ("earliest", "latest"):
-        return Earliest() if lowered == "earliest" else Latest()
-    try:
-        given = json.loads(text)
-    except ValueError as fault:
-        raise ValueError(f"must be earliest, latest or a JSON object, got {text!r} ({fault})") from None
-    if not isinstance(given, dict) or not given:
-        raise ValueError(f"must be earliest, latest or a JSON object of stream to offset, got {text!r}")
-    for name, offset in given.items():
-        if not isinstance(offset, str) or not offset:
-            raise ValueError(f"the offset of {name} must be text, as the server gave it, got {offset!r}")
-    return given
 
 
 def parse_pattern(text: str) -> str:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Final
 
 from tidemark.spark.options.given import InvalidOptions
-from tidemark.spark.options.read import Earliest, Latest, ReadOptions
+from tidemark.spark.options.read import ReadOptions
+from tidemark.spark.options.where import AtTime, Earliest, Latest
 from tidemark.spark.readers.port import (
     BadOffset,
     DataLoss,
@@ -64,12 +65,16 @@ def starting_positions(
         return {name: head.earliest for name, head in heads.items()}
     if isinstance(given, Latest):
         return {name: head.tail for name, head in heads.items()}
+    if isinstance(given, AtTime):
+        return _given_positions("startingTimestamp", dict.fromkeys(heads, given), options, reader, heads)
     wanted = {name: given.get(name, "earliest") for name in heads}
     return _given_positions("startingOffsets", wanted, options, reader, heads)
 
 
 def ending_positions(options: ReadOptions, reader: Reader, heads: Mapping[str, Head]) -> dict[str, Position]:
     given = options.ending
+    if isinstance(given, AtTime):
+        return _given_positions("endingTimestamp", dict.fromkeys(heads, given), options, reader, heads)
     if not isinstance(given, Mapping):
         return {name: head.tail for name, head in heads.items()}
     wanted = {name: given.get(name, "latest") for name in heads}
@@ -102,12 +107,18 @@ def pin_positions(
 
 
 def _given_positions(
-    option: str, wanted: Mapping[str, str], options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
+    option: str,
+    wanted: Mapping[str, str | AtTime],
+    options: ReadOptions,
+    reader: Reader,
+    heads: Mapping[str, Head],
 ) -> dict[str, Position]:
-    positions, faults = {}, []
+    positions, faults = _positions_by_time(option, wanted, reader, heads)
     for name, head in heads.items():
         offset = wanted[name]
-        if offset in ("earliest", "-1"):
+        if isinstance(offset, AtTime):
+            pass
+        elif offset in ("earliest", "-1"):
             positions[name] = head.earliest
         elif offset in ("latest", "now"):
             positions[name] = head.tail
@@ -125,6 +136,24 @@ def _given_positions(
     if faults:
         raise InvalidOptions(faults)
     return positions
+
+
+def _positions_by_time(
+    option: str, wanted: Mapping[str, str | AtTime], reader: Reader, heads: Mapping[str, Head]
+) -> tuple[dict[str, Position], list[str]]:
+    """Those that are wanted by a time, and what is wrong with the others of these."""
+    times = {name: where.ms for name, where in wanted.items() if isinstance(where, AtTime)}
+
+    def find(name: str) -> Position | BadOffset:
+        try:
+            return reader.position_at(heads[name], times[name])
+        except BadOffset as fault:
+            return fault
+
+    with ThreadPoolExecutor(_HEADS_AT_ONCE, thread_name_prefix="tidemark-time") as pool:
+        found = dict(zip(times, pool.map(find, times), strict=True))
+    faults = [f"{option}: {fault}" for fault in found.values() if isinstance(fault, BadOffset)]
+    return {name: place for name, place in found.items() if isinstance(place, Position)}, faults
 
 
 def plan_partitions(
@@ -178,18 +207,30 @@ def _start_before(
 def within_limit(
     options: ReadOptions, reader: Reader, starts: Positions, ends: Positions
 ) -> dict[str, Position]:
-    """`ends`, brought nearer so that no more than the limit lies between: each stream gets its
-    share of it by how far behind it is."""
-    if options.limit_bytes is None:
-        return dict(ends)
-    known = {name: _start_before(end, options, reader, name, starts.get(name)) for name, end in ends.items()}
-    backlogs = {name: reader.backlog(known[name], end) for name, end in ends.items()}
-    total = sum(backlogs.values())
-    if total <= options.limit_bytes:
-        return dict(ends)
-    return {
-        name: reader.limit(name, known[name], end, max(1, options.limit_bytes * backlogs[name] // total))
-        if backlogs[name]
-        else end
+    """`ends`, brought nearer so that no more than the limits lies between: each stream gets its
+    share of them by how far behind it is."""
+    nearer = dict(ends)
+    for limit, cut in ((options.limit_bytes, reader.limit), (options.limit_messages, reader.limit_messages)):
+        if limit is None:
+            continue
+        known = {
+            name: _start_before(end, options, reader, name, starts.get(name)) for name, end in nearer.items()
+        }
+        backlogs = {name: reader.backlog(known[name], end) for name, end in nearer.items()}
+        total = sum(backlogs.values())
+        # A message has a byte at least: what is within the limit by its bytes is within either.
+        if total > limit:
+            nearer |= {
+                name: cut(name, known[name], nearer[name], max(1, limit * size // total))
+                for name, size in backlogs.items()
+                if size
+            }
+    return nearer
+
+
+def backlog_of(options: ReadOptions, reader: Reader, starts: Positions, ends: Positions) -> int:
+    """How many bytes a batch of all that lies between would have."""
+    return sum(
+        reader.backlog(_start_before(end, options, reader, name, starts.get(name)), end)
         for name, end in ends.items()
-    }
+    )

@@ -13,6 +13,7 @@ from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.queries.batch import read_partition
 from tidemark.spark.queries.plan import (
     Positions,
+    backlog_of,
     load_heads,
     pack,
     plan_partitions,
@@ -50,6 +51,7 @@ class Driver:
         self._clock = clock
         self._date = date
         self._looked = float("-inf")
+        self._let_go = float("-inf")
         self._heads: dict[str, Head] = {}
         self._connected: Reader | None = None
 
@@ -72,6 +74,18 @@ class Driver:
 
     def tails(self, *, fresh: bool = False) -> dict[str, Position]:
         return {name: head.tail for name, head in self.heads(fresh=fresh).items()}
+
+    def waits(self, starts: Positions, ends: Positions) -> bool:
+        """Whether too little has come for a batch, and the last one was not so long ago. The first batch
+        after a start does not wait."""
+        if self.options.least_bytes is None:
+            return False
+        size, now = backlog_of(self.options, self.reader, starts, ends), self._clock()
+        is_enough = size >= self.options.least_bytes
+        if size and (is_enough or now - self._let_go >= self.options.delay_seconds):
+            self._let_go = now
+            return False
+        return True
 
     def with_gone(self, starts: Positions, tails: Positions) -> dict[str, Position]:
         """A stream that is gone stays where it was last read, and is forgotten after a while: otherwise the

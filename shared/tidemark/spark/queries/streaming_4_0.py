@@ -17,10 +17,16 @@ class StreamReader(StreamReaderBase):
     _position: Positions | None = None
 
     def __init__(self, options: ReadOptions) -> None:
-        if options.limit_bytes is not None and not options.assume_processing_time:
+        limits = {
+            "maxBytesPerTrigger (or maxOffsetsPerTrigger)": options.limit_bytes,
+            "maxMessagesPerTrigger": options.limit_messages,
+            "minBytesPerTrigger (or minOffsetsPerTrigger)": options.least_bytes,
+        }
+        given = [name for name, limit in limits.items() if limit is not None]
+        if given and not options.assume_processing_time:
             why = (
-                "maxOffsetsPerTrigger on this version of Spark: with trigger AvailableNow it would stop"
-                " after one batch with data unread, and a source cannot see the trigger before Spark 4.2;"
+                f"{', '.join(given)} on this version of Spark: with trigger AvailableNow it would stop"
+                " with data unread, and a source cannot see the trigger before Spark 4.2;"
                 " leave the limit out, or set assumeProcessingTime to true where the trigger is another one"
             )
             raise InvalidOptions([why])
@@ -34,6 +40,8 @@ class StreamReader(StreamReaderBase):
         if self._position is None:
             self._position = self.driver.initial()
         ends = self.driver.with_gone(self._position, self.driver.tails())
+        if self.driver.waits(self._position, ends):
+            return encode_offset(self._position)
         return encode_offset(within_limit(self._options, self.driver.reader, self._position, ends))
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:

@@ -7,6 +7,8 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -19,8 +21,15 @@ class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
     _target: Positions | None = None
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        limit_bytes = self._options.limit_bytes
-        return ReadAllAvailable() if limit_bytes is None else ReadMaxBytes(limit_bytes)
+        """Spark is told that there is one; it counts nothing itself."""
+        asked = self._options
+        if asked.limit_bytes is not None:
+            return ReadMaxBytes(asked.limit_bytes)
+        if asked.limit_messages is not None:
+            return ReadMaxRows(asked.limit_messages)
+        if asked.least_bytes is not None:
+            return ReadMinRows(1)
+        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self.driver.tails(fresh=True)
@@ -38,6 +47,9 @@ class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
         ends = self.driver.with_gone(starts, tails)
         if isinstance(limit, ReadAllAvailable):
             return encode_offset(ends)
+        # A query that ends by itself takes what is there.
+        if self._target is None and self.driver.waits(starts, ends):
+            return start
         return encode_offset(within_limit(self._options, self.driver.reader, starts, ends))
 
     def reportLatestOffset(self) -> Offset | None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, islice, pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,7 +29,7 @@ from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.spark.clients.storage import connect_blobs, connect_table
 from tidemark.spark.options.connection import ConnectionOptions
-from tidemark.spark.options.read import ALL_COLUMNS
+from tidemark.spark.options.read import DEFAULT_COLUMNS
 from tidemark.spark.readers.items import (
     BOUNDARY_ATTRIBUTES,
     BatchItem,
@@ -101,13 +103,68 @@ class DynamoDBReader:
         span = [each for each in self._spans(head.name, head.tail) if each.begin < place][-1]
         walk = ChainWalk[BatchItem](self._bulk.query, iter, [span], place)
         item = next(iter(walk), None)
-        ends = message_ends(item) if item is not None else []
-        if item is not None and item.px is not None:
-            for start, block in pack_blocks(item, self._blobs, place - 1, place):
-                ends += accumulate(block.lengths, initial=start)
-        is_boundary = item is not None and (item.start == place or place in ends)
+        is_boundary = item is not None and (
+            item.start == place or any(place in ends for ends in self._ends_in(item, place - 1, place))
+        )
         if not is_boundary and place != span.end:
             raise BadOffset(f"{head.name}: {offset} is not the end of a message")
+
+    def _ends_in(self, item: BatchItem, low: int, high: int) -> Iterator[list[int]]:
+        """Where its messages end; of a pack a list for each block that has something of [low, high)."""
+        if item.px is None:
+            yield message_ends(item)
+            return
+        for start, block in pack_blocks(item, self._blobs, low, high):
+            yield list(accumulate(block.lengths, initial=start))[1:]
+
+    def position_at(self, head: Head, at_ms: int) -> Position:
+        # The search is the server's; a read that does not ask for a time does without its modules.
+        from tidemark.service.load import head_from
+        from tidemark.service.start_point import first_written_from
+        from tidemark.service.stores import Stores
+
+        record = load_stream(self._table, self._key(head.name))
+        if record is None or record.incarnation != head.tail.incarnation:
+            return head.earliest  # The read says what is lost.
+        last = load_last(self._table, log_pk(record.key, record.incarnation))
+        place = first_written_from(Stores(self._table, self._blobs), head_from(record, last, 0), at_ms)
+        place = min(self._in_block(head, place, at_ms), int(head.tail.offset))
+        return replace(head.tail, offset=render_offset(place))
+
+    def _in_block(self, head: Head, place: int, at_ms: int) -> int:
+        """The search ends where a block of a pack begins. Its first batches may be older."""
+        span = next(
+            each for each in self._spans(head.name, head.tail) if each.end is None or place < each.end
+        )
+        item = self._item_until(span, place)
+        if item is None or item.px is None or place >= item.end:
+            return place
+        for start, block in pack_blocks(item, self._blobs, place, place + 1):
+            lengths = iter(block.lengths)
+            sizes = [sum(islice(lengths, messages)) for messages in block.batches]
+            begins = accumulate(sizes, initial=start)
+            later = (
+                begin for begin, time_ms in zip(begins, block.times_ms, strict=False) if time_ms >= at_ms
+            )
+            place = max(place, next(later, place))
+        return place
+
+    def limit_messages(self, name: str, start: Position, end: Position, limit: int) -> Position:
+        low, high = int(start.offset), int(end.offset)
+        spans = [each for each in self._spans(name, end) if each.end is None or each.end > low]
+        query = partial(self._bulk.query, attributes=BOUNDARY_ATTRIBUTES)
+        walk = ChainWalk[BatchItem](query, iter, spans, low, until=high)
+        reached, taken = low, 0
+        for item in walk:
+            # As for a limit of bytes, batches are not cut, nor the blocks of a pack.
+            for ends in self._ends_in(item, reached, high):
+                found = sum(place > reached for place in ends)
+                if taken and taken + found > limit:
+                    return replace(end, offset=render_offset(reached))
+                taken += found
+                reached = max(reached, *ends[-1:]) if ends else reached
+                reached = reached if walk.span.end is None else min(reached, walk.span.end)
+        return end
 
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
         wanted = int(start.offset) + limit_bytes
@@ -170,7 +227,7 @@ class DynamoDBReader:
         return planned
 
     def read(
-        self, partition: StreamPartition, columns: Sequence[str] = ALL_COLUMNS
+        self, partition: StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS
     ) -> Iterator[pa.RecordBatch]:
         def tell_loss(begin: int, end: int) -> None:
             if partition.fail_on_data_loss:

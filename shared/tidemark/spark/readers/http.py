@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import accumulate, takewhile
 from typing import Final
 from urllib.parse import quote
@@ -24,9 +25,10 @@ from tidemark.protocol.offset import parse_token
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.spark.clients.http import HttpClient, HttpFault
 from tidemark.spark.options.connection import ConnectionOptions
-from tidemark.spark.options.read import ALL_COLUMNS
+from tidemark.spark.options.read import DEFAULT_COLUMNS
 from tidemark.spark.readers.columns import BATCH_ROWS, make_batch
 from tidemark.spark.readers.json_array import split_array, split_arriving
+from tidemark.spark.readers.json_columns import json_arrays
 from tidemark.spark.readers.port import (
     BEGINNING,
     BadOffset,
@@ -177,9 +179,38 @@ class HttpReader:
             raise BadOffset(f"{head.name}: the server refuses offset {offset!r}: {fault.text}") from fault
         page.leave()
 
+    def position_at(self, head: Head, at_ms: int) -> Position:
+        """By this project's own server: the protocol has no way to ask."""
+        path = f"{self._connection.stream_path}/{quote(head.name)}"
+        since = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        asked = f"stream={quote(path, safe='')}&from={quote(since, safe='')}"
+        try:
+            answer = self._client.request("GET", f"{self._connection.url}/v1/start?{asked}")
+            found = orjson.loads(answer.data)["offset"]
+        except (HttpFault, ValueError, KeyError, TypeError) as fault:
+            told = fault.text if isinstance(fault, HttpFault) else "it does not answer with an offset"
+            raise BadOffset(f"{head.name}: this server finds no offset by its time: {told}") from fault
+        return head.tail if is_past(found, head.tail.offset) else replace(head.tail, offset=found)
+
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
-        """Page by page, because on every server a read may end where a page ends. The pages are asked for
-        and left: their headers say how large they are."""
+        """The pages are asked for and left: their headers say how large they are."""
+
+        def size_of(page: HttpPage) -> int:
+            page.leave()
+            return _bytes_between(page.start, page.end) or page.content_length
+
+        return self._end_within(name, start, end, limit_bytes, size_of)
+
+    def limit_messages(self, name: str, start: Position, end: Position, limit: int) -> Position:
+        def count(page: HttpPage) -> int:
+            return sum(map(len, page.pieces()))
+
+        return self._end_within(name, start, end, limit, count)
+
+    def _end_within(
+        self, name: str, start: Position, end: Position, limit: int, measure: Callable[[HttpPage], int]
+    ) -> Position:
+        """Page by page, because on every server a read may end where a page ends."""
         reached, taken = start.offset, 0
         while True:
             try:
@@ -188,9 +219,8 @@ class HttpReader:
                 if fault.status not in (404, 410):
                     raise
                 return end  # The read itself says what is lost.
-            page.leave()
-            taken += _bytes_between(page.start, page.end) or page.content_length
-            if taken > limit_bytes and reached != start.offset:
+            taken += measure(page)
+            if taken > limit and reached != start.offset:
                 return Position(reached, end.incarnation, end.content_type)
             if page.end == reached or not is_past(end.offset, page.end):
                 return end
@@ -218,7 +248,7 @@ class HttpReader:
         ]
 
     def read(
-        self, partition: StreamPartition, columns: Sequence[str] = ALL_COLUMNS
+        self, partition: StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS
     ) -> Iterator[pa.RecordBatch]:
         start = partition.start
         while start != partition.end:
@@ -251,6 +281,8 @@ class HttpReader:
                         "position": pa.array(range(position, position + len(some)), pa.int32()),
                         "value": pa.array(some, pa.binary()),
                     }
+                    if page.is_json:
+                        arrays |= json_arrays(columns, some)
                     yield make_batch(columns, len(some), constants, arrays)
                     position += len(some)
             if is_last:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from tidemark.spark.options.read import ALL_COLUMNS
+from tidemark.spark.options.read import DEFAULT_COLUMNS
 
 # Every query and every batch of a streaming one starts processes that import this module.
 if TYPE_CHECKING:
@@ -139,8 +139,15 @@ class Reader(Protocol):
     def check_offset(self, head: Head, offset: str) -> None:
         """Raises BadOffset where no reader may begin or end there."""
 
+    def position_at(self, head: Head, at_ms: int) -> Position:
+        """Where the first message begins that was written then or later; the tail where there is none.
+        Raises BadOffset where the transport cannot find it."""
+
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
         """The end of the last message within `limit_bytes` of `start`; at least one message is taken."""
+
+    def limit_messages(self, name: str, start: Position, end: Position, limit: int) -> Position:
+        """The same for a number of messages. To count them costs about as much as to read them."""
 
     def backlog(self, start: Position, end: Position) -> int:
         """How many bytes lie between the two. Where offsets do not tell: more than any limit, if any."""
@@ -150,5 +157,5 @@ class Reader(Protocol):
     ) -> Sequence[StreamPartition]:
         """The messages between the two positions, in partitions of about that size. Reads none of them."""
 
-    def read(self, partition: StreamPartition, columns: Sequence[str] = ALL_COLUMNS) -> Iterator[Any]:
+    def read(self, partition: StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS) -> Iterator[Any]:
         """Arrow batches of bounded size. Raises DataLoss."""
