@@ -34,7 +34,7 @@ from tidemark.spark.options.where import (
     parse_boundary,
 )
 
-#: What a read gives, by Spark's names of the types.
+#: What a read can give, by Spark's names of the types.
 COLUMNS: Final = {
     "bucket": "STRING",
     "stream": "STRING",
@@ -48,8 +48,13 @@ COLUMNS: Final = {
     "producer_epoch": "BIGINT",
     "producer_seq": "BIGINT",
     "incarnation": "STRING",
+    "type": "STRING",
+    "key": "STRING",
+    "headers": "STRING",
 }
-ALL_COLUMNS: Final = tuple(COLUMNS)
+#: Members of JSON messages, for those who ask for them: every message is parsed for them.
+JSON_COLUMNS: Final = ("type", "key", "headers")
+DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in JSON_COLUMNS)
 
 #: What concerns the batches of a streaming query alone.
 TRIGGER_OPTIONS: Final = (
@@ -94,7 +99,7 @@ class ReadOptions:
     #: How long the checkpoint remembers where a stream was read that does not exist any more.
     forget_seconds: int = 3600
     #: Those that a read gives, in this order. Spark does not tell a source which ones a query needs.
-    columns: tuple[str, ...] = ALL_COLUMNS
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
 
 
 def parse_read_options(
@@ -125,7 +130,7 @@ def parse_read_options(
         bytes_per_partition=asked.parse("bytesPerPartition", ReadOptions.bytes_per_partition, parse_size),
         assume_processing_time=asked.parse("assumeProcessingTime", False, parse_boolean),
         forget_seconds=asked.parse("forgetEndedSeconds", ReadOptions.forget_seconds, parse_seconds),
-        columns=asked.parse("columns", ALL_COLUMNS, parse_columns),
+        columns=asked.parse("columns", DEFAULT_COLUMNS, parse_columns),
     )
     _check_boundaries(asked, options, streaming=streaming)
     _check_triggers(asked, options, streaming=streaming)
@@ -206,7 +211,7 @@ def parse_columns(text: str) -> tuple[str, ...]:
     return names
 
 
-def render_schema(columns: tuple[str, ...] = ALL_COLUMNS) -> str:
+def render_schema(columns: tuple[str, ...] = DEFAULT_COLUMNS) -> str:
     """As Spark reads it."""
     return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
 
