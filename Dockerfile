@@ -1,10 +1,12 @@
 # The application as one process for many waiting readers (container/template.yaml, docs/operations.md).
-#   docker buildx build --platform linux/arm64 --tag tidemark .
+#   docker buildx build --platform linux/arm64 --build-arg COMMIT=$(git rev-parse --short=12 HEAD) --tag tidemark .
 FROM python:3.14-slim
 RUN useradd --system --no-create-home tidemark
 COPY requirements/container.txt /app/requirements.txt
 RUN pip install --no-cache-dir --no-deps --require-hashes --requirement /app/requirements.txt
 COPY shared/tidemark /app/tidemark
+ARG COMMIT
+RUN [ -z "$COMMIT" ] || echo "$COMMIT" > /app/tidemark/commit.txt
 WORKDIR /app
 USER tidemark
 EXPOSE 8080

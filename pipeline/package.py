@@ -27,8 +27,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 LOCK: Final = ROOT / "requirements" / "pipeline.txt"
 JOBS: Final = ("archive", "compact", "ingest", "replay", "snapshot", "stats")
-#: What of the package runs a server, or adapts it to where it runs.
-LEFT_OUT: Final = frozenset({"deployed", "http", "local", "loop", "wake"})
+#: What of the package only a server, its functions or its operators run.
+LEFT_OUT: Final = frozenset({"delivery", "http", "janitor", "local", "ops", "wake"})
 #: Tests and C headers are a tenth of what every worker would unpack.
 PRUNED: Final = ("pandas/tests", "pyarrow/tests", "pyarrow/include", "bin")
 _DAY_ONE: Final = (1980, 1, 1, 0, 0, 0)

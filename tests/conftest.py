@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.local import ministack, moto
-from tidemark.local.dynoxide import EngineNotAvailable, find_binary
-from tidemark.local.engines import ENGINES, ROOT, LocalServices
+from tests.available import NotAvailable, require_engine
+from tidemark.local.engines import ENGINES, LocalServices
 
 TESTS = Path(__file__).parent
 
@@ -83,6 +82,7 @@ SLOW_FILES = frozenset(
         "wake/test_reconnects.py",
         "subscriptions/test_any_order.py",
         "subscriptions/test_delivery.py",
+        "subscriptions/test_jose.py",
         "subscriptions/test_preempted.py",
         "subscriptions/test_walk_through.py",
         "wake/test_trigger.py",
@@ -138,19 +138,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("services", ENGINES, indirect=True, scope="session")
 
 
-def missing_engine(engine: str | None) -> str | None:
-    """Why a test cannot have this engine (None: any at all), or None if it can."""
-    if engine == "dynoxide":
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
+    """What this machine lacks is a skipped test that says so, wherever a fixture or a test has found out."""
+    if call.excinfo is not None and isinstance(call.excinfo.value, NotAvailable):
         try:
-            find_binary(os.environ, ROOT)
-        except EngineNotAvailable as reason:
-            return f"dynoxide is not available: {reason}"
-    installed = {"moto": moto.is_installed(), "ministack": ministack.is_installed()}
-    if engine in installed and not installed[engine]:
-        return f"{engine} is not installed (requirements/dev.txt)"
-    if not any(installed.values()):
-        return "neither moto nor ministack is installed (requirements/dev.txt)"
-    return None
+            pytest.skip(str(call.excinfo.value))
+        except pytest.skip.Exception:
+            call.excinfo = pytest.ExceptionInfo.from_current()
 
 
 @pytest.fixture(scope="session")
@@ -162,8 +157,7 @@ def services(request: pytest.FixtureRequest) -> Iterator[LocalServices]:
     of one engine after the other, elsewhere the best that there are.
     """
     engine: str | None = getattr(request, "param", None)
-    if missing := missing_engine(engine):
-        pytest.skip(f"needs storage: {missing}")
+    require_engine(engine)
     running = LocalServices(in_memory=True, engine=engine)
     with running, pytest.MonkeyPatch.context() as patch:
         for name, value in running.environment.items():

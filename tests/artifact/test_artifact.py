@@ -561,6 +561,17 @@ def test_the_layer_has_bytecode_where_the_runtimes_python_is_here() -> None:
         assert (module.parent / "__pycache__" / f"{module.stem}.{tag}.pyc").exists(), module
 
 
+def test_the_layer_says_which_commit_it_was_built_from() -> None:
+    """The last one that changed what is in it, so that other commits make no other layer."""
+    file = LAYER / "tidemark" / "commit.txt"
+    asked = ["git", "log", "-1", "--format=%h", "--abbrev=12", "--", "shared", "requirements/layer.txt"]
+    known = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    if known.returncode or not known.stdout:
+        assert not file.exists(), "without a repository nothing is known of it"
+        return
+    assert re.fullmatch(r"[0-9a-f]{12,}(-dirty)?", file.read_text().strip())
+
+
 def test_the_bill_of_materials_names_what_is_in_the_layer() -> None:
     """By name, version and the hashes of which one was installed, in CycloneDX's format."""
     materials = json.loads((BUILD.parent / "sbom.cdx.json").read_text())

@@ -49,6 +49,13 @@ def test_the_public_keys_need_no_token(way: Way) -> None:
     assert way("GET", "/v1/stream/__ds/jwks.json").status == 200
 
 
+@pytest.mark.parametrize("below", ["/callback", "/%63allback", "/ack", "/release"])
+def test_a_call_with_a_wake_token_needs_no_other(way: Way, name: str, below: str) -> None:
+    """The path is compared decoded, as the routes see it. The routes answer: their errors have codes."""
+    refused = ask(way, "POST", name, below, {}, {"wake_id": "w", "generation": 1})
+    assert json.loads(refused.body)["error"]["code"], refused.body
+
+
 @pytest.mark.parametrize(
     ("granted", "body", "status"),
     [
@@ -110,3 +117,24 @@ def test_a_wakes_token_opens_its_own_calls_and_nothing_else(way: Way, name: str)
     assert ask(way, "POST", name, "/ack", EVERYTHING, wake).status == 401
     assert ask(way, "POST", f"{name}-other", "/ack", token, wake).status == 404
     assert ask(way, "POST", name, "/ack", token, wake | {"done": True}).status == 200
+
+
+def test_a_list_of_subscriptions_shows_what_the_token_may_see(way: Way, name: str) -> None:
+    assert ask(way, "PUT", f"{name}-a", "", EVERYTHING, pool()).status == 201
+    listing = "/v1/stream/__ds/subscriptions"
+    assert way("GET", listing).status == 401
+    assert way("GET", listing, scopes("read:v1")).status == 403
+    assert way("GET", f"{listing}?prefix={name}", scopes("manage:v1")).status == 200
+    tenant = scopes(f"write:v1/__ds/subscriptions/{name}-*")
+    seen = way("GET", f"{listing}?prefix={name}-", tenant)
+    assert [each["id"] for each in json.loads(seen.body)["subscriptions"]] == [f"{name}-a"]
+    refused = way("GET", listing, tenant)
+    assert (refused.status, "__ds/subscriptions/*" in refused.body.decode()) == (404, True)
+
+
+def test_waking_at_once_takes_manage(way: Way, name: str) -> None:
+    assert ask(way, "PUT", name, "", EVERYTHING, pool()).status == 201
+    writer = scopes(f"write:v1/__ds/subscriptions/{name}")
+    assert ask(way, "POST", name, "/wake", {}).status == 401
+    assert ask(way, "POST", name, "/wake", writer).status == 404
+    assert ask(way, "POST", name, "/wake", managing(name)).status == 409

@@ -18,7 +18,7 @@ from tests.support import make_world
 from tidemark.http import bucket_routes, headers
 from tidemark.http.app import create_app
 from tidemark.http.backend import one_at_a_time
-from tidemark.http.control import CONTROL_ROOTS
+from tidemark.http.control_paths import SUBSCRIPTION_ROOTS
 from tidemark.http.control_routers import ROUTERS
 from tidemark.http.openapi.document import document, rendered
 from tidemark.http.openapi.parts import HEADERS, PARAMETERS, statuses_refused
@@ -133,7 +133,7 @@ def test_every_route_is_documented(services: LocalServices) -> None:
     routes = {route.path.replace("{path:path}", "{path}") for route in app.routes}
     modules = [import_module(router.module) for router in ROUTERS]
     routes |= {route.path for module in modules for route in module.router.routes}
-    subscriptions = {f"{root}{{path}}" for root in CONTROL_ROOTS}
+    subscriptions = {f"{root}{{path}}" for root in SUBSCRIPTION_ROOTS}
     assert routes - subscriptions - {"/{path:bucket_path}"} == set(DOCUMENT["paths"]) - set(PLACES.values())
 
 

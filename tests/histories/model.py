@@ -86,14 +86,10 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Streams by name, in the names' order, and the buckets that were made.
-
-    `released`: names whose deleted stream lost its last fork. The name is free from then on, but what does
-    the freeing may still be under way."""
+    """Streams by name, in the names' order, and the buckets that were made."""
 
     streams: tuple[tuple[str, Stream], ...] = ()
     buckets: frozenset[str] = frozenset()
-    released: frozenset[str] = frozenset()
 
     def get(self, name: str) -> Stream | None:
         for found, stream in self.streams:
@@ -135,8 +131,6 @@ def _end(state: State, name: str) -> State:
     if stream.references:
         return state.put(name, replace(stream, deleted=True))
     state = state.drop(name)
-    if stream.deleted:
-        state = replace(state, released=state.released | {name})
     if stream.source is None:
         return state
     source = state.get(stream.source)
@@ -171,8 +165,6 @@ def _create(request: Create, state: State, now_ms: int, later_ms: Times) -> Iter
         yield Answer("BucketNotFound"), state
         return
     stream = state.get(request.name)
-    if request.name in state.released:
-        yield Answer("Conflict"), state
     if stream is None or (stream.is_expired(now_ms) and not stream.references and not stream.deleted):
         if stream is not None:
             state = _end(state, request.name)
@@ -213,12 +205,11 @@ def _created(request: Create, state: State, now_ms: int, later_ms: Times) -> Ite
         stream = _new_stream(request, state, now_ms, touched_ms)
         if stream is None:
             return
-        after = replace(state, released=state.released - {request.name})
+        after = state.put(request.name, stream)
         if request.source is not None:
             source = state.get(request.source)
             assert source is not None
             after = after.put(request.source, replace(source, references=source.references + 1))
-        after = after.put(request.name, stream)
         yield Answer("created", stream.tail, stream.closed), after
 
 

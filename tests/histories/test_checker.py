@@ -257,6 +257,13 @@ WRONG = {
         (Delete(B), DELETED),
         (Head(A), Answer("StreamGone")),
     ),
+    "a creation that is refused once the last fork is gone": in_turn(
+        LIVE,
+        (Create(B, source=A), CREATED),
+        (Delete(A), DELETED),
+        (Delete(B), DELETED),
+        (Create(A), Answer("Conflict")),
+    ),
     "a lost snapshot": in_turn(
         LIVE, (Publish(A, 0, b"s"), Answer("published")), (ReadSnapshot(A, 0), Answer("SnapshotNotFound"))
     ),

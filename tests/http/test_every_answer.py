@@ -58,7 +58,7 @@ def test_a_preflight_request_is_answered_without_a_storage_call(door: Door, plac
 
 def test_health_returns_the_status_and_the_version(door: Door) -> None:
     answer = door.get("/v1/health")
-    assert (answer.status, answer.json) == (200, {"status": "ok", "version": __version__})
+    assert (answer.status, answer.json) == (200, {"status": "ok", "version": __version__, "commit": None})
     assert answer["cache-control"] == "no-store"
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.http.asgi import Door
-from tidemark import __version__
+from tidemark import __version__, build
 
 DOCS = "https://github.com/durable-streams/durable-streams/blob/main/PROTOCOL.md"
 
@@ -55,5 +57,19 @@ def test_a_browsers_icon_is_no_error(door: Door) -> None:
     assert door.get("/favicon.ico").status == 204
 
 
-def test_health_tells_the_version(door: Door) -> None:
-    assert door.get("/v1/health").json == {"status": "ok", "version": __version__}
+@pytest.mark.parametrize(
+    ("written", "commit"), [(None, None), ("", None), ("0123456789ab-dirty\n", "0123456789ab-dirty")]
+)
+def test_health_tells_the_version_and_what_it_was_built_from(
+    door: Door, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, written: str | None, commit: str | None
+) -> None:
+    file = tmp_path / "commit.txt"
+    if written is not None:
+        file.write_text(written)
+    monkeypatch.setattr(build, "COMMIT_FILE", file)
+    build.built_from.cache_clear()
+    try:
+        answer = door.get("/v1/health").json
+    finally:
+        build.built_from.cache_clear()
+    assert answer == {"status": "ok", "version": __version__, "commit": commit}

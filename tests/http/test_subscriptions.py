@@ -42,6 +42,16 @@ def pool(name: str, **more: Any) -> dict[str, Any]:
     return {"type": "pull-wake", "pattern": f"{name}/*", "wake_stream": "wake/pool"} | more
 
 
+IDLE = {
+    "state": "idle",
+    "generation": 0,
+    "attempts": 0,
+    "next_attempt_at": None,
+    "holder": None,
+    "lease_until": None,
+}
+
+
 def append(door: Door, path: str) -> None:
     door.put(f"/v1/stream/{path}", JSON)
     assert door.post(f"/v1/stream/{path}", JSON, b"1").status == 204
@@ -67,6 +77,7 @@ def test_a_subscription_is_created_confirmed_read_and_deleted(door: Door, name: 
         "lease_ttl_ms": 30_000,
         "status": "active",
         "description": "d",
+        "wake": IDLE,
     }
     assert send(door, "PUT", at(name), pool(name, description="d", streams=["x"])).status == 200
     other = send(door, "PUT", at(name), pool(name))
@@ -239,6 +250,58 @@ def test_an_error_has_no_body_in_the_response_to_head(door: Door, name: str, bel
     assert (refused.status, refused.body, refused["cache-control"]) == (status, b"", "no-store")
 
 
+@pytest.mark.parametrize("sent", [{}, {"Content-Type": "application/x-www-form-urlencoded"}])
+def test_a_body_of_another_type_is_told_which_one_it_takes(
+    door: Door, name: str, sent: dict[str, str]
+) -> None:
+    """As `curl -d` sends it."""
+    send(door, "PUT", at(name), pool(name))
+    refused = door("POST", at(name, "/claim"), sent, b'{"worker": "w"}')
+    assert (refused.status, refused.json["error"]["code"]) == (400, "INVALID_REQUEST")
+    assert "Content-Type: application/json" in refused.json["error"]["message"]
+
+
 def test_a_body_without_end_is_413(door: Door, name: str) -> None:
     answer = door("PUT", at(name), JSON, [b"x" * 1024 * 1024] * 5)
     assert answer.status == 413
+
+
+# --- the list, and waking at once (extensions) --------------------------------------
+
+
+def test_subscriptions_are_listed_by_id_a_page_at_a_time(door: Door, name: str) -> None:
+    for each in ("c", "a", "b"):
+        send(door, "PUT", at(f"{name}-{each}"), pool(name))
+    first = door.get(f"/v1/stream/__ds/subscriptions?prefix={name}-&limit=2")
+    assert first["Cache-Control"] == "no-store"
+    assert [each["id"] for each in first.json["subscriptions"]] == [f"{name}-a", f"{name}-b"]
+    assert first.json["subscriptions"][0]["wake"] == IDLE
+    assert "streams" not in first.json["subscriptions"][0], "there may be very many"
+    assert (first.json["has_more"], first.json["next_cursor"]) == (True, f"{name}-b")
+    rest = door.get(f"/v1/stream/__ds/subscriptions?prefix={name}-&after={name}-b").json
+    assert [each["id"] for each in rest["subscriptions"]] == [f"{name}-c"]
+    assert (rest["has_more"], rest["next_cursor"]) == (False, None)
+    door.delete(at(f"{name}-c"))
+    assert door.get(f"/v1/stream/__ds/subscriptions?prefix={name}-c").json["subscriptions"] == []
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "prefix=a&prefix=b"])
+def test_a_wrong_listing_is_400_and_says_why(door: Door, query: str) -> None:
+    refused = door.get(f"/v1/stream/__ds/subscriptions?{query}")
+    assert refused.status == 400
+    assert query.partition("=")[0] in refused.body.decode()
+
+
+def test_what_is_pending_is_woken_at_once(door: Door, name: str) -> None:
+    send(door, "PUT", at(name), pool(name, streams=[f"{name}/a"]))
+    nothing = send(door, "POST", at(name, "/wake"), b"")
+    assert (nothing.status, nothing.json["error"]["code"]) == (409, "NO_PENDING_WORK")
+    append(door, f"{name}/a")
+    woken = send(door, "POST", at(name, "/wake"), b"")
+    assert (woken.status, woken.json["state"], woken.json["generation"]) == (202, "delivering", 1)
+    assert send(door, "POST", at(name, "/claim"), {"worker": "w1"}).status == 200
+    held = send(door, "POST", at(name, "/wake"), b"")
+    assert (held.status, held.json["error"]["current_holder"]) == (409, "w1")
+    wake = door.get(at(name)).json["wake"]
+    assert (wake["state"], wake["holder"], wake["lease_until"][-1]) == ("claimed", "w1", "Z")
+    assert send(door, "POST", at("absent", "/wake"), b"").status == 404

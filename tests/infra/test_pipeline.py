@@ -290,6 +290,17 @@ def test_the_package_is_for_the_release_that_runs_it() -> None:
     assert '"--platform", default="aarch64"' in text
 
 
+def test_nothing_in_the_package_imports_what_it_leaves_out() -> None:
+    """Nor does the list name a folder that no longer exists."""
+    assert all((ROOT / "shared" / "tidemark" / name).is_dir() for name in package.LEFT_OUT)
+    left_out = re.compile(
+        rf"^\s*(?:from|import) (tidemark\.(?:{'|'.join(sorted(package.LEFT_OUT))})\b\S*)", re.MULTILINE
+    )
+    assert {
+        name: found for name, path in package.sources() if (found := left_out.findall(path.read_text()))
+    } == {}
+
+
 def test_driver_and_executors_find_the_package() -> None:
     settings = submitted()
     directory = settings["archives"].partition("#")[2]

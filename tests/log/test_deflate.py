@@ -93,7 +93,7 @@ def test_no_more_than_a_page_is_inflated(world: World, monkeypatch: pytest.Monke
         inflated.append(size)
         return inflate(deflated, size)
 
-    monkeypatch.setattr("tidemark.log.schema.inflate", counted)
+    monkeypatch.setattr("tidemark.log.schema.batches.inflate", counted)
     read_page(process.stores.table, load_head(process.stores, key).record, 0)
     assert PAGE_BYTES <= sum(inflated) <= PAGE_BYTES + INLINE_BYTES
 

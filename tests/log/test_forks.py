@@ -6,7 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support import BYTES, HOUR_MS, JSON, TEXT, Process, World, a_key, append_request, items_left
+from tests.support import (
+    BYTES,
+    HOUR_MS,
+    JSON,
+    TEXT,
+    Process,
+    World,
+    a_key,
+    append_request,
+    items_left,
+    refusal,
+)
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import (
     Conflict,
@@ -288,6 +299,58 @@ def test_deleted_sources_are_removed_with_their_last_fork(world: World) -> None:
     world.clock.advance(2 * HOUR_MS)
     sweep(process.stores)
     assert items_left(process) == [], "nothing is left behind but end marks"
+
+
+@pytest.mark.parametrize("as_fork", [False, True])
+def test_a_name_is_free_with_its_last_fork_even_if_that_one_was_ended_by_a_process_that_died(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, as_fork: bool
+) -> None:
+    """A PUT need not wait for the janitor: to every other request the deleted sources are not there."""
+    process, first = source_of(world, b"a")
+    process.fork(second := a_key(), first)
+    process.fork(third := a_key(), second)
+    delete(process.stores, first)
+    delete(process.stores, second)
+    with monkeypatch.context() as killed:
+        killed.setattr("tidemark.service.delete.try_release", lambda *_: None)
+        delete(process.stores, third)
+    with pytest.raises(StreamNotFound):
+        load_head(process.stores, second)
+    process.create(other := a_key())
+    if as_fork:
+        assert process.fork(second, other).is_new
+    else:
+        assert process.create(second).is_new
+    for key in (first, third):
+        assert process.create(key).is_new
+    for key in (first, second, third, other):
+        delete(process.stores, key)
+    world.clock.advance(2 * HOUR_MS)
+    sweep(process.stores)
+    assert items_left(process) == [], "nothing is left behind but end marks"
+
+
+def test_a_creation_is_acknowledged_though_storage_is_out_of_reach_behind_it(world: World) -> None:
+    """What is left, releasing the source of the stream that was replaced, is the janitor's."""
+    process, source = source_of(world, b"abc")
+    process.fork(fork := a_key(), source, expiry=Expiry(ttl_seconds=10))
+    delete(process.stores, source)
+    world.clock.advance(60_000)
+    send = process.dynamodb.send
+    created: list[str] = []
+
+    def refusing_what_follows(operation: str, body: bytes) -> tuple[int, bytes]:
+        if created:
+            return refusal("ProvisionedThroughputExceededException")
+        answer = send(operation, body)
+        if operation == "TransactWriteItems" and answer[0] == 200:
+            created.append(operation)
+        return answer
+
+    process.dynamodb.send, process.dynamodb.sleep = refusing_what_follows, lambda _: None
+    assert process.create(fork).is_new
+    process.dynamodb.send = send
+    assert process.create(source).is_new
 
 
 def test_a_source_that_expires_is_kept_for_its_forks(world: World) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.histories.workload import WEIGHTS
+from tests.histories.workload import PRODUCERS, WEIGHTS
 from tests.simulation.run import run_seed
 from tidemark.janitor import pack as janitor_pack
 from tidemark.janitor import reclaim as janitor
@@ -51,6 +51,23 @@ def test_combined_appends_are_linearizable_and_leave_nothing_behind() -> None:
             f"python -m tests.simulation --combines --kind plain --seeds 1 --seed {seed}\n"
             + "\n".join(run.problems)
         )
+
+
+@pytest.mark.parametrize("combines", [False, True])
+def test_producers_that_give_up_and_repeat_elsewhere_are_linearizable(*, combines: bool) -> None:
+    """An append is under way while its repetition is decided by another process, and its producer is pushed
+    out of the batches in between."""
+    unknown = undecided = 0
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+        run = run_seed(seed, PRODUCERS, combines=combines, impatient=True)
+        assert not run.problems, (
+            f"python -m tests.simulation {'--combines ' * combines}--kind {PRODUCERS} --impatient --seeds 1 "
+            f"--seed {seed}\n" + "\n".join(run.problems)
+        )
+        unknown += sum(operation.answer is None for operation in run.history)
+        undecided += run.is_undecided
+    assert unknown > SEEDS, "nobody gives up any more"
+    assert undecided < SEEDS / 8, "so much is unknown that nothing is checked"
 
 
 #: Batches are packed once no tail and no copy from before can still be about, as an hour guarantees in AWS.

@@ -18,9 +18,11 @@ from tidemark.protocol.errors import (
     WakeTokenInvalid,
 )
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.protocol.wake_state import WakePhase, phase
 from tidemark.service.delete import delete
 from tidemark.service.subscriptions import configure
 from tidemark.service.subscriptions.configure import require_subscription
+from tidemark.service.subscriptions.wakes import wake_now
 
 DONE = WebhookResponse(200, b'{"done": true}')
 
@@ -31,6 +33,22 @@ def links(scene: Scene, name: str = "s") -> dict[str, tuple[bool, int]]:
         link.path: (link.explicit, link.acked)
         for link in load_links(scene.worker.stores.table, record.incarnation)
     }
+
+
+def announced(scene: Scene, *paths: str) -> None:
+    """A subscription, an append to each of the streams, and the wake event that says so."""
+    for path in paths:
+        scene.stream(path)
+    scene.stream(POOL)
+    scene.subscribe()
+    scene.tell(*map(scene.append, paths))
+    scene.work_off()
+
+
+def check_announced_again(scene: Scene) -> None:
+    scene.changed()
+    scene.work_off()
+    assert [event["generation"] for event in scene.events()] == [1, 2]
 
 
 def test_an_append_is_one_call_whoever_is_subscribed(scene: Scene) -> None:
@@ -105,27 +123,16 @@ def test_one_worker_at_a_time(scene: Scene) -> None:
 
 
 def test_done_with_more_to_do_wakes_again(scene: Scene) -> None:
-    scene.stream("events/a")
-    scene.stream("events/b")
-    scene.stream(POOL)
-    scene.subscribe()
-    scene.tell(scene.append("events/a"), scene.append("events/b"))
-    scene.work_off()
+    announced(scene, "events/a", "events/b")
     claimed = scene.claim()
     assert scene.ack(claimed, "events/a") is True
-    scene.changed()
-    scene.work_off()
-    assert [event["generation"] for event in scene.events()] == [1, 2]
+    check_announced_again(scene)
     assert [each.link.path for each in scene.claim().streams] == ["events/b"]
 
 
 def test_an_append_while_a_worker_works_is_found_when_it_is_done(scene: Scene) -> None:
     """Even before its record comes."""
-    scene.stream("events/a")
-    scene.stream(POOL)
-    scene.subscribe()
-    scene.tell(scene.append("events/a"))
-    scene.work_off()
+    announced(scene, "events/a")
     claimed = scene.claim()
     late = scene.append("events/a")
     assert scene.ack(claimed) is True
@@ -137,18 +144,12 @@ def test_an_append_while_a_worker_works_is_found_when_it_is_done(scene: Scene) -
 
 
 def test_a_release_gives_the_work_to_another(scene: Scene) -> None:
-    scene.stream("events/a")
-    scene.stream(POOL)
-    scene.subscribe()
-    scene.tell(scene.append("events/a"))
-    scene.work_off()
+    announced(scene, "events/a")
     claimed = scene.claim("w1")
     assert scene.release(claimed) is True
     with pytest.raises(WakeFenced):
         scene.release(claimed)
-    scene.changed()
-    scene.work_off()
-    assert [event["generation"] for event in scene.events()] == [1, 2]
+    check_announced_again(scene)
     assert scene.claim("w2").record.wake.generation == 2
 
 
@@ -218,11 +219,7 @@ def test_a_stream_created_anew_is_followed_from_its_beginning(scene: Scene) -> N
 
 def test_a_claim_that_finds_nothing_gives_the_next_append_its_event(scene: Scene) -> None:
     """Its wake event was read: without a new one nobody would claim again."""
-    scene.stream("events/a")
-    scene.stream(POOL)
-    scene.subscribe()
-    scene.tell(scene.append("events/a"))
-    scene.work_off()
+    announced(scene, "events/a")
     delete(scene.writer.stores, StreamKey(PLAIN_BUCKET, "events/a"))
     with pytest.raises(NoPendingWork):
         scene.claim()
@@ -502,3 +499,47 @@ def test_what_a_wake_costs(scene: Scene) -> None:
     assert calls.pop("TransactWriteItems") == 1
     assert calls.pop("DeleteItem") == 1
     assert sum(calls.values()) <= 24, calls
+
+
+# --- waking at once -----------------------------------------------------------------
+
+
+def test_a_webhook_that_failed_is_called_again_at_once_under_a_new_generation(scene: Scene) -> None:
+    """The attempt before may still be at work, so it is fenced."""
+    scene.stream("events/a")
+    scene.subscribe(webhook=True)
+    scene.receiver.answer = lambda _: WebhookResponse(500, b"")
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    [first] = scene.receiver.bodies
+    stores = scene.worker.stores
+    assert phase(require_subscription(stores, "s").wake) is WakePhase.RETRYING
+    scene.receiver.answer = lambda _: DONE
+    assert phase(wake_now(stores, "s").wake) is WakePhase.RETRYING
+    scene.changed()
+    scene.work_off()
+    assert [body["generation"] for body in scene.receiver.bodies] == [1, 2]
+    with pytest.raises(WakeFenced):
+        scene.callback(first)
+    assert phase(require_subscription(stores, "s").wake) is WakePhase.IDLE
+    with pytest.raises(NoPendingWork):
+        wake_now(stores, "s")
+
+
+def test_a_receiver_that_answers_later_is_not_disturbed(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.subscribe(webhook=True)
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    stores = scene.worker.stores
+    assert phase(require_subscription(stores, "s").wake) is WakePhase.LEASED
+    with pytest.raises(AlreadyClaimed):
+        wake_now(stores, "s")
+
+
+def test_a_wake_that_nobody_claims_is_announced_once_more(scene: Scene) -> None:
+    announced(scene, "events/a")
+    assert phase(wake_now(scene.worker.stores, "s").wake) is WakePhase.DELIVERING
+    assert wake_now(scene.worker.stores, "s").wake.generation == 2, "it is under way already"
+    check_announced_again(scene)
+    assert scene.claim().record.wake.generation == 2

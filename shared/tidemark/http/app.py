@@ -1,4 +1,4 @@
-"""The ASGI application: the data path in Starlette, and the control surface beside it (`control.py`)."""
+"""The ASGI application: the data path in Starlette, and beside it the control surface (`control_mounts`)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from tidemark.http import bucket_routes, error_handlers, routes
+from tidemark.http import bucket_routes, control_mounts, error_handlers, routes
 from tidemark.http.backend import Backend
-from tidemark.http.control import CONTROL_ROOTS, Control
-from tidemark.http.control_surface import ControlSurface
+from tidemark.http.control_paths import SUBSCRIPTION_ROOTS
 from tidemark.http.headers import ResponseHeaders
 from tidemark.http.metrics import METRICS_PATH, metrics
 
@@ -29,15 +28,15 @@ def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeade
     app = Starlette(lifespan=lifespan)
     app.router.redirect_slashes = False
     app.state.backend = backend
-    control = Control(backend)
-    for root in CONTROL_ROOTS:
-        app.router.routes.append(Route(root + "{path:path}", control))
+    subscriptions = control_mounts.Subscriptions(backend)
+    for root in SUBSCRIPTION_ROOTS:
+        app.router.routes.append(Route(root + "{path:path}", subscriptions))
     routes.install(app)
     bucket_routes.install(app)
     if with_metrics:
         app.add_route(METRICS_PATH, metrics, methods=["GET"])
     error_handlers.install(app)
-    return ResponseHeaders(guarded(ControlSurface(app, backend), backend))
+    return ResponseHeaders(guarded(control_mounts.Routers(app, backend), backend))
 
 
 def guarded(app: ASGIApp, backend: Backend) -> ASGIApp:

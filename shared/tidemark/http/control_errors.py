@@ -1,4 +1,4 @@
-"""Errors of the control surface, in the form of all others: a status and `{"error": …}`."""
+"""Errors of the listed routers, in the form of all others: a status and `{"error": …}`."""
 
 from __future__ import annotations
 

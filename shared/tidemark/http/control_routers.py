@@ -1,10 +1,8 @@
-"""The routers of the control surface: what is not on a stream's data path. (Subscriptions have an application
-and errors of their own: `control.py`.)
+"""The routers of the control surface, beside subscriptions.
 
-They are FastAPI routers: its models check bodies and write the OpenAPI document. FastAPI takes a cold start
-more than a tenth of a second, so nothing of it is imported before the first request to the control surface,
-or for the document. To add routes: write a module with a FastAPI `router`, add a line to ROUTERS, say in
-`security/required_scopes.py` which scopes its paths need, and in `template.yaml` which function gets them.
+They are FastAPI routers: its models check bodies and write the OpenAPI document. To add routes: write a
+module with a FastAPI `router`, add a line to ROUTERS, say in `security/required_scopes.py` which scopes its
+paths need, and in `template.yaml` which function gets them.
 """
 
 from __future__ import annotations

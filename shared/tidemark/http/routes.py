@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
 from tidemark import __version__
+from tidemark.build import built_from
 from tidemark.http import responses
 from tidemark.http.backend import Backend, backend_of
 from tidemark.http.cancel_on_disconnect import HungUp, cancel_on_disconnect, hang_up
@@ -53,7 +54,7 @@ async def favicon(_: Request) -> Response:
 
 
 async def health(_: Request) -> Response:
-    body = {"status": "ok", "version": __version__}
+    body = {"status": "ok", "version": __version__, "commit": built_from()}
     return JSONResponse(body, headers={"Cache-Control": NO_STORE})
 
 

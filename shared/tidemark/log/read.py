@@ -93,18 +93,44 @@ def read_page(
     """
     is_tail = known_tail is not None and known_tail.offset == start
     walk = _walk(table, record, start, recent, limit_bytes, looks_back=not is_tail)
+    is_begin = start == walk.span.begin
+    gathered = _gather(walk, start, recent, limit_bytes, max(limit_bytes, ahead_bytes))
+    if gathered.found:
+        batches = _load_blocks(gathered.found, fill, recent if ahead_bytes else None)
+        reached_tail = walk.at_tail and not gathered.is_cut
+        return _cut_page(record, start, batches, limit_bytes, reached_tail=reached_tail)
+    if gathered.is_cut:
+        raise Damaged from LookupError(f"batches are missing: {walk.span.pk} at {start}")
+    if not (is_tail or is_begin or gathered.is_in_stream):
+        raise Malformed(f"Offset {render_offset(start)} lies beyond the end of the stream")
+    before = gathered.before or (known_tail if is_tail else None)
+    return Page(start, (), walk.at_tail, before is not None and before.closed)
+
+
+class _Gathered(NamedTuple):
+    """The batches of a page."""
+
+    found: list[_Found]
+    #: Of the last batch before the page.
+    before: Tail | None
+    #: Whether batches follow that the page leaves out.
+    is_cut: bool
+    #: Whether a batch reaches the page's start, which is then in the stream.
+    is_in_stream: bool
+
+
+def _gather(
+    walk: ChainWalk[Batch], start: int, recent: RecentBatches | None, limit_bytes: int, most_bytes: int
+) -> _Gathered:
+    """Batches until the page is full. Beyond a full page, up to `most_bytes`, only what the last query has
+    brought already is worth decoding, and of a pack what comes with the same request."""
     found: list[_Found] = []
-    in_stream = is_tail or start == walk.span.begin
-    closed = known_tail is not None and is_tail and known_tail.closed
-    reached, is_cut, most_bytes = start, False, max(limit_bytes, ahead_bytes)
+    before, reached, is_cut, is_in_stream = None, start, False, False
     for piece in _pieces(walk, start, recent):
-        in_stream = in_stream or piece.start <= start <= piece.end
+        is_in_stream = is_in_stream or piece.start <= start <= piece.end
         if piece.start < start and piece.end <= start:
-            # Nothing is at `start` yet: the batch before it says that it is the tail, if it ends there.
-            closed = piece.after.closed
+            before = piece.after
             continue
-        # Beyond a full page, only what the last query has brought already is worth decoding, and of a pack
-        # what comes with the same request.
         is_block, end, span = piece.block is not None, piece.end, walk.span
         wanted_bytes = most_bytes if is_block or walk.has_items_left else limit_bytes
         if piece.start > reached or (is_block and found and end - start > wanted_bytes):
@@ -116,14 +142,7 @@ def read_page(
         reached = end if span.end is None else min(end, span.end)
         if reached - start > wanted_bytes:
             break
-    if not found:
-        if is_cut:
-            raise Damaged from LookupError(f"batches are missing: {walk.span.pk} at {start}")
-        if not in_stream:
-            raise Malformed(f"Offset {render_offset(start)} lies beyond the end of the stream")
-        return Page(start, (), walk.at_tail, closed)
-    batches = _load_blocks(found, fill, recent if ahead_bytes else None)
-    return _cut_page(record, start, batches, limit_bytes, reached_tail=walk.at_tail and not is_cut)
+    return _Gathered(found, before, is_cut, is_in_stream)
 
 
 class _Found(NamedTuple):

@@ -59,7 +59,8 @@ def examine_server(server: RemoteServer) -> Iterator[Finding]:
             server.url, is_well=False, found=str(failed), remedy="make run starts one, or give --url"
         )
         return
-    yield Finding(server.url, health["status"] == "ok", f"version {health['version']}")
+    commit = f", commit {health['commit']}" if health.get("commit") else ""
+    yield Finding(server.url, health["status"] == "ok", f"version {health['version']}{commit}")
     try:
         me = server.get("/v1/me")
         server.get("/v1/streams", limit="1")

@@ -45,6 +45,29 @@ class WakeState:
     failed: bool = False
 
 
+class WakePhase(Enum):
+    """The states of the table above, by the names that people are shown."""
+
+    IDLE = "idle"
+    DELIVERING = "delivering"
+    #: The last attempt has failed, and another one follows.
+    RETRYING = "retrying"
+    #: The webhook has the wake, and answers later.
+    LEASED = "leased"
+    ANNOUNCED = "announced"
+    CLAIMED = "claimed"
+
+
+def phase(state: WakeState) -> WakePhase:
+    if state.wake_id is None:
+        return WakePhase.IDLE
+    if state.next_attempt_ms is not None:
+        return WakePhase.RETRYING if state.failed else WakePhase.DELIVERING
+    if state.holder is not None:
+        return WakePhase.CLAIMED
+    return WakePhase.ANNOUNCED if state.lease_until_ms is None else WakePhase.LEASED
+
+
 class Step(Enum):
     """What there is to do for a subscription, seen from its state and the clock alone."""
 

@@ -10,7 +10,7 @@ in that batch what became of theirs. There is no lock, no lease and no transacti
 | ------ | ---------------------------------------------------------------- | ------------------------ |
 | decide | the append is accepted on the head, and is in no open box        | post it, and look        |
 |        | it is accepted, and is in an open box                            | wait, or commit          |
-|        | it is refused, or a duplicate                                    | back to `append.py`      |
+|        | it is refused, or a duplicate, and its mail is in no next batch  | back to `append.py`      |
 | wait   | no batch is there                                                | look again, or commit    |
 |        | a batch is there that names the mail                             | done                     |
 |        | a batch is there that does not                                   | adopt it, decide         |
@@ -28,6 +28,7 @@ in that batch what became of theirs. There is no lock, no lease and no transacti
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Final
@@ -100,6 +101,7 @@ class _Combining:
         self._id = _digest(stores.crowd.sender) + _digest(append_id)
         #: None while nobody else can commit the append.
         self._mail: Mail | None = None
+        self._decided_on: Tail | None = None
         self._adopt(head)
 
     def _adopt(self, head: StreamHead) -> None:
@@ -125,31 +127,41 @@ class _Combining:
             raise OutcomeUnknown from failure
 
     def _run(self) -> Outcome | tuple[StreamHead, bool]:
-        decided_on: Tail | None = None
         for looks in range(2 * _MAX_LOOKS):
-            if self._is_behind:
-                latest = reload_tail(self._stores, self._record)
-                if latest.record.incarnation != self._record.incarnation:
-                    return latest, True
-                self._adopt(latest)
-            if decided_on != self._head.tail:
-                decided_on = self._head.tail
-                if not decide(self._stores, self._head, [self._own]).writes:
-                    return self._refused()
-            if self._mail is None:
-                if looks > _MAX_LOOKS:
-                    raise Busy
-                self._post()
-            outcome = self._commit() if self._is_its_turn() else self._wait()
-            if outcome is not None:
-                return outcome
+            answer = self._step(looks)
+            if answer is not None:
+                return answer
         raise OutcomeUnknown
 
-    def _refused(self) -> tuple[StreamHead, bool]:
+    def _step(self, looks: int) -> Outcome | tuple[StreamHead, bool] | None:
+        if self._is_behind:
+            latest = reload_tail(self._stores, self._record)
+            if latest.record.incarnation != self._record.incarnation:
+                return latest, True
+            self._adopt(latest)
+        if self._decided_on != self._head.tail:
+            self._decided_on = self._head.tail
+            if not decide(self._stores, self._head, [self._own]).writes:
+                return self._refused()
+        if self._mail is None:
+            if looks > _MAX_LOOKS:
+                raise Busy
+            self._post()
+        return self._commit() if self._is_its_turn() else self._wait()
+
+    def _refused(self) -> Outcome | tuple[StreamHead, bool] | None:
         """What the head refuses is refused for good (`protocol/mail.py`), so it does not matter that the mail
-        may still be open. A refusal counts only on a fresh read."""
+        may still be open. A refusal counts only on a fresh read.
+
+        But it may be the item of a producer that refuses, which is ahead of the head where the next batch is
+        there. That batch may hold this very mail, which is no duplicate of itself. (A closed stream has no
+        next batch. What is at its tail's offset may be the empty one that closed it.)
+        """
         if self._mail is None:
             return self._head, False
+        batch = find_batch(self._stores.table, self._record, self._head.tail.offset)
+        if batch is not None and not self._head.tail.closed:
+            return self._advance(batch)
         fresh = load_head(self._stores, self._record.key)
         if fresh.record.incarnation == self._record.incarnation:
             self._adopt(fresh)
@@ -213,20 +225,18 @@ class _Combining:
         self._stores.concurrency.sleep(pause)
         self._waited_seconds += pause + _CALL_SECONDS
         self._looks += 1
-        batches: list[Batch | None] = []
-        calls: list[Callable[[], None]] = [lambda: batches.append(self._find_next())]
-        self._has_looked = False
-        self._at_once(*calls, *([self._look] if self._may_lead() else []))
-        return self._advance(batches[0]) if batches[0] is not None else None
+        has_receipts = len(self._head.mailed) > RECEIPTS_FROM and self._looks % _LOOKS_FOR_RECEIPTS > 0
+        find = find_receipt if has_receipts else find_batch
+        found: list[Batch | None] = []
 
-    def _find_next(self) -> Batch | None:
-        table, start = self._stores.table, self._head.tail.offset
-        try:
-            if len(self._head.mailed) > RECEIPTS_FROM and self._looks % _LOOKS_FOR_RECEIPTS:
-                return find_receipt(table, self._record, start)
-            return find_batch(table, self._record, start)
-        except Busy:
-            return None
+        def find_next() -> None:
+            with suppress(Busy):
+                found.append(find(self._stores.table, self._record, self._head.tail.offset))
+
+        self._has_looked = False
+        self._at_once(find_next, *([self._look] if self._may_lead() else []))
+        batch = found[0] if found else None
+        return None if batch is None else self._advance(batch)
 
     # --- the next batch ---
 
@@ -240,16 +250,7 @@ class _Combining:
             # The item of a producer is ahead of the head, which accepted this append a moment ago: others
             # have committed it, and the next batch is there.
             return self._wait()
-        batch = Batch(
-            start=plan.before.offset,
-            after=plan.after,
-            append_id=self._append_id,
-            time_ms=self._stores.clock_ms(),
-            data=plan.data,
-            lengths=plan.lengths,
-            appends=plan.appends,
-            mailed=_accepted(mails, plan),
-        )
+        batch = self._batch(mails, plan)
         self._has_looked = False
         try:
             put_batch(self._stores.table, self._record, batch, plan.pushed_out.values())
@@ -260,8 +261,28 @@ class _Combining:
         self._stores.recent.keep(self._record.incarnation, batch)
         schedule_packing(self._stores, self._record, batch)
         if len(self._head.mailed) > RECEIPTS_FROM:
-            self._put_receipt(batch)
+            # Whoever finds no receipt looks for the batch.
+            with suppress(Busy, StorageUnavailable, StorageSilent, OutcomeUnknown):
+                put_receipt(self._stores.table, self._record, batch)
         return self._advance(batch)
+
+    def _batch(self, mails: Sequence[Mail], plan: AppendPlan) -> Batch:
+        """What is refused, or is there already, is not named: its writer decides that again for itself."""
+        accepted = [
+            Mailed(mail.id, result.next_offset)
+            for mail, result in zip(mails, plan.results, strict=True)
+            if isinstance(result, Outcome) and result.kind is Kind.APPENDED
+        ]
+        return Batch(
+            start=plan.before.offset,
+            after=plan.after,
+            append_id=self._append_id,
+            time_ms=self._stores.clock_ms(),
+            data=plan.data,
+            lengths=plan.lengths,
+            appends=plan.appends,
+            mailed=tuple(accepted),
+        )
 
     def _check_renewed(self) -> None:
         """Reads may have renewed the stream. If they have not, this writer does not commit; but others, whose
@@ -274,19 +295,15 @@ class _Combining:
             self._record = record
             self._head = replace(self._head, record=record)
 
-    def _put_receipt(self, batch: Batch) -> None:
-        """The batch is committed; whoever finds no receipt looks for the batch."""
-        try:
-            put_receipt(self._stores.table, self._record, batch)
-        except (Busy, StorageUnavailable, StorageSilent, OutcomeUnknown):
-            return
-
     def _advance(self, batch: Batch) -> Outcome | None:
         """Adopt the batch that follows the head."""
         assert batch.start == self._head.tail.offset, "the chain is walked batch by batch"
         if batch.tombstone:
             self._mail = None
             raise _LogEnded
+        if batch.index is not None:
+            # This process has slept until the batch that was here was packed. A pack names no mail.
+            raise OutcomeUnknown
         lost_to_a_racer = bool(self._open) and not batch.mailed
         mails = self._open
         self._adopt(head_from(self._record, batch, self._stores.clock_ms()))
@@ -294,30 +311,19 @@ class _Combining:
         self._stores.crowd.meet(max(len(batch.mailed), len(mails)))
         mailed = self._head.chain_end.holds(self._id)
         if mailed is not None:
-            return self._outcome(mailed)
+            claim, end = self._own.claim, mailed.end
+            producer = (
+                None if claim is None else ProducerState(claim.producer_id, claim.epoch, claim.seq, end)
+            )
+            return Outcome(
+                Kind.APPENDED, end, closed=False, producer=producer, incarnation=self._record.incarnation
+            )
         if self._mail is not None and not self._head.chain_end.is_open(self._mail.box, self._id):
             self._mail = None
             self._is_behind = True
         elif lost_to_a_racer:
             self._found, self._has_looked = mails, True
         return None
-
-    def _outcome(self, mailed: Mailed) -> Outcome:
-        claim, producer = self._own.claim, None
-        if claim is not None:
-            producer = ProducerState(claim.producer_id, claim.epoch, claim.seq, mailed.end)
-        return Outcome(
-            Kind.APPENDED, mailed.end, closed=False, producer=producer, incarnation=self._record.incarnation
-        )
-
-
-def _accepted(mails: Sequence[Mail], plan: AppendPlan) -> tuple[Mailed, ...]:
-    """What is refused, or is there already, is not named: its writer decides that again for itself."""
-    return tuple(
-        Mailed(mail.id, result.next_offset)
-        for mail, result in zip(mails, plan.results, strict=True)
-        if isinstance(result, Outcome) and result.kind is Kind.APPENDED
-    )
 
 
 def _digest(name: str) -> str:

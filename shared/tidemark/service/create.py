@@ -35,7 +35,7 @@ from tidemark.service.delete import end
 from tidemark.service.fork import Origin, fork_origin
 from tidemark.service.load import head_from
 from tidemark.service.parse import parse_body
-from tidemark.service.release import release, release_writes
+from tidemark.service.release import release_writes, remove_unreferenced, try_release
 from tidemark.service.stores import Stores
 
 _MAX_TRIES = 8
@@ -153,7 +153,11 @@ class _Creation:
         now_ms = self._stores.clock_ms()
         last = load_last(self._stores.table, log_pk(existing.key, existing.incarnation))
         head = head_from(existing, last, now_ms)
-        if existing.deleted or (head.is_expired(now_ms) and existing.references):
+        if existing.deleted and not existing.references:
+            # The process that ended its last fork has not removed it yet, or has died.
+            try_release(self._stores, remove_unreferenced(self._stores, existing))
+            return self.make()
+        if existing.references and (existing.deleted or head.is_expired(now_ms)):
             raise Conflict("Stream was deleted, and its name is not free before its last fork is gone")
         if last is not None and last.tombstone:
             bury(self._stores.table, existing, now_ms)
@@ -183,5 +187,5 @@ class _Creation:
         last = tombstone(expired.tail, stores.new_id(), now_ms)
         writes, due = release_writes(stores, expired.record, now_ms)
         replace_stream(stores.table, expired.record, last, creation, release=writes)
-        release(stores, due)
+        try_release(stores, due)
         return self.learn(creation)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from tidemark.log.append import TailMoved
 from tidemark.log.lifecycle import StreamChanged, end_stream, tombstone
 from tidemark.log.tails import StreamHead
-from tidemark.protocol.errors import Busy, ProtocolError
+from tidemark.protocol.errors import Busy
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
-from tidemark.service.release import release, release_writes
+from tidemark.service.release import release_writes, try_release
 from tidemark.service.stores import Stores
 
 _MAX_TRIES = 40
@@ -39,6 +37,4 @@ def end(stores: Stores, head: StreamHead, append_id: str) -> None:
     writes, due = ([], None) if record.references else release_writes(stores, record, now_ms)
     end_stream(stores.table, record, last, writes)
     stores.tails.forget(record.key)
-    # The stream has ended, whatever becomes of this: the janitor does what is left.
-    with suppress(ProtocolError):
-        release(stores, due)
+    try_release(stores, due)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tidemark.log.due import settle
-from tidemark.log.lifecycle import load_stream, reclaim
+from tidemark.log.lifecycle import StreamChanged, load_stream, reclaim
 from tidemark.log.records import Due, StreamRecord
 from tidemark.log.references import drop_reference, release_due, remove_released
 from tidemark.log.table import TransactionRefused, Write
+from tidemark.protocol.errors import ProtocolError
 from tidemark.service.stores import Stores
 
 
@@ -19,6 +22,21 @@ def release_writes(stores: Stores, record: StreamRecord, now_ms: int) -> tuple[l
     return drop_reference(record.fork, source, due), due
 
 
+def remove_unreferenced(stores: Stores, record: StreamRecord) -> Due | None:
+    """Remove a deleted stream that no fork needs any more: its name is free then.
+
+    Returns the entry that says to look at its own source. Raises StreamChanged where another process
+    has removed it, or its source has changed just now.
+    """
+    now_ms = stores.clock_ms()
+    writes, due = release_writes(stores, record, now_ms)
+    try:
+        stores.table.transact([remove_released(record, now_ms), reclaim(record, now_ms), *writes])
+    except TransactionRefused as refused:
+        raise StreamChanged from refused
+    return due
+
+
 def release(stores: Stores, due: Due | None) -> int:
     """Remove a deleted stream whose last fork is gone, and go on with its own source.
 
@@ -26,19 +44,20 @@ def release(stores: Stores, due: Due | None) -> int:
     """
     removed = 0
     while due is not None:
-        next_due = None
-        record = load_stream(stores.table, due.key)
-        if record is not None and record.incarnation == due.incarnation and record.deleted:
-            now_ms = stores.clock_ms()
-            writes, next_due = release_writes(stores, record, now_ms)
-            if record.references:
-                next_due = None
-            else:
-                try:
-                    stores.table.transact([remove_released(record, now_ms), reclaim(record, now_ms), *writes])
-                except TransactionRefused:
-                    return removed  # Its own source changed just now; the entry is still due.
-                removed += 1
+        next_due, record = None, load_stream(stores.table, due.key)
+        is_deleted = record is not None and record.incarnation == due.incarnation and record.deleted
+        if record is not None and is_deleted and not record.references:
+            try:
+                next_due = remove_unreferenced(stores, record)
+            except StreamChanged:
+                return removed  # The entry is still due.
+            removed += 1
         settle(stores.table, due)
         due = next_due
     return removed
+
+
+def try_release(stores: Stores, due: Due | None) -> None:
+    """What was asked for has happened, whatever becomes of this: the janitor does what is left."""
+    with suppress(ProtocolError):
+        release(stores, due)

@@ -151,7 +151,15 @@ PATHS: Final[dict[str, Part]] = {
             "health",
             {
                 "type": "object",
-                "properties": {"status": {"const": "ok"}, "version": {"type": "string"}},
+                "properties": {
+                    "status": {"const": "ok"},
+                    "version": {"type": "string"},
+                    "commit": {
+                        "type": ["string", "null"],
+                        "description": "What the deployed package was built from; null in a checkout.",
+                    },
+                },
+                "required": ["status", "version", "commit"],
             },
         )
     },

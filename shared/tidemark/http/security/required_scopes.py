@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
 
 from starlette.requests import Request
 
-from tidemark.http.control import control_path, needs_no_token
-from tidemark.http.control_paths import CATALOG, LIST_BUCKETS, LIST_STREAMS, START_POINT, STATS, is_page
+from tidemark.http.control_paths import (
+    CATALOG,
+    LIST_BUCKETS,
+    LIST_STREAMS,
+    START_POINT,
+    STATS,
+    is_page,
+    needs_no_token,
+    subscriptions_path,
+)
 from tidemark.http.metrics import METRICS_PATH
 from tidemark.http.requests import (
     parse_fork,
@@ -34,6 +41,10 @@ _FOR_EVERYBODY: Final = OPEN_PATHS | {"/", "/favicon.ico"}
 #: As the service says them, word for word.
 _NO_BUCKET: Final = BucketNotFound().message
 _NO_SOURCE: Final = SourceNotFound().message
+_NO_SUBSCRIPTIONS: Final = (
+    f"A list of subscriptions takes write or manage of {PLAIN_BUCKET}/{RESERVED_SEGMENT}/subscriptions/*, "
+    "or a prefix of ids that the token may see"
+)
 
 _READ: Final = frozenset({Right.READ})
 _WRITE: Final = frozenset({Right.WRITE})
@@ -57,10 +68,11 @@ def is_for_everybody(scope: Mapping[str, Any]) -> bool:
 
 def _is_page_or_carries_wake_token(scope: Mapping[str, Any]) -> bool:
     try:
-        path = request_path(scope)[0]
-        return is_page(path) or needs_no_token(scope["method"], path)
+        path, encoded = request_path(scope)
     except Malformed:
         return False
+    below = subscriptions_path(path, encoded=encoded)
+    return is_page(path) if below is None else needs_no_token(scope["method"], below)
 
 
 def _is_one_of(scope: Mapping[str, Any], paths: frozenset[str]) -> bool:
@@ -76,9 +88,9 @@ def required_scopes(request: Request) -> Iterator[RequiredScope]:
     nothing, Malformed for an invalid name."""
     path, encoded = request_path(request.scope)
     name = plain_name(path)
-    control = control_path(path)
-    if control is not None:
-        yield _control(request, control, encoded=encoded)
+    below = subscriptions_path(path, encoded=encoded)
+    if below is not None:
+        yield _subscription(request, below)
         return
     if path == METRICS_PATH:
         yield RequiredScope(Target(None), _READ)
@@ -107,10 +119,13 @@ def _catalog(request: Request, path: str) -> Iterator[RequiredScope]:
         yield RequiredScope(Target(key.bucket, key.stream_id), _READ)
 
 
-def _control(request: Request, below: str, *, encoded: bool) -> RequiredScope:
+def _subscription(request: Request, below: str) -> RequiredScope:
     """Subscriptions are named like streams, `v1/__ds/subscriptions/<id>`. Who may only read the streams of
     the bucket does not see them: they have the URLs of webhooks."""
-    segments = (unquote(below) if encoded else below).split("/")
+    segments = below.split("/")
+    if request.method in {"GET", "HEAD"} and segments[1:] == ["subscriptions"]:
+        ids = f"{RESERVED_SEGMENT}/subscriptions/{single(request, 'prefix') or ''}"
+        return RequiredScope(Target(PLAIN_BUCKET, ids, is_prefix=True), _CREATE, _NO_SUBSCRIPTIONS)
     rights = _MANAGE
     if request.method in {"GET", "HEAD"} or segments[3:] == ["claim"]:
         rights = _CREATE

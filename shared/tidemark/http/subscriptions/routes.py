@@ -17,19 +17,22 @@ from tidemark.delivery.connect import signing_keys
 from tidemark.delivery.signing_keys import render_jwks
 from tidemark.http.backend import Backend, backend_of
 from tidemark.http.error_handlers import on_protocol_error, on_unexpected, response
-from tidemark.http.requests import ACCESS
+from tidemark.http.requests import ACCESS, single
 from tidemark.http.responses import absolute_url
 from tidemark.http.subscriptions.models import (
     AnswerWake,
     ClaimWake,
     CreateSubscription,
     NameStreams,
+    render_listed,
     render_subscription,
+    render_wake,
 )
 from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.errors import InvalidSubscription, ProtocolError, SubscriptionNotFound
 from tidemark.protocol.glob import literal_prefix
+from tidemark.protocol.listing import parse_plain_listing
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.protocol.subscription import (
     SubscriptionConfiguration,
@@ -38,7 +41,7 @@ from tidemark.protocol.subscription import (
     stream_path,
 )
 from tidemark.service.subscriptions import configure
-from tidemark.service.subscriptions.wakes import WakeRequest, answer_wake, claim, release
+from tidemark.service.subscriptions.wakes import WakeRequest, answer_wake, claim, release, wake_now
 
 #: Streams that one response lists.
 PAGE: Final = 1_000
@@ -60,7 +63,7 @@ Token = Annotated[str | None, Depends(bearer)]
 _NO_STORE: Final = {"Cache-Control": NO_STORE}
 
 
-def create_control_app(backend: Backend) -> FastAPI:
+def create_subscriptions_app(backend: Backend) -> FastAPI:
     app = FastAPI(title="Tidemark's subscriptions", openapi_url=None, redirect_slashes=False)
     app.state.backend = backend
     app.include_router(router)
@@ -69,6 +72,23 @@ def create_control_app(backend: Backend) -> FastAPI:
     app.add_exception_handler(HTTPException, on_no_route)
     app.add_exception_handler(Exception, on_unexpected)
     return app
+
+
+@router.get("/subscriptions")
+async def list_all(request: Request) -> Response:
+    """An extension: the subscriptions whose ids begin with `prefix`, a page at a time."""
+    backend = backend_of(request)
+    asked = parse_plain_listing(*(single(request, name) for name in ("prefix", "after", "limit")))
+    records, has_more = await backend.run(
+        lambda: configure.list_subscriptions(backend.stores, asked.prefix, asked.after, asked.limit)
+    )
+    listed = {
+        "prefix": asked.prefix,
+        "subscriptions": [render_listed(record) for record in records],
+        "next_cursor": records[-1].subscription_id if has_more and records else None,
+        "has_more": has_more,
+    }
+    return JSONResponse(listed, headers=_NO_STORE)
 
 
 @router.put("/subscriptions/{id}")
@@ -133,6 +153,14 @@ async def remove_stream(request: Request, id: Id, path: str) -> Response:  # noq
     return _nothing()
 
 
+@router.post("/subscriptions/{id}/wake")
+async def begin_wake(request: Request, id: Id) -> Response:  # noqa: A002
+    """An extension: what is pending is delivered now, and not at the time of the next attempt."""
+    backend = backend_of(request)
+    record = await backend.run(lambda: wake_now(backend.stores, id))
+    return JSONResponse(render_wake(record.wake), 202, _NO_STORE)
+
+
 @router.post("/subscriptions/{id}/callback")
 async def callback(request: Request, id: Id, token: Token, body: AnswerWake) -> Response:  # noqa: A002
     """§7.1."""
@@ -176,7 +204,8 @@ async def jwks(request: Request) -> Response:
     backend = backend_of(request)
     keys = signing_keys(backend.settings, backend.stores)
     published = await backend.run(keys.published) if keys is not None else ()
-    headers = {"Cache-Control": DOCUMENT}
+    # The first key signs at once: no cache may hold a set without it.
+    headers = {"Cache-Control": DOCUMENT if published else NO_STORE}
     return JSONResponse(render_jwks(published), headers=headers, media_type="application/jwk-set+json")
 
 
@@ -225,6 +254,11 @@ def _nothing() -> Response:
 async def on_invalid_body(request: Request, error: Exception) -> Response:
     """Which member of the body is wrong, in one line."""
     assert isinstance(error, RequestValidationError)
+    sent = request.headers.get("Content-Type", "")
+    if "json" not in sent.lower():
+        # The body was not read as JSON then, and the models' own words would not say why.
+        wrong = InvalidSubscription(f"Send the body with Content-Type: application/json, not {sent[:80]!r}")
+        return await on_protocol_error(request, wrong)
     first: dict[str, Any] = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"][1:]) or "The body"
     return await on_protocol_error(request, InvalidSubscription(f"{place}: {first['msg']}"))

@@ -31,6 +31,7 @@ from tidemark.log.subscriptions import (
     end_subscription,
     load_link,
     load_links,
+    load_roster,
     load_subscription,
     put_follower,
     put_link_once,
@@ -171,6 +172,17 @@ def list_links(
     links = load_links(stores.table, record.incarnation, after, limit + 1)
     page = links[:limit]
     return page, page[-1].path if len(links) > limit else None
+
+
+def list_subscriptions(
+    stores: Stores, prefix: str, after: str, limit: int
+) -> tuple[list[SubscriptionRecord], bool]:
+    """A page by id, and whether more follow. The roster takes one query, each subscription one read; one that
+    has ended meanwhile is left out."""
+    ids = sorted({entry.subscription_id for entry in load_roster(stores.table)})
+    wanted = [each for each in ids if each.startswith(prefix) and each > after]
+    page = stores.concurrency.each(lambda each: load_subscription(stores.table, each), wanted[:limit])
+    return [record for record in page if record is not None], len(wanted) > limit
 
 
 def unsubscribe(stores: Stores, subscription_id: str) -> None:

@@ -22,6 +22,7 @@ from tidemark.log.table import Write
 from tidemark.protocol.errors import Busy, InvalidAck, InvalidSubscription, NoPendingWork
 from tidemark.protocol.subscription import SubscriptionKind
 from tidemark.protocol.wake_state import (
+    WakePhase,
     WakeState,
     begin_wake,
     check_fence,
@@ -30,6 +31,7 @@ from tidemark.protocol.wake_state import (
     decide_ack,
     end_wake,
     extend_lease,
+    phase,
 )
 from tidemark.service.stores import Stores
 from tidemark.service.subscriptions.configure import activate, require_subscription
@@ -169,6 +171,28 @@ def release(stores: Stores, subscription_id: str, request: WakeRequest) -> bool:
         return begin_if_pending(stores, commit(stores, record, end_wake(record.wake)))
 
     return _decide_until_committed(stores, subscription_id, SubscriptionKind.PULL_WAKE, step)
+
+
+def wake_now(stores: Stores, subscription_id: str) -> SubscriptionRecord:
+    """What an operator asks for: begin a wake for what is pending, and do not wait for the next attempt. It
+    is a new generation, so an attempt that is still under way is fenced. Nothing changes while the first
+    attempt of a wake is under way. Raises SubscriptionNotFound, AlreadyClaimed, NoPendingWork, Busy."""
+    for tries in range(_MAX_TRIES):
+        record = require_subscription(stores, subscription_id)
+        if not record.active:
+            record = activate(stores, record)
+        now = phase(record.wake)
+        if now in {WakePhase.CLAIMED, WakePhase.LEASED}:
+            check_unclaimed(replace(record.wake, holder=record.wake.holder or "webhook"), stores.clock_ms())
+        if now is WakePhase.DELIVERING:
+            return record
+        if not find_pending(stores, record, limit=1) and not mark_what_is_pending(stores, record):
+            raise NoPendingWork
+        try:
+            return begin(stores, record)
+        except SubscriptionChanged:
+            stores.pause(tries)
+    raise Busy
 
 
 def _decide_until_committed(

@@ -1,6 +1,6 @@
 """A batch's item, read for its messages alone.
 
-`log/schema.py` decodes an item into records with all that a writer must know; of that, a bulk
+`log/schema/` decodes an item into records with all that a writer must know; of that, a bulk
 read needs few attributes, and needs them at several hundred thousand rows a second. So an
 answer of DynamoDB is decoded straight into what is wanted here, and the rest is passed over.
 A test holds the two decoders to each other.
@@ -48,7 +48,7 @@ class Binary(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is n
 
 
 class BatchItem(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
-    """The attributes by their names in the table (`log/schema.py` says what they are)."""
+    """The attributes by their names in the table (`log/schema/batches.py` says what they are)."""
 
     sk: Text
     e: Number

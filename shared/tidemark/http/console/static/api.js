@@ -57,7 +57,8 @@ export class Refused extends Error {
 async function reason(response) {
   const text = await response.text()
   try {
-    return JSON.parse(text).error ?? text
+    const { error } = JSON.parse(text)
+    return error?.message ?? error ?? text
   } catch {
     return text || `HTTP ${response.status}`
   }

@@ -9,6 +9,7 @@ import { parseAddress } from "./links.js"
 import { Overview } from "./overview.js"
 import { StreamPage } from "./stream.js"
 import { Streams } from "./streams.js"
+import { Subscriptions } from "./subscriptions.js"
 import "./signals.js"
 
 const COLOURS_KEY = "tidemark-colours"
@@ -54,6 +55,7 @@ function useKeys(setDialog) {
 
 function Page({ place, query }) {
   if (place === "/streams") return html`<${Streams} />`
+  if (place === "/subscriptions") return html`<${Subscriptions} query=${query} />`
   if (place === "/stream" && query.get("path")?.startsWith("/")) return html`<${StreamPage} key=${query.get("path")} path=${query.get("path")} />`
   return html`<${Overview} />`
 }
@@ -71,7 +73,7 @@ function App() {
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus() }}>To the content</a>
     <header>
       <span class="brand"><img src="/v1/console/icon.svg" alt="" width="24" height="24" /> Tidemark</span>
-      <nav aria-label="Pages">${tab("/", "Overview")}${tab("/streams", "Streams")}<a href="/v1/docs">API</a></nav>
+      <nav aria-label="Pages">${tab("/", "Overview")}${tab("/streams", "Streams")}${tab("/subscriptions", "Subscriptions")}<a href="/v1/docs">API</a></nav>
       <span class="tools">
         <button onClick=${() => setDialog("token")}>${token.value ? "Token ✓" : "Token"}</button>
         <button aria-expanded=${isInspecting ? "true" : "false"} onClick=${() => setIsInspecting(!isInspecting)}>Requests</button>

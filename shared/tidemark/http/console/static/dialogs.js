@@ -43,15 +43,16 @@ export function Code({ versions }) {
   </div>`
 }
 
-// `build(values)` makes the request; `confirm` is a name that has to be typed first.
-export function ActionDialog({ title, fields = [], build, rights, confirm, onDone, onClose, note }) {
+// `build(values)` makes the request; `confirm` is a name that has to be typed first. `place(values)` says what the rights
+// are needed for, where that is not the stream at the request's path.
+export function ActionDialog({ title, fields = [], build, rights, place, confirm, onDone, onClose, note }) {
   const [values, setValues] = useState(Object.fromEntries(fields.map((field) => [field.name, field.initial ?? ""])))
   const [typed, setTyped] = useState("")
   const [file, setFile] = useState(null)
   const [state, setState] = useState({ running: false, error: "", done: "" })
   const request = build(values, file)
-  const place = placeOf(request.path)
-  const lacks = missing(rights, place.bucket, place.streamId || undefined)
+  const target = place ? place(values) : placeOf(request.path)
+  const lacks = missing(rights, target.bucket, target.streamId || undefined)
   const isBlocked = Boolean(lacks) || (confirm !== undefined && typed !== confirm) || state.running
 
   async function run(event) {
@@ -61,7 +62,7 @@ export function ActionDialog({ title, fields = [], build, rights, confirm, onDon
     try {
       const response = await send({ ...request, body: file ?? request.body })
       setState({ running: false, error: "", done: `Done: ${response.status}` })
-      onDone?.(response, request)
+      onDone?.(response, request, values)
     } catch (error) {
       setState({ running: false, error: error.message, done: "" })
     }

@@ -84,7 +84,7 @@ export function Overview() {
   return html`<main id="main" tabindex="-1">
     <h1>Overview</h1>
     <div class="cards">
-      <${Card} title="Health" value=${health?.status ?? "…"} note=${health?.version && `version ${health.version}`} />
+      <${Card} title="Health" value=${health?.status ?? "…"} note=${health?.version && `version ${health.version}${health.commit ? `, commit ${health.commit}` : ""}`} />
       ${now &&
       html`<${Card} title="Requests a second" value=${rate("tidemark_requests_total")} note=${`${number(total(now, "tidemark_requests_total"))} since the start`} />
         <${Card} title="Appends a second" value=${rate("tidemark_appends_total")} note=${bytes(total(now, "tidemark_append_bytes_total"))} />

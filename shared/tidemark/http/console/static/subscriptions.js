@@ -1,0 +1,188 @@
+// Subscriptions: who is woken by which streams, and whether that works.
+import { useEffect, useState } from "./preact-hooks.js"
+import { getJson, missing, pathOf, token } from "./api.js"
+import { ActionDialog } from "./dialogs.js"
+import { duration, number, time } from "./format.js"
+import { html } from "./html.js"
+import { linkTo, parseAddress, replaceQuery } from "./links.js"
+
+const ROOT = "/v1/stream/__ds/subscriptions"
+const EVERY_MS = 3000
+const PAUSE_MS = 250
+const PAGE = 50
+const MAX_STREAMS = 100
+const TEST_SECONDS = 3600
+const STATES = {
+  idle: "● idle: nothing is pending",
+  delivering: "◌ being delivered",
+  retrying: "▲ failing",
+  leased: "◐ accepted: the webhook calls back later",
+  announced: "◌ announced: no worker has claimed it yet",
+  claimed: "◐ claimed",
+}
+
+const pathTo = (id) => `${ROOT}/${encodeURIComponent(id)}`
+const placeTo = (id) => ({ bucket: "v1", streamId: `__ds/subscriptions/${id}` })
+const linkToSubscription = (id) => `#/subscriptions?${new URLSearchParams({ id })}`
+const until = (instant) => duration(Date.parse(instant) - Date.now())
+
+function State({ wake }) {
+  return html`${STATES[wake.state] ?? wake.state}
+    ${wake.state === "retrying" && html`<span class="hint">, ${wake.attempts} ${wake.attempts === 1 ? "attempt" : "attempts"}; the next in ${until(wake.next_attempt_at)}</span>`}
+    ${wake.state === "claimed" && html`<span class="hint"> by ${wake.holder}</span>`}
+    ${wake.lease_until && wake.state !== "retrying" && html`<span class="hint">, lease for ${until(wake.lease_until)}</span>`}`
+}
+
+// What `load` returns, again every few seconds while the page is seen; `key` says when to begin anew.
+function usePolled(load, key) {
+  const [state, setState] = useState({ found: null, error: "" })
+  const [round, setRound] = useState(0)
+  useEffect(() => {
+    const abort = new AbortController()
+    const look = () =>
+      load(abort.signal).then(
+        (found) => setState({ found, error: "" }),
+        // What was found stays in sight while the server is away.
+        (error) => abort.signal.aborted || setState((old) => ({ found: error.status ? null : old.found, error: error.message })),
+      )
+    const first = setTimeout(look, PAUSE_MS)
+    const timer = setInterval(() => document.hidden || look(), EVERY_MS)
+    return () => {
+      clearTimeout(first)
+      clearInterval(timer)
+      abort.abort()
+    }
+  }, [key, round, token.value])
+  return [state, () => setRound((old) => old + 1)]
+}
+
+const FIELDS = [
+  { name: "id", label: "Id" },
+  { name: "type", label: "Kind", choices: ["webhook", "pull-wake"], initial: "webhook" },
+  { name: "pattern", label: "Streams that it follows", initial: "tasks/*", hint: "* is one segment of a name, ** any number of them." },
+  { name: "to", label: "Webhook's URL, or the wake stream's name", hint: "A wake stream is a JSON stream, which you create." },
+  { name: "lease", label: "Lease in seconds", initial: "30" },
+]
+
+function buildCreation({ id, type, pattern, to, lease }) {
+  const target = type === "webhook" ? { webhook: { url: to } } : { wake_stream: to }
+  const body = JSON.stringify({ type, pattern, ...target, lease_ttl_ms: Math.round(Number(lease) * 1000) })
+  return { method: "PUT", path: pathTo(id), headers: { "Content-Type": "application/json" }, body }
+}
+
+export function Subscriptions({ query }) {
+  const id = query.get("id")
+  return id ? html`<${Subscription} key=${id} id=${id} />` : html`<${List} />`
+}
+
+function List() {
+  const [prefix, setPrefix] = useState(parseAddress(location.hash).query.get("prefix") ?? "")
+  const [cursors, setCursors] = useState([""])
+  const [isCreating, setIsCreating] = useState(false)
+  const asked = new URLSearchParams({ prefix, limit: PAGE, after: cursors.at(-1) })
+  const [{ found, error }] = usePolled((signal) => {
+    replaceQuery({ prefix: prefix || null })
+    return getJson(`${ROOT}?${asked}`, signal)
+  }, String(asked))
+  const lacks = missing(["write", "manage"], "v1", `__ds/subscriptions/${prefix}`)
+  return html`<main id="main" tabindex="-1">
+    <div class="page-head"><h1>Subscriptions</h1><button class="primary" onClick=${() => setIsCreating(true)}>Create a subscription</button></div>
+    <p class="hint">A subscription wakes workers when its streams have something new: by a signed webhook, or by an event that workers claim.</p>
+    <form class="toolbar" role="search" onSubmit=${(event) => event.preventDefault()}>
+      <label>Ids that begin with
+        <input id="search" name="prefix" type="search" value=${prefix} onInput=${(event) => { setPrefix(event.currentTarget.value); setCursors([""]) }} autocomplete="off" spellcheck=${false} />
+      </label>
+    </form>
+    ${error && html`<p role="alert" class="error">${error}${lacks && html` – the token lacks <code>${lacks}*</code>`}</p>`}
+    <div class="wide">
+    <table class="streams">
+      <thead><tr><th scope="col">subscription</th><th scope="col">kind</th><th scope="col">follows</th><th scope="col">state</th><th scope="col">wakes so far</th></tr></thead>
+      <tbody>
+        ${(found?.subscriptions ?? []).map((each) => html`<tr key=${each.id}>
+          <td><a href=${linkToSubscription(each.id)}>${each.id}</a></td>
+          <td>${each.type}</td><td>${each.pattern ? html`<code>${each.pattern}</code>` : "streams by name"}</td>
+          <td><${State} wake=${each.wake} /></td><td>${number(each.wake.generation)}</td>
+        </tr>`)}
+      </tbody>
+    </table>
+    </div>
+    <p role="status" class="hint">${found ? (found.subscriptions.length ? `${found.subscriptions.length} subscriptions on page ${cursors.length}` : "No subscription has an id that begins like this.") : error ? "" : "Loading…"}</p>
+    <nav class="paging" aria-label="Pages">
+      <button disabled=${cursors.length < 2} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous page</button>
+      <button disabled=${!found?.has_more} onClick=${() => setCursors([...cursors, found.next_cursor])}>Next page</button>
+    </nav>
+    ${isCreating &&
+    html`<${ActionDialog} title="Create a subscription" rights=${["manage"]} place=${(values) => placeTo(values.id)} fields=${FIELDS} build=${buildCreation}
+      onDone=${(_, __, values) => { location.hash = linkToSubscription(values.id) }} onClose=${() => setIsCreating(false)} />`}
+  </main>`
+}
+
+const ACTIONS = { test: "Test", wake: "Wake now", delete: "Delete" }
+
+function Subscription({ id }) {
+  const [{ found, error }, reload] = usePolled((signal) => getJson(pathTo(id), signal), id)
+  const [action, setAction] = useState("")
+  return html`<main id="main" tabindex="-1">
+    <p><a href="#/subscriptions">All subscriptions</a></p>
+    <h1>${id}</h1>
+    ${error && html`<p role="alert" class="error">${error}</p>`}
+    ${found && html`<div class="actions">${Object.entries(ACTIONS).map(([name, title]) => html`<button key=${name} class=${name === "delete" ? "danger" : ""} onClick=${() => setAction(name)}>${title}</button>`)}</div>`}
+    ${found && html`<${Facts} subscription=${found} /><${Links} subscription=${found} />`}
+    ${found && action && html`<${Action} name=${action} subscription=${found} onDone=${reload} onClose=${() => setAction("")} />`}
+  </main>`
+}
+
+function Card({ title, children }) {
+  return html`<div class="card"><h3>${title}</h3>${children}</div>`
+}
+
+function Facts({ subscription }) {
+  const { wake, webhook, wake_stream: wakeStream } = subscription
+  return html`<div class="cards">
+    <${Card} title="State"><p id="wake-state"><${State} wake=${wake} /></p><p class="hint">generation ${wake.generation}</p><//>
+    ${webhook && html`<${Card} title="Webhook"><p><code>${webhook.url}</code></p>${webhook.signing && html`<p class="hint">signed with <code>${webhook.signing.kid}</code> (<a href="/v1/stream/__ds/jwks.json">the public keys</a>)</p>`}<//>`}
+    ${wakeStream && html`<${Card} title="Wake stream"><p><a href=${linkTo(pathOf("v1", wakeStream))}>${wakeStream}</a></p><//>`}
+    <${Card} title="Follows"><p>${subscription.pattern ? html`<code>${subscription.pattern}</code>` : "streams by name"}</p><//>
+    <${Card} title="Lease"><p>${subscription.lease_ttl_ms / 1000} s</p><p class="hint">created ${time(Date.parse(subscription.created_at))}</p><//>
+    ${subscription.description && html`<${Card} title="Description"><p>${subscription.description}</p><//>`}
+  </div>`
+}
+
+function Links({ subscription }) {
+  const shown = subscription.streams.slice(0, MAX_STREAMS)
+  const isCut = shown.length < subscription.streams.length || subscription.streams_after
+  return html`<h2>Streams</h2>
+    <div class="wide"><table class="streams">
+      <thead><tr><th scope="col">stream</th><th scope="col">why</th><th scope="col">processed up to</th></tr></thead>
+      <tbody>${shown.map((each) => html`<tr key=${each.path}><td><a href=${linkTo(pathOf("v1", each.path))}>${each.path}</a></td><td>${each.link_type === "glob" ? "matches the pattern" : "named"}</td><td><code>${each.acked_offset}</code></td></tr>`)}</tbody>
+    </table></div>
+    <p class="hint">${isCut ? `The first ${shown.length} by name.` : shown.length ? "" : "No stream yet: one that matches is followed from its first message on."}</p>`
+}
+
+// A name that the pattern matches: a star is a whole segment, and %2A is one that means itself.
+const matching = (pattern, word) => pattern.split("/").map((part) => (part === "*" || part === "**" ? word : part.replace(/%2A/gi, "*"))).join("/")
+
+// A stream that the subscription follows: one of a new name where there is a pattern.
+function buildTest(subscription, { to, body }) {
+  const headers = { "Content-Type": "application/json" }
+  const path = pathOf("v1", to)
+  return subscription.pattern ? { method: "PUT", path, headers: { ...headers, "Stream-TTL": String(TEST_SECONDS) }, body } : { method: "POST", path, headers, body }
+}
+
+function Action({ name, subscription, onDone, onClose }) {
+  const { id, pattern } = subscription
+  const [unique] = useState(() => `console-test-${Date.now().toString(36)}`)
+  const shared = { title: ACTIONS[name], onClose, onDone, place: () => placeTo(id) }
+  if (name === "wake") {
+    return html`<${ActionDialog} ...${shared} rights=${["manage"]} note="What is pending is delivered now, and not at the time of the next attempt. An attempt that is still under way is fenced." build=${() => ({ method: "POST", path: `${pathTo(id)}/wake` })} />`
+  }
+  if (name === "delete") {
+    return html`<${ActionDialog} ...${shared} rights=${["manage"]} confirm=${id} note="Nobody is woken any more, and how far its streams were processed is forgotten. The streams stay." build=${() => ({ method: "DELETE", path: pathTo(id) })} onDone=${() => { location.hash = "#/subscriptions" }} />`
+  }
+  const fields = [
+    { name: "to", label: "Stream", initial: pattern ? matching(pattern, unique) : (subscription.streams[0]?.path ?? "") },
+    { name: "body", label: "Message", kind: "text", initial: '{"test":true}' },
+  ]
+  const note = `${pattern ? "A stream that the subscription follows, which ends by itself in an hour, with one message." : "One message more in a stream that the subscription follows."} Its delivery is the real one: the state on this page says what came of it.`
+  return html`<${ActionDialog} ...${shared} place=${undefined} rights=${["write"]} fields=${fields} note=${note} build=${(values) => buildTest(subscription, values)} />`
+}

@@ -1,0 +1,189 @@
+"""The table's schema: every kind of key and value, written and read side by side, in a module for each kind
+of item. Other packages import all names from here.
+
+| item     | pk                                       | sk                                             |
+| -------- | ---------------------------------------- | ---------------------------------------------- |
+| bucket   | `bucket/<bucket>`                        | `.`                                            |
+| stream   | `bucket/<bucket>`                        | `stream/<stream id>`                           |
+| entry    | `buckets`                                | `<bucket>`                                     |
+| end mark | that of the bucket, its entry or the     | the same                                       |
+|          | stream that ended                        |                                                |
+| batch    | `log/<bucket>/<stream id>#<incarnation>` | start offset, 16 digits; with `.` behind it: a |
+|          |                                          | closed stream's tombstone                      |
+| producer | `producer/<incarnation>`                 | producer id                                    |
+| mail     | `mail/<incarnation>/<start offset>`      | mail id, 16 hexadecimal digits                 |
+| receipt  | that of the mail that a batch took       | `.`                                            |
+| due      | `due/<shard>`                            | `<due ms>/<incarnation>[/<mark>]`              |
+| waiter   | `wait/<shard>`                           | `<incarnation>/<queue url>`                    |
+| subscrip-| `sub/<subscription id>`                  | `.`                                            |
+| tion     |                                          |                                                |
+| roster   | `roster`                                 | `/<incarnation of the subscription>`           |
+| entry    |                                          |                                                |
+| follower | `follow/<stream id>`                     | `/<incarnation of the subscription>`           |
+| link     | `link/<incarnation of the subscription>` | `/<stream id>`                                 |
+| pending  | `pending/<incarnation of the             | `/<stream id>`                                 |
+| mark     | subscription>`                           |                                                |
+| signing  | `keys`                                   | `<created ms>/<kid>`                           |
+| key      |                                          |                                                |
+
+Who writes an item, whether it changes, and who removes it:
+
+| item     | written by                 | changes                            | removed by                    |
+| -------- | -------------------------- | ---------------------------------- | ----------------------------- |
+| bucket   | the bucket's creation      | the count, as streams are created  | its deletion, while empty: an |
+|          |                            | and end                            | end mark takes its place      |
+| stream   | the stream's creation      | touched, by reads; the snapshot    | its deletion or expiry: an    |
+|          |                            | and what is retained, by publishes;| end mark takes its place, or  |
+|          |                            | forks, by their creation and end;  | the new stream of that name   |
+|          |                            | deleted, where forks still need it;|                               |
+|          |                            | packed, with each pack             |                               |
+| entry    | the bucket's creation      | never                              | its deletion: an end mark     |
+|          |                            |                                    | takes its place               |
+| end mark | a deletion or an expiry    | never                              | DynamoDB, by `ttl`; a later   |
+|          |                            |                                    | creation of the same name     |
+| batch    | an append, a creation with | never; but a pack takes the place  | the janitor: below a snapshot,|
+|          | content; a tombstone by a  | of the first of those that it      | with the whole log (the       |
+|          | deletion or an expiry; a   | stands for (`docs/packs.md`)       | tombstone last), or once a    |
+|          | pack by the janitor        |                                    | pack stands for it            |
+| producer | the append whose batch     | epoch and sequence rise            | the janitor, with the log     |
+|          | carries it no longer       |                                    |                               |
+| mail     | a writer of a crowded      | never                              | DynamoDB, by `ttl`            |
+|          | stream                     |                                    |                               |
+| receipt  | who has committed mail     | never                              | DynamoDB, by `ttl`            |
+| due      | the change that leaves     | the kind: settled by the use of an | the janitor, once it is done  |
+|          | work for later             | upload, claimed by the janitor     |                               |
+| waiter   | a process with readers at  | its end, while readers wait        | its process; DynamoDB, by     |
+|          | the tail                   |                                    | `ttl`; the janitor            |
+| subscrip-| the subscription's creation| with each step of its wake cycle;  | its deletion: an end mark     |
+| tion     |                            | its version rises                  | takes its place               |
+| roster   | the creation, after the    | when a stream is named one by one  | the delivery function, once   |
+| entry    | subscription's item        |                                    | the subscription has ended    |
+| follower | naming a stream, before    | never                              | as the roster entry; removing |
+|          | its link                   |                                    | the stream by name            |
+| link     | the creation, naming a     | acked, by acks; named or matched   | as the roster entry; the end  |
+|          | stream, a first append     |                                    | of a stream that only matched |
+| pending  | the delivery function, for | start rises                        | the delivery function, where  |
+| mark     | each append that concerns  |                                    | nothing is left to process    |
+|          | the subscription           |                                    |                               |
+| signing  | the first creation of a    | never                              | an operator, after a rotation |
+| key      | webhook; a rotation        |                                    |                               |
+
+Attribute names are short because DynamoDB bills a write by the kilobyte of the whole item.
+An attribute that says nothing (not closed, no producers) is left out.
+"""
+
+from __future__ import annotations
+
+from tidemark.log.schema.batches import (
+    APPEND_ID,
+    BOUNDARY_ATTRIBUTES,
+    MESSAGE_LENGTHS,
+    PACK_INDEX,
+    STATE_ATTRIBUTES,
+    TIME_MS,
+    batch_key,
+    batch_sk,
+    decode_batch,
+    decode_batch_start,
+    decode_lengths,
+    decode_log_pk,
+    decode_state,
+    encode_batch,
+    encode_lengths,
+    encode_pack,
+    is_log_pk,
+    just_behind,
+    log_pk,
+)
+from tidemark.log.schema.buckets import (
+    BUCKETS_PK,
+    COUNTED_MS,
+    CREATION_ID,
+    STREAM_COUNT,
+    bucket_entry_key,
+    bucket_key,
+    bucket_pk,
+    decode_bucket,
+    encode_bucket,
+)
+from tidemark.log.schema.due import DUE_SHARDS, KIND, decode_due, due_before, due_key, due_pk, encode_due
+from tidemark.log.schema.end_marks import (
+    END_MARK_KEPT_MS,
+    ENDED_MS,
+    decode_end_mark,
+    encode_end_mark,
+    is_end_mark,
+)
+from tidemark.log.schema.items import BLOB, CREATED_MS, END, INCARNATION, PK, SK, Item, Key, table_definition
+from tidemark.log.schema.mail import (
+    FIRST_MAIL,
+    decode_mail,
+    decode_receipt,
+    encode_mail,
+    encode_receipt,
+    mail_pk,
+    receipt_key,
+)
+from tidemark.log.schema.producers import (
+    EPOCH,
+    SEQUENCE,
+    decode_producer,
+    encode_producer,
+    producer_key,
+    producer_pk,
+)
+from tidemark.log.schema.streams import (
+    DELETED_MS,
+    PACKED,
+    REFERENCES,
+    RETAINED,
+    SNAPSHOT_BLOB,
+    TOUCHED_MS,
+    decode_stream,
+    encode_snapshot,
+    encode_stream,
+    stream_key,
+    stream_sk,
+)
+from tidemark.log.schema.subscriptions import (
+    ACKED,
+    BEHIND_SLASH,
+    EXPLICIT,
+    ROSTER_PK,
+    SIGNING_KEYS_PK,
+    SLASH,
+    START,
+    STREAM_INCARNATION,
+    VERSION,
+    decode_follower,
+    decode_link,
+    decode_mark,
+    decode_roster_entry,
+    decode_signing_key,
+    decode_subscription,
+    decode_subscription_pk,
+    encode_follower,
+    encode_link,
+    encode_mark,
+    encode_roster_entry,
+    encode_signing_key,
+    encode_subscription,
+    follower_key,
+    followers_pk,
+    is_subscription_pk,
+    link_key,
+    links_pk,
+    mark_key,
+    marks_pk,
+    roster_key,
+    subscription_key,
+)
+from tidemark.log.schema.waiters import (
+    UNTIL_MS,
+    WAIT_SHARDS,
+    decode_waiter,
+    encode_waiter,
+    wait_pk,
+    waiter_key,
+    waiters_of,
+)

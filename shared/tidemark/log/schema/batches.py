@@ -1,0 +1,279 @@
+"""The items of a log: batches, the packs that take the place of many of them, and the tombstone."""
+
+from __future__ import annotations
+
+import logging
+from binascii import a2b_base64
+from collections.abc import Iterable
+from typing import Final
+
+import orjson
+
+from tidemark.log.deflate import deflate, inflate
+from tidemark.log.records import Batch
+from tidemark.log.schema.items import BLOB, END, PK, SK, Item, Key, binary, make_key
+from tidemark.protocol.errors import Damaged
+from tidemark.protocol.mail import MAIL_ID_BYTES, Mailed
+from tidemark.protocol.offset import WIDTH, render_offset
+from tidemark.protocol.pack import CorruptPack, PackIndex, decode_index
+from tidemark.protocol.producer import Claim, ProducerState
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.tail import Tail
+
+_log = logging.getLogger("tidemark")
+
+APPEND_ID: Final = "i"
+TIME_MS: Final = "t"
+DATA: Final = "b"
+DEFLATED_DATA: Final = "z"
+MESSAGE_LENGTHS: Final = "m"  # LEB128, where there are several
+APPENDS: Final = "g"  # LEB128: messages of each append, where there are several
+TOMBSTONE: Final = "x"
+CLOSED: Final = "c"
+CLOSED_BY: Final = "k"  # JSON: the claim that closed the stream
+STREAM_SEQ: Final = "q"
+PRODUCERS: Final = "p"  # JSON: the most recent producers
+OVERFLOWED: Final = "o"  # some producer has an item of its own
+COMMITTED_MAIL: Final = "v"  # id and size of each append in it, where they were combined
+PACK_INDEX: Final = "px"  # of a pack: where its blocks lie in the object (`protocol/pack.py`)
+
+#: Sorts after an offset and before the next one.
+_BEHIND: Final = "."
+#: What a snapshot's offset is checked against: the last batch that begins at or before it.
+BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TOMBSTONE, APPEND_ID, TIME_MS, BLOB, PACK_INDEX)
+#: What a read for the tail needs of a batch: all but the bytes. Only a writer that has slept finds a pack.
+STATE_ATTRIBUTES: Final = (
+    SK,
+    END,
+    CLOSED,
+    TOMBSTONE,
+    STREAM_SEQ,
+    PRODUCERS,
+    OVERFLOWED,
+    CLOSED_BY,
+    COMMITTED_MAIL,
+    APPEND_ID,
+    TIME_MS,
+    PACK_INDEX,
+)
+
+
+def log_pk(key: StreamKey, incarnation: str) -> str:
+    """Names its stream, so that a change of the log says whose readers to wake."""
+    return f"log/{key.bucket}/{key.stream_id}#{incarnation}"
+
+
+def is_log_pk(pk: str) -> bool:
+    return pk.startswith("log/")
+
+
+def decode_log_pk(pk: str) -> tuple[StreamKey, str]:
+    """The stream, and the incarnation, whose log it is."""
+    name, _, incarnation = pk.removeprefix("log/").rpartition("#")
+    bucket, _, stream_id = name.partition("/")
+    return StreamKey(bucket, stream_id), incarnation
+
+
+def decode_batch_start(sk: str) -> int:
+    """Of a batch's or a tombstone's sort key."""
+    return int(sk[:WIDTH])
+
+
+def batch_sk(batch: Batch) -> str:
+    return render_offset(batch.start) + (_BEHIND if batch.behind_closing else "")
+
+
+def just_behind(start: int) -> str:
+    """The lowest sort key after that of the batch that begins at `start`."""
+    return render_offset(start) + _BEHIND
+
+
+def encode_batch(pk: str, batch: Batch) -> Item:
+    """No batch has a time to live of its own: forks may need it after its stream has expired."""
+    after = batch.after
+    item = make_key(pk, batch_sk(batch)) | {
+        END: {"N": str(batch.end)},
+        APPEND_ID: {"S": batch.append_id},
+        TIME_MS: {"N": str(batch.time_ms)},
+    }
+    if batch.data:
+        item |= encode_data(batch.data)
+    if batch.blob is not None:
+        item[BLOB] = {"S": batch.blob}
+    if len(batch.lengths) > 1:
+        item[MESSAGE_LENGTHS] = binary(encode_lengths(batch.lengths))
+    if len(batch.appends) > 1:
+        item[APPENDS] = binary(encode_lengths(batch.appends))
+    if batch.mailed:
+        item[COMMITTED_MAIL] = binary(_encode_mailed(batch))
+    if batch.tombstone:
+        item[TOMBSTONE] = {"BOOL": True}
+    return item | _encode_tail(after)
+
+
+def encode_data(data: bytes) -> Item:
+    deflated = deflate(data)
+    return {DATA: binary(data)} if deflated is None else {DEFLATED_DATA: binary(deflated)}
+
+
+def _encode_mailed(batch: Batch) -> bytes:
+    """For each append 8 bytes of its id, and its size as LEB128."""
+    encoded, start = bytearray(), batch.start
+    for mailed in batch.mailed:
+        encoded += bytes.fromhex(mailed.mail_id) + encode_lengths([mailed.end - start])
+        start = mailed.end
+    return bytes(encoded)
+
+
+def _decode_mailed(encoded: bytes, start: int) -> tuple[Mailed, ...]:
+    mailed, at, end = [], 0, start
+    while at < len(encoded):
+        behind = at + MAIL_ID_BYTES
+        while encoded[behind] & 0x80:
+            behind += 1
+        [size] = decode_lengths(encoded[at + MAIL_ID_BYTES : behind + 1])
+        end += size
+        mailed.append(Mailed(encoded[at : at + MAIL_ID_BYTES].hex(), end))
+        at = behind + 1
+    return tuple(mailed)
+
+
+def encode_pack(pk: str, first: Batch, last: Batch, blob: str, index: bytes) -> Item:
+    """What takes the place of the batch `first`, and stands for all up to `last`. It keeps the mark of the
+    write that had the place, so that a late copy of that write recognises itself."""
+    return make_key(pk, batch_sk(first)) | {
+        END: {"N": str(last.end)},
+        APPEND_ID: {"S": first.append_id},
+        TIME_MS: {"N": str(last.time_ms)},
+        BLOB: {"S": blob},
+        PACK_INDEX: binary(index),
+    }
+
+
+#: What `_encode_tail` adds, where there is something to say.
+_TAIL_ATTRIBUTES: Final = frozenset({CLOSED, STREAM_SEQ, PRODUCERS, OVERFLOWED, CLOSED_BY})
+
+
+def _encode_tail(tail: Tail) -> Item:
+    item: Item = {}
+    if tail.closed:
+        item[CLOSED] = {"BOOL": True}
+    if tail.stream_seq is not None:
+        item[STREAM_SEQ] = {"S": tail.stream_seq}
+    if tail.producers:
+        rows = [[state.producer_id, state.epoch, state.seq, state.end] for state in tail.producers]
+        item[PRODUCERS] = {"S": orjson.dumps(rows).decode()}
+    if tail.overflowed:
+        item[OVERFLOWED] = {"BOOL": True}
+    if tail.closed_by is not None:
+        claim = tail.closed_by
+        item[CLOSED_BY] = {"S": orjson.dumps([claim.producer_id, claim.epoch, claim.seq]).decode()}
+    return item
+
+
+def decode_batch(item: Item) -> Batch:
+    """Raises Damaged where the bytes in the item are not as many as its offsets say.
+
+    Of an item read without its bytes (STATE_ATTRIBUTES, BOUNDARY_ATTRIBUTES) `data` is None.
+    """
+    sk: str = item[SK]["S"]
+    start, end = int(sk[:WIDTH]), int(item[END]["N"])
+    size = end - start
+    lengths: tuple[int, ...] = (size,) if size > 0 else ()
+    if MESSAGE_LENGTHS in item:
+        lengths = decode_lengths(a2b_base64(item[MESSAGE_LENGTHS]["B"]))
+    # By position: a read decodes thousands, and names cost a seventh of that.
+    return Batch(
+        start,
+        _decode_tail(item, end),
+        item[APPEND_ID]["S"],
+        int(item[TIME_MS]["N"]),
+        decode_data(item, size),
+        item[BLOB]["S"] if BLOB in item else None,
+        lengths,
+        decode_lengths(a2b_base64(item[APPENDS]["B"])) if APPENDS in item else (),
+        _decode_mailed(a2b_base64(item[COMMITTED_MAIL]["B"]), start) if COMMITTED_MAIL in item else (),
+        TOMBSTONE in item,
+        sk.endswith(_BEHIND),
+        None,
+        _decode_index(item, start, end) if PACK_INDEX in item else None,
+    )
+
+
+def _decode_index(item: Item, start: int, end: int) -> PackIndex:
+    try:
+        index = decode_index(a2b_base64(item[PACK_INDEX]["B"]))
+        if (index.start, index.end) != (start, end):
+            raise CorruptPack(f"the index is of {index.start} to {index.end}")
+    except ValueError as fault:
+        _log.error("a pack is damaged: %s at %s: %s", *_place(item), fault)
+        raise Damaged from fault
+    return index
+
+
+def decode_state(item: Item) -> Batch:
+    """A batch as an item read with STATE_ATTRIBUTES alone has it: what writers decide on. Writers
+    do not need its bytes, so damaged bytes do not stop them."""
+    return decode_batch({name: item[name] for name in STATE_ATTRIBUTES if name in item})
+
+
+def decode_data(item: Item, size: int) -> bytes | None:
+    """None where the bytes are in a blob, or were not read."""
+    try:
+        if DEFLATED_DATA in item:
+            return inflate(a2b_base64(item[DEFLATED_DATA]["B"]), size)
+        if DATA not in item:
+            return None if size else b""
+        data = a2b_base64(item[DATA]["B"])
+    except ValueError as fault:
+        _log.error("a batch is damaged: %s at %s: %s", *_place(item), fault)
+        raise Damaged from fault
+    if len(data) != size:
+        _log.error("a batch is damaged: %s at %s has %d bytes in place of %d", *_place(item), len(data), size)
+        raise Damaged
+    return data
+
+
+def _place(item: Item) -> tuple[str, str]:
+    return item.get(PK, {}).get("S", "?"), item[SK]["S"]
+
+
+def _decode_tail(item: Item, offset: int) -> Tail:
+    if _TAIL_ATTRIBUTES.isdisjoint(item):  # Most batches say nothing of these.
+        return Tail(offset)
+    rows = orjson.loads(item[PRODUCERS]["S"]) if PRODUCERS in item else ()
+    return Tail(
+        offset=offset,
+        closed=CLOSED in item,
+        stream_seq=item[STREAM_SEQ]["S"] if STREAM_SEQ in item else None,
+        producers=tuple(ProducerState(*row) for row in rows),
+        overflowed=OVERFLOWED in item,
+        closed_by=Claim(*orjson.loads(item[CLOSED_BY]["S"])) if CLOSED_BY in item else None,
+    )
+
+
+def encode_lengths(lengths: Iterable[int]) -> bytes:
+    """Message lengths as LEB128: a byte each for messages under 128 bytes."""
+    encoded = bytearray()
+    for length in lengths:
+        left = length
+        while left > 0x7F:
+            encoded.append(left & 0x7F | 0x80)
+            left >>= 7
+        encoded.append(left)
+    return bytes(encoded)
+
+
+def decode_lengths(encoded: bytes) -> tuple[int, ...]:
+    lengths, length, shift = [], 0, 0
+    for byte in encoded:
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            lengths.append(length)
+            length, shift = 0, 0
+    return tuple(lengths)
+
+
+def batch_key(pk: str, start: int) -> Key:
+    return make_key(pk, render_offset(start))

@@ -1,0 +1,59 @@
+"""What all items share: the form of an item, its key, and the attributes that several kinds have."""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64encode
+from typing import Any, Final
+
+Item = dict[str, Any]
+"""An item in DynamoDB's own JSON: `{"pk": {"S": "…"}, …}`, binary values in base64."""
+
+Key = dict[str, Any]
+
+#: Of every item.
+PK: Final = "pk"
+SK: Final = "sk"
+#: Unix seconds from which on DynamoDB may remove the item: of an end mark, a waiter, mail and a receipt.
+TTL: Final = "ttl"
+#: Name in S3: of a batch, or of what a due entry is to remove.
+BLOB: Final = "s"
+#: Milliseconds: of a bucket, a stream and a subscription.
+CREATED_MS: Final = "cr"
+#: Of a stream and a subscription: which of those that had its name, one after another, it is.
+INCARNATION: Final = "inc"
+#: The offset at which a batch ends, or a producer's last append; the number of bytes of mail.
+END: Final = "e"
+
+
+def table_definition(table_name: str) -> dict[str, Any]:
+    """Keyword arguments for boto3's `create_table`, as `template.yaml` declares it."""
+    return {
+        "TableName": table_name,
+        "BillingMode": "PAY_PER_REQUEST",
+        "AttributeDefinitions": [
+            {"AttributeName": PK, "AttributeType": "S"},
+            {"AttributeName": SK, "AttributeType": "S"},
+        ],
+        "KeySchema": [
+            {"AttributeName": PK, "KeyType": "HASH"},
+            {"AttributeName": SK, "KeyType": "RANGE"},
+        ],
+        "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"},
+    }
+
+
+def make_key(pk: str, sk: str) -> Key:
+    return {PK: {"S": pk}, SK: {"S": sk}}
+
+
+def binary(data: bytes) -> dict[str, str]:
+    return {"B": b64encode(data).decode()}
+
+
+def number(item: Item, name: str) -> int | None:
+    return int(item[name]["N"]) if name in item else None
+
+
+def shard_of(incarnation: str, shards: int) -> int:
+    return zlib.crc32(incarnation.encode()) % shards

@@ -1,0 +1,98 @@
+"""Mail of a crowded stream: an append that another writer commits, and the receipt for it. Mail has the
+attributes END, DATA or DEFLATED_DATA, MESSAGE_LENGTHS and STREAM_SEQ, as a batch has them."""
+
+from __future__ import annotations
+
+from binascii import a2b_base64
+from typing import Final
+
+import orjson
+
+from tidemark.log.records import Batch
+from tidemark.log.schema.batches import (
+    MESSAGE_LENGTHS,
+    STATE_ATTRIBUTES,
+    STREAM_SEQ,
+    decode_data,
+    decode_lengths,
+    decode_state,
+    encode_batch,
+    encode_data,
+    encode_lengths,
+)
+from tidemark.log.schema.items import END, PK, SK, TTL, Item, Key, binary, make_key
+from tidemark.protocol.append import Append
+from tidemark.protocol.mail import Mail
+from tidemark.protocol.messages import Messages
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.producer import Claim
+
+POSTED_MS: Final = "po"
+CLAIM: Final = "cl"  # JSON
+
+#: How long mail and receipts stay, until DynamoDB removes them for free. Nobody needs them by then. A copy of
+#: one that arrives late has its time of removal, too.
+MAIL_KEPT_MS: Final = 60 * 60 * 1000
+#: Sorts before all mail.
+_RECEIPT_SK: Final = "."
+FIRST_MAIL: Final = "0"
+
+
+def mail_pk(incarnation: str, box: int) -> str:
+    return f"mail/{incarnation}/{render_offset(box)}"
+
+
+def encode_mail(incarnation: str, mail: Mail) -> Item:
+    append = mail.append
+    item = make_key(mail_pk(incarnation, mail.box), mail.id) | {
+        END: {"N": str(len(append.messages.data))},
+        POSTED_MS: {"N": str(mail.posted_ms)},
+        TTL: {"N": str(-(-(mail.posted_ms + MAIL_KEPT_MS) // 1000))},
+    }
+    item |= encode_data(append.messages.data)
+    if len(append.messages.lengths) > 1:
+        item[MESSAGE_LENGTHS] = binary(encode_lengths(append.messages.lengths))
+    if append.stream_seq is not None:
+        item[STREAM_SEQ] = {"S": append.stream_seq}
+    if append.claim is not None:
+        claim = append.claim
+        item[CLAIM] = {"S": orjson.dumps([claim.producer_id, claim.epoch, claim.seq]).decode()}
+    return item
+
+
+def decode_mail(item: Item) -> Mail:
+    """Raises Damaged where the bytes in the item are not as many as it says."""
+    _, incarnation, box = item[PK]["S"].split("/")
+    data = decode_data(item, int(item[END]["N"])) or b""
+    if MESSAGE_LENGTHS in item:
+        lengths = decode_lengths(a2b_base64(item[MESSAGE_LENGTHS]["B"]))
+    else:
+        lengths = (len(data),)
+    return Mail(
+        id=item[SK]["S"],
+        box=int(box),
+        posted_ms=int(item[POSTED_MS]["N"]),
+        append=Append(
+            Messages(data, lengths),
+            stream_seq=item[STREAM_SEQ]["S"] if STREAM_SEQ in item else None,
+            claim=Claim(*orjson.loads(item[CLAIM]["S"])) if CLAIM in item else None,
+            incarnation=incarnation,
+        ),
+    )
+
+
+def receipt_key(incarnation: str, start: int) -> Key:
+    return make_key(mail_pk(incarnation, start), _RECEIPT_SK)
+
+
+def encode_receipt(incarnation: str, batch: Batch) -> Item:
+    """The batch without its bytes, where those can read it who have their mail in it."""
+    item = encode_batch("", batch)
+    state = {name: item[name] for name in STATE_ATTRIBUTES if name in item and name != SK}
+    ttl = -(-(batch.time_ms + MAIL_KEPT_MS) // 1000)
+    return receipt_key(incarnation, batch.start) | state | {TTL: {"N": str(ttl)}}
+
+
+def decode_receipt(item: Item) -> Batch:
+    start = item[PK]["S"].rpartition("/")[2]
+    return decode_state(item | {SK: {"S": start}})

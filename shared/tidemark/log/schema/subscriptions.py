@@ -1,0 +1,217 @@
+"""Items of a subscription: its own, its roster entry, and what joins it to streams; and the signing keys."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+from tidemark.log.records import (
+    PendingMark,
+    RosterEntry,
+    SigningKey,
+    StreamFollower,
+    StreamLink,
+    SubscriptionRecord,
+)
+from tidemark.log.schema.items import CREATED_MS, INCARNATION, PK, SK, Item, Key, make_key
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.subscription import SubscriptionConfiguration, SubscriptionKind
+from tidemark.protocol.wake_state import WakeState
+
+# Of a subscription, beside CREATED_MS and INCARNATION.
+CONFIGURATION: Final = "cf"  # JSON
+TOKEN_SECRET: Final = "ts"
+WAKE_STATE: Final = "ws"  # JSON
+ACTIVE: Final = "ac"
+VERSION: Final = "ve"
+WRITE_ID: Final = "wi"
+
+# Of a roster entry; SUBSCRIPTION_ID is also a follower's.
+SUBSCRIPTION_ID: Final = "su"
+PATTERN: Final = "pt"
+WAKE_STREAM: Final = "wk"
+HAS_EXPLICIT: Final = "hx"
+
+# Of a link; STREAM_INCARNATION and START are also a pending mark's.
+EXPLICIT: Final = "ex"
+ACKED: Final = "ak"
+STREAM_INCARNATION: Final = "si"
+START: Final = "sa"
+
+# Of a signing key.
+PUBLIC_KEY: Final = "pu"
+
+#: Sort keys that begin with a slash lie between these two.
+SLASH: Final = "/"
+BEHIND_SLASH: Final = "0"
+ROSTER_PK: Final = "roster"
+SIGNING_KEYS_PK: Final = "keys"
+
+
+def subscription_key(subscription_id: str) -> Key:
+    return make_key(f"sub/{subscription_id}", ".")
+
+
+def is_subscription_pk(pk: str) -> bool:
+    return pk.startswith("sub/")
+
+
+def decode_subscription_pk(pk: str) -> str:
+    """The subscription's id."""
+    return pk.removeprefix("sub/")
+
+
+def encode_subscription(record: SubscriptionRecord) -> Item:
+    asked, wake = record.configuration, record.wake
+    configuration = [
+        asked.kind.value,
+        asked.pattern,
+        asked.streams,
+        asked.webhook_url,
+        asked.wake_stream,
+        asked.lease_ttl_ms,
+        asked.description,
+    ]
+    state = [
+        wake.generation,
+        wake.wake_id,
+        wake.holder,
+        wake.lease_until_ms,
+        wake.next_attempt_ms,
+        wake.attempts,
+        wake.failed,
+    ]
+    item = subscription_key(record.subscription_id) | {
+        INCARNATION: {"S": record.incarnation},
+        CONFIGURATION: {"S": orjson.dumps(configuration).decode()},
+        TOKEN_SECRET: {"S": record.secret},
+        CREATED_MS: {"N": str(record.created_ms)},
+        WAKE_STATE: {"S": orjson.dumps(state).decode()},
+        VERSION: {"N": str(record.version)},
+        WRITE_ID: {"S": record.write_id},
+    }
+    return item | ({ACTIVE: {"BOOL": True}} if record.active else {})
+
+
+def decode_subscription(item: Item) -> SubscriptionRecord:
+    """Of an item that is no end mark."""
+    kind, pattern, streams, *rest = orjson.loads(item[CONFIGURATION]["S"])
+    return SubscriptionRecord(
+        subscription_id=decode_subscription_pk(item[PK]["S"]),
+        incarnation=item[INCARNATION]["S"],
+        configuration=SubscriptionConfiguration(SubscriptionKind(kind), pattern, tuple(streams), *rest),
+        secret=item[TOKEN_SECRET]["S"],
+        created_ms=int(item[CREATED_MS]["N"]),
+        wake=WakeState(*orjson.loads(item[WAKE_STATE]["S"])),
+        active=ACTIVE in item,
+        version=int(item[VERSION]["N"]),
+        write_id=item[WRITE_ID]["S"],
+    )
+
+
+def roster_key(subscription_incarnation: str) -> Key:
+    return make_key(ROSTER_PK, SLASH + subscription_incarnation)
+
+
+def encode_roster_entry(entry: RosterEntry) -> Item:
+    item = roster_key(entry.incarnation) | {SUBSCRIPTION_ID: {"S": entry.subscription_id}}
+    if entry.pattern is not None:
+        item[PATTERN] = {"S": entry.pattern}
+    if entry.wake_stream is not None:
+        item[WAKE_STREAM] = {"S": entry.wake_stream}
+    if entry.has_explicit:
+        item[HAS_EXPLICIT] = {"BOOL": True}
+    return item
+
+
+def decode_roster_entry(item: Item) -> RosterEntry:
+    return RosterEntry(
+        subscription_id=item[SUBSCRIPTION_ID]["S"],
+        incarnation=item[SK]["S"].removeprefix(SLASH),
+        pattern=item[PATTERN]["S"] if PATTERN in item else None,
+        wake_stream=item[WAKE_STREAM]["S"] if WAKE_STREAM in item else None,
+        has_explicit=HAS_EXPLICIT in item,
+    )
+
+
+def followers_pk(stream_id: str) -> str:
+    """Who has named the stream; of the plain surface alone, so that the bucket need not be in it."""
+    return f"follow/{stream_id}"
+
+
+def follower_key(follower: StreamFollower) -> Key:
+    return make_key(followers_pk(follower.path), SLASH + follower.incarnation)
+
+
+def encode_follower(follower: StreamFollower) -> Item:
+    return follower_key(follower) | {SUBSCRIPTION_ID: {"S": follower.subscription_id}}
+
+
+def decode_follower(item: Item) -> StreamFollower:
+    return StreamFollower(
+        path=item[PK]["S"].removeprefix("follow/"),
+        subscription_id=item[SUBSCRIPTION_ID]["S"],
+        incarnation=item[SK]["S"].removeprefix(SLASH),
+    )
+
+
+def links_pk(subscription_incarnation: str) -> str:
+    return f"link/{subscription_incarnation}"
+
+
+def link_key(subscription_incarnation: str, path: str) -> Key:
+    return make_key(links_pk(subscription_incarnation), SLASH + path)
+
+
+def encode_link(link: StreamLink) -> Item:
+    item = link_key(link.subscription_incarnation, link.path) | {
+        ACKED: {"N": str(link.acked)},
+        STREAM_INCARNATION: {"S": link.stream_incarnation},
+    }
+    return item | ({EXPLICIT: {"BOOL": True}} if link.explicit else {})
+
+
+def decode_link(item: Item) -> StreamLink:
+    return StreamLink(
+        subscription_incarnation=item[PK]["S"].removeprefix("link/"),
+        path=item[SK]["S"].removeprefix(SLASH),
+        explicit=EXPLICIT in item,
+        acked=int(item[ACKED]["N"]),
+        stream_incarnation=item[STREAM_INCARNATION]["S"],
+    )
+
+
+def marks_pk(subscription_incarnation: str) -> str:
+    return f"pending/{subscription_incarnation}"
+
+
+def mark_key(mark: PendingMark) -> Key:
+    return make_key(marks_pk(mark.subscription_incarnation), SLASH + mark.path)
+
+
+def encode_mark(mark: PendingMark) -> Item:
+    return mark_key(mark) | {
+        STREAM_INCARNATION: {"S": mark.stream_incarnation},
+        START: {"N": str(mark.start)},
+    }
+
+
+def decode_mark(item: Item) -> PendingMark:
+    return PendingMark(
+        subscription_incarnation=item[PK]["S"].removeprefix("pending/"),
+        path=item[SK]["S"].removeprefix(SLASH),
+        stream_incarnation=item[STREAM_INCARNATION]["S"],
+        start=int(item[START]["N"]),
+    )
+
+
+def encode_signing_key(key: SigningKey) -> Item:
+    return make_key(SIGNING_KEYS_PK, f"{render_offset(key.created_ms)}/{key.kid}") | {
+        PUBLIC_KEY: {"S": key.public}
+    }
+
+
+def decode_signing_key(item: Item) -> SigningKey:
+    created_ms, _, kid = item[SK]["S"].partition("/")
+    return SigningKey(kid, item[PUBLIC_KEY]["S"], int(created_ms))
