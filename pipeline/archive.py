@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tidemark.spark.failures import Exit
+from tidemark.spark.failures import SLOW_START, Exit
 from tidemark.spark.job import (
     Job,
     JobFailed,
@@ -40,6 +40,7 @@ from tidemark.spark.job import (
 
 NAME = "archive"
 LOOK_SECONDS = 1
+STARTS = 5
 #: What a task reads, and about what goes into a file, before compression.
 FILE_BYTES = 256 * 1024 * 1024
 BATCH_BYTES = 16 * 1024 * 1024 * 1024
@@ -120,7 +121,7 @@ def take_what_came(spark: Any, given: argparse.Namespace, job: Job, found: Archi
         start, new_files = to_directory(spark, source, given, is_first=not before)
     batches: dict[int, int] = {}
     while True:
-        taken = follow(start(), job)
+        taken = take_batches(start, job)
         batches |= taken
         # Before Spark 4.2 a query that ends by itself reads a single batch.
         if not any(taken.values()) or has_reached(positions(spark, given.checkpoint), targets):
@@ -223,6 +224,21 @@ def files_of(spark: Any, out: str) -> frozenset[str]:
         return frozenset(spark.read.schema(ROWS).parquet(out).inputFiles())
     except AnalysisException:
         return frozenset()
+
+
+def take_batches(start: Callable[[], Any], job: Job) -> dict[int, int]:
+    """The messages of each batch of the query that `start` gives. Spark waits ten seconds for its Python
+    process to start. Where that is too short, as on a busy driver, nothing was read, and it starts again."""
+    from pyspark.errors import StreamingQueryException
+
+    for _ in range(STARTS - 1):
+        try:
+            return follow(start(), job)
+        except StreamingQueryException as fault:
+            if SLOW_START not in str(fault):
+                raise
+            job.say("Spark's Python process took more than ten seconds to start: the query starts again")
+    return follow(start(), job)
 
 
 def follow(query: Any, job: Job) -> dict[int, int]:
