@@ -67,6 +67,14 @@ class Console:
     def row(self, text: str) -> Locator:
         return self.rows.filter(has_text=text)
 
+    def search(self, text: str) -> None:
+        """Type into the page's search field, by its key. The key is heard once the page is drawn."""
+        field = self.page.locator("#search")
+        expect(field).to_be_visible()
+        while not field.evaluate("field => field === document.activeElement"):
+            self.page.keyboard.press("/")
+        self.page.keyboard.type(text)
+
     def check_accessible(self) -> None:
         """axe-core finds nothing serious."""
         self.page.evaluate(AXE.read_text())
