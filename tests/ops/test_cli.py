@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,6 +82,47 @@ def test_many_lines_go_out_in_few_appends(server: Server, stream: str) -> None:
     assert values(run(server, "tail", stream, "--no-follow")) == list(range(2500))
     [producer] = values(run(server, "--json", "info", stream))[0]["producers"]
     assert producer["seq"] == 2
+
+
+def test_a_line_of_a_slow_pipe_is_appended_as_it_comes(server: Server, stream: str) -> None:
+    run(server, "append", stream, "--create", "application/json", stdin=b"1\n")
+    command = [sys.executable, "-m", "tidemark.ops.cli", "--url", server.base_url]
+    with (
+        subprocess.Popen([*command, "tail", stream], stdout=subprocess.PIPE, env=own_environment()) as reader,
+        subprocess.Popen(
+            [*command, "append", stream, "--close"], stdin=subprocess.PIPE, env=own_environment()
+        ) as writer,
+    ):
+        assert reader.stdout is not None
+        assert writer.stdin is not None
+        assert reader.stdout.readline() == b"1\n"
+        for line in (b"2\n", b"3\n"):
+            writer.stdin.write(line)
+            writer.stdin.flush()
+            assert reader.stdout.readline() == line, "the pipe is still open"
+        writer.stdin.close()
+        assert reader.stdout.read() == b""
+
+
+def test_how_far_a_file_is_appended_is_shown_on_a_terminal_alone(
+    server: Server, stream: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"".join(b"%d\n" % number for number in range(3000)))
+    command = [sys.executable, "-m", "tidemark.ops.cli", "--url", server.base_url]
+    arguments = ["append", stream, "--create", "application/json", str(file)]
+    near, far = os.openpty()
+    try:
+        shown = subprocess.run(
+            [*command, *arguments], stdout=subprocess.PIPE, stderr=far, check=True, env=own_environment()
+        )
+        assert b"13890/13890" in os.read(near, 100_000)
+    finally:
+        os.close(near)
+        os.close(far)
+    assert shown.stdout == b"3000 lines\n"
+    piped = subprocess.run([*command, *arguments], capture_output=True, check=True, env=own_environment())
+    assert (piped.stdout, piped.stderr) == (b"3000 lines\n", b"")
 
 
 def test_streams_and_buckets_are_listed(server: Server, stream: str) -> None:

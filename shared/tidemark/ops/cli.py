@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import count
-from typing import IO, Any, Final
+from io import BufferedReader
+from typing import Any, Final
 
 import click
 
 from tidemark import __version__
 from tidemark.ops.client import RemoteServer, RequestFailed, stream_path
 from tidemark.ops.doctor import examine_machine, examine_server
+from tidemark.ops.progress import progress_bar
 from tidemark.protocol.offset import parse_read_from
 
-#: An append takes 4 MB; what is read from a pipe goes out in pieces that are shown soon.
+#: Of one append, which takes 4 MB: readers see each piece soon.
 _APPEND_BYTES: Final = 256 * 1024
 _APPEND_LINES: Final = 1000
 
@@ -139,7 +142,7 @@ def messages_of(page: bytes) -> list[bytes]:
 @click.argument("lines", type=click.File("rb"), default="-")
 @click.pass_obj
 def append(
-    server: RemoteServer, stream: str, content_type: str | None, lines: IO[bytes], *, close: bool
+    server: RemoteServer, stream: str, content_type: str | None, lines: BufferedReader, *, close: bool
 ) -> None:
     """Append the lines of a file or of the standard input: in a JSON stream each line is a message."""
     path = stream_path(stream)
@@ -148,32 +151,36 @@ def append(
     stored_type = server.request("HEAD", path).headers["Content-Type"]
     # Numbered, so that what is sent again because no answer came lands once.
     producer = {"Producer-Id": f"tidemark-{uuid.uuid4().hex}", "Producer-Epoch": "0"}
-    numbers, written = count(), 0
-    for group in groups(lines, one_by_one=lines.isatty()):
-        body = (
-            b"[" + b",".join(group) + b"]" if stored_type.startswith("application/json") else b"".join(group)
-        )
-        headers = producer | {"Producer-Seq": str(next(numbers)), "Content-Type": stored_type}
-        server.request("POST", path, body=body, headers=headers)
-        written += len(group)
+    is_json, written = stored_type.startswith("application/json"), 0
+    with progress_bar(size_of(lines), "bytes") as bar:
+        for number, group in enumerate(groups(lines)):
+            body = b"[" + b",".join(group) + b"]" if is_json else b"".join(group)
+            headers = producer | {"Producer-Seq": str(number), "Content-Type": stored_type}
+            server.request("POST", path, body=body, headers=headers)
+            written += len(group)
+            bar.update(sum(map(len, group)))
     if close:
         server.request("POST", path, headers={"Stream-Closed": "true"})
     show({"lines": written}, f"{written} lines")
 
 
-def groups(lines: Iterable[bytes], *, one_by_one: bool) -> Iterator[list[bytes]]:
-    """Lines that go out together; empty ones are left out."""
-    group: list[bytes] = []
-    size = 0
-    for line in lines:
-        if line.strip():
-            group.append(line)
-            size += len(line)
-        if group and (one_by_one or size >= _APPEND_BYTES or len(group) >= _APPEND_LINES):
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+def groups(file: BufferedReader) -> Iterator[list[bytes]]:
+    """Lines that go out together: those of one read, so that a slow pipe is not waited for. Empty ones are
+    left out."""
+    rest = b""
+    while data := file.read1(_APPEND_BYTES):
+        *whole, rest = (rest + data).split(b"\n")
+        lines = [line + b"\n" for line in whole if line.strip()]
+        for start in range(0, len(lines), _APPEND_LINES):
+            yield lines[start : start + _APPEND_LINES]
+    if rest.strip():
+        yield [rest]
+
+
+def size_of(file: BufferedReader) -> int:
+    """Of a regular file, in bytes; 0 of anything else."""
+    status = os.fstat(file.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 @main.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)

@@ -14,7 +14,7 @@ import argparse
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from tidemark.aws.account import Account
 from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
 from tidemark.aws.retry import patient_policy
 from tidemark.log.schema import Item
+from tidemark.ops.progress import progress_bar
 from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
 
 #: What one call writes at most.
@@ -69,7 +70,16 @@ class Copy:
         self._source = source
         self._target = target
         self._lock = threading.Lock()
+        #: Called with how many items more are written, by one thread at a time.
+        self.on_written: Callable[[int], object] = lambda _: None
         self.copied = 0
+
+    def estimate(self) -> int:
+        """How many items the source has, as DynamoDB counts them every six hours; 0 where it does not say."""
+        try:
+            return int(self._call("DescribeTable", TableName=self._source)["Table"]["ItemCount"])
+        except CannotCopy:
+            return 0
 
     def check_empty(self) -> None:
         """Raises CannotCopy: over the items of a stack that is in use, a copy would destroy them."""
@@ -120,6 +130,7 @@ class Copy:
                 self._dynamodb.write_batch(self._target, [{"PutRequest": {"Item": item}} for item in some])
             with self._lock:
                 self.copied += len(some)
+                self.on_written(len(some))
 
     def _call(self, operation: str, **arguments: Any) -> Any:
         with _translated(operation):
@@ -144,7 +155,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not options.again:
             copy.check_empty()
-        print(f"{copy.run()} items copied from {options.source} to {options.target}")
+        with progress_bar(copy.estimate(), "items, about") as bar:
+            copy.on_written = bar.update
+            copy.run()
+        print(f"{copy.copied} items copied from {options.source} to {options.target}")
     except CannotCopy as reason:
         print(f"tidemark: {reason}", file=sys.stderr)
         return 1
