@@ -17,6 +17,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tests.available import require_engine
 from tests.local.polling import is_running, wait_until
 from tidemark.local import directory, dynoxide
 from tidemark.local.dynoxide import EngineNotAvailable
@@ -195,6 +196,7 @@ def _read_back(services: LocalServices) -> tuple[set[int], set[int]]:
 
 
 def test_second_start_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    require_engine()
     refusal = pytest.raises(DataDirectoryInUse, match=f"in use by process {os.getpid()}")
     with LocalServices(tmp_path / "data", only=["s3"]), refusal:
         LocalServices(tmp_path / "data", only=["s3"]).start()
@@ -220,6 +222,7 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_engines_die_with_a_parent_that_is_killed(parent: subprocess.Popen[str], tmp_path: Path) -> None:
     """And the next start, right after it, finds the directory free."""
+    require_engine()
     assert parent.stdout is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]
     assert pids
@@ -240,6 +243,7 @@ def test_an_engine_that_ends_is_reported(dynoxide_binary: Path, tmp_path: Path, 
 
 
 def test_an_orderly_stop_reports_nothing(tmp_path: Path) -> None:
+    require_engine()
     reported: list[str] = []
     with LocalServices(tmp_path / "data", on_failure=reported.append) as services:
         pids = services.pids.values()
@@ -297,6 +301,8 @@ def test_what_stands_in_without_dynoxide(
 
     A table in memory forgets its pointers, so the janitor would take every object on disk for an orphan.
     """
+    for engine in {"moto", "ministack"} - {*missing}:
+        require_engine(engine)
     without(monkeypatch, *missing)
     kept = tmp_path / "data/s3/000000000000" / BUCKET / "kept"
     kept.parent.mkdir(parents=True)

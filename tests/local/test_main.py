@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.available import require_engine
 from tests.local.conftest import write_function
 from tests.local.polling import children_of, is_running, wait_until
 from tidemark.local.engines import ROOT
@@ -77,6 +78,7 @@ Start = Callable[..., subprocess.Popen[str]]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a system in an empty working directory, on any free port; kills what still runs at the end."""
+    require_engine()
     with ExitStack() as stack:
 
         def starting(*, project: Path | None = None, **environment: str) -> subprocess.Popen[str]:

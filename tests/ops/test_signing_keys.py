@@ -13,8 +13,8 @@ from pathlib import Path
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
+from tests.available import require_engine
 from tests.conformance.servers import Server, node, own_environment, running, tidemark_server
 from tests.infra.test_template import TEMPLATE
 from tests.ports import free_port
@@ -37,6 +37,9 @@ def table_name(services: LocalServices, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.fixture
 def parameters(services: LocalServices, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """moto's SSM and CloudFormation; the table stays where it is."""
+    require_engine("moto")
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer("127.0.0.1", free_port(), verbose=False)
     server.start()
     for service in ("SSM", "CLOUDFORMATION"):

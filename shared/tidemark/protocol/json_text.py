@@ -44,13 +44,19 @@ def _or_container_of(value: bytes, count: bytes) -> bytes:
 _FLAT_LEVELS: Final = 2
 _FLAT: Final = _or_container_of(_or_container_of(_SCALAR, rb"100"), rb"50")
 
+#: A chain: at most so many containers that begin, or end, one inside the other, with flat values beside them.
+_CHAIN_LEVELS: Final = 50
+_BESIDE: Final = _or_container_of(_SCALAR, rb"20")
+
 _BLANK: Final = re.compile(_WS)
-#: Arrays that begin, or end, directly one inside the other.
-_OPEN_ARRAYS: Final = re.compile(rb"(?:\[" + _WS + rb"){1,1000}+")
-_CLOSE_ARRAYS: Final = re.compile(_WS + rb"(\](?:" + _WS + rb"\]){0,1000}+)")
+#: The cheapest chains: arrays that begin, or end, directly one inside the other.
+_OPEN_ARRAYS: Final = re.compile(rb"(?:\[" + _WS + rb"){3,1000}+(?!\])")
+_CLOSE_ARRAYS: Final = re.compile(_WS + rb"(\](?:" + _WS + rb"\]){1,1000}+)")
 _AFTER_VALUE: Final = re.compile(_WS + rb"([,\]}])")
 _COLON: Final = re.compile(_WS + rb":" + _WS)
 _CLOSES: Final = {b"[": b"]", b"{": b"}"}
+_TO_CLOSING: Final = bytes.maketrans(b"[{", b"]}")
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
 class _Patterns:
@@ -77,6 +83,28 @@ class _Patterns:
     def flat_members(self) -> re.Pattern[bytes]:
         member = _STRING + _WS + rb":" + _WS + _FLAT + _WS
         return re.compile(_WS + rb"(?:" + member + rb"," + _WS + rb"){0,20}+")
+
+    @cached_property
+    def opening_chain(self) -> re.Pattern[bytes]:
+        """Up to where the innermost value begins. What a container holds before it is flat."""
+        element, member = _BESIDE + _WS, _STRING + _WS + rb":" + _WS + _BESIDE + _WS
+        in_array = rb"\[" + _WS + rb"(?:" + element + rb"," + _WS + rb"){0,20}+(?!\])"
+        in_object = rb"\{" + _WS + rb"(?:" + member + rb"," + _WS + rb"){0,20}+" + _STRING + _WS + rb":" + _WS
+        return re.compile(rb"(?:" + in_array + rb"|" + in_object + rb"){2,%d}+" % _CHAIN_LEVELS)
+
+    @cached_property
+    def closing_chain(self) -> re.Pattern[bytes]:
+        """From where the innermost value ends. What a container holds behind it is flat."""
+        element, member = _BESIDE + _WS, _STRING + _WS + rb":" + _WS + _BESIDE + _WS
+        in_array = rb"(?:," + _WS + element + rb"){0,20}+\]"
+        in_object = rb"(?:," + _WS + member + rb"){0,20}+\}"
+        return re.compile(
+            rb"(?:" + _WS + rb"(?:" + in_array + rb"|" + in_object + rb")){2,%d}+" % _CHAIN_LEVELS
+        )
+
+    @cached_property
+    def string(self) -> re.Pattern[bytes]:
+        return re.compile(_STRING)
 
     @cached_property
     def string_parts(self) -> re.Pattern[bytes]:
@@ -127,7 +155,7 @@ def split_array(text: bytes) -> Iterator[bytes]:
 
 def _value_end(text: bytes, at: int) -> int:
     """Where the value that begins at `at` ends."""
-    opened: list[bytes] = []
+    opened = bytearray()
     while True:
         first = text[at : at + 1]
         if len(opened) >= MAX_DEPTH and first in _CLOSES:
@@ -136,59 +164,85 @@ def _value_end(text: bytes, at: int) -> int:
         if flat := (_PATTERNS.flat if is_shallow else _PATTERNS.scalar).match(text, at):
             at = flat.end()
         elif first in _CLOSES:
-            inside = _open(text, at, opened)
-            if text[inside : inside + 1] != _CLOSES[first]:
-                at = _next_value(text, inside, opened)
+            at, is_empty = _open(text, at, opened)
+            if not is_empty:
                 continue
-            at = inside
         else:
             at = _other_scalar_end(text, at)
         while opened:
-            at = _after_closing_arrays(text, at, opened)
+            at = _after_closing_chain(text, at, opened)
             if not opened:
                 return at
             after = _AFTER_VALUE.match(text, at)
             if after is not None and after[1] == b",":
                 at = _next_value(text, after.end(), opened)
                 break
-            if after is None or after[1] != _CLOSES[opened[-1]]:
-                raise _expected(f"',' or '{_CLOSES[opened[-1]].decode()}'", text, at)
+            closing = _CLOSES[bytes(opened[-1:])]
+            if after is None or after[1] != closing:
+                raise _expected(f"',' or '{closing.decode()}'", text, at)
             opened.pop()
             at = after.end()
         else:
             return at
 
 
-def _open(text: bytes, at: int, opened: list[bytes]) -> int:
-    """Opens the container that begins at `at`, and the arrays that begin directly inside an array. Returns
-    where the last of them goes on."""
-    arrays = _OPEN_ARRAYS.match(text, at)
-    if arrays is None:
-        opened.append(b"{")
-        return _after_blank(text, at + 1)
-    opened += [b"["] * arrays[0].count(b"[")
-    if len(opened) > MAX_DEPTH:
-        raise _too_deep()
-    return arrays.end()
+def _open(text: bytes, at: int, opened: bytearray) -> tuple[int, bool]:
+    """Opens the containers that begin here. Returns where the next value to look at begins, and False; or
+    where the container that was opened ends, because it is empty, and True."""
+    if (inside := _after_opening_chain(text, at, opened)) > at:
+        return inside, False
+    first, inside = text[at : at + 1], _after_blank(text, at + 1)
+    opened += first
+    if text[inside : inside + 1] == _CLOSES[first]:
+        return inside, True
+    return _next_value(text, inside, opened), False
 
 
-def _after_closing_arrays(text: bytes, at: int, opened: list[bytes]) -> int:
-    """Closes the arrays that end here, one directly after the other, and returns where the last one ends."""
-    closing = _CLOSE_ARRAYS.match(text, at) if opened[-1] == b"[" else None
-    count = closing[1].count(b"]") if closing else 0
-    if closing is None or opened[-count:] != [b"["] * count:
+def _after_opening_chain(text: bytes, at: int, opened: bytearray) -> int:
+    """Opens the containers that begin one inside the other, and returns where the innermost value begins.
+    What this does not know is left to the steps one by one: it returns `at` then."""
+    if arrays := _OPEN_ARRAYS.match(text, at):
+        opened += b"[" * arrays[0].count(b"[")
+        if len(opened) > MAX_DEPTH:
+            raise _too_deep()
+        return arrays.end()
+    if not 1 <= len(opened) <= MAX_DEPTH - _FLAT_LEVELS - _CHAIN_LEVELS:
         return at
-    del opened[-count:]
-    return closing.end()
+    chain = _PATTERNS.opening_chain.match(text, at)
+    if chain is None:
+        return at
+    opened += _brackets(chain[0])
+    return chain.end()
+
+
+def _after_closing_chain(text: bytes, at: int, opened: bytearray) -> int:
+    """Closes the containers that end one after the other. Returns where the last one ends; `at` as above."""
+    if opened.endswith(b"[") and (chain := _CLOSE_ARRAYS.match(text, at)):
+        closing = b"]" * chain[1].count(b"]")
+    elif 1 < len(opened) < MAX_DEPTH and (chain := _PATTERNS.closing_chain.match(text, at)):
+        closing = _brackets(chain[0])
+    else:
+        return at
+    if opened[: -len(closing) - 1 : -1].translate(_TO_CLOSING) != closing:
+        return at
+    del opened[-len(closing) :]
+    return chain.end()
+
+
+def _brackets(chain: bytes) -> bytes:
+    """Those of the chain itself: neither in strings nor of the flat values beside it."""
+    is_plain = b"\\" not in chain
+    outside = b"".join(chain.split(b'"')[::2]) if is_plain else _PATTERNS.string.sub(b"", chain)
+    return outside.translate(None, _NO_BRACKETS).replace(b"[]", b"").replace(b"{}", b"")
 
 
 def _too_deep() -> Malformed:
     return Malformed(f"JSON is nested too deeply: a message may have {MAX_DEPTH} levels")
 
 
-def _next_value(text: bytes, at: int, opened: list[bytes]) -> int:
+def _next_value(text: bytes, at: int, opened: bytearray) -> int:
     """Where the next value to look at begins, behind what is flat, and in an object behind its name."""
-    is_object = opened[-1] == b"{"
+    is_object = opened.endswith(b"{")
     flat = None
     if len(opened) <= MAX_DEPTH - _FLAT_LEVELS:
         flat = (_PATTERNS.flat_members if is_object else _PATTERNS.flat_elements).match(text, at)
