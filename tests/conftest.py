@@ -115,6 +115,13 @@ def is_slow(path: Path) -> bool:
     return place.parts[0] not in FAST_FOLDERS or str(place) in SLOW_FILES
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make test-fast` does not import the slow files: each process of a run would, to deselect them all."""
+    if "not slow" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    return is_slow(collection_path) or None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow files run first: several processes then end at about the same time."""
     for item in items:
