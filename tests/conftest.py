@@ -62,6 +62,7 @@ SLOW_FILES = frozenset(
         "http/test_readme_tour.py",
         "infra/test_deployment.py",
         "infra/test_docs_examples.py",
+        "infra/test_guard.py",
         "lambdas/test_half_a_character.py",
         "lambdas/test_size.py",
         "local/test_container.py",
