@@ -62,6 +62,7 @@ SLOW_FILES = frozenset(
         "http/test_readme_tour.py",
         "infra/test_deployment.py",
         "infra/test_docs_examples.py",
+        "infra/test_guard.py",
         "lambdas/test_half_a_character.py",
         "lambdas/test_size.py",
         "local/test_container.py",
@@ -113,6 +114,13 @@ if HAS_HYPOTHESIS:
 def is_slow(path: Path) -> bool:
     place = path.relative_to(TESTS)
     return place.parts[0] not in FAST_FOLDERS or str(place) in SLOW_FILES
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make test-fast` does not import the slow files: each process of a run would, to deselect them all."""
+    if "not slow" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    return is_slow(collection_path) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

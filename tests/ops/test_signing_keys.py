@@ -20,7 +20,7 @@ from tests.infra.test_template import TEMPLATE
 from tests.ports import free_port
 from tidemark.delivery.signing_keys import PUBLISHED_BEFORE_MS
 from tidemark.local.engines import LocalServices
-from tidemark.ops.signing_keys import Place, main, place_of_stack
+from tidemark.ops.signing_keys import KeyLocation, main, place_of_stack
 
 KID = re.compile(r"ds_[\w-]{43}")
 
@@ -85,7 +85,7 @@ def test_a_stacks_keys_lie_where_its_outputs_say(
     assert outputs.keys() <= TEMPLATE["Outputs"].keys()
     template = {"Resources": {"Queue": {"Type": "AWS::SQS::Queue"}}, "Outputs": outputs}
     boto3.client("cloudformation").create_stack(StackName="tides", TemplateBody=json.dumps(template))
-    assert place_of_stack("tides", None) == Place(table_name, "ssm:/tidemark/1/webhook-keys/")
+    assert place_of_stack("tides", None) == KeyLocation(table_name, "ssm:/tidemark/1/webhook-keys/")
     assert main(["--stack", "tides", "rotate"]) == 0
     assert main(["--stack", "tides", "rotate"]) == 0
     first, second = KID.findall("".join(printed(capsys)[-2:]))

@@ -31,7 +31,7 @@ class CannotChangeKeys(Exception):
     """The message says why, and what to do."""
 
 
-class Place(NamedTuple):
+class KeyLocation(NamedTuple):
     """Where the keys are: the table of the public halves, and what WEBHOOK_KEYS names."""
 
     table_name: str
@@ -66,15 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def place_in_environment() -> Place:
+def place_in_environment() -> KeyLocation:
     """Raises CannotChangeKeys."""
-    place = Place(os.environ.get("TABLE_NAME") or "", os.environ.get("WEBHOOK_KEYS") or "")
+    place = KeyLocation(os.environ.get("TABLE_NAME") or "", os.environ.get("WEBHOOK_KEYS") or "")
     if not all(place):
         raise CannotChangeKeys("Give --stack, or set TABLE_NAME and WEBHOOK_KEYS")
     return place
 
 
-def place_of_stack(name: str, region: str | None) -> Place:
+def place_of_stack(name: str, region: str | None) -> KeyLocation:
     """From the outputs of the stack. Raises CannotChangeKeys."""
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
@@ -86,7 +86,7 @@ def place_of_stack(name: str, region: str | None) -> Place:
     outputs = {each["OutputKey"]: each["OutputValue"] for each in stack.get("Outputs", [])}
     if not {"TableName", "WebhookKeys"} <= outputs.keys():
         raise CannotChangeKeys(f"{name} is not a stack of this version of Tidemark: deploy it again first")
-    return Place(outputs["TableName"], outputs["WebhookKeys"])
+    return KeyLocation(outputs["TableName"], outputs["WebhookKeys"])
 
 
 def rotate(keys: SigningKeys, now_ms: int) -> None:
