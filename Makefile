@@ -153,7 +153,7 @@ policy: $(POLICY) ## the template against checkov's policies (exceptions: .check
 	@.venv-policy/bin/checkov --config-file .checkov.yaml
 
 # The runtime of the template: its own Python alone makes bytecode that Lambda accepts.
-RUNTIME = $(shell sed -n 's/^ *Runtime: python//p' template.yaml)
+RUNTIME = $(shell sed -n "s/^ *Runtime: python//p" template.yaml | sort -u)
 
 # No Docker and no AWS account: the layer's wheels are fetched for Lambda's platform (shared/Makefile).
 .PHONY: build
@@ -190,6 +190,10 @@ undeploy: $(SAM) $(LOCAL) ## delete the stack that make deploy made; table and b
 .PHONY: token
 token: $(LOCAL) ## a token (SECRET_NAME=/tidemark/auth-secret, or AUTH_SECRET in the environment; ARGS="--scopes … --hours …")
 	@$(VENV) -m tidemark.ops.token $(if $(SECRET_NAME),--secret-name $(SECRET_NAME)) $(ARGS)
+
+.PHONY: rotate-keys
+rotate-keys: $(LOCAL) engine-if-possible ## a new key for webhooks (STACK=tidemark, else this machine's; ARGS="list" or "remove <kid>")
+	@$(VENV) -m $(if $(STACK),tidemark.ops.signing_keys --stack $(STACK),tidemark.local.signing_keys) $(or $(ARGS),rotate)
 
 .PHONY: smoke
 smoke: $(LOCAL) ## one stream's life against a deployed system (URL=https://…, TOKEN in the environment)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.local import ministack, moto
-from tidemark.local.dynoxide import EngineNotAvailable, find_binary
-from tidemark.local.engines import ENGINES, ROOT, LocalServices
+from tests.available import NotAvailable, require_engine
+from tidemark.local.engines import ENGINES, LocalServices
 
 TESTS = Path(__file__).parent
 
@@ -60,7 +59,9 @@ FAST_FOLDERS = frozenset(
 #: What is slow in these all the same: processes of its own, or many seconds of waiting or of computing.
 SLOW_FILES = frozenset(
     {
+        "http/test_readme_tour.py",
         "infra/test_deployment.py",
+        "infra/test_docs_examples.py",
         "lambdas/test_half_a_character.py",
         "lambdas/test_size.py",
         "local/test_container.py",
@@ -69,8 +70,10 @@ SLOW_FILES = frozenset(
         "local/test_lock.py",
         "local/test_main.py",
         "local/test_ministack.py",
+        "local/test_raw_requests.py",
         "local/test_server.py",
         "observability/test_traces.py",
+        "on_loop/test_loop_lag.py",
         "wake/test_caching_proxy.py",
         "wake/test_environments.py",
         "wake/test_hang_up.py",
@@ -80,9 +83,11 @@ SLOW_FILES = frozenset(
         "wake/test_live_reads.py",
         "wake/test_many_readers.py",
         "wake/test_pump.py",
+        "wake/test_readers_that_do_not_read.py",
         "wake/test_reconnects.py",
         "subscriptions/test_any_order.py",
         "subscriptions/test_delivery.py",
+        "subscriptions/test_jose.py",
         "subscriptions/test_preempted.py",
         "subscriptions/test_walk_through.py",
         "wake/test_trigger.py",
@@ -97,8 +102,8 @@ SEED = os.environ.setdefault("HYPOTHESIS_SEED", str(random.getrandbits(32)))
 if HAS_HYPOTHESIS:
     from hypothesis import settings
 
-    # No test may depend on a time being short, so no profile has a deadline. A test that names its own
-    # number of examples keeps it.
+    # No test may depend on a time being short, so no profile has a deadline. A test that wants more
+    # examples than others names a multiple of the profile's.
     settings.register_profile("default", deadline=None, print_blob=True)
     settings.register_profile("fast", settings.get_profile("default"), max_examples=25)
     settings.register_profile("ci", settings.get_profile("default"), max_examples=200, database=None)
@@ -138,19 +143,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("services", ENGINES, indirect=True, scope="session")
 
 
-def missing_engine(engine: str | None) -> str | None:
-    """Why a test cannot have this engine (None: any at all), or None if it can."""
-    if engine == "dynoxide":
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
+    """What this machine lacks is a skipped test that says so, wherever a fixture or a test has found out."""
+    if call.excinfo is not None and isinstance(call.excinfo.value, NotAvailable):
         try:
-            find_binary(os.environ, ROOT)
-        except EngineNotAvailable as reason:
-            return f"dynoxide is not available: {reason}"
-    installed = {"moto": moto.is_installed(), "ministack": ministack.is_installed()}
-    if engine in installed and not installed[engine]:
-        return f"{engine} is not installed (requirements/dev.txt)"
-    if not any(installed.values()):
-        return "neither moto nor ministack is installed (requirements/dev.txt)"
-    return None
+            pytest.skip(str(call.excinfo.value))
+        except pytest.skip.Exception:
+            call.excinfo = pytest.ExceptionInfo.from_current()
 
 
 @pytest.fixture(scope="session")
@@ -162,8 +162,7 @@ def services(request: pytest.FixtureRequest) -> Iterator[LocalServices]:
     of one engine after the other, elsewhere the best that there are.
     """
     engine: str | None = getattr(request, "param", None)
-    if missing := missing_engine(engine):
-        pytest.skip(f"needs storage: {missing}")
+    require_engine(engine)
     running = LocalServices(in_memory=True, engine=engine)
     with running, pytest.MonkeyPatch.context() as patch:
         for name, value in running.environment.items():

@@ -58,12 +58,14 @@ CROWDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked for. `appends` instead of `minutes` goes on until so many are acknowledged."""
+    """What is asked for. `appends` instead of `minutes` goes on until so many are acknowledged; with `packs`
+    old batches are packed meanwhile, and there must be packs in the end."""
 
     seed: int
     via: str
     minutes: float
     appends: int | None = None
+    packs: bool = False
 
 
 @dataclass
@@ -74,6 +76,7 @@ class Campaign:
     say: Callable[[str], None]
     faults: Counter[str] = field(default_factory=Counter)
     began: float = 0.0
+    packs: int = 0
     _failures: list[Violation] = field(default_factory=list)
     _is_ending: bool = False
     _unfinished: int = 0
@@ -83,7 +86,7 @@ class Campaign:
 
     async def run(self) -> list[Violation]:
         """Everything that is wrong."""
-        self.system = System(self.wish.via, self.folder, self.disk, self.wish.seed)
+        self.system = System(self.wish.via, self.folder, self.disk, self.wish.seed, packs=self.wish.packs)
         supervising: asyncio.Task[None] | None = None
         try:
             await self.system.start()
@@ -96,6 +99,7 @@ class Campaign:
                 self._ended = time.monotonic()
                 await self._settle()
                 await self._read_all()
+                self.packs = await asyncio.to_thread(self.system.count_packs)
             except SystemFailed as failure:
                 self._failures.append(Violation("a part does not come back", "the system", str(failure)))
             return self._judge()
@@ -275,6 +279,8 @@ class Campaign:
         ]
         if self._unfinished:
             found.append(Violation("did not finish", "writers and readers", str(self._unfinished)))
+        if self.wish.packs and not self.packs:
+            found.append(Violation("nothing was packed", "the system", "so nothing is proven of packs"))
         if not self.scene.acknowledged:
             found.append(Violation("nothing was acknowledged", "the system", "so nothing is proven"))
         return found

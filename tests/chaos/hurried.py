@@ -11,11 +11,14 @@ import os
 import sys
 
 from tidemark.log import tails
+from tidemark.protocol.packing import Packing
 
 #: Of requests: a stop of 10 s, a delay of 7, the server's own tries of 11, and 30 s late make 58.
 TAILS_MS = 5_000
 RECLAIM_MS = 75_000
 UPLOADS_MS = 75_000
+#: The age of a batch that is packed, for `--packs`.
+PACK_AFTER_SECONDS = 75
 
 
 def hurry() -> None:
@@ -25,6 +28,14 @@ def hurry() -> None:
     from tidemark.service import upload_snapshot
 
     upload_snapshot.LAPSES_AFTER_MS = UPLOADS_MS  # type: ignore[misc]
+    Packing.after_seconds = classmethod(small_packs)  # type: ignore[method-assign, assignment]
+
+
+def small_packs(packing: type[Packing], seconds: float) -> Packing:
+    """A stream gets several packs of several blocks within a campaign."""
+    return packing(
+        round(seconds * 1000), every_bytes=2_000, pack_bytes=32 * 1024, min_batches=4, block_bytes=4 * 1024
+    )
 
 
 def main() -> None:

@@ -16,7 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import boto3
+
 from tests.chaos.disk import Disk
+from tests.chaos.hurried import PACK_AFTER_SECONDS
 from tests.chaos.proxy import Event, Proxy
 from tests.chaos.schedule import CLIENTS, DYNAMODB, EMULATOR, ENGINE, GROUP, S3, SERVER, SQS, Fault, Kind
 from tests.conformance.servers import ROOT, answers, own_environment
@@ -26,6 +29,7 @@ from tidemark.local.dynoxide import Dynoxide, find_binary
 from tidemark.local.endpoints import DEFAULT_REGION, DUMMY_CREDENTIALS, VARIABLES
 from tidemark.local.ministack import Ministack
 from tidemark.local.process import EngineFailed
+from tidemark.log.schema import PACK_INDEX
 
 PARTS: Final = (ENGINE, EMULATOR, SERVER)
 #: In front of which part each proxy stands.
@@ -44,8 +48,9 @@ class SystemFailed(RuntimeError):
 class System:
     """Started, harmed and repaired from one event loop, in the main thread (see `tidemark.local.process`)."""
 
-    def __init__(self, via: str, folder: Path, disk: Disk, seed: int) -> None:
+    def __init__(self, via: str, folder: Path, disk: Disk, seed: int, *, packs: bool = False) -> None:
         self.folder = folder
+        self._packs = packs
         self.events: list[Event] = []
         self.deaths: list[str] = []
         self._via = via
@@ -246,7 +251,23 @@ class System:
             "DATA_DIR": str(self.folder / "data"),
             "JANITOR_SECONDS": _JANITOR_SECONDS,
             "LONG_POLL_SECONDS": _LONG_POLL_SECONDS,
+            "PACK_AFTER_SECONDS": str(PACK_AFTER_SECONDS) if self._packs else "",
         }
+
+    def count_packs(self) -> int:
+        """How many are in the table, at which nobody writes any more."""
+        client = boto3.client(
+            "dynamodb",
+            endpoint_url=f"http://127.0.0.1:{self._engine.port}",
+            region_name=DEFAULT_REGION,
+            aws_access_key_id=DUMMY_CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=DUMMY_CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+        )
+        [table] = client.list_tables()["TableNames"]
+        pages = client.get_paginator("scan").paginate(
+            TableName=table, FilterExpression=f"attribute_exists({PACK_INDEX})", Select="COUNT"
+        )
+        return sum(page["Count"] for page in pages)
 
     def _has_ended(self, part: str) -> bool:
         process = self._process(part)

@@ -13,6 +13,7 @@ import importlib, pkgutil
 from tests.chaos.hurried import RECLAIM_MS, TAILS_MS, UPLOADS_MS, hurry
 hurry()
 import tidemark.log, tidemark.service
+from tidemark.protocol.tail import Tail
 wanted = {"MAX_AGE_MS": TAILS_MS, "RECLAIM_AFTER_MS": RECLAIM_MS, "LAPSES_AFTER_MS": UPLOADS_MS}
 found = set()
 for package in (tidemark.log, tidemark.service):
@@ -23,6 +24,10 @@ for package in (tidemark.log, tidemark.service):
                 assert names[name] == value, (module.name, name, names[name])
                 found.add(name)
 assert found == set(wanted), found
+from tests.chaos.hurried import PACK_AFTER_SECONDS
+from tidemark.protocol.packing import Packing
+packing = Packing.after_seconds(PACK_AFTER_SECONDS)
+assert packing.after_ms >= RECLAIM_MS and packing.is_due(0, Tail(3_000)), packing
 """
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,10 +19,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.available import require_engine, require_program
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE_SCRIPT = Path(__file__).with_name("reference_server.mjs")
+LOCAL_STACK = "tidemark.local"
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 
@@ -57,6 +58,9 @@ class Server:
         return self.data_dir.parent / f"{self.name}.log"
 
     def start(self) -> None:
+        """Raises NotAvailable for Tidemark without an engine, ServerDidNotStart."""
+        if LOCAL_STACK in self.command:
+            require_engine()
         environment = {
             **own_environment(),
             **self.environment,
@@ -156,7 +160,7 @@ def tidemark_server(via: str, directory: Path, **environment: str) -> Server:
     """`VIA=asgi` or `VIA=lambda` of the local stack; further environment variables as keyword arguments."""
     return Server(
         name=f"tidemark-{via}",
-        command=[sys.executable, "-m", "tidemark.local"],
+        command=[sys.executable, "-m", LOCAL_STACK],
         environment={"VIA": via, "HOST": "127.0.0.1", **environment},
         data_dir=directory / "data",
         health_path="/v1/health",
@@ -175,10 +179,8 @@ def reference_server(directory: Path, **environment: str) -> Server:
 
 
 def node() -> str:
-    found = shutil.which("node")
-    if found is None:
-        raise FileNotFoundError("node is not on PATH")
-    return found
+    """Raises NotAvailable."""
+    return require_program("node")
 
 
 @contextlib.contextmanager

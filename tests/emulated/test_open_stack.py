@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,7 @@ import pytest
 
 from tests.conformance.expectation import load_expectation
 from tests.conformance.run import indented, run_suite
-from tests.conformance.servers import running, temporary_directory
+from tests.conformance.servers import own_environment, running, temporary_directory
 from tests.emulated.deployment import Stack, deploy
 from tests.emulated.emulator import Emulator
 from tidemark.ops import smoke
@@ -161,6 +163,29 @@ def test_a_webhook_is_called_by_https_alone(client: httpx.Client) -> None:
     assert made.status_code == 201
     keys = client.get("/v1/stream/__ds/jwks.json").json()["keys"]
     assert made.json()["webhook"]["signing"]["kid"] in {each["kid"] for each in keys}
+
+
+def test_the_signing_key_is_rotated_by_its_command(
+    client: httpx.Client, emulator: Emulator, stack: Stack
+) -> None:
+    """As `make rotate-keys STACK=…` does: it finds table and parameters by the stack's outputs."""
+
+    def signing_keys(*arguments: str) -> list[str]:
+        ran = subprocess.run(
+            [sys.executable, "-m", "tidemark.ops.signing_keys", "--stack", stack.name, *arguments],
+            env=own_environment() | emulator.environment,
+            capture_output=True, text=True, check=False, timeout=240,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        return re.findall(r"^(ds_[\w-]+)  made", ran.stdout, re.MULTILINE)
+
+    before = signing_keys("list")
+    after = signing_keys("rotate")
+    assert after[:-1] == before
+    keys = client.get("/v1/stream/__ds/jwks.json").json()["keys"]
+    assert [each["kid"] for each in keys] == after
+    if before:
+        assert signing_keys("remove", before[0]) == after[1:]
 
 
 def test_appends_of_many_clients_at_once_all_land(client: httpx.Client) -> None:

@@ -31,6 +31,9 @@ WEIGHTS: Final[dict[str, dict[str, int]]] = {
     "snapshots": {"append": 36, "read": 14, "create": 12, "delete": 6, "publish": 14, "snapshot": 10},
     "buckets": {"append": 24, "read": 12, "head": 4, "create": 18, "delete": 14, "bucket": 24},
 }
+#: Only where it is asked for: almost every append is a producer's, and names the stream that all write to.
+PRODUCERS: Final = "producers"
+_PRODUCERS: Final = {"append": 92, "read": 6, "create": 1, "delete": 1}
 _NAMES: Final = {"buckets": ("kk/a", "kk/b")}
 TTL_SECONDS: Final = 40
 #: Longer than what the simulation stores in the table.
@@ -54,7 +57,8 @@ class Workload:
         self._kind = kind
         self.names = _NAMES.get(kind, ("v1/a", "v1/b", "v1/c"))[:names]
         self.buckets = ("kk",) if kind == "buckets" else ()
-        self._weights = WEIGHTS[kind]
+        self._weights = _PRODUCERS if kind == PRODUCERS else WEIGHTS[kind]
+        self._claims = 0.9 if kind == PRODUCERS else 0.4
         # Of a name that expires every client says so, or its PUT meets a conflict.
         self._ttl = {name: self._choose_ttl() for name in self.names}
         self._tails: dict[str, list[int]] = {name: [0] for name in self.names}
@@ -89,7 +93,7 @@ class Workload:
         return make[kind]()
 
     def _append(self, client: int, name: str) -> Append:
-        claims = self._chance.random() < 0.4
+        claims = self._chance.random() < self._claims
         return self._claimed(client, name) if claims else self.plain_append(client, name)
 
     def plain_append(self, client: int, name: str) -> Append:

@@ -1,4 +1,5 @@
-"""What moto's server does otherwise than moto: one request at a time, and transactions that copy no table."""
+"""What moto's server does otherwise than moto: one request at a time, transactions that copy no table, and
+objects whatever their content type."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 
 import boto3
 import pytest
+import urllib3
 
 from tidemark.local.engines import LocalServices
 
@@ -55,6 +57,26 @@ def test_a_wait_for_a_message_does_not_stop_a_write() -> None:
         received = pool.submit(guarded, RECEIVE, no_response)
         assert list(guarded(PUT, no_response)) == [b"done"]
         assert list(received.result()) == [b"done"]
+
+
+@pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/plain", None])
+def test_an_upload_is_stored_whatever_its_content_type(no_endpoints: None, content_type: str | None) -> None:
+    """A form's is what curl and urllib send where nobody says another."""
+    with LocalServices(in_memory=True, engine="moto") as services:
+        services.create_bucket("uploads")
+        s3 = boto3.client(
+            "s3",
+            endpoint_url=services.environment["AWS_ENDPOINT_URL_S3"],
+            aws_access_key_id="any",
+            aws_secret_access_key="any",
+            region_name="us-east-1",
+        )
+        place = {"Bucket": "uploads", "Key": "one"}
+        url = s3.generate_presigned_url("put_object", Params=place)
+        headers = {} if content_type is None else {"Content-Type": content_type}
+        stored = urllib3.request("PUT", url, body=b"a=1&b=2", headers=headers, timeout=60, retries=False)
+        assert stored.status == 200
+        assert s3.get_object(**place)["Body"].read() == b"a=1&b=2"
 
 
 def key(partition: str, name: str) -> dict[str, Any]:

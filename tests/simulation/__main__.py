@@ -9,9 +9,9 @@ import sys
 import time
 from collections import Counter
 
-from tests.histories.workload import WEIGHTS
+from tests.histories.workload import PRODUCERS, WEIGHTS
 from tests.simulation.faults import FAULTS
-from tests.simulation.run import run_seed
+from tests.simulation.run import PACKING, run_seed
 from tests.simulation.world import LATEST_ARRIVAL_MS
 
 
@@ -19,12 +19,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("--seeds", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31), help="the first one")
-    parser.add_argument("--kind", choices=list(WEIGHTS), help="by default each seed chooses")
+    parser.add_argument("--kind", choices=[*WEIGHTS, PRODUCERS], help="by default each seed chooses")
     parser.add_argument("--latest-minutes", type=float, default=LATEST_ARRIVAL_MS / 60_000)
     parser.add_argument(
         "--without", nargs="*", choices=[*FAULTS, "late"], default=[], help="faults to leave out"
     )
     parser.add_argument("--combines", action="store_true", help="every single append is posted as mail")
+    parser.add_argument(
+        "--impatient", action="store_true", help="clients give up, and producers repeat elsewhere"
+    )
+    parser.add_argument("--packs", action="store_true", help="old batches are packed")
     parser.add_argument("--stop", action="store_true", help="at the first problem")
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
@@ -35,9 +39,12 @@ def main() -> int:
             asked.kind,
             without=asked.without,
             latest_arrival_ms=round(asked.latest_minutes * 60_000),
+            packing=PACKING if asked.packs else None,
             combines=asked.combines,
+            impatient=asked.impatient,
         )
         totals.update(operations=len(run.history), calls=run.calls, **run.faults)
+        totals["undecided"] += run.is_undecided
         totals["unknown"] += sum(operation.answer is None for operation in run.history)
         if run.problems:
             failed += 1

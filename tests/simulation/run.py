@@ -30,7 +30,7 @@ from tests.histories.history import (
     Request,
 )
 from tests.histories.perform import NotCarriedOut, perform, perform_group
-from tests.histories.workload import WEIGHTS, Workload
+from tests.histories.workload import PRODUCERS, WEIGHTS, Workload
 from tests.simulation.faults import Shares
 from tests.simulation.scheduler import Crashed, Task
 from tests.simulation.world import LATEST_ARRIVAL_MS, SimulatedWorld, combining, small_limits
@@ -50,18 +50,27 @@ _LONG_MS: Final = (0, 45_037, 4 * MINUTE_MS, 6 * MINUTE_MS, 61 * MINUTE_MS, 3 * 
 #: The same where old batches are packed: they are to become old.
 _OLD_ENOUGH_MS: Final = (12 * MINUTE_MS, 61 * MINUTE_MS)
 SERVERS: Final = 2
+#: Batches are packed once no tail and no copy from before can still be about, as an hour guarantees in AWS.
+PACKING: Final = Packing(11 * MINUTE_MS, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
+#: How often a client that may give up waits for the answer all the same.
+_PATIENT: Final = 0.3
+_STEPS_OF_THE_IMPATIENT: Final = 30_000
 
 _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
 class Run:
-    """What one seed came to. No problems: the history is right and nothing was left behind."""
+    """What one seed came to. No problems: the history is right and nothing was left behind.
+
+    `is_undecided`: the checker has given up, and all that is proven is that nothing is lost or doubled. Among
+    clients that give up this happens, because so many outcomes are unknown."""
 
     seed: int
     kind: str = ""
     history: list[Operation] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    is_undecided: bool = False
     faults: Counter[str] = field(default_factory=Counter)
     calls: int = 0
 
@@ -74,12 +83,18 @@ def run_seed(
     latest_arrival_ms: int = LATEST_ARRIVAL_MS,
     packing: Packing | None = None,
     combines: bool = False,
+    impatient: bool = False,
 ) -> Run:
-    """Play and check one seed. `kind` is one of WEIGHTS, and by default the seed chooses; `without` names
-    faults to leave out, `late` every arrival of a copy. With `combines`, every single append is posted as
-    mail."""
-    with small_limits(), combining(forced=combines):
-        return _Play(seed, kind, without, latest_arrival_ms, packing).run()
+    """Play and check one seed. `kind` is PRODUCERS or one of WEIGHTS, and by default the seed chooses one of
+    these; `without` names faults to leave out, `late` every arrival of a copy. With `combines`, every
+    single append is posted as mail; with `impatient`, clients give up on requests that are still under way,
+    and producers repeat them at whichever server."""
+    with small_limits(recent_producers=1 if kind == PRODUCERS else 2), combining(forced=combines):
+        return _Play(seed, kind, without, latest_arrival_ms, packing, impatient=impatient).run()
+
+
+class _GaveUp(Exception):
+    """The client waits no longer; the request is still under way."""
 
 
 class _Play:
@@ -90,15 +105,20 @@ class _Play:
         without: Collection[str],
         latest_arrival_ms: int,
         packing: Packing | None,
+        *,
+        impatient: bool,
     ) -> None:
         self._chance = random.Random(seed)
+        self._impatient = impatient
         chosen = self._chance.choice(list(WEIGHTS))
         self._run = Run(seed, kind or chosen)
         shares = Shares.choose(self._chance, without)
         self._world = SimulatedWorld(self._chance, shares, latest_arrival_ms, packing)
         names = self._chance.randint(2 if self._run.kind == "forks" else 1, 3)
+        if self._run.kind == PRODUCERS:
+            names = 1
         self._workload = Workload(self._chance, self._run.kind, names)
-        self._clients = self._chance.randint(2, 4)
+        self._clients = 5 if self._run.kind == PRODUCERS else self._chance.randint(2, 4)
         self._recorder = Recorder(self._run.history)
         self._packs = packing is not None
         self._servers = [self._world.process() for _ in range(SERVERS)]
@@ -124,7 +144,7 @@ class _Play:
             scheduler.spawn(lambda: self._ask(0, self._workload.first()), 0)
             scheduler.run()
         for client in range(self._clients):
-            requests = self._chance.randint(2, 5 if self._packs else 7)
+            requests = self._chance.randint(2, 5 if self._packs or self._run.kind == PRODUCERS else 7)
             scheduler.spawn(partial(self._client, client, requests), 0)
         if self._packs or self._chance.random() < 0.5:
             scheduler.spawn(self._sweep, 0)
@@ -153,7 +173,7 @@ class _Play:
         except NotCarriedOut as refusal:
             self._refused(request, str(refusal))
             return
-        except Crashed:
+        except (Crashed, _GaveUp):
             answers = [None] * len(group)
         times = tuple(self._world.times_ms[clock:])
         for asked, answer in zip(group, answers, strict=True):
@@ -169,18 +189,42 @@ class _Play:
     def _on_a_server(self, call: Callable[[Stores], _T]) -> _T:
         """Carry the call out on one of the servers; a killed one is started again, knowing nothing.
 
-        Raises what the call raises, and Crashed.
+        Raises what the call raises, Crashed, and _GaveUp.
         """
         index = self._chance.randrange(len(self._servers))
         number, stores = self._servers[index]
-        client, running = getcurrent(), self._world.scheduler.spawn(lambda: call(stores), number)
+
+        def carry_out() -> _T | ProtocolError | NotCarriedOut:
+            try:
+                return call(stores)
+            except (ProtocolError, NotCarriedOut) as refusal:
+                return refusal
+
+        client, running = getcurrent(), self._world.scheduler.spawn(carry_out, number)
         assert isinstance(client, Task)
-        client.join([running])
+        self._wait(client, running)
         if isinstance(running.failure, Crashed) and self._servers[index][0] == number:
             self._servers[index] = self._world.process()
         if running.failure is not None:
             raise running.failure
+        if isinstance(running.result, Exception):
+            raise running.result
         return cast("_T", running.result)
+
+    def _wait(self, client: Task, running: Task) -> None:
+        """Raises _GaveUp."""
+        if not self._impatient or self._healed or self._chance.random() < _PATIENT:
+            client.join([running])
+            return
+        turns = self._chance.randrange(1, 60)
+        timer = self._world.scheduler.spawn(lambda: self._give_turns(turns), 0)
+        client.join_first([running, timer])
+        if not running.dead:
+            raise _GaveUp
+
+    def _give_turns(self, turns: int) -> None:
+        for _ in range(turns):
+            self._world.scheduler.give_turn()
 
     def _upload(self, request: Publish) -> Publish:
         """Put the blob into S3 as a client does, to be published by name."""
@@ -201,8 +245,7 @@ class _Play:
 
     def _let_time_pass(self) -> None:
         for _ in range(3):
-            for _ in range(self._chance.randrange(40)):
-                self._world.scheduler.give_turn()
+            self._give_turns(self._chance.randrange(40))
             self._world.advance(self._chance.choice(_SHORT_MS))
 
     def _between_phases(self) -> None:
@@ -241,9 +284,14 @@ class _Play:
     def _judge(self) -> None:
         self._run.problems += check_exactly_once(self._run.history)
         try:
-            violation = check(self._run.history)
+            if self._impatient:
+                violation = check(self._run.history, _STEPS_OF_THE_IMPATIENT)
+            else:
+                violation = check(self._run.history)
         except Undecided as undecided:
-            self._run.problems.append(str(undecided))
+            self._run.is_undecided = True
+            if not self._impatient:
+                self._run.problems.append(str(undecided))
         else:
             if violation is not None:
                 self._run.problems.append(str(violation))

@@ -47,6 +47,16 @@ class Task(greenlet):
         if not self._left:
             self.scheduler._ready.append(self)
 
+    def join_first(self, tasks: Sequence[Task]) -> None:
+        """Wait until one of them has ended; the others run on, and nobody waits for them."""
+        self._left = 1
+        for task in tasks:
+            task._waiting = self
+        self.scheduler.hub.switch()
+        for task in tasks:
+            task._waiting = None
+        self.scheduler.check_alive(self)
+
     def join(self, tasks: Sequence[Task]) -> None:
         """Wait until all of them have ended."""
         self._left = len(tasks)

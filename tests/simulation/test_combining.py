@@ -22,10 +22,12 @@ from tests.support import a_key, append_request, create_request, refusal
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
+from tidemark.janitor.sweep import sweep
 from tidemark.log.table import Table
 from tidemark.protocol.append import Outcome
-from tidemark.protocol.errors import Busy, ProtocolError, StreamNotFound
+from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StreamNotFound
 from tidemark.protocol.mail import ChainEnd
+from tidemark.protocol.packing import Packing
 from tidemark.service import combine
 from tidemark.service.append import append
 from tidemark.service.create import create
@@ -59,16 +61,17 @@ class Contest:
         self.chance = random.Random(seed)
         self.time = VirtualTime()
         self.table = SimulatedTable(lambda: round(self.time.now * 1000))
+        self.bucket = SimulatedBucket()
         self.key = a_key()
         self.answers: dict[bytes, Any] = {}
         self.calls = 0
 
     def stores(self, around: Callable[[Send], Send] = lambda send: send) -> Stores:
-        dynamodb, bucket = DynamoDB(around(self.send)), SimulatedBucket()
+        dynamodb = DynamoDB(around(self.send))
         dynamodb.sleep, dynamodb.now = self.time.sleep, lambda: self.time.now
         return Stores(
             Table(dynamodb, "simulated"),
-            SimulatedBlobs(bucket, Objects(bucket.send), lambda: None),
+            SimulatedBlobs(self.bucket, Objects(self.bucket.send), lambda: None),
             clock_ms=lambda: 1_800_000_000_000 + round(self.time.now * 1000),
             new_id=lambda: f"{self.chance.getrandbits(64):016x}",
             concurrency=self.time,
@@ -97,12 +100,16 @@ class Contest:
     def run(self) -> None:
         self.time.run(until=60)
 
-    def problems(self, *, may_fail: bytes) -> list[str]:
-        """What is wrong with the log, as a process that knows nothing reads it."""
+    def data(self) -> bytes:
+        """The log, as a process that knows nothing reads it."""
         pages: list[bytes] = []
         self.time.spawn(lambda: pages.append(read(self.stores(), self.key, 0).data))
         self.time.run(until=120)
-        data, problems = pages[0], []
+        return pages[0]
+
+    def problems(self, *, may_fail: bytes) -> list[str]:
+        """What is wrong with the log."""
+        data, problems = self.data(), list[str]()
         for body, answer in self.answers.items():
             times, end = data.count(body), data.find(body) + len(body)
             if isinstance(answer, Outcome):
@@ -405,6 +412,35 @@ def test_mail_of_a_producer_that_repeats_it_and_is_pushed_out_elsewhere_is_a_dup
         answer = run_while_waiting(repeat, before=append_by_others, claim=("p", 1, 0))
     assert isinstance(answer, Outcome)
     assert (answer.kind.value, answer.next_offset) == ("duplicate", len(b"<a><b><c><mail>"))
+
+
+def test_mail_that_the_second_batch_commits_and_pushes_out_is_no_duplicate_of_itself() -> None:
+    """Its writer looks at the first batch. The item of its producer says already that the append is there."""
+
+    def commit_in_the_second(contest: Contest, other: Stores) -> None:
+        other_append(body=b"<x>")(contest, other)
+        append(contest.stores(), contest.key, [append_request(b"<y>", claim=("q", 0, 0))])
+
+    with small_limits(recent_producers=1):
+        answer = run_while_waiting(commit_in_the_second, before=append_by_others, claim=("p", 0, 0))
+    assert isinstance(answer, Outcome)
+    assert (answer.kind.value, answer.next_offset) == ("appended", len(b"<a><b><c><x><mail>"))
+
+
+def test_a_writer_that_sleeps_until_its_mail_is_packed_is_told_that_the_outcome_is_unknown() -> None:
+    """Another one has committed the mail, and a pack does not name it: it must not be committed once more."""
+    contests: list[Contest] = []
+
+    def commit_and_pack(contest: Contest, other: Stores) -> None:
+        append(contest.stores(), contest.key, [append_request(b"<x>")])
+        other.packing = Packing(0, every_bytes=1, min_batches=2)
+        for body in (b"<y>", b"<z>"):
+            other_append(body=body)(contest, other)
+        assert sweep(other).packed == 1
+        contests.append(contest)
+
+    assert isinstance(run_while_waiting(commit_and_pack), OutcomeUnknown)
+    assert contests[0].data() == b"<mail><x><y><z>"
 
 
 def append_by_others(contest: Contest, stores: Stores, own: tuple[str, int, int] | None = None) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.histories.workload import WEIGHTS
-from tests.simulation.run import run_seed
+from tests.histories.workload import PRODUCERS, WEIGHTS
+from tests.simulation.run import PACKING, run_seed
 from tidemark.janitor import pack as janitor_pack
 from tidemark.janitor import reclaim as janitor
 from tidemark.log import append as log_append
@@ -21,7 +21,6 @@ from tidemark.log.records import Batch
 from tidemark.log.schema import decode_batch
 from tidemark.log.table import Table, Write
 from tidemark.protocol import append as protocol_append
-from tidemark.protocol.packing import Packing
 
 FIRST_SEED = 1000
 SEEDS = 40
@@ -53,8 +52,21 @@ def test_combined_appends_are_linearizable_and_leave_nothing_behind() -> None:
         )
 
 
-#: Batches are packed once no tail and no copy from before can still be about, as an hour guarantees in AWS.
-PACKING = Packing(11 * 60 * 1000, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
+@pytest.mark.parametrize("combines", [False, True])
+def test_producers_that_give_up_and_repeat_elsewhere_are_linearizable(*, combines: bool) -> None:
+    """An append is under way while its repetition is decided by another process, and its producer is pushed
+    out of the batches in between."""
+    unknown = undecided = 0
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+        run = run_seed(seed, PRODUCERS, combines=combines, impatient=True)
+        assert not run.problems, (
+            f"python -m tests.simulation {'--combines ' * combines}--kind {PRODUCERS} --impatient --seeds 1 "
+            f"--seed {seed}\n" + "\n".join(run.problems)
+        )
+        unknown += sum(operation.answer is None for operation in run.history)
+        undecided += run.is_undecided
+    assert unknown > SEEDS, "nobody gives up any more"
+    assert undecided < SEEDS / 8, "so much is unknown that nothing is checked"
 
 
 @pytest.mark.parametrize("kind", WEIGHTS)

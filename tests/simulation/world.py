@@ -35,12 +35,12 @@ _SLOW_DOWN: Final = (503, b"<Error><Code>SlowDown</Code></Error>")
 
 
 @contextmanager
-def small_limits() -> Iterator[None]:
+def small_limits(recent_producers: int = 2) -> Iterator[None]:
     """Few bytes go to S3 already, and few producers overflow a batch: short histories meet both."""
     with (
         patch.object(append, "INLINE_BYTES", 32),
         patch.object(create, "INLINE_BYTES", 32),
-        patch.object(tail, "RECENT_PRODUCERS", 2),
+        patch.object(tail, "RECENT_PRODUCERS", recent_producers),
     ):
         yield
 

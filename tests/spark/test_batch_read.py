@@ -135,20 +135,21 @@ def test_many_small_streams_share_a_task_and_its_batches(read: Read, world: Worl
 
 def test_chosen_columns_are_all_that_is_given(read: Read, spark: Any, world: World, name: str) -> None:
     """By the option, or by a schema: both choose, and the order is theirs."""
-    filled(world, name, b"one", b"three")
-    expected = [(bytearray(b"one"), render_offset(3)), (bytearray(b"three"), render_offset(8))]
-    by_option = read(subscribe=name, columns="value, end_offset")
+    filled(world, name, b"1", b'{"key": "k"}', content_type=JSON)
+    expected: list[Any] = [(bytearray(b"1"), render_offset(2), None)]
+    expected += [(bytearray(b'{"key": "k"}'), render_offset(15), "k")]
+    by_option = read(subscribe=name, columns="value, end_offset,key")
     assert [tuple(row) for row in by_option.orderBy("end_offset").collect()] == expected
     reader = spark.read.format("tidemark").options(table=world.table_name, blobBucket=world.bucket_name)
-    by_schema = reader.schema("value BINARY, end_offset STRING").load(name)
+    by_schema = reader.schema("value BINARY, end_offset STRING, key STRING").load(name)
     assert [tuple(row) for row in by_schema.orderBy("end_offset").collect()] == expected
     assert len({row.incarnation for row in read(subscribe=name).collect()}) == 1
     with pytest.raises(
         Exception, match=r"schema: there is no column value STRING, key BINARY; columns: bucket"
     ):
         reader.schema("value STRING, key BINARY").load(name).count()
-    with pytest.raises(Exception, match=r"columns: there is no 'key'; columns: bucket"):
-        read(subscribe=name, columns="value,key").count()
+    with pytest.raises(Exception, match=r"columns: there is no 'keys'; columns: bucket"):
+        read(subscribe=name, columns="value,keys").count()
 
 
 def test_an_empty_stream_has_no_rows(read: Read, world: World, name: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.spark.opaque import OpaqueServer
 from tests.spark.serving import ThreadedServer
-from tests.spark.streams import filled, key, plan_here, read_here, rows, rows_of
+from tests.spark.streams import filled, key, plan_here, read_here, rows, rows_of, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.service.delete import delete
 from tidemark.spark.options.given import InvalidOptions
@@ -32,6 +32,36 @@ def test_json_is_a_row_for_each_message(spark: Any, server: ThreadedServer, worl
         ("-1", "0000000000000019", position) for position in range(3)
     ]
     assert found[0].content_type == "application/json"
+
+
+CHANGES = b"""[{"type":"user","key":"1","headers":{"operation":"insert", "n": 1.0}}, {"key":2,"headers":null},
+    {"type":null,"key":[1.0]}, ["key"], "key", {"value":{"key":"x"}}, {"key":"\\u00fc\\n","headers":"h"}]"""
+
+
+def test_members_of_json_messages_are_columns_where_they_are_asked_for(
+    server: ThreadedServer, world: World, name: str
+) -> None:
+    """Texts as they are, all else as JSON; over both transports, and null where a stream is not JSON."""
+    filled(world, name, CHANGES, content_type=JSON)
+    filled(world, f"{name}-bytes", b'{"key":"k"}')
+    none = (None, None, None)
+    expected = [
+        ("user", "1", '{"operation":"insert", "n": 1.0}'),
+        (None, "2", None),
+        (None, "[1.0]", None),
+        *[none] * 3,
+        (None, "ü\n", "h"),
+        none,
+    ]
+    columns = "headers,type,key"
+    for origin in ({"url": server.url}, table_options(world)):
+        given = origin | {"subscribe": f"{name},{name}-bytes", "columns": columns}
+        options = parse_read_options(given, streaming=False)
+        reader, parts = plan_here(options)
+        batches = [batch for part in parts for batch in reader.read(part, options.columns)]
+        assert [",".join(batch.schema.names) for batch in batches] == [columns] * 2
+        found = [row for batch in batches for row in batch.to_pylist()]
+        assert [(row["type"], row["key"], row["headers"]) for row in found] == expected
 
 
 def test_bytes_are_rows_of_pages(server: ThreadedServer, world: World, name: str) -> None:

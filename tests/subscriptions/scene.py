@@ -45,6 +45,9 @@ class PrivateKeysInMemory:
     def load(self, kid: str) -> str:
         return self.kept[kid]
 
+    def remove(self, kid: str) -> None:
+        self.kept.pop(kid, None)
+
 
 @dataclass
 class Queue:

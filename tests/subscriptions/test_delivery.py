@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import socket
 import ssl
 import threading
@@ -20,8 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from tests.ports import free_port
 from tests.subscriptions.scene import Scene
 from tidemark.delivery import webhook
-from tidemark.delivery.signing_keys import FolderKeys, SigningKeys, render_jwks
+from tidemark.delivery.signing_keys import PUBLISHED_BEFORE_MS, FolderKeys, SigningKeys, render_jwks
 from tidemark.delivery.webhook import MAX_RESPONSE_BYTES, DeliveryFailed, call_webhook
+from tidemark.protocol.caching import DOCUMENT
 from tidemark.protocol.errors import WebhookUrlRejected
 from tidemark.protocol.webhook_url import WebhookUrl, parse_webhook_url
 
@@ -238,16 +240,47 @@ def test_a_receiver_can_verify_what_it_got(scene: Scene) -> None:
     assert "d" not in key
 
 
-def test_a_rotated_key_stays_published_and_the_new_one_signs(scene: Scene) -> None:
-    old = scene.keys.sign(b"x", scene.clock())
-    scene.clock.advance(1_000)
+def test_a_new_key_signs_once_receivers_can_know_it(scene: Scene) -> None:
+    """Caches hold the set of keys for a while: what the new key signs before would be refused everywhere."""
+    old = scene.keys.active(scene.clock())
+    scene.clock.advance(PUBLISHED_BEFORE_MS)
     new = scene.keys.rotate(scene.clock())
     other_process = SigningKeys(scene.writer.stores.table, scene.keys._private_keys)
+    assert [key.kid for key in other_process.published()] == [old.kid, new.kid]
+    scene.clock.advance(PUBLISHED_BEFORE_MS - 1)
+    for keys in (scene.keys, other_process):
+        assert keys.active(scene.clock()) == old
+    by_old = other_process.sign(b"x", scene.clock())
+    scene.clock.advance(1)
+    for keys in (scene.keys, other_process):
+        assert keys.active(scene.clock()) == new
     jwks = render_jwks(other_process.published())
-    assert verified(b"x", old, jwks)
-    assert verified(b"x", other_process.sign(b"x", scene.clock()), jwks)
-    assert other_process.active(scene.clock()).kid == new.kid
-    assert len({key["kid"] for key in jwks["keys"]}) == 2
+    assert verified(b"x", by_old, jwks)
+    assert verified(b"x", scene.keys.sign(b"x", scene.clock()), jwks)
+
+
+def test_a_key_is_published_for_longer_than_the_set_of_keys_is_cached() -> None:
+    cached_seconds = [int(value) for value in re.findall(r"max-age=(\d+)", DOCUMENT)]
+    assert [seconds * 1000 < PUBLISHED_BEFORE_MS for seconds in cached_seconds] == [True]
+
+
+def test_a_key_that_is_removed_signs_nothing_more_and_its_private_half_is_gone(scene: Scene) -> None:
+    """At once, however young the next one is: whoever has the private half could sign as this server."""
+    old = scene.keys.active(scene.clock())
+    scene.keys.sign(b"x", scene.clock())
+    new = scene.keys.rotate(scene.clock())
+    scene.keys.remove(old)
+    assert scene.keys.published() == [new]
+    assert f"kid={new.kid}," in scene.keys.sign(b"x", scene.clock())
+    with pytest.raises(KeyError):
+        scene.keys._private_keys.load(old.kid)
+
+
+def test_before_the_first_key_can_be_known_the_oldest_one_signs(scene: Scene) -> None:
+    first = scene.keys.active(scene.clock())
+    scene.clock.advance(1)
+    scene.keys.rotate(scene.clock())
+    assert scene.keys.active(scene.clock()) == first
 
 
 def test_a_key_in_a_folder_is_its_owners_alone(tmp_path: Any, scene: Scene) -> None:
@@ -261,3 +294,5 @@ def test_a_key_in_a_folder_is_its_owners_alone(tmp_path: Any, scene: Scene) -> N
         SigningKeys(scene.worker.stores.table, FolderKeys(file.parent)).sign(b"x", 0),
         render_jwks(keys.published()),
     )
+    keys.remove(keys.active(0))
+    assert list(file.parent.iterdir()) == []

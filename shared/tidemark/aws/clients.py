@@ -138,29 +138,40 @@ def _watch_calls(client: Any, watch: Watch) -> None:
 
 
 class ParameterUnavailable(Exception):
-    """A parameter cannot be read. The message names the parameter and does not quote its value."""
+    """A parameter cannot be read or changed. The message names the parameter and does not quote its value."""
 
 
 def load_parameter(name: str) -> str:
     """A text kept in SSM's parameter store, decrypted. Raises ParameterUnavailable."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
+    with _parameter_failures(f"The parameter {name} cannot be read"):
         ssm = make_client("ssm", **_PROMPT)
         value: str = ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"]
-    except (BotoCoreError, ClientError) as failure:
-        raise ParameterUnavailable(f"The parameter {name} cannot be read: {type(failure).__name__}") from None
     return value
 
 
 def save_parameter(name: str, value: str) -> None:
     """Keep a text in SSM's parameter store, encrypted. Raises ParameterUnavailable, also where a parameter of
     that name exists."""
+    with _parameter_failures(f"The parameter {name} cannot be kept"):
+        ssm = make_client("ssm", **_PROMPT)
+        ssm.put_parameter(Name=name, Value=value, Type="SecureString", Overwrite=False)
+
+
+def remove_parameter(name: str) -> None:
+    """Succeeds also where there is none of that name. Raises ParameterUnavailable."""
+    with _parameter_failures(f"The parameter {name} cannot be removed"):
+        # Unlike DeleteParameter, it does not refuse a name that is not there.
+        make_client("ssm", **_PROMPT).delete_parameters(Names=[name])
+
+
+@contextmanager
+def _parameter_failures(what: str) -> Iterator[None]:
+    """Raise boto3's errors as ParameterUnavailable: what could not be done, and AWS's code for the reason."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
-        make_client("ssm", **_PROMPT).put_parameter(
-            Name=name, Value=value, Type="SecureString", Overwrite=False
-        )
-    except (BotoCoreError, ClientError) as failure:
-        raise ParameterUnavailable(f"The parameter {name} cannot be kept: {type(failure).__name__}") from None
+        yield
+    except ClientError as refused:
+        raise ParameterUnavailable(f"{what}: {refused.response['Error']['Code']}") from None
+    except BotoCoreError as failure:
+        raise ParameterUnavailable(f"{what}: {type(failure).__name__}") from None

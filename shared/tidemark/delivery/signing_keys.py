@@ -1,8 +1,9 @@
 """The keys that sign webhooks (§6.5, §12.10).
 
 The private half of a key lies in SSM's parameter store (SecureString), or in a folder where Tidemark runs
-locally; the public half in the table, where every function finds it. The youngest key signs. Older ones stay
-published, so that what they have signed can still be verified.
+locally; the public half in the table, where every function finds it. A new key is published for a while
+before it signs, because receivers and caches keep the set of keys that they have fetched. Older ones stay
+published, so that what they have signed can still be verified, until an operator removes them.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from tidemark.aws.clients import load_parameter, save_parameter
+from tidemark.aws.clients import load_parameter, remove_parameter, save_parameter
 from tidemark.log.records import SigningKey
-from tidemark.log.subscriptions import load_signing_keys, publish_signing_key
+from tidemark.log.subscriptions import load_signing_keys, publish_signing_key, withdraw_signing_key
 from tidemark.log.table import Table
 
 #: Begins a place in SSM; any other is a folder.
 SSM: Final = "ssm:"
+#: How long a key is published before it signs. Caches keep the set of keys for 5 minutes
+#: (`protocol/caching.py`), and libraries of receivers for 10 (npm `jose`).
+PUBLISHED_BEFORE_MS: Final = 15 * 60_000
 
 
 class PrivateKeys(Protocol):
@@ -40,6 +44,9 @@ class PrivateKeys(Protocol):
     def save(self, kid: str, pem: str) -> None: ...
 
     def load(self, kid: str) -> str: ...
+
+    def remove(self, kid: str) -> None:
+        """Succeeds also where it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,9 @@ class ParameterKeys:
 
     def load(self, kid: str) -> str:
         return load_parameter(self.prefix + kid)
+
+    def remove(self, kid: str) -> None:
+        remove_parameter(self.prefix + kid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,9 @@ class FolderKeys:
 
     def load(self, kid: str) -> str:
         return (self.folder / f"{kid}.pem").read_text()
+
+    def remove(self, kid: str) -> None:
+        (self.folder / f"{kid}.pem").unlink(missing_ok=True)
 
 
 def private_keys_at(place: str) -> PrivateKeys:
@@ -90,13 +103,12 @@ class SigningKeys:
         return load_signing_keys(self._table)
 
     def active(self, now_ms: int) -> SigningKey:
-        """The key that signs; the first one is made when it is first needed. Of two that are made at once
-        both are published, and the younger one signs."""
+        """The key that signs; the first one is made when it is first needed."""
         published = self.published()
-        return published[-1] if published else self.rotate(now_ms)
+        return choose_signing_key(published, now_ms) if published else self.rotate(now_ms)
 
     def rotate(self, now_ms: int) -> SigningKey:
-        """Make a new key, which signs from now on."""
+        """Make and publish a new key, which signs once it has been published for PUBLISHED_BEFORE_MS."""
         private = Ed25519PrivateKey.generate()
         key = SigningKey(*_describe(private), created_ms=now_ms)
         pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
@@ -104,6 +116,11 @@ class SigningKeys:
         self._private_keys.save(key.kid, pem)
         publish_signing_key(self._table, key)
         return key
+
+    def remove(self, key: SigningKey) -> None:
+        """From now on nothing that this key has signed is believed. If it signs, another one does at once."""
+        withdraw_signing_key(self._table, key)
+        self._private_keys.remove(key.kid)
 
     def sign(self, body: bytes, now_ms: int) -> str:
         """The value of `Webhook-Signature` for these very bytes (§7.1)."""
@@ -114,6 +131,13 @@ class SigningKeys:
             self._loaded[kid] = private
         signature = self._loaded[kid].sign(b"%d.%s" % (seconds, body))
         return f"t={seconds},kid={kid},ed25519={_base64url(signature)}"
+
+
+def choose_signing_key(published: Sequence[SigningKey], now_ms: int) -> SigningKey:
+    """Of the published keys, oldest first: the youngest that every receiver can know by now. Where none has
+    been published for so long, the oldest."""
+    known = [key for key in published if key.created_ms + PUBLISHED_BEFORE_MS <= now_ms]
+    return known[-1] if known else published[0]
 
 
 def render_jwks(keys: Sequence[SigningKey]) -> dict[str, Any]:

@@ -43,6 +43,7 @@ from tidemark.local.subscriptions import SubscriptionWatch, watched
 from tidemark.local.template import InvalidTemplate, Template, load_template
 from tidemark.local.workers import Workers
 from tidemark.local.write_signal import WriteSignal
+from tidemark.log.subscriptions import load_roster
 from tidemark.service.stores import connect
 from tidemark.settings import InvalidSetting, Settings
 from tidemark.wake.hub import Hub
@@ -141,9 +142,10 @@ class System:
         os.environ["SUBSCRIPTIONS_QUEUE_URL"] = queue_url
         template = load_template(self.root / "template.yaml")
         application, hub = make_application(self.configuration, self.settings, template, self._signal)
-        # A creation may pass by in another process, and so may an append that somebody waits for here.
-        is_one_of_several = self.configuration.workers > 1
-        watch = SubscriptionWatch(application, connect(self.settings), queue_url, is_wanted=is_one_of_several)
+        # A creation may pass by in another process, and may have passed by in an earlier run.
+        stores = connect(self.settings)
+        is_wanted = self.configuration.workers > 1 or bool(load_roster(stores.table))
+        watch = SubscriptionWatch(application, stores, queue_url, is_wanted=is_wanted)
         workers = Workers(self.configuration.workers - 1, self.settings.log_level, self.root, self.fail)
         tasks = self._background_tasks(template, services, hub, watch)
         tasks += [

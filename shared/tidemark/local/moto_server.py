@@ -1,8 +1,9 @@
 """The moto process itself: `python -m tidemark.local.moto_server <listening descriptor>`.
 
-moto's own server would do, but for four things: it takes a port and not a socket; it outlives its parent; it
-runs requests on threads without locks, so that of two conditional writes that race both can succeed; and a
-transaction copies its whole table first, which takes seconds where a test run's streams are in one table.
+moto's own server would do, but for five things: it takes a port and not a socket; it outlives its parent; it
+runs requests on threads without locks, so that of two conditional writes that race both can succeed; a
+transaction copies its whole table first, which takes seconds where a test run's streams are in one table; and
+an object that is sent with a form's content type (curl's and urllib's default) is stored empty.
 """
 
 from __future__ import annotations
@@ -36,6 +37,18 @@ class OneAtATime:
             return self._application(request, start_response)
         with self._lock:
             return list(self._application(request, start_response))
+
+
+def bodies_are_no_forms(application: WsgiApplication) -> WsgiApplication:
+    """Keep moto from reading the body of a PUT, which S3 alone has, as a form: nothing would be stored."""
+
+    def without_form_type(request: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        is_form = request.get("CONTENT_TYPE", "").startswith("application/x-www-form-urlencoded")
+        if is_form and request["REQUEST_METHOD"] == "PUT":
+            request = request | {"CONTENT_TYPE": "application/octet-stream"}
+        return application(request, start_response)
+
+    return without_form_type
 
 
 def undo_by_item() -> None:
@@ -88,7 +101,7 @@ class KeepAlive(WSGIRequestHandler):
 def main(descriptor: int) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     undo_by_item()
-    application = OneAtATime(DomainDispatcherApplication(create_backend_app))
+    application = OneAtATime(bodies_are_no_forms(DomainDispatcherApplication(create_backend_app)))
     make_server(
         "127.0.0.1", 0, application, threaded=True, request_handler=KeepAlive, fd=descriptor
     ).serve_forever()

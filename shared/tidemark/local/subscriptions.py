@@ -27,7 +27,7 @@ class SubscriptionWatch:
     def __init__(
         self, application: Application, stores: Stores, queue_url: str, *, is_wanted: bool = False
     ) -> None:
-        """`is_wanted` from the start where creations may pass by elsewhere."""
+        """`is_wanted` from the start where there are subscriptions, or creations may pass by elsewhere."""
         self._application = application
         self._stores = stores
         self._queue = WorkQueue(sqs_client, queue_url)

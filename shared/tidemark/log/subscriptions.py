@@ -35,6 +35,7 @@ from tidemark.log.schema import (
     BEHIND_SLASH,
     EXPLICIT,
     INCARNATION,
+    PK,
     ROSTER_PK,
     SIGNING_KEYS_PK,
     SK,
@@ -318,13 +319,18 @@ def remove_belongings(table: Table, subscription_id: str, incarnation: str) -> N
 
 
 def load_signing_keys(table: Table) -> list[SigningKey]:
-    """The published keys, oldest first; the last one signs."""
+    """The published keys, oldest first."""
     items, _ = table.query(SIGNING_KEYS_PK)
     return [decode_signing_key(item) for item in items]
 
 
 def publish_signing_key(table: Table, key: SigningKey) -> None:
     table.put(encode_signing_key(key))
+
+
+def withdraw_signing_key(table: Table, key: SigningKey) -> None:
+    item = encode_signing_key(key)
+    table.delete({PK: item[PK], SK: item[SK]})
 
 
 def _pages(table: Table, pk: str, low: str = SLASH, limit: int | None = None) -> Iterator[Item]:

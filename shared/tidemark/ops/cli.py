@@ -201,6 +201,15 @@ def copy_table(arguments: tuple[str, ...]) -> None:
     sys.exit(command.main(arguments))
 
 
+@main.command("signing-keys", context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def signing_keys(arguments: tuple[str, ...]) -> None:
+    """The keys that sign webhooks: list, rotate, remove."""
+    from tidemark.ops import signing_keys as command
+
+    sys.exit(command.main(arguments))
+
+
 @main.command()
 @click.pass_obj
 def doctor(server: RemoteServer) -> None:

@@ -10,7 +10,7 @@ in that batch what became of theirs. There is no lock, no lease and no transacti
 | ------ | ---------------------------------------------------------------- | ------------------------ |
 | decide | the append is accepted on the head, and is in no open box        | post it, and look        |
 |        | it is accepted, and is in an open box                            | wait, or commit          |
-|        | it is refused, or a duplicate                                    | back to `append.py`      |
+|        | it is refused, or a duplicate, and its mail is in no next batch  | back to `append.py`      |
 | wait   | no batch is there                                                | look again, or commit    |
 |        | a batch is there that names the mail                             | done                     |
 |        | a batch is there that does not                                   | adopt it, decide         |
@@ -101,6 +101,7 @@ class _Combining:
         self._id = _digest(stores.crowd.sender) + _digest(append_id)
         #: None while nobody else can commit the append.
         self._mail: Mail | None = None
+        self._decided_on: Tail | None = None
         self._adopt(head)
 
     def _adopt(self, head: StreamHead) -> None:
@@ -126,31 +127,41 @@ class _Combining:
             raise OutcomeUnknown from failure
 
     def _run(self) -> Outcome | tuple[StreamHead, bool]:
-        decided_on: Tail | None = None
         for looks in range(2 * _MAX_LOOKS):
-            if self._is_behind:
-                latest = reload_tail(self._stores, self._record)
-                if latest.record.incarnation != self._record.incarnation:
-                    return latest, True
-                self._adopt(latest)
-            if decided_on != self._head.tail:
-                decided_on = self._head.tail
-                if not decide(self._stores, self._head, [self._own]).writes:
-                    return self._refused()
-            if self._mail is None:
-                if looks > _MAX_LOOKS:
-                    raise Busy
-                self._post()
-            outcome = self._commit() if self._is_its_turn() else self._wait()
-            if outcome is not None:
-                return outcome
+            answer = self._step(looks)
+            if answer is not None:
+                return answer
         raise OutcomeUnknown
 
-    def _refused(self) -> tuple[StreamHead, bool]:
+    def _step(self, looks: int) -> Outcome | tuple[StreamHead, bool] | None:
+        if self._is_behind:
+            latest = reload_tail(self._stores, self._record)
+            if latest.record.incarnation != self._record.incarnation:
+                return latest, True
+            self._adopt(latest)
+        if self._decided_on != self._head.tail:
+            self._decided_on = self._head.tail
+            if not decide(self._stores, self._head, [self._own]).writes:
+                return self._refused()
+        if self._mail is None:
+            if looks > _MAX_LOOKS:
+                raise Busy
+            self._post()
+        return self._commit() if self._is_its_turn() else self._wait()
+
+    def _refused(self) -> Outcome | tuple[StreamHead, bool] | None:
         """What the head refuses is refused for good (`protocol/mail.py`), so it does not matter that the mail
-        may still be open. A refusal counts only on a fresh read."""
+        may still be open. A refusal counts only on a fresh read.
+
+        But it may be the item of a producer that refuses, which is ahead of the head where the next batch is
+        there. That batch may hold this very mail, which is no duplicate of itself. (A closed stream has no
+        next batch. What is at its tail's offset may be the empty one that closed it.)
+        """
         if self._mail is None:
             return self._head, False
+        batch = find_batch(self._stores.table, self._record, self._head.tail.offset)
+        if batch is not None and not self._head.tail.closed:
+            return self._advance(batch)
         fresh = load_head(self._stores, self._record.key)
         if fresh.record.incarnation == self._record.incarnation:
             self._adopt(fresh)
@@ -290,6 +301,9 @@ class _Combining:
         if batch.tombstone:
             self._mail = None
             raise _LogEnded
+        if batch.index is not None:
+            # This process has slept until the batch that was here was packed. A pack names no mail.
+            raise OutcomeUnknown
         lost_to_a_racer = bool(self._open) and not batch.mailed
         mails = self._open
         self._adopt(head_from(self._record, batch, self._stores.clock_ms()))

@@ -37,7 +37,7 @@ class TidemarkSource(DataSource):
         return "tidemark"
 
     def schema(self) -> str:
-        """All columns, or those of the option `columns`; the reader says what is wrong with that."""
+        """The default columns, or those of the option `columns`; the reader says what is wrong with that."""
         try:
             return render_schema(parse_columns(self.options["columns"]))
         except (KeyError, ValueError):
@@ -51,7 +51,7 @@ class TidemarkSource(DataSource):
         said anything, and that chooses columns as the option does. Raises InvalidOptions."""
         wanted = {field.name: field.dataType.simpleString().upper() for field in schema.fields}
         strange = [f"{name} {kind}" for name, kind in wanted.items() if COLUMNS.get(name) != kind]
-        what = f"schema: there is no column {', '.join(strange)}; columns: {render_schema()}"
+        what = f"schema: there is no column {', '.join(strange)}; columns: {render_schema(tuple(COLUMNS))}"
         options = parse_read_options(self.options, streaming=streaming, faults=[what] if strange else [])
         return dataclasses.replace(options, columns=tuple(wanted))
 

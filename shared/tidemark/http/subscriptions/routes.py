@@ -256,7 +256,8 @@ async def jwks(request: Request) -> Response:
     backend = backend_of(request)
     keys = signing_keys(backend.settings, backend.stores)
     published = await backend.run(keys.published) if keys is not None else ()
-    headers = {"Cache-Control": DOCUMENT}
+    # The first key signs at once: no cache may hold a set without it.
+    headers = {"Cache-Control": DOCUMENT if published else NO_STORE}
     return JSONResponse(render_jwks(published), headers=headers, media_type="application/jwk-set+json")
 
 

@@ -41,7 +41,7 @@ PACK_INDEX: Final = "px"  # of a pack: where its blocks lie in the object (`prot
 _BEHIND: Final = "."
 #: What a snapshot's offset is checked against: the last batch that begins at or before it.
 BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TOMBSTONE, APPEND_ID, TIME_MS, BLOB, PACK_INDEX)
-#: What a read for the tail needs of a batch: all but the bytes.
+#: What a read for the tail needs of a batch: all but the bytes. Only a writer that has slept finds a pack.
 STATE_ATTRIBUTES: Final = (
     SK,
     END,
@@ -54,6 +54,7 @@ STATE_ATTRIBUTES: Final = (
     COMMITTED_MAIL,
     APPEND_ID,
     TIME_MS,
+    PACK_INDEX,
 )
 
 

@@ -26,6 +26,7 @@ from tidemark.spark.options.given import (
     parse_size,
 )
 from tidemark.spark.options.where import (
+    SIDES,
     WHERE_OPTIONS,
     Earliest,
     Latest,
@@ -34,7 +35,7 @@ from tidemark.spark.options.where import (
     parse_boundary,
 )
 
-#: What a read gives, by Spark's names of the types.
+#: What a read can give, by Spark's names of the types.
 COLUMNS: Final = {
     "bucket": "STRING",
     "stream": "STRING",
@@ -48,8 +49,13 @@ COLUMNS: Final = {
     "producer_epoch": "BIGINT",
     "producer_seq": "BIGINT",
     "incarnation": "STRING",
+    "type": "STRING",
+    "key": "STRING",
+    "headers": "STRING",
 }
-ALL_COLUMNS: Final = tuple(COLUMNS)
+#: Members of JSON messages, for those who ask for them: every message is parsed for them.
+JSON_COLUMNS: Final = frozenset({"type", "key", "headers"})
+DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in JSON_COLUMNS)
 
 #: What concerns the batches of a streaming query alone.
 TRIGGER_OPTIONS: Final = (
@@ -94,7 +100,7 @@ class ReadOptions:
     #: How long the checkpoint remembers where a stream was read that does not exist any more.
     forget_seconds: int = 3600
     #: Those that a read gives, in this order. Spark does not tell a source which ones a query needs.
-    columns: tuple[str, ...] = ALL_COLUMNS
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
 
 
 def parse_read_options(
@@ -125,7 +131,7 @@ def parse_read_options(
         bytes_per_partition=asked.parse("bytesPerPartition", ReadOptions.bytes_per_partition, parse_size),
         assume_processing_time=asked.parse("assumeProcessingTime", False, parse_boolean),
         forget_seconds=asked.parse("forgetEndedSeconds", ReadOptions.forget_seconds, parse_seconds),
-        columns=asked.parse("columns", ALL_COLUMNS, parse_columns),
+        columns=asked.parse("columns", DEFAULT_COLUMNS, parse_columns),
     )
     _check_boundaries(asked, options, streaming=streaming)
     _check_triggers(asked, options, streaming=streaming)
@@ -141,7 +147,7 @@ def _check_boundaries(asked: GivenOptions, options: ReadOptions, *, streaming: b
         asked.faults.append("endingOffsets must be latest or JSON: nothing ends before it begins")
     if not streaming and isinstance(options.starting, Latest):
         asked.faults.append("startingOffsets=latest is for a streaming query: a batch read would be empty")
-    for side, where in (("starting", options.starting), ("ending", options.ending)):
+    for side, where in zip(SIDES, (options.starting, options.ending), strict=True):
         strangers = _strangers(where, options) if isinstance(where, Mapping) else []
         if strangers:
             option = given_boundaries(asked, side)[0]
@@ -206,7 +212,7 @@ def parse_columns(text: str) -> tuple[str, ...]:
     return names
 
 
-def render_schema(columns: tuple[str, ...] = ALL_COLUMNS) -> str:
+def render_schema(columns: tuple[str, ...] = DEFAULT_COLUMNS) -> str:
     """As Spark reads it."""
     return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
 

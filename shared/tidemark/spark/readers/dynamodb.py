@@ -29,7 +29,7 @@ from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.spark.clients.storage import connect_blobs, connect_table
 from tidemark.spark.options.connection import ConnectionOptions
-from tidemark.spark.options.read import ALL_COLUMNS
+from tidemark.spark.options.read import DEFAULT_COLUMNS
 from tidemark.spark.readers.items import (
     BOUNDARY_ATTRIBUTES,
     BatchItem,
@@ -227,7 +227,7 @@ class DynamoDBReader:
         return planned
 
     def read(
-        self, partition: StreamPartition, columns: Sequence[str] = ALL_COLUMNS
+        self, partition: StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS
     ) -> Iterator[pa.RecordBatch]:
         def tell_loss(begin: int, end: int) -> None:
             if partition.fail_on_data_loss:

@@ -25,9 +25,10 @@ from tidemark.protocol.offset import parse_token
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.spark.clients.http import HttpClient, HttpFault
 from tidemark.spark.options.connection import ConnectionOptions
-from tidemark.spark.options.read import ALL_COLUMNS
+from tidemark.spark.options.read import DEFAULT_COLUMNS
 from tidemark.spark.readers.columns import BATCH_ROWS, make_batch
 from tidemark.spark.readers.json_array import split_array, split_arriving
+from tidemark.spark.readers.json_columns import json_arrays
 from tidemark.spark.readers.port import (
     BEGINNING,
     BadOffset,
@@ -247,7 +248,7 @@ class HttpReader:
         ]
 
     def read(
-        self, partition: StreamPartition, columns: Sequence[str] = ALL_COLUMNS
+        self, partition: StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS
     ) -> Iterator[pa.RecordBatch]:
         start = partition.start
         while start != partition.end:
@@ -280,6 +281,8 @@ class HttpReader:
                         "position": pa.array(range(position, position + len(some)), pa.int32()),
                         "value": pa.array(some, pa.binary()),
                     }
+                    if page.is_json:
+                        arrays |= json_arrays(columns, some)
                     yield make_batch(columns, len(some), constants, arrays)
                     position += len(some)
             if is_last:

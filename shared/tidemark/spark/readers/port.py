@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from tidemark.spark.options.read import ALL_COLUMNS
+from tidemark.spark.options.read import DEFAULT_COLUMNS
 
 # Every query and every batch of a streaming one starts processes that import this module.
 if TYPE_CHECKING:
@@ -157,5 +157,5 @@ class Reader(Protocol):
     ) -> Sequence[StreamPartition]:
         """The messages between the two positions, in partitions of about that size. Reads none of them."""
 
-    def read(self, partition: StreamPartition, columns: Sequence[str] = ALL_COLUMNS) -> Iterator[Any]:
+    def read(self, partition: StreamPartition, columns: Sequence[str] = DEFAULT_COLUMNS) -> Iterator[Any]:
         """Arrow batches of bounded size. Raises DataLoss."""

@@ -1,0 +1,89 @@
+"""A webhook's signature is verified by a receiver with npm `jose`, before and after the key is rotated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from tests.conformance.servers import ROOT, Server, node, own_environment, running, tidemark_server
+from tests.ports import free_port
+
+PATIENCE_SECONDS = 240
+GENUINE = {"asSent": True, "otherBody": False, "otherTime": False, "otherKey": "ERR_JWKS_NO_MATCHING_KEY"}
+
+
+@contextmanager
+def receiver(server: Server, port: int) -> Iterator[IO[str]]:
+    """What it prints, a line for each call."""
+    with subprocess.Popen(
+        [node(), str(Path(__file__).with_name("jose_receiver.mjs"))],
+        env=os.environ | {"SERVER": server.base_url, "PORT": str(port)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        # So that a call that never comes ends the test.
+        overdue = threading.Timer(PATIENCE_SECONDS, process.kill)
+        overdue.start()
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process.stdout
+        finally:
+            overdue.cancel()
+            process.kill()
+
+
+def put(server: Server, path: str, value: object) -> dict[str, Any]:
+    asked = urllib.request.Request(
+        f"{server.base_url}/v1/stream/{path}",
+        json.dumps(value).encode(),
+        {"Content-Type": "application/json"},
+        method="PUT",
+    )
+    with urllib.request.urlopen(asked, timeout=PATIENCE_SECONDS) as response:
+        return dict(json.loads(response.read() or b"{}"))
+
+
+def change_keys(server: Server, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tidemark.local.signing_keys", *arguments],
+        env=own_environment() | {"DATA_DIR": str(server.data_dir)},
+        capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(
+    not (ROOT / "node_modules" / "jose").is_dir(), reason="npm jose is not installed (make install)"
+)
+@pytest.mark.parametrize("via", ["asgi", "lambda"])
+def test_a_receiver_verifies_with_the_keys_that_are_published(via: str, tmp_path: Path) -> None:
+    """Also with the next key, once the first one was removed: jose asks for the set of keys anew. A server
+    that is started again knows of the subscriptions of earlier runs."""
+    port = free_port()
+    with running(tidemark_server(via, tmp_path)) as server, receiver(server, port) as lines:
+        hook = {"type": "webhook", "pattern": "orders/*", "webhook": {"url": f"http://127.0.0.1:{port}/"}}
+        signing = put(server, "__ds/subscriptions/hook", hook)["webhook"]["signing"]
+        put(server, "orders/1", {"total": 12})
+        seen = json.loads(lines.readline())
+        assert seen == GENUINE | {"kid": signing["kid"], "type": "application/json", "streams": ["orders/1"]}
+
+        server.stop()
+        change_keys(server, "rotate")
+        change_keys(server, "remove", signing["kid"])
+        server.start()
+        put(server, "orders/2", {"total": 13})
+        seen = json.loads(lines.readline())
+        assert seen["kid"] != signing["kid"]
+        assert GENUINE.items() <= seen.items()
