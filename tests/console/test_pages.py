@@ -146,8 +146,8 @@ def test_an_offset_is_copied_and_stands_in_the_address(console: Console) -> None
 def test_forks_are_shown_as_a_tree(console: Console) -> None:
     path = make_stream(console.server, [1, 2, 3])
     for name, source in (("/a", ""), ("/b", ""), ("/a/c", "/a"), ("/a/c/d", "/a/c")):
-        offset = f"{2:016}"
-        send(console.server, "PUT", path + name, Stream_Forked_From=path + source, Stream_Fork_Offset=offset)
+        at = f"{2:016}"
+        send(console.server, "PUT", path + name, Stream_Forked_From=path + source, Stream_Fork_Offset=at)
     page = console.open_stream(f"{path}/a")
     card = page.locator(".card", has_text="Forks")
     expect(card).to_contain_text("1 made of it")
@@ -273,6 +273,9 @@ def test_the_api_is_a_page(console: Console) -> None:
     operation = page.locator("#appendToStream")
     expect(operation).to_contain_text("Producer-Seq")
     expect(operation.locator("pre")).to_contain_text("curl -X POST")
+    page.get_by_text("Create a subscription").first.click()
+    shown = page.locator("#createSubscription pre")
+    expect(shown).to_contain_text('"pattern":"tasks/*","type":"pull-wake"')
     with urllib.request.urlopen(f"{console.server.base_url}/v1/openapi.json") as answer:
         paths = json.load(answer)["paths"]
     expect(page.locator(".operation")).to_have_count(

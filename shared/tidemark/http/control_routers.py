@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from tidemark import __version__
-from tidemark.http.control_paths import CATALOG, PAGES
+from tidemark.http.control_paths import CATALOG, PAGES, SUBSCRIPTION_ROOTS
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -52,10 +52,11 @@ def control_app() -> FastAPI:
 
 
 def describe() -> Mapping[str, Any]:
-    """The control surface's part of the OpenAPI document; empty without routers."""
-    if not ROUTERS:
-        return {}
-    document = control_app().openapi()
+    """The control surface's part of the OpenAPI document, subscriptions with it."""
+    app = control_app()
+    subscriptions = import_module("tidemark.http.subscriptions.routes").router
+    app.include_router(subscriptions, prefix=SUBSCRIPTION_ROOTS[0].removesuffix("/"))
+    document = app.openapi()
     # What a model does not accept is a 400 here.
     for operations in document["paths"].values():
         for operation in operations.values():

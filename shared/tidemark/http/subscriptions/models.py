@@ -52,6 +52,12 @@ class WebhookTarget(BaseModel):
 class CreateSubscription(BaseModel):
     """What to follow, and how to be woken (§6.2)."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"type": "pull-wake", "pattern": "tasks/*", "wake_stream": "wake/mailer"}]
+        }
+    )
+
     type: Literal["webhook", "pull-wake"]
     pattern: Text | None = None
     streams: Annotated[list[Text], Field(max_length=MAX_STREAMS)] | None = None
@@ -77,10 +83,14 @@ class CreateSubscription(BaseModel):
 
 
 class NameStreams(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"streams": ["tasks/anna"]}]})
+
     streams: Annotated[list[Text], Field(min_length=1, max_length=MAX_STREAMS)]
 
 
 class ClaimWake(BaseModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"worker": "worker-1"}]})
+
     worker: Annotated[Text, Field(min_length=1, max_length=500)]
 
 
@@ -95,6 +105,10 @@ class StreamAck(BaseModel):
 
 class AnswerWake(BaseModel):
     """A callback, an ack or a release: which wake it is about, and how far its streams are processed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"wake_id": "w_4f2a", "generation": 1, "done": True}]}
+    )
 
     wake_id: Text
     generation: StrictInt

@@ -19,6 +19,7 @@ from tidemark.http.backend import Backend, backend_of
 from tidemark.http.error_handlers import on_protocol_error, on_unexpected, response
 from tidemark.http.requests import ACCESS, single
 from tidemark.http.responses import absolute_url
+from tidemark.http.subscriptions.described import described
 from tidemark.http.subscriptions.models import (
     AnswerWake,
     ClaimWake,
@@ -46,14 +47,14 @@ from tidemark.service.subscriptions.wakes import WakeRequest, answer_wake, claim
 #: Streams that one response lists.
 PAGE: Final = 1_000
 
-router = APIRouter()
+router = APIRouter(tags=["subscriptions"])
 
 
 def subscription_id(id: str) -> str:  # noqa: A002 - the name in the path
     return check_subscription_id(id)
 
 
-def bearer(authorization: Annotated[str | None, Header()] = None) -> str | None:
+def bearer(authorization: Annotated[str | None, Header(include_in_schema=False)] = None) -> str | None:
     scheme, _, token = (authorization or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token.strip() else None
 
@@ -74,11 +75,21 @@ def create_subscriptions_app(backend: Backend) -> FastAPI:
     return app
 
 
-@router.get("/subscriptions")
-async def list_all(request: Request) -> Response:
-    """An extension: the subscriptions whose ids begin with `prefix`, a page at a time."""
+@router.get(
+    "/subscriptions",
+    **described("listSubscriptions", "List them (an extension)", "write manage", {200: "A page of them."}),
+)
+async def list_all(
+    request: Request,
+    prefix: Annotated[str | None, Query(description="Only ids that begin like this.")] = None,
+    after: Annotated[str | None, Query(description="`next_cursor` of the page before.")] = None,
+    limit: Annotated[str | None, Query(description="1 to 1000.")] = None,
+) -> Response:
+    """The subscriptions whose ids begin with `prefix`, a page at a time."""
     backend = backend_of(request)
-    asked = parse_plain_listing(*(single(request, name) for name in ("prefix", "after", "limit")))
+    for name in request.query_params:
+        single(request, name)
+    asked = parse_plain_listing(prefix, after, limit)
     records, has_more = await backend.run(
         lambda: configure.list_subscriptions(backend.stores, asked.prefix, asked.after, asked.limit)
     )
@@ -91,7 +102,18 @@ async def list_all(request: Request) -> Response:
     return JSONResponse(listed, headers=_NO_STORE)
 
 
-@router.put("/subscriptions/{id}")
+@router.put(
+    "/subscriptions/{id}",
+    **described(
+        "createSubscription",
+        "Create a subscription (§6.2)",
+        "manage",
+        {
+            201: "Made.",
+            200: "There already, the same.",
+        },
+    ),
+)
 async def create(request: Request, id: Id, body: CreateSubscription) -> Response:  # noqa: A002
     """§6.2."""
     backend = backend_of(request)
@@ -107,7 +129,10 @@ async def create(request: Request, id: Id, body: CreateSubscription) -> Response
     return await _describe(request, backend, id, 201 if made.is_new else 200)
 
 
-@router.get("/subscriptions/{id}")
+@router.get(
+    "/subscriptions/{id}",
+    **described("describeSubscription", "Its state and its streams (§6.3)", "manage", {200: "It is there."}),
+)
 async def describe(request: Request, id: Id, after: Annotated[str, Query()] = "") -> Response:  # noqa: A002
     """§6.3. `after` continues a list of streams that was cut."""
     return await _describe(request, backend_of(request), id, 200, after)
@@ -126,7 +151,10 @@ async def _describe(request: Request, backend: Backend, name: str, status: int, 
     return JSONResponse(render_subscription(record, links, next_after, signing), status, _NO_STORE)
 
 
-@router.delete("/subscriptions/{id}")
+@router.delete(
+    "/subscriptions/{id}",
+    **described("deleteSubscription", "Delete a subscription (§6.3)", "manage", {204: "It is gone."}),
+)
 async def delete(request: Request, id: Id) -> Response:  # noqa: A002
     """§6.3. Deleting what is not there succeeds."""
     backend = backend_of(request)
@@ -134,7 +162,10 @@ async def delete(request: Request, id: Id) -> Response:  # noqa: A002
     return _nothing()
 
 
-@router.post("/subscriptions/{id}/streams")
+@router.post(
+    "/subscriptions/{id}/streams",
+    **described("nameStreams", "Follow streams by name (§6.4)", "manage", {204: "They are followed."}),
+)
 async def add_streams(request: Request, id: Id, body: NameStreams) -> Response:  # noqa: A002
     """§6.4."""
     backend = backend_of(request)
@@ -145,7 +176,10 @@ async def add_streams(request: Request, id: Id, body: NameStreams) -> Response: 
     return _nothing()
 
 
-@router.delete("/subscriptions/{id}/streams/{path:path}")
+@router.delete(
+    "/subscriptions/{id}/streams/{path:path}",
+    **described("unnameStream", "Undo that for a stream (§6.4)", "manage", {204: "Done."}),
+)
 async def remove_stream(request: Request, id: Id, path: str) -> Response:  # noqa: A002
     """§6.4."""
     backend, name = backend_of(request), stream_path(path)
@@ -153,7 +187,10 @@ async def remove_stream(request: Request, id: Id, path: str) -> Response:  # noq
     return _nothing()
 
 
-@router.post("/subscriptions/{id}/wake")
+@router.post(
+    "/subscriptions/{id}/wake",
+    **described("wakeSubscription", "Deliver now (an extension)", "manage", {202: "A wake begins."}),
+)
 async def begin_wake(request: Request, id: Id) -> Response:  # noqa: A002
     """An extension: what is pending is delivered now, and not at the time of the next attempt."""
     backend = backend_of(request)
@@ -161,13 +198,19 @@ async def begin_wake(request: Request, id: Id) -> Response:  # noqa: A002
     return JSONResponse(render_wake(record.wake), 202, _NO_STORE)
 
 
-@router.post("/subscriptions/{id}/callback")
+@router.post(
+    "/subscriptions/{id}/callback",
+    **described("callback", "A webhook's later answer (§7.1)", "", {200: "Accepted."}),
+)
 async def callback(request: Request, id: Id, token: Token, body: AnswerWake) -> Response:  # noqa: A002
     """§7.1."""
     return await _answer(request, id, SubscriptionKind.WEBHOOK, token, body)
 
 
-@router.post("/subscriptions/{id}/claim")
+@router.post(
+    "/subscriptions/{id}/claim",
+    **described("claimWake", "A worker takes a wake (§7.2)", "write manage", {200: "What is pending."}),
+)
 async def claim_wake(request: Request, id: Id, body: ClaimWake) -> Response:  # noqa: A002
     """§7.2."""
     backend = backend_of(request)
@@ -183,13 +226,19 @@ async def claim_wake(request: Request, id: Id, body: ClaimWake) -> Response:  # 
     return JSONResponse(content, headers=_NO_STORE)
 
 
-@router.post("/subscriptions/{id}/ack")
+@router.post(
+    "/subscriptions/{id}/ack",
+    **described("ackWake", "A worker acknowledges (§7.2)", "", {200: "Accepted."}),
+)
 async def ack(request: Request, id: Id, token: Token, body: AnswerWake) -> Response:  # noqa: A002
     """§7.2."""
     return await _answer(request, id, SubscriptionKind.PULL_WAKE, token, body)
 
 
-@router.post("/subscriptions/{id}/release")
+@router.post(
+    "/subscriptions/{id}/release",
+    **described("releaseWake", "A worker gives a wake back (§7.2)", "", {204: "It is free."}),
+)
 async def release_wake(request: Request, id: Id, token: Token, body: AnswerWake) -> Response:  # noqa: A002
     """§7.2."""
     backend = backend_of(request)
@@ -198,7 +247,10 @@ async def release_wake(request: Request, id: Id, token: Token, body: AnswerWake)
     return _nothing()
 
 
-@router.get("/jwks.json")
+@router.get(
+    "/jwks.json",
+    **described("webhookKeys", "The keys that sign webhooks (§6.5)", "", {200: "A key set."}),
+)
 async def jwks(request: Request) -> Response:
     """§6.5."""
     backend = backend_of(request)

@@ -11,6 +11,13 @@ const METHODS = ["get", "head", "put", "post", "delete"]
 const resolve = (document, part) => (part?.$ref ? part.$ref.split("/").slice(1).reduce((at, name) => at[name], document) : part)
 const example = (parameter) => parameter.example ?? parameter.schema?.example ?? parameter.schema?.examples?.[0] ?? parameter.schema?.anyOf?.[0]?.examples?.[0] ?? parameter.name
 
+// A body as the document shows one. A stream takes whatever is of its type.
+function exampleBody(document, operation) {
+  if (!operation.requestBody) return ""
+  const schema = resolve(document, operation.requestBody.content["application/json"]?.schema)
+  return JSON.stringify(schema?.examples?.[0] ?? { n: 1 })
+}
+
 function Schema({ document, schema, depth = 0 }) {
   const found = resolve(document, schema)
   if (!found) return null
@@ -24,6 +31,7 @@ function Operation({ document, path, method, operation, shared }) {
   const parameters = [...shared, ...(operation.parameters ?? [])].map((each) => resolve(document, each))
   const filled = parameters.filter((each) => each.in === "path").reduce((at, each) => at.replace(`{${each.name}}`, example(each)), path)
   const scopes = (operation.security ?? []).flatMap((each) => each.bearer ?? [])
+  const body = method === "put" && !operation.requestBody?.content["application/json"] ? "" : exampleBody(document, operation)
   return html`<details class="operation" id=${operation.operationId}>
     <summary><b class=${`method ${method}`}>${method.toUpperCase()}</b> <code>${path}</code> <span>${operation.summary}</span></summary>
     ${scopes.length > 0 && html`<p>Right: ${scopes.map((each, index) => html`${index ? " or " : ""}<code>${each}</code>`)}</p>`}
@@ -36,7 +44,7 @@ function Operation({ document, path, method, operation, shared }) {
         const [type, content] = Object.entries(response.content ?? {})[0] ?? []
         return html`<tr key=${status}><td>${status}</td><td>${response.description}</td><td>${type}${content?.schema && type === "application/json" && Number(status) < 300 && html` <${Schema} document=${document} schema=${content.schema} />`}</td></tr>`
       })}</tbody></table>
-    <${Code} versions=${snippets({ method: method.toUpperCase(), path: filled, headers: method === "put" || method === "post" ? { "Content-Type": "application/json" } : {}, body: method === "post" ? '{"n":1}' : "" })} />
+    <${Code} versions=${snippets({ method: method.toUpperCase(), path: filled, headers: method === "put" || method === "post" ? { "Content-Type": "application/json" } : {}, body })} />
   </details>`
 }
 
