@@ -63,7 +63,7 @@ unexport WORKERS
 # `exec`: signals reach the server itself, and its exit code is make's.
 .PHONY: run
 run: $(LOCAL) engine-if-possible ## the whole system on this machine (PORT HOST DATA_DIR LOG_LEVEL=INFO WORKERS=2 VIA=asgi|lambda …)
-	@WORKERS=$(SERVING) exec $(VENV) -m tidemark.local
+	@WORKERS=$(SERVING) PYTHONMALLOC=$${PYTHONMALLOC:-malloc} exec $(VENV) -m tidemark.local
 
 # Several processes, each with engines of its own. The tests of a file stay together, because they share its fixtures;
 # files start in the order of tests/conftest.py.

@@ -30,8 +30,9 @@ BODIES = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """It lets them stay for ten minutes, whether they read or not."""
-    patience = {"SSE_SECONDS": "600", "SEND_SECONDS": "600"}
+    """It lets them stay for ten minutes, whether they read or not. Its memory is the C library's, as with
+    `make run` and in the container."""
+    patience = {"SSE_SECONDS": "600", "SEND_SECONDS": "600", "PYTHONMALLOC": "malloc"}
     with running(tidemark_server("asgi", tmp_path_factory.mktemp("server"), **patience)) as server:
         yield server
 
