@@ -55,7 +55,6 @@ def longest_callback() -> Iterator[list[tuple[float, str]]]:
     """The CPU seconds of the callbacks that took longest, and what they were, longest first. Garbage is
     collected as in a server, not as in a process that holds thousands of tests."""
     thresholds = gc.get_threshold()
-    gc.collect()
     spare_what_is_loaded()
     callbacks: list[tuple[float, str]] = []
     run = asyncio.Handle._run

@@ -46,9 +46,17 @@ def make_client(service: str, **settings: Any) -> Any:
 
     with _making:
         client = boto3.client(service, config=Config(**CLIENT_SETTINGS | settings))
-    client.meta.events.register("before-parse", _refuse_cut_reply)
-    client.meta.events.register_first("needs-retry", _retry_cut_reply)
+    refuse_cut_replies(client)
     return client
+
+
+def refuse_cut_replies(client: Any) -> None:
+    """Make a client of boto3 repeat a call whose reply is not whole. By itself it takes one that ends
+    inside the headers for an empty success."""
+    client.meta.events.register("before-parse", _refuse_cut_reply)
+    # What is registered for the service is called before what is registered for all.
+    service = client.meta.service_model.service_id.hyphenize()
+    client.meta.events.register_first(f"needs-retry.{service}", _retry_cut_reply)
 
 
 @contextmanager

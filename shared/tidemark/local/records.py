@@ -9,6 +9,8 @@ from typing import Any, Final
 import boto3
 from botocore.config import Config
 
+from tidemark.aws.clients import refuse_cut_replies
+
 #: What one call returns at most.
 LIMIT: Final = 1000
 #: How often it is looked for shards that are new.
@@ -17,16 +19,24 @@ DESCRIBE_SECONDS: Final = 10.0
 Record = dict[str, Any]
 
 # Shard names are shorter here than AWS's, and would be refused before they are sent.
-_CONFIG = Config(parameter_validation=False, retries={"max_attempts": 1}, connect_timeout=2, read_timeout=10)
+_CONFIG = Config(
+    parameter_validation=False,
+    retries={"mode": "standard", "total_max_attempts": 2},
+    connect_timeout=2,
+    read_timeout=10,
+)
 
 
 class StreamRecords:
     """What is written from the moment on at which this was made. Raises botocore's errors."""
 
     def __init__(self, table_name: str) -> None:
-        self._client = boto3.client("dynamodbstreams", config=_CONFIG)
-        table = boto3.client("dynamodb", config=_CONFIG).describe_table(TableName=table_name)["Table"]
-        self._arn: str = table["LatestStreamArn"]
+        self._client, tables = (
+            boto3.client(service, config=_CONFIG) for service in ("dynamodbstreams", "dynamodb")
+        )
+        for client in (self._client, tables):
+            refuse_cut_replies(client)
+        self._arn: str = tables.describe_table(TableName=table_name)["Table"]["LatestStreamArn"]
         #: Shard → where to go on; None for one that has been read to its end.
         self._iterators: dict[str, str | None] = {}
         self._described = time.monotonic()

@@ -10,12 +10,13 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from tidemark.aws.clients import refuse_cut_replies
 from tidemark.local.endpoints import DEFAULT_REGION, VARIABLES
 from tidemark.log.schema import table_definition
 
 TTL_ATTRIBUTE = "ttl"
 #: The engine has just said that it is ready, so a failure is one: no long row of retries.
-_CONFIG = Config(retries={"max_attempts": 2}, connect_timeout=5, read_timeout=30)
+_CONFIG = Config(retries={"mode": "standard", "total_max_attempts": 3}, connect_timeout=5, read_timeout=30)
 
 
 def create_table(table_name: str, environment: Mapping[str, str]) -> None:
@@ -50,7 +51,7 @@ def create_queue(name: str, environment: Mapping[str, str]) -> str:
 
 def _client(service: str, environment: Mapping[str, str]) -> Any:
     """`environment` is what the local stack adds; what is not in it, boto3 takes from the process's own."""
-    return boto3.client(
+    client = boto3.client(
         service,
         endpoint_url=environment.get(VARIABLES[service]),
         region_name=environment.get("AWS_DEFAULT_REGION"),
@@ -58,3 +59,5 @@ def _client(service: str, environment: Mapping[str, str]) -> Any:
         aws_secret_access_key=environment.get("AWS_SECRET_ACCESS_KEY"),
         config=_CONFIG,
     )
+    refuse_cut_replies(client)
+    return client
