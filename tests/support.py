@@ -155,12 +155,17 @@ class Process:
 
 
 def items_left(process: Process) -> list[Item]:
-    """All that the table holds, but for the end marks of streams and buckets."""
+    """All that the table holds, but for the end marks of streams and buckets and for mail: DynamoDB removes
+    those once their time is over."""
     table, items, position = process.stores.table, [], None
     while True:
         more: dict[str, Any] = {"ExclusiveStartKey": position} if position else {}
         page = table._dynamodb.call("Scan", {"TableName": table._name, "ConsistentRead": True} | more)
-        items += [item for item in page["Items"] if not is_end_mark(item)]
+        items += [
+            item
+            for item in page["Items"]
+            if not is_end_mark(item) and not item["pk"]["S"].startswith("mail/")
+        ]
         position = page.get("LastEvaluatedKey")
         if position is None:
             return items

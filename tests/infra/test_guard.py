@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import guard
+from benchmarks import cpu, guard
 from benchmarks.guard import Guarded
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard sets the environment of its process; here it lasts for one test."""
+    for name, value in cpu.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
