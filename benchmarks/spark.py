@@ -25,7 +25,14 @@ from tidemark.spark.snapshots.fold_streams import SnapshotPlan, snapshot_streams
 
 RESULTS = Path(__file__).with_name("results")
 TICKS = os.sysconf("SC_CLK_TCK")
-TARGETS = {"dynamodb, 1 message an item": 200_000, "http": 700_000, "fold": 350_000, "staged write": 500_000}
+#: As a share of what Spark's text source reads in the same run: a busy machine moves it less than the rows.
+TARGETS = {
+    "dynamodb, 1 message an item": 0.10,
+    "dynamodb, 100 messages an item": 0.15,
+    "http": 0.27,
+    "fold": 0.25,
+    "staged write": 0.20,
+}
 
 
 def cpu_seconds(root: int) -> float:
@@ -125,8 +132,9 @@ def report(best: dict[str, tuple[int, float]]) -> str:
     for name, (rows, seconds) in best.items():
         rate = rows / seconds
         target = TARGETS.get(name)
-        verdict = "" if target is None else f"{target:,} {'✓' if rate >= target else '✗'}"
-        lines.append(f"| {name} | {rate:,.0f} | {rate / text_rate:.2f} | {verdict} |")
+        share = rate / text_rate
+        verdict = "" if target is None else f"{target:.2f} {'✓' if share >= target else '✗'}"
+        lines.append(f"| {name} | {rate:,.0f} | {share:.2f} | {verdict} |")
     return "\n".join(lines)
 
 

@@ -6,6 +6,8 @@ message is missing from the archive or twice in it. Read the archive with Spark,
 out the files of a run that did not end. With --option failOnDataLoss=false a run goes on where
 messages are gone: then it says how much of which stream it could not archive, and exits with 5.
 
+With --every 60 the job goes on: it takes what has come every minute, until SIGTERM or Ctrl-C stops it.
+
 With --iceberg the archive is an Iceberg table in place of a directory: any engine reads it, and nobody sees
 a run that did not end. Its catalog is pyiceberg's: Glue, REST, or SQL on a laptop.
 
@@ -19,10 +21,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
-from tidemark.spark.failures import Exit
+from tidemark.spark.failures import SLOW_START, Exit
 from tidemark.spark.job import (
     Job,
     JobFailed,
@@ -32,10 +35,12 @@ from tidemark.spark.job import (
     parser_for,
     read_options,
     run,
+    until_stopped,
 )
 
 NAME = "archive"
 LOOK_SECONDS = 1
+STARTS = 5
 #: What a task reads, and about what goes into a file, before compression.
 FILE_BYTES = 256 * 1024 * 1024
 BATCH_BYTES = 16 * 1024 * 1024 * 1024
@@ -57,19 +62,54 @@ def parser() -> argparse.ArgumentParser:
         default=BATCH_BYTES,
         help=f"of a batch, at most: a run that failed goes on behind its last batch ({BATCH_BYTES})",
     )
+    made.add_argument("--every", type=float, metavar="SECONDS", help="go on, and look for more so often")
     made.add_argument("--checkpoint", help="where the progress is kept; one for each archive")
     return made
 
 
-def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    from tidemark.spark.gaps import find_losses
+class Archived:
+    """What a run has taken so far; of `lost` see `find_losses`."""
 
+    def __init__(self) -> None:
+        self.messages = 0
+        self.batches = 0
+        self.lost: dict[str, int | None] = {}
+
+
+def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
     if bool(given.out) == bool(given.iceberg):
         raise JobFailed("give either --out or --iceberg")
     if given.from_export:
         return archive_export(spark, given, job)
     if not given.checkpoint:
         raise JobFailed("--checkpoint is missing: without it every run would begin at the beginning")
+    if given.every is not None and given.every <= 0:
+        raise JobFailed(f"--every must be a number of seconds above 0, got {given.every:g}")
+    found = Archived()
+    if given.every is None:
+        take_what_came(spark, given, job, found)
+    else:
+        with until_stopped() as stopped:
+            while not stopped.is_set():
+                began = time.monotonic()
+                take_what_came(spark, given, job, found)
+                stopped.wait(max(0.0, began + given.every - time.monotonic()))
+    job.finish(
+        messages=found.messages,
+        batches=found.batches,
+        out=given.out or given.iceberg,
+        streams_with_loss=len(found.lost),
+        lost_bytes=sum(size or 0 for size in found.lost.values()),
+    )
+    if found.lost:
+        job.code = Exit.DATA_LOST
+    return None
+
+
+def take_what_came(spark: Any, given: argparse.Namespace, job: Job, found: Archived) -> None:
+    """Archive what is there now, and add to `found` what that was."""
+    from tidemark.spark.gaps import find_losses
+
     options = {"bytesPerPartition": str(FILE_BYTES)} | read_options(given)
     limit = {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
     source = spark.readStream.format("tidemark").options(**options | limit).load()
@@ -81,27 +121,21 @@ def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
         start, new_files = to_directory(spark, source, given, is_first=not before)
     batches: dict[int, int] = {}
     while True:
-        found = follow(start(), job)
-        batches |= found
+        taken = take_batches(start, job)
+        batches |= taken
         # Before Spark 4.2 a query that ends by itself reads a single batch.
-        if not any(found.values()) or has_reached(positions(spark, given.checkpoint), targets):
+        if not any(taken.values()) or has_reached(positions(spark, given.checkpoint), targets):
             break
+    found.messages += sum(batches.values())
+    found.batches += len(batches)
     new = new_files()
     rows = spark.read.schema(ROWS).parquet(*new) if new else None
     lost = find_losses(rows, before, positions(spark, given.checkpoint))
     for name, size in sorted(lost.items()):
         told = "what was not read when it was deleted and created again" if size is None else f"{size} bytes"
         job.say(f"{name}: {told} could not be archived")
-    job.finish(
-        messages=sum(batches.values()),
-        batches=len(batches),
-        out=given.out or given.iceberg,
-        streams_with_loss=len(lost),
-        lost_bytes=sum(size or 0 for size in lost.values()),
-    )
-    if lost:
-        job.code = Exit.DATA_LOST
-    return None
+        before_this = found.lost.get(name, 0)
+        found.lost[name] = None if size is None or before_this is None else before_this + size
 
 
 def to_directory(
@@ -190,6 +224,21 @@ def files_of(spark: Any, out: str) -> frozenset[str]:
         return frozenset(spark.read.schema(ROWS).parquet(out).inputFiles())
     except AnalysisException:
         return frozenset()
+
+
+def take_batches(start: Callable[[], Any], job: Job) -> dict[int, int]:
+    """The messages of each batch of the query that `start` gives. Spark waits ten seconds for its Python
+    process to start. Where that is too short, as on a busy driver, nothing was read, and it starts again."""
+    from pyspark.errors import StreamingQueryException
+
+    for _ in range(STARTS - 1):
+        try:
+            return follow(start(), job)
+        except StreamingQueryException as fault:
+            if SLOW_START not in str(fault):
+                raise
+            job.say("Spark's Python process took more than ten seconds to start: the query starts again")
+    return follow(start(), job)
 
 
 def follow(query: Any, job: Job) -> dict[int, int]:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -408,6 +409,36 @@ def test_what_a_worker_raised_is_told_and_not_that_it_did(spark: Any) -> None:
     with pytest.raises(Exception, match="Traceback") as failed:
         spark.range(1).mapInArrow(fails, "id BIGINT").collect()
     assert explain_failure(failed.value) == ("KeyError: 'stream-next-offset'", Exit.FAILED)
+
+
+def test_the_archive_starts_its_query_again_where_python_is_slow_to_start(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing was read then. Any other failure, or the fifth of this kind, ends the job."""
+    from pyspark.errors import StreamingQueryException
+
+    archive = load_job("archive")
+    slow = StreamingQueryException(message="[STREAM_FAILED] … Python worker failed to connect back. SQLSTATE")
+
+    def query(fault: Exception | None) -> SimpleNamespace:
+        def end(_seconds: int) -> bool:
+            if fault is not None:
+                raise fault
+            return True
+
+        return SimpleNamespace(awaitTermination=end, recentProgress=[{"batchId": 0, "numInputRows": 3}])
+
+    def take(*faults: Exception | None) -> Any:
+        queries = map(query, faults)
+        return archive.take_batches(lambda: next(queries), Job("archive"))
+
+    assert take(slow, slow, None) == {0: 3}
+    assert capsys.readouterr().err.count("the query starts again") == 2
+    with pytest.raises(StreamingQueryException):
+        take(*[slow] * 5, None)
+    with pytest.raises(StreamingQueryException, match="other"):
+        take(StreamingQueryException(message="other"), None)
+    assert explain_failure(slow)[1] == Exit.TRY_AGAIN
 
 
 @pytest.mark.parametrize("name", JOBS)

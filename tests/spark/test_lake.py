@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import signal
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +16,7 @@ from typing import Any
 import orjson
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
@@ -151,6 +157,36 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
         assert code == 0, err
         process = world.process()
         assert process.read_all(key(f"{name}-{kind}-again")) == process.read_all(key(f"{name}-{kind}"))
+
+
+def test_an_archive_that_goes_on_takes_what_comes_until_it_is_stopped(
+    start: Start, world: World, name: str, lake: Lake, where: list[str], tmp_path: Path
+) -> None:
+    """SIGTERM ends it between two looks, with its summary and without an error."""
+    filled(world, f"{name}-a", b"one")
+    seen: list[int] = []
+
+    def append_and_stop() -> None:
+        deadline = time.monotonic() + 900
+        while time.monotonic() < deadline and len(seen) < 3:
+            with contextlib.suppress(NoSuchTableError):
+                snapshots = len(lake.table.snapshots())
+                if snapshots == len(seen) + 1:
+                    seen.append(snapshots)
+                    world.process().append(key(f"{name}-a"), b"more")
+            time.sleep(0.2)
+        # Not where the job has ended: nobody would catch the signal.
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    other = threading.Thread(target=append_and_stop)
+    other.start()
+    arguments = ["archive", *where, "--pattern", f"{name}-.*", *lake.given, "--every", "0.5"]
+    code, said, err = start(*arguments, "--checkpoint", str(tmp_path / "checkpoint"))
+    other.join()
+    assert (code, seen) == (0, [1, 2, 3]), err
+    assert f"messages={lake.table.scan().to_arrow().num_rows} " in said
+    assert start(*arguments[:-1], "0", "--checkpoint", "x")[0] == Exit.YOUR_INPUT
 
 
 def test_a_table_of_an_older_version_gets_the_columns_that_it_lacks(

@@ -28,6 +28,9 @@ class Exit(IntEnum):
     DATA_LOST = 5
 
 
+#: Spark's words where the driver could not start a Python process in time.
+SLOW_START: Final = "Python worker failed to connect back"
+
 _PREFIX: Final = "tidemark: "
 _TRACE: Final = "Traceback (most recent call last):"
 #: The line of an error in a trace.
@@ -95,6 +98,8 @@ def _lines_of(fault: BaseException) -> list[tuple[str, str]]:
 
 
 def _code_of(name: str, text: str) -> Exit | None:
+    if SLOW_START in text:
+        return Exit.TRY_AGAIN
     aws = _AWS.search(text)
     return _BY_AWS_CODE.get(aws[1]) if aws else _BY_NAME.get(name.rpartition(".")[2])
 

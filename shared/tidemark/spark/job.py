@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -248,6 +249,19 @@ def run_with(
         job.say(line)
         return code
     return job.code
+
+
+@contextlib.contextmanager
+def until_stopped() -> Iterator[threading.Event]:
+    """Set once SIGTERM or Ctrl-C has asked the process to end: a job that goes on ends at a good place."""
+    stopped = threading.Event()
+    asked = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(each, lambda *_: stopped.set()) for each in asked]
+    try:
+        yield stopped
+    finally:
+        for each, handler in zip(asked, before, strict=True):
+            signal.signal(each, handler)
 
 
 @contextlib.contextmanager

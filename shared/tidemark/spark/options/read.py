@@ -26,6 +26,7 @@ from tidemark.spark.options.given import (
     parse_size,
 )
 from tidemark.spark.options.where import (
+    SIDES,
     WHERE_OPTIONS,
     Earliest,
     Latest,
@@ -53,7 +54,7 @@ COLUMNS: Final = {
     "headers": "STRING",
 }
 #: Members of JSON messages, for those who ask for them: every message is parsed for them.
-JSON_COLUMNS: Final = ("type", "key", "headers")
+JSON_COLUMNS: Final = frozenset({"type", "key", "headers"})
 DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in JSON_COLUMNS)
 
 #: What concerns the batches of a streaming query alone.
@@ -146,7 +147,7 @@ def _check_boundaries(asked: GivenOptions, options: ReadOptions, *, streaming: b
         asked.faults.append("endingOffsets must be latest or JSON: nothing ends before it begins")
     if not streaming and isinstance(options.starting, Latest):
         asked.faults.append("startingOffsets=latest is for a streaming query: a batch read would be empty")
-    for side, where in (("starting", options.starting), ("ending", options.ending)):
+    for side, where in zip(SIDES, (options.starting, options.ending), strict=True):
         strangers = _strangers(where, options) if isinstance(where, Mapping) else []
         if strangers:
             option = given_boundaries(asked, side)[0]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from tidemark.spark.options.given import GivenOptions
 
@@ -31,6 +31,9 @@ class AtTime:
 Where = Latest | Earliest | AtTime | Mapping[str, str | AtTime]
 """For every stream alike, or for each its own: `earliest`, `latest`, an offset or a time."""
 
+Side = Literal["starting", "ending"]
+SIDES: Final[tuple[Side, ...]] = ("starting", "ending")
+
 WHERE_OPTIONS: Final = (
     "startingOffsets",
     "startingOffsetsByTimestamp",
@@ -41,7 +44,7 @@ WHERE_OPTIONS: Final = (
 )
 
 
-def parse_boundary(asked: GivenOptions, side: str, default: Where) -> Where:
+def parse_boundary(asked: GivenOptions, side: Side, default: Where) -> Where:
     """What the options of one side (`starting`, `ending`) say."""
     options = given_boundaries(asked, side)
     if len(options) > 1:
@@ -51,7 +54,7 @@ def parse_boundary(asked: GivenOptions, side: str, default: Where) -> Where:
     return asked.parse(f"{side}Timestamp", by_stream, parse_time)
 
 
-def given_boundaries(asked: GivenOptions, side: str) -> list[str]:
+def given_boundaries(asked: GivenOptions, side: Side) -> list[str]:
     return [option for option in WHERE_OPTIONS if option.startswith(side) and asked.has(option)]
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.options.where import AtTime, Earliest, Latest
+from tidemark.spark.options.where import SIDES, AtTime, Earliest, Latest, Side
 from tidemark.spark.readers.port import (
     BadOffset,
     DataLoss,
@@ -56,29 +56,21 @@ def require_all(options: ReadOptions, reader: Reader, heads: Mapping[str, Head])
         raise InvalidOptions([f"no such stream in {options.connection.bucket}: {', '.join(missing)}"])
 
 
-def starting_positions(
-    options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
+def positions_of(
+    side: Side, options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
 ) -> dict[str, Position]:
-    """Raises InvalidOptions for invalid offsets, and DataLoss for an offset below the retained ones."""
-    given = options.starting
-    if isinstance(given, Earliest):
+    """Where each stream's read begins or ends. Raises InvalidOptions for invalid offsets, and DataLoss for an
+    offset below the retained ones."""
+    where = options.starting if side == "starting" else options.ending
+    if isinstance(where, Earliest):
         return {name: head.earliest for name, head in heads.items()}
-    if isinstance(given, Latest):
+    if isinstance(where, Latest):
         return {name: head.tail for name, head in heads.items()}
-    if isinstance(given, AtTime):
-        return _given_positions("startingTimestamp", dict.fromkeys(heads, given), options, reader, heads)
-    wanted = {name: given.get(name, "earliest") for name in heads}
-    return _given_positions("startingOffsets", wanted, options, reader, heads)
-
-
-def ending_positions(options: ReadOptions, reader: Reader, heads: Mapping[str, Head]) -> dict[str, Position]:
-    given = options.ending
-    if isinstance(given, AtTime):
-        return _given_positions("endingTimestamp", dict.fromkeys(heads, given), options, reader, heads)
-    if not isinstance(given, Mapping):
-        return {name: head.tail for name, head in heads.items()}
-    wanted = {name: given.get(name, "latest") for name in heads}
-    return _given_positions("endingOffsets", wanted, options, reader, heads)
+    if isinstance(where, AtTime):
+        return _given_positions(f"{side}Timestamp", dict.fromkeys(heads, where), options, reader, heads)
+    default = "earliest" if side == "starting" else "latest"
+    wanted = {name: where.get(name, default) for name in heads}
+    return _given_positions(f"{side}Offsets", wanted, options, reader, heads)
 
 
 def pin_positions(
@@ -88,9 +80,9 @@ def pin_positions(
     that are wrong, and DataLoss."""
     found: list[Positions] = []
     faults: list[str] = []
-    for positions_of in (starting_positions, ending_positions):
+    for side in SIDES:
         try:
-            found.append(positions_of(options, reader, heads))
+            found.append(positions_of(side, options, reader, heads))
         except InvalidOptions as fault:
             faults += fault.faults
     if faults:

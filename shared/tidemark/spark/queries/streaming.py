@@ -17,8 +17,8 @@ from tidemark.spark.queries.plan import (
     load_heads,
     pack,
     plan_partitions,
+    positions_of,
     require_all,
-    starting_positions,
 )
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.port import DataLoss, Head, Position, Reader
@@ -64,7 +64,7 @@ class Driver:
     def initial(self) -> dict[str, Position]:
         heads = self.heads(fresh=True)
         require_all(self.options, self.reader, heads)
-        return starting_positions(self.options, self.reader, heads)
+        return positions_of("starting", self.options, self.reader, heads)
 
     def heads(self, *, fresh: bool = False) -> dict[str, Head]:
         if fresh or self._clock() - self._looked >= LOOK_SECONDS:

@@ -27,7 +27,7 @@ _decoder: Final = msgspec.json.Decoder(_Change)
 
 def json_arrays(columns: Sequence[str], values: Sequence[bytes]) -> dict[str, pa.Array]:
     """Those of `columns` that are members of these JSON messages."""
-    wanted = [name for name in JSON_COLUMNS if name in columns]
+    wanted = JSON_COLUMNS.intersection(columns)
     if not wanted:
         return {}
     changes = list(map(_decode, values))

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tidemark.protocol.offset import WIDTH
 from tidemark.protocol.pack import Block
-from tidemark.spark.options.read import DEFAULT_COLUMNS
+from tidemark.spark.options.read import DEFAULT_COLUMNS, JSON_COLUMNS
 from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, make_batch
 from tidemark.spark.readers.items import BatchItem, Producer, message_ends, producers_by_end
 from tidemark.spark.readers.json_columns import json_arrays
@@ -46,7 +46,7 @@ class Rows:
         self._cut = cut
         # A stored JSON message ends in a comma of ours.
         is_json = content_type.partition(";")[0].strip().lower() == "application/json"
-        self._is_json = is_json
+        self._has_members = is_json and not JSON_COLUMNS.isdisjoint(columns)
         self._separator_bytes = 1 if is_json else 0
         self._clear()
 
@@ -107,7 +107,7 @@ class Rows:
         arrays: dict[str, pa.Array] = {}
         if "value" in self._columns:
             arrays["value"] = pa.array(self._values, pa.binary())
-        if self._is_json:
+        if self._has_members:
             arrays |= json_arrays(self._columns, self._values)
         if "offset" in self._columns:
             arrays["offset"] = _render_offsets(self._starts)
