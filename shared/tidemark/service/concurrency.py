@@ -32,18 +32,30 @@ class Run(Protocol):
 
 
 class Threads:
-    """A few threads, made when they are first needed."""
+    """A few threads, made when they are first needed.
+
+    Who waits for a call that no thread has begun makes it. So a call may ask for others itself, however few
+    the threads are and however many ask: nobody waits for a thread.
+    """
 
     def __init__(self, threads: int = 16) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tidemark-io")
 
     def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
-        future = self._pool.submit(one)
+        begun = self._pool.submit(one)
         second = other()
-        return future.result(), second
+        return one() if begun.cancel() else begun.result(), second
 
     def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
-        return list(self._pool.map(call, items))
+        begun = [self._pool.submit(call, item) for item in items[1:]]
+        try:
+            results = [call(item) for item in items[:1]]
+            for future, item in zip(begun, items[1:], strict=True):
+                results.append(call(item) if future.cancel() else future.result())
+        finally:
+            for future in begun:
+                future.cancel()
+        return results
 
     def compute(self, call: Callable[[], _T]) -> _T:
         return call()

@@ -1,0 +1,68 @@
+"""Calls at once on a few threads: in order, and never waiting for a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidemark.service.concurrency import Threads
+
+THREADS = 2
+#: Far longer than it takes: what hangs, hangs for ever.
+PATIENCE_SECONDS = 60.0
+
+
+def outcome_of(call: Callable[[], Any]) -> Any:
+    """What a call returns; fails where it does not return."""
+    returned: list[Any] = []
+    thread = threading.Thread(target=lambda: returned.append(call()), daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS)
+    assert returned, "the call waits for ever"
+    return returned[0]
+
+
+def test_results_are_in_the_order_of_the_items() -> None:
+    threads = Threads(THREADS)
+    assert threads.each(str, range(20)) == [str(number) for number in range(20)]
+    assert threads.each(str, []) == []
+    assert threads.pair(lambda: 1, lambda: 2) == (1, 2)
+
+
+@pytest.mark.parametrize("way", ["each", "pair"])
+def test_calls_that_make_calls_themselves_end_however_few_threads_there_are(way: str) -> None:
+    """As many requests share the threads of one process: each combining append looks into several boxes while
+    its mail is posted. All threads are taken by calls that wait for calls which no thread is left for."""
+    threads = Threads(THREADS)
+
+    def inner() -> list[int]:
+        time.sleep(0.05)
+        return threads.each(lambda number: number, range(3))
+
+    def outer() -> Any:
+        if way == "pair":
+            return threads.pair(inner, inner)
+        return tuple(threads.each(lambda _: inner(), range(2)))
+
+    requests = [threading.Thread(target=outer, daemon=True) for _ in range(4 * THREADS)]
+    for request in requests:
+        request.start()
+    assert outcome_of(outer) == ([0, 1, 2], [0, 1, 2])
+    for request in requests:
+        request.join(PATIENCE_SECONDS)
+    assert not any(request.is_alive() for request in requests)
+
+
+@pytest.mark.parametrize("bad", [0, 3])
+def test_the_first_failure_is_raised(bad: int) -> None:
+    def fail(number: int) -> int:
+        if number >= bad:
+            raise ValueError(number)
+        return number
+
+    with pytest.raises(ValueError, match=str(bad)):
+        Threads(THREADS).each(fail, range(5))
