@@ -71,7 +71,11 @@ class Contest:
     def run(self, seconds: float = SECONDS) -> Row:
         random.seed(self._random.random())  # The jitter of pauses and retries.
         self.time.spawn(
-            lambda: create(self._stores(), STREAM, CreateRequest(CONTENT_TYPE, NEVER, closed=False))
+            lambda: create(
+                new_process(self.time, self.table, self._random),
+                STREAM,
+                CreateRequest(CONTENT_TYPE, NEVER, closed=False),
+            )
         )
         self.time.run(until=0.5)
         for _ in range(self._writers):
@@ -82,7 +86,7 @@ class Contest:
         return self._row(seconds)
 
     def _write_for_ever(self) -> None:
-        stores, body = self._stores(), self._random.randbytes(BODY_BYTES)
+        stores, body = new_process(self.time, self.table, self._random), self._random.randbytes(BODY_BYTES)
         while True:
             started = self.time.now
             try:
@@ -92,18 +96,6 @@ class Contest:
             else:
                 self._milliseconds.append((self.time.now - started) * 1000)
             self.time.sleep(BETWEEN_REQUESTS_SECONDS)
-
-    def _stores(self) -> Stores:
-        """Those of a process that knows nothing yet."""
-        dynamodb, bucket = DynamoDB(self.table.send), SimulatedBucket()
-        dynamodb.sleep, dynamodb.now = self.time.sleep, lambda: self.time.now
-        return Stores(
-            Table(dynamodb, "simulated"),
-            SimulatedBlobs(bucket, Objects(bucket.send), lambda: None),
-            clock_ms=lambda: 1_800_000_000_000 + round(self.time.now * 1000),
-            new_id=lambda: f"{self._random.getrandbits(64):016x}",
-            concurrency=self.time,
-        )
 
     def _row(self, seconds: float) -> Row:
         taken, counts = sorted(self._milliseconds), self.table.counts
@@ -119,6 +111,19 @@ class Contest:
             writes=round(counts["writes"] / landed, 2),
             read_units=round(counts["read_units"] / landed, 2),
         )
+
+
+def new_process(time: VirtualTime, table: MeteredTable, chance: random.Random) -> Stores:
+    """The stores of a process that knows nothing yet."""
+    dynamodb, bucket = DynamoDB(table.send), SimulatedBucket()
+    dynamodb.sleep, dynamodb.now = time.sleep, lambda: time.now
+    return Stores(
+        Table(dynamodb, "simulated"),
+        SimulatedBlobs(bucket, Objects(bucket.send), lambda: None),
+        clock_ms=lambda: 1_800_000_000_000 + round(time.now * 1000),
+        new_id=lambda: f"{chance.getrandbits(64):016x}",
+        concurrency=time,
+    )
 
 
 def _line(row: Row) -> str:

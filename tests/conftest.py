@@ -59,7 +59,9 @@ FAST_FOLDERS = frozenset(
 #: What is slow in these all the same: processes of its own, or many seconds of waiting or of computing.
 SLOW_FILES = frozenset(
     {
+        "http/test_readme_tour.py",
         "infra/test_deployment.py",
+        "infra/test_docs_examples.py",
         "lambdas/test_half_a_character.py",
         "lambdas/test_size.py",
         "local/test_container.py",
@@ -68,8 +70,10 @@ SLOW_FILES = frozenset(
         "local/test_lock.py",
         "local/test_main.py",
         "local/test_ministack.py",
+        "local/test_raw_requests.py",
         "local/test_server.py",
         "observability/test_traces.py",
+        "on_loop/test_loop_lag.py",
         "wake/test_caching_proxy.py",
         "wake/test_environments.py",
         "wake/test_hang_up.py",
@@ -79,6 +83,7 @@ SLOW_FILES = frozenset(
         "wake/test_live_reads.py",
         "wake/test_many_readers.py",
         "wake/test_pump.py",
+        "wake/test_readers_that_do_not_read.py",
         "wake/test_reconnects.py",
         "subscriptions/test_any_order.py",
         "subscriptions/test_delivery.py",
@@ -97,8 +102,8 @@ SEED = os.environ.setdefault("HYPOTHESIS_SEED", str(random.getrandbits(32)))
 if HAS_HYPOTHESIS:
     from hypothesis import settings
 
-    # No test may depend on a time being short, so no profile has a deadline. A test that names its own
-    # number of examples keeps it.
+    # No test may depend on a time being short, so no profile has a deadline. A test that wants more
+    # examples than others names a multiple of the profile's.
     settings.register_profile("default", deadline=None, print_blob=True)
     settings.register_profile("fast", settings.get_profile("default"), max_examples=25)
     settings.register_profile("ci", settings.get_profile("default"), max_examples=200, database=None)

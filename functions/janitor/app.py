@@ -13,6 +13,7 @@ with garbage_collection_paused():
     from tidemark.janitor.queues import sweep_wake
     from tidemark.janitor.subscriptions import remind
     from tidemark.janitor.sweep import sweep
+    from tidemark.observability.report import Reporter
     from tidemark.observability.tracing import traced
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
@@ -21,6 +22,7 @@ _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)
 _queues = Queues(sqs_client, _settings.queue_prefix)
 _subscriptions = WorkQueue(sqs_client, _settings.subscriptions_queue_url)
+_reporter = Reporter("janitor", _settings)
 #: Time to finish the entry in hand before the function is stopped.
 _SPARE_MS = 10_000
 
@@ -33,6 +35,9 @@ def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
     swept |= asdict(sweep_wake(_stores.table, _queues, _stores.clock_ms(), has_time_left))
     if _settings.subscriptions_queue_url:
         swept["reminded"] = remind(_stores, _subscriptions.send, has_time_left)
+    if swept["packed"] or swept["cut_short"]:
+        # Otherwise not: a metric is billed for each hour in which it has a value.
+        _reporter.report()
     return swept
 
 

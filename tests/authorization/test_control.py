@@ -36,6 +36,8 @@ def stream(way: Way) -> None:
         (f"/v1/stats?stream={STREAM}", "read:other", 404),
         (f"/v1/start?last=1&stream={STREAM}", "read:v1/control/user-1/run", 200),
         (f"/v1/start?last=1&stream={STREAM}", "write:v1", 404),
+        (f"/v1/forks?stream={STREAM}", "read:v1/control/user-1/run", 200),
+        (f"/v1/forks?stream={STREAM}", "write:v1", 404),
         ("/v1/stats", "read:*", 400),
         ("/v1/stats?stream=x", "read:*", 400),
     ],
@@ -47,6 +49,16 @@ def test_what_a_scope_allows(way: Way, path: str, scope: str, status: int) -> No
     if status == 404:
         assert "token" in answer.error or "takes read:" in answer.error
     assert way("GET", path).status == 401
+
+
+def test_forks_that_a_token_may_not_read_are_not_named(way: Way) -> None:
+    forked = {"Stream-Forked-From": STREAM}
+    for name in ("user-1/run-fork", "user-2/fork"):
+        made = way("PUT", f"/v1/stream/control/{name}", bearer("read:v1 write:v1") | forked)
+        assert made.status in {200, 201}
+    listed = json.loads(way("GET", f"/v1/forks?stream={STREAM}", bearer("read:v1/control/user-1/*")).body)
+    assert [each["stream"] for each in listed["forks"]] == ["/v1/stream/control/user-1/run-fork"]
+    assert (listed["fork_count"], listed["complete"]) == (2, False)
 
 
 def test_a_token_is_told_what_it_may_do(way: Way) -> None:

@@ -144,6 +144,25 @@ def test_an_offset_is_copied_and_stands_in_the_address(console: Console) -> None
     expect(page.locator("#counted")).to_contain_text("2 messages held")
 
 
+def test_forks_are_shown_as_a_tree(console: Console) -> None:
+    path = make_stream(console.server, [1, 2, 3])
+    for name, source in (("/a", ""), ("/b", ""), ("/a/c", "/a"), ("/a/c/d", "/a/c")):
+        headers = {"Stream_Forked_From": path + source, "Stream_Fork_Offset": f"{2:016}"}
+        send(console.server, "PUT", path + name, **headers)
+    page = console.open_stream(f"{path}/a")
+    card = page.locator(".card", has_text="Forks")
+    expect(card).to_contain_text("1 made of it")
+    card.get_by_text("Show the tree").click()
+    expect(card.locator(".tree a")).to_have_text([path, f"{path}/a/c"])
+    expect(card.locator("[aria-current=page]")).to_have_text(f"{path}/a")
+    card.locator(".tree summary").click()
+    expect(card.locator(".tree a")).to_have_text([path, f"{path}/a/c", f"{path}/a/c/d"])
+    console.check_accessible()
+    card.locator(".tree").get_by_role("link", name=path, exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(path.removeprefix("/v1/stream/"))
+    expect(card).to_contain_text("2 made of it")
+
+
 @pytest.mark.parametrize(
     ("choice", "value", "count"),
     [("the last …", "3", 3), ("the beginning", "", 10), ("now", "", 0), ("an offset …", f"{0:016}", 10)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from tests.costs.memory import render_memory
 from tests.costs.page import (
     OPERATIONS,
     measure,
@@ -26,7 +27,7 @@ def main() -> int:
     append = operation_named("Append, 1,024 bytes of JSON")
     bill = bills[append.title]
     tables = render(bills), render_append(append, bill), render_choices(append, bill), render_waiting()
-    print(*tables, sep="\n\n")
+    print(*tables, render_memory(), sep="\n\n")
     return 0
 
 

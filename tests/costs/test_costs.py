@@ -8,6 +8,7 @@ import pytest
 
 from tests.costs import prices
 from tests.costs.bill import Bill, item_bytes
+from tests.costs.memory import render_memory
 from tests.costs.page import (
     OPERATIONS,
     default_dollars,
@@ -107,3 +108,7 @@ def test_what_dynamodb_measures() -> None:
         == 4 + 4 + 5 + 2
     )
     assert prices.WRITE_UNIT == 5 * prices.READ_UNIT
+
+
+def test_the_page_has_the_classes_of_memory() -> None:
+    assert render_memory() in PAGE.read_text()

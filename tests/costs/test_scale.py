@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.scale import LARGE, Load, demand_of, quotas_of, render_all
+from benchmarks.surge import line, surge
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
 
@@ -48,3 +49,9 @@ def test_the_quota_that_ends_it_first_is_named_first() -> None:
     )
     assert quotas_of(LARGE)[0].name.startswith("Lambda")
     assert quotas_of(replace(LARGE, waiting_readers=0))[0].name == "the template's `RequestsPerSecond`"
+
+
+@pytest.mark.parametrize(("environments", "streams"), [(32, 1), (128, 1), (1_000, 1_000)])
+def test_what_the_page_says_of_a_surge_is_what_the_code_does(environments: int, streams: int) -> None:
+    """In virtual time, so it is the same on every machine."""
+    assert line(surge(environments, streams)) in PAGE

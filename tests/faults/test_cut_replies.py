@@ -27,7 +27,7 @@ from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import connect_objects
 from tidemark.aws.sigv4 import AwsRequest, Service
 from tidemark.local.engines import LocalServices
-from tidemark.local.on_loop.greenlets import run_in_steps
+from tidemark.local.on_loop.greenlets import greenlet_spawn
 from tidemark.local.on_loop.http import LoopHttp
 from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 
@@ -54,7 +54,7 @@ class Client:
         self.run: Callable[[Call], Any] = (
             (lambda call: call())
             if kind == "blocking"
-            else (lambda call: self._runner.run(run_in_steps(call)))
+            else (lambda call: self._runner.run(greenlet_spawn(call)))
         )
 
     def _on_loop(self, service: Service, answer_seconds: float) -> LoopHttp:

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.virtual_time import VirtualLoop
 from tests.support import TEXT, World, a_key, append_request
 from tidemark.aws.retry import NoAnswer
-from tidemark.local.on_loop.greenlets import run_in_steps, step_aside
+from tidemark.local.on_loop.greenlets import await_only, greenlet_spawn
 from tidemark.local.on_loop.stores import Concurrently, sleep
 from tidemark.log.table import Table
 from tidemark.protocol.append import Outcome
@@ -100,7 +100,7 @@ def scene(world: World) -> Iterator[Scene]:
             world.process().create(key, content_type=TEXT)
             return key
 
-        yield Scene(world, runner, storage, GroupCommit(stores, run_in_steps, lambda _: None), create)
+        yield Scene(world, runner, storage, GroupCommit(stores, greenlet_spawn, lambda _: None), create)
 
 
 def now() -> float:
@@ -288,7 +288,7 @@ def test_a_bucket_that_is_silent_holds_up_nobody_else(scene: Scene) -> None:
     async def play() -> None:
         put = scene.storage.seconds
         put["PutObject"] = 5.0
-        scene.group_commit._stores.blobs.objects.send = lambda *_: step_aside(_silence())  # type: ignore[attr-defined]
+        scene.group_commit._stores.blobs.objects.send = lambda *_: await_only(_silence())  # type: ignore[attr-defined]
         large = asyncio.create_task(scene.append(key, b"x" * LARGE, claim=("p", 0, 0)))
         await asyncio.sleep(0.1)
         behind = asyncio.create_task(scene.append(key, b"y", claim=("p", 0, 1)))

@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31), help="of the first one")
     parser.add_argument("--kind", choices=KINDS, help="by default each seed chooses")
+    parser.add_argument("--combines", action="store_true", help="every single append is posted as mail")
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
     started, failed, totals = time.monotonic(), 0, Counter[str]()
@@ -27,7 +28,7 @@ def main() -> int:
         os.environ.update(services.environment)
         servers = Servers(services)
         for index in range(asked.histories):
-            recorded = servers.record(asked.seed + index, asked.kind)
+            recorded = servers.record(asked.seed + index, asked.kind, combines=asked.combines)
             totals["operations"] += len(recorded.history)
             totals["unknown"] += sum(operation.answer is None for operation in recorded.history)
             if recorded.problems:

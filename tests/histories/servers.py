@@ -23,7 +23,7 @@ from tests.histories.history import CountStreams, Create, Head, Operation, Read,
 from tests.histories.perform import NotCarriedOut, perform
 from tests.histories.workload import Workload
 from tests.simulation.faults import Line, Shares
-from tests.simulation.world import small_limits
+from tests.simulation.world import combining, small_limits
 from tests.support import Process, World, conflict, make_world, refusal
 from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
@@ -69,15 +69,15 @@ class Servers:
             process.dynamodb.sleep = process.objects.sleep = lambda seconds: time.sleep(min(seconds, 0.002))
         self._histories = 0
 
-    def record(self, seed: int, kind: str | None = None) -> Recorded:
-        """One history, checked."""
+    def record(self, seed: int, kind: str | None = None, *, combines: bool = False) -> Recorded:
+        """One history, checked. With `combines`, every single append is posted as mail."""
         if self._histories == _ROUND:
             self._renew()
         self._histories += 1
         chance = random.Random(seed)
         chosen = chance.choice(KINDS)
         recorded = Recorded(seed, kind or chosen)
-        with small_limits():
+        with small_limits(), combining(forced=combines):
             self._play(chance, recorded)
         recorded.problems += check_exactly_once(recorded.history)
         try:

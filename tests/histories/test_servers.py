@@ -20,3 +20,12 @@ def test_two_servers_on_one_table_are_linearizable(services: LocalServices) -> N
             assert not recorded.problems, f"seed {seed} ({kind})\n" + "\n".join(recorded.problems)
     assert operations > 500
     assert servers.faults.total() > 100
+
+
+def test_two_servers_that_combine_are_linearizable(services: LocalServices) -> None:
+    servers, operations = Servers(services), 0
+    for seed in range(SEED, SEED + 2 * HISTORIES):
+        recorded = servers.record(seed, "plain", combines=True)
+        operations += len(recorded.history)
+        assert not recorded.problems, f"seed {seed}\n" + "\n".join(recorded.problems)
+    assert operations > 250

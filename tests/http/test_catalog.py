@@ -15,6 +15,7 @@ import pytest
 from tests.http.asgi import Door
 from tests.support import Clock
 from tidemark.log.schema import bucket_entry_key
+from tidemark.service import list_forks
 
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}
@@ -400,3 +401,50 @@ def test_an_environment_that_serves_streams_does_not_import_the_control_surface(
     code = f"import sys, tidemark.http.app; print(sorted({applications} & set(sys.modules)))"
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert made.stdout.strip() == "[]"
+
+
+# --- forks --------------------------------------------------------------------------
+
+
+def fork(door: Door, source: str, name: str, offset: str) -> None:
+    headers = {"Stream-Forked-From": source, "Stream-Fork-Offset": offset}
+    assert door.put(name, headers).status == 201
+
+
+def test_the_forks_of_a_stream_are_listed(door: Door, path: str) -> None:
+    door.put(path, JSON, b"[1,2,3]")
+    fork(door, path, f"{path}/b", f"{2:016}")
+    fork(door, path, f"{path}/a", f"{4:016}")
+    fork(door, f"{path}/b", f"{path}/b/again", f"{2:016}")
+    answer = door.get(f"/v1/forks?stream={quote(path)}")
+    assert (answer.status, answer["cache-control"]) == (200, "no-store")
+    listed = answer.json
+    assert [(each["stream"], each["offset"], each["forks"]) for each in listed["forks"]] == [
+        (f"{path}/a", f"{4:016}", 0),
+        (f"{path}/b", f"{2:016}", 1),
+    ]
+    assert (listed["stream"], listed["fork_count"], listed["complete"]) == (path, 2, True)
+    assert door.get(f"/v1/forks?stream={quote(path)}/a").json["forks"] == []
+    absent = door.get(f"/v1/forks?stream={quote(path)}/absent")
+    assert (absent.status, door.get("/v1/forks").status) == (404, 400)
+
+
+def test_a_fork_that_only_its_own_forks_keep_is_listed_as_deleted(door: Door, path: str) -> None:
+    door.put(path, JSON, b"[1]")
+    fork(door, path, f"{path}/b", f"{2:016}")
+    fork(door, f"{path}/b", f"{path}/c", f"{2:016}")
+    door.delete(f"{path}/b")
+    [kept] = door.get(f"/v1/forks?stream={quote(path)}").json["forks"]
+    assert (kept["stream"], kept["deleted"]) == (f"{path}/b", True)
+    [below] = door.get(f"/v1/forks?stream={quote(path)}/b").json["forks"]
+    assert below["stream"] == f"{path}/c", "also of a stream that is gone"
+
+
+def test_a_bucket_with_very_many_streams_is_not_looked_through(
+    door: Door, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door.put(path, JSON, b"[1]")
+    fork(door, path, f"{path}/b", f"{2:016}")
+    monkeypatch.setattr(list_forks, "LOOKED_AT", 0)
+    listed = door.get(f"/v1/forks?stream={quote(path)}").json
+    assert (listed["forks"], listed["fork_count"], listed["complete"]) == ([], 1, False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,15 @@ def test_a_program_gets_the_same_as_json(door: Door, accept: dict[str, str]) -> 
         "health": "/v1/health",
         "docs": DOCS,
     }
+
+
+def test_the_pages_commands_run_once_the_address_is_filled_in(door: Door) -> None:
+    page = door.get("/", {"Accept": "text/html"}).body.decode()
+    [commands] = re.findall(r"<pre>(.*?)</pre>", page, re.DOTALL)
+    shown = re.sub(r"<i>.*?</i>", "http://127.0.0.1:4437/", commands).replace("curl", "printf '%s\\n'")
+    said = subprocess.run(["sh", "-c", shown], capture_output=True, text=True, check=True).stdout
+    assert "http://127.0.0.1:4437/v1/stream/first\n" in said
+    assert "http://127.0.0.1:4437/v1/stream/first?offset=-1\n" in said
 
 
 def test_the_root_takes_no_other_method(door: Door) -> None:

@@ -448,6 +448,7 @@ def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
         "ApproximateNumberOfMessagesVisible",
         "ApproximateAgeOfOldestMessage",
         "WebhookFailures",
+        "RoundsCutShort",
     }
     for alarm in alarms.values():
         assert alarm["Condition"] == "HasAlarms"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.http.asgi import Door
 from tests.lambdas.functions import Context, Functions, load_event
 
@@ -28,5 +30,16 @@ def test_stops_while_there_is_time(functions: Functions, door: Door, path: str) 
     """Cut off in the middle of an entry it would be, if it began one; what is left is still due."""
     door.put(path, TEXT | {"Stream-TTL": "0"}, b"gone")
     hurried = functions.invoke("janitor", SCHEDULE, Context(remaining_ms=1000))
-    assert hurried["expired"] == 0
+    assert (hurried["expired"], hurried["cut_short"]) == (0, 1)
     assert functions.invoke("janitor", SCHEDULE)["expired"] == 1
+
+
+def test_a_round_that_is_cut_short_is_a_metric_and_one_with_nothing_to_do_is_none(
+    functions: Functions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The alarm is by that metric's name. Another environment, because each reports every ten seconds."""
+    monkeypatch.setitem(functions.handlers, "janitor", functions.load("janitor"))
+    functions.invoke("janitor", SCHEDULE)
+    assert "CloudWatchMetrics" not in capsys.readouterr().out
+    functions.invoke("janitor", SCHEDULE, Context(remaining_ms=1000))
+    assert '"RoundsCutShort":[1.0]' in capsys.readouterr().out.replace(" ", "")

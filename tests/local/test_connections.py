@@ -10,6 +10,8 @@ import resource
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,15 @@ import pytest
 from tests.local.polling import DEADLINE_SECONDS
 from tests.local.test_server import _answer, _live, _until_refused
 from tidemark.local import connections
-from tidemark.local.connections import InvalidLimit, Limits, connections_within, raise_descriptor_limit
+from tidemark.local.connections import (
+    TRIM_AFTER,
+    TRIM_WAITS,
+    FreedMemory,
+    InvalidLimit,
+    Limits,
+    connections_within,
+    raise_descriptor_limit,
+)
 from tidemark.local.ports import LOOPBACK, listening_socket, port_of
 from tidemark.local.server import HEALTH_PATH, Message, Receive, Scope, Send, serve
 
@@ -327,6 +337,58 @@ def test_the_descriptor_limit_is_raised_as_far_as_allowed(monkeypatch: pytest.Mo
     monkeypatch.setattr(resource, "getrlimit", lambda _: (4096, 4096))
     assert raise_descriptor_limit() == 4096
     assert asked == [(4096, 4096), (connections.MOST_DESCRIPTORS, resource.RLIM_INFINITY)]
+
+
+class Clock:
+    """A loop's `call_later`, moved by hand."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], object]] = []
+
+    def call_later(self, _seconds: float, call: Callable[..., object], *arguments: object) -> None:
+        self.waiting.append(partial(call, *arguments))
+
+    def pass_by(self) -> None:
+        due, self.waiting = self.waiting, []
+        for call in due:
+            call()
+
+
+@pytest.fixture
+def given_back(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """One entry each time that freed memory is returned."""
+    times: list[str] = []
+    collector = SimpleNamespace(collect=lambda: times.append("returned"))
+    monkeypatch.setattr("tidemark.local.connections.gc", collector)
+    return times
+
+
+def end_connections(freed: FreedMemory, clock: Any, count: int) -> None:
+    for _ in range(count):
+        freed.ended(clock)
+
+
+def test_freed_memory_is_returned_once_no_more_connections_end(given_back: list[str]) -> None:
+    """Not while they still end: what the last ones held would be kept."""
+    freed, clock = FreedMemory(), Clock()
+    end_connections(freed, clock, TRIM_AFTER - 1)
+    assert not clock.waiting, "so few are not worth it"
+    for _ in range(3):
+        end_connections(freed, clock, TRIM_AFTER)
+        clock.pass_by()
+        assert not given_back
+    clock.pass_by()
+    assert given_back == ["returned"]
+    assert not clock.waiting
+
+
+def test_freed_memory_is_returned_though_connections_go_on_ending(given_back: list[str]) -> None:
+    freed, clock = FreedMemory(), Clock()
+    end_connections(freed, clock, TRIM_AFTER)
+    for _ in range(TRIM_WAITS + 1):
+        end_connections(freed, clock, 1)
+        clock.pass_by()
+    assert given_back == ["returned"]
 
 
 def test_limits_come_from_the_environment() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.simulation.scheduler import Turns
 from tests.simulation.world import SimulatedWorld, combining
 from tests.support import BYTES, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep
@@ -237,6 +238,27 @@ def test_a_read_anywhere_in_a_pack_is_one_query_and_one_range_and_the_next_page_
             assert calls == {"Query": 1, "GetRange": 1}
             read_some(page.end)
             assert calls == {"Query": 1, "GetRange": 2}
+
+
+def test_a_page_of_several_packs_asks_for_their_ranges_at_once() -> None:
+    """Behind the one query there is one round trip more, however many packs the page lies in."""
+    scene = Scene(packing=Packing(HOUR_MS, every_bytes=64, pack_bytes=400, min_batches=2, block_bytes=80))
+    scene.append(200)
+    packs = scene.pack()
+    assert packs > 3
+    with counted(scene) as (stores, calls):
+        at_once: list[int] = []
+
+        class Counting(Turns):
+            def each(self, call: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+                at_once.append(len(items))
+                return super().each(call, items)
+
+        stores.concurrency = Counting(scene.world.scheduler)
+        assert read(stores, KEY, 0).data == scene.data
+    assert calls["GetRange"] == packs
+    # The last batch of the log is in no pack.
+    assert at_once == [packs + 1]
 
 
 def test_an_append_makes_one_call_more_only_where_it_crosses_a_boundary() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.support import World, a_key
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.sigv4 import AwsRequest
-from tidemark.local.on_loop.greenlets import run_in_steps
+from tidemark.local.on_loop.greenlets import greenlet_spawn
 from tidemark.local.on_loop.http import LoopHttp
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.read import read
@@ -48,7 +48,7 @@ def exchange(serve: Serve, times: int = 1, answer_seconds: float = 30) -> list[A
         answers: list[Any] = []
         for _ in range(times):
             try:
-                answers.append(await run_in_steps(lambda: http(REQUEST)))
+                answers.append(await greenlet_spawn(lambda: http(REQUEST)))
             except NoAnswer as failure:
                 answers.append(failure)
         await http.close()
@@ -158,7 +158,7 @@ def test_a_connection_that_says_too_much_is_given_up(more: bytes) -> None:
 
 def test_nobody_there_is_no_answer() -> None:
     with pytest.raises(NoAnswer):
-        asyncio.run(run_in_steps(lambda: http_to(9, 30)(REQUEST)))
+        asyncio.run(greenlet_spawn(lambda: http_to(9, 30)(REQUEST)))
 
 
 def test_use_cases_run_on_the_loop_as_on_threads(world: World) -> None:

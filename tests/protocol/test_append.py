@@ -204,7 +204,7 @@ def histories(draw: st.DrawFn) -> list[Append]:
     return history
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples // 2)
 @given(histories())
 def test_appends_one_by_one_behave_as_with_an_unbounded_memory_of_producers(history: list[Append]) -> None:
     """A batch carries few producers, but the results are as if it carried all."""
@@ -215,7 +215,7 @@ def test_appends_one_by_one_behave_as_with_an_unbounded_memory_of_producers(hist
     assert len(stream.stored) == sum(stream.lengths) == model.offset
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples // 2)
 @given(histories(), st.data())
 def test_a_group_of_appends_has_the_same_results_as_the_appends_one_by_one(
     history: list[Append], cuts: st.DataObject

@@ -226,7 +226,7 @@ shares = st.one_of(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=5 * settings().max_examples // 2)
 @given(
     st.one_of(st.just(1000), st.integers(min_value=0, max_value=10**7)),
     st.lists(st.tuples(st.booleans(), shares), max_size=20),

@@ -50,6 +50,8 @@ _LONG_MS: Final = (0, 45_037, 4 * MINUTE_MS, 6 * MINUTE_MS, 61 * MINUTE_MS, 3 * 
 #: The same where old batches are packed: they are to become old.
 _OLD_ENOUGH_MS: Final = (12 * MINUTE_MS, 61 * MINUTE_MS)
 SERVERS: Final = 2
+#: Batches are packed once no tail and no copy from before can still be about, as an hour guarantees in AWS.
+PACKING: Final = Packing(11 * MINUTE_MS, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
 #: How often a client that may give up waits for the answer all the same.
 _PATIENT: Final = 0.3
 _STEPS_OF_THE_IMPATIENT: Final = 30_000

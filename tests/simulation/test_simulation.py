@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.histories.workload import PRODUCERS, WEIGHTS
-from tests.simulation.run import run_seed
+from tests.simulation.run import PACKING, run_seed
 from tidemark.janitor import pack as janitor_pack
 from tidemark.janitor import reclaim as janitor
 from tidemark.log import append as log_append
@@ -21,7 +21,6 @@ from tidemark.log.records import Batch
 from tidemark.log.schema import decode_batch
 from tidemark.log.table import Table, Write
 from tidemark.protocol import append as protocol_append
-from tidemark.protocol.packing import Packing
 
 FIRST_SEED = 1000
 SEEDS = 40
@@ -68,10 +67,6 @@ def test_producers_that_give_up_and_repeat_elsewhere_are_linearizable(*, combine
         undecided += run.is_undecided
     assert unknown > SEEDS, "nobody gives up any more"
     assert undecided < SEEDS / 8, "so much is unknown that nothing is checked"
-
-
-#: Batches are packed once no tail and no copy from before can still be about, as an hour guarantees in AWS.
-PACKING = Packing(11 * 60 * 1000, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
 
 
 @pytest.mark.parametrize("kind", WEIGHTS)

@@ -35,13 +35,12 @@ class Routers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
-        if scope["type"] == "http" and self.has(scope["path"]):
-            app = self._routers = self._routers or self._make()
+        if scope["type"] == "http":
+            # It is decoded: `%5F%5Fds` is the same place as `__ds`.
+            path = scope["path"]
+            if path in self._exact or path.startswith(self._below):
+                app = self._routers = self._routers or self._make()
         await app(scope, receive, send)
-
-    def has(self, path: str) -> bool:
-        """`path` is decoded: `%5F%5Fds` is the same place as `__ds`."""
-        return path in self._exact or path.startswith(self._below)
 
     def _make(self) -> ASGIApp:
         from tidemark.http import control_errors

@@ -18,9 +18,10 @@ LIST_STREAMS: Final = "/v1/streams"
 LIST_BUCKETS: Final = "/v1/buckets"
 STATS: Final = "/v1/stats"
 START_POINT: Final = "/v1/start"
+FORKS: Final = "/v1/forks"
 ME: Final = "/v1/me"
 
-CATALOG: Final = (LIST_STREAMS, LIST_BUCKETS, STATS, START_POINT, ME)
+CATALOG: Final = (LIST_STREAMS, LIST_BUCKETS, STATS, START_POINT, FORKS, ME)
 PAGES: Final = (DOCS, CONSOLE, CONSOLE + "/")
 
 

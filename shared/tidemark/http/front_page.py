@@ -29,7 +29,8 @@ def render_html() -> str:
         '<body style="font-family:sans-serif;max-width:40em;margin:3em auto">'
         f"<h1>Tidemark {escape(__version__)}</h1><p>{escape(FACTS['what'])}.</p>"
         f"<p>Streams live under <code>{escape(FACTS['streams'])}</code>:</p>"
-        "<pre>curl -X PUT -H 'Content-Type: text/plain' -d hello <i>this address</i>/v1/stream/first\n"
-        "curl <i>this address</i>/v1/stream/first?offset=-1</pre>"
+        "<pre>URL=<i>the address of this page</i>\n"
+        "curl -X PUT -H 'Content-Type: text/plain' -d hello \"${URL%/}/v1/stream/first\"\n"
+        'curl "${URL%/}/v1/stream/first?offset=-1"</pre>'
         f"<ul>{links}</ul></html>"
     )

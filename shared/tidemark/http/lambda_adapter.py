@@ -6,6 +6,7 @@ can be encoded (0.22): a client that sends anything else would get a 500, and th
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -22,10 +23,10 @@ _NONE_AS_TEXT: Final = ["\n"]
 class HttpApi(HTTPGateway):
     """Payload format 2.0, of an HTTP API or a function URL."""
 
-    @property
+    @cached_property
     def scope(self) -> Any:
         """The request as it came, whatever is in its headers. A half of a character, which no bytes
-        stand for, becomes a question mark."""
+        stand for, becomes a question mark. Mangum asks for it twice in each request."""
         event = self.event
         request = event["requestContext"]
         headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
@@ -41,16 +42,15 @@ class HttpApi(HTTPGateway):
             "raw_path": None,
             "root_path": "",
             "query_string": event.get("rawQueryString", "").encode(errors="replace"),
-            "headers": [[_bytes(name), _bytes(str(value))] for name, value in headers.items()],
+            "headers": [
+                [name.encode(errors="replace"), str(value).encode(errors="replace")]
+                for name, value in headers.items()
+            ],
             "server": (request.get("domainName", "localhost"), 443),
             "client": (request["http"].get("sourceIp"), 0),
             "aws.event": event,
             "aws.context": self.context,
         }
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode(errors="replace")
 
 
 def adapted(app: Any) -> Handler:

@@ -26,6 +26,7 @@ from tidemark.log.read import load_last
 from tidemark.log.records import Batch, Due, StreamRecord
 from tidemark.log.schema import PK, SK, decode_batch, just_behind, log_pk
 from tidemark.log.table import MAX_DELETES
+from tidemark.observability.metrics import PACKED_BATCHES, PACKS, PROCESS
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.pack import PackWriter
 from tidemark.protocol.packing import Packing
@@ -113,6 +114,8 @@ class _Packer:
             raise
         self._record = replace(record, packed=new.last.end)
         self.made += 1
+        PROCESS.add(PACKS)
+        PROCESS.add(PACKED_BATCHES, run.writer.batch_count)
         remove_replaced(stores, replaced, self._has_time_left)
 
 

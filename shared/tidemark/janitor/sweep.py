@@ -19,6 +19,7 @@ from tidemark.log.lifecycle import StreamChanged, load_stream
 from tidemark.log.read import load_last
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import log_pk
+from tidemark.observability.metrics import PROCESS, ROUNDS_CUT_SHORT
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.service.delete import end
 from tidemark.service.load import head_from
@@ -28,7 +29,7 @@ from tidemark.service.stores import Stores
 
 @dataclass(slots=True)
 class Swept:
-    """What one run did."""
+    """What one run did. `cut_short` is 1 where time was short: then more may be due."""
 
     expired: int = 0
     postponed: int = 0
@@ -38,6 +39,7 @@ class Swept:
     released: int = 0
     orphans: int = 0
     packed: int = 0
+    cut_short: int = 0
 
 
 @dataclass(slots=True)
@@ -60,6 +62,9 @@ def sweep(stores: Stores, has_time_left: Callable[[], bool] = lambda: True) -> S
         if not has_time_left():
             break
         STEPS[due.kind](run, due)
+    if not has_time_left():
+        run.swept.cut_short = 1
+        PROCESS.add(ROUNDS_CUT_SHORT)
     return run.swept
 
 

@@ -38,6 +38,9 @@ from tidemark.protocol.tail import Tail
 FetchRange = Callable[[str, int, int], bytes]
 """Of an object's name, its first byte and how many. Raises Damaged, StorageUnavailable and the like."""
 
+Each = Callable[[Callable[[Sequence[Batch]], list[Batch]], Sequence[Sequence[Batch]]], list[list[Batch]]]
+"""The same call for several things at once (`service/concurrency.py`)."""
+
 Fill = Callable[[Sequence[Batch]], list[Batch]]
 """The batches with the bytes of those that are blocks: `fill_blocks` on some bucket."""
 
@@ -54,26 +57,32 @@ def block_batches(batch: Batch, start: int) -> Iterator[Batch]:
         yield replace(batch, start=block.start, after=Tail(block.end), index=None, block=block)
 
 
-def fill_blocks(batches: Sequence[Batch], fetch: FetchRange) -> list[Batch]:
-    """Every block with its bytes; what is no block stays as it is. Raises Damaged where a block's bytes do
-    not fit the index, and what `fetch` raises."""
-    filled: list[Batch] = []
-    for blob, group in groupby(batches, key=lambda batch: batch.blob if batch.block else None):
-        run = list(group)
-        if blob is None:
-            filled += run
-            continue
+def fill_blocks(batches: Sequence[Batch], fetch: FetchRange, each: Each) -> list[Batch]:
+    """Every block with its bytes; what is no block stays as it is. The blocks of a pack are one range, and
+    the ranges of several packs are fetched at once. Raises Damaged where a block's bytes do not fit the
+    index, and what `fetch` raises."""
+
+    def fill_run(run: Sequence[Batch]) -> list[Batch]:
         blocks = [batch.block for batch in run if batch.block is not None]
+        blob = run[0].blob
+        if not blocks or blob is None:
+            return list(run)
         first_byte = blocks[0].first_byte
         try:
             stored = fetch(blob, first_byte, blocks[-1].first_byte + blocks[-1].stored_bytes - first_byte)
         except (StorageUnavailable, Damaged):
             _log.error("a pack cannot be read: %s", blob)
             raise
+        filled = []
         for batch, block in zip(run, blocks, strict=True):
             place = block.first_byte - first_byte
             filled.append(_fill(batch, block, stored[place : place + block.stored_bytes]))
-    return filled
+        return filled
+
+    by_pack = groupby(batches, key=lambda batch: batch.blob if batch.block else None)
+    runs = [list(group) for _, group in by_pack]
+    filled_runs = each(fill_run, runs) if len(runs) > 1 else map(fill_run, runs)
+    return [batch for run in filled_runs for batch in run]
 
 
 def _fill(batch: Batch, entry: BlockEntry, stored: bytes) -> Batch:

@@ -48,6 +48,11 @@ RETRIES: Final = Counter("retries", "Storage calls that were sent again")
 WAITS: Final = Counter("waits", "Live reads that began: long-polls and event streams", ("kind",))
 WAKES: Final = Counter("wakes", "Wakes of subscriptions that began, by kind", ("kind",))
 WEBHOOK_FAILURES: Final = Counter("webhook_failures", "Webhook calls that failed and will be repeated")
+PACKS: Final = Counter("packs", "Packs that the janitor has made of old batches")
+PACKED_BATCHES: Final = Counter("packed_batches", "Batches that packs have replaced")
+ROUNDS_CUT_SHORT: Final = Counter(
+    "rounds_cut_short", "Rounds of the janitor that ran out of time; what was left is due in the next"
+)
 COUNTERS: Final = (
     REQUESTS,
     APPENDS,
@@ -60,6 +65,9 @@ COUNTERS: Final = (
     WAITS,
     WAKES,
     WEBHOOK_FAILURES,
+    PACKS,
+    PACKED_BATCHES,
+    ROUNDS_CUT_SHORT,
 )
 
 REQUEST_SECONDS: Final = Histogram(

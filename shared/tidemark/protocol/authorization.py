@@ -22,6 +22,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from tidemark.protocol.errors import Forbidden, StreamNotFound
+from tidemark.protocol.stream_key import StreamKey
 
 #: Further grants of a token are ignored: each request looks at all of them.
 MAX_GRANTS: Final = 256
@@ -93,6 +94,10 @@ class Access:
         if Right.READ in rights:
             raise Forbidden([right.value for right in required.rights])
         raise StreamNotFound(required.absent) if required.absent else StreamNotFound()
+
+    def may_read(self, key: StreamKey) -> bool:
+        target = Target(key.bucket, key.stream_id)
+        return any(grant.right is Right.READ and grant.covers(target) for grant in self.grants)
 
 
 #: Of everybody, where no tokens are checked.

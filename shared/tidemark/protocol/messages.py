@@ -43,18 +43,14 @@ def parse_messages(content_type: ContentType, body: bytes) -> Messages:
         return NOTHING
     if not content_type.is_json:
         return Messages(body, (len(body),))
-    texts = _split_json(body)
+    if body.lstrip(_WHITESPACE).startswith(b"["):
+        # An array is flattened by one level (§9.1.2).
+        texts = list(islice(split_array(body), MAX_MESSAGES + 1))
+        if len(texts) > MAX_MESSAGES:
+            raise TooManyMessages(MAX_MESSAGES)
+    else:
+        texts = [body.strip(_WHITESPACE) if _is_small_and_valid(body) else check_value(body)]
     return Messages(b",".join((*texts, b"")), tuple([len(text) + 1 for text in texts]))
-
-
-def _split_json(body: bytes) -> list[bytes]:
-    """The messages of a JSON text: an array is flattened by one level (§9.1.2)."""
-    if not body.lstrip(_WHITESPACE).startswith(b"["):
-        return [body.strip(_WHITESPACE) if _is_small_and_valid(body) else check_value(body)]
-    texts = list(islice(split_array(body), MAX_MESSAGES + 1))
-    if len(texts) > MAX_MESSAGES:
-        raise TooManyMessages(MAX_MESSAGES)
-    return texts
 
 
 def _is_small_and_valid(body: bytes) -> bool:

@@ -17,6 +17,7 @@ MAX_STREAM_ID_BYTES: Final = 1000
 RESERVED_SEGMENT: Final = "__ds"
 #: A percent sign that encodes nothing.
 _BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_CONTROL_CHARACTER: Final = re.compile("[\x00-\x1f\x7f]")
 #: What is left in a path that a gateway has decoded only if the name cannot be told any more: `%` and `?`
 #: were encoded twice, and U+FFFD stands for any bytes that are no UTF-8.
 _UNTELLABLE: Final = re.compile("[%?\ufffd]")
@@ -43,7 +44,7 @@ def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
             raise Malformed("Stream name must not have empty, '.' or '..' segments")
         if "/" in segment or "\0" in segment:
             raise Malformed("Stream name must not contain an encoded '/' or NUL")
-        if any(character < " " or character == "\x7f" for character in segment):
+        if _CONTROL_CHARACTER.search(segment):
             raise Malformed("Stream name must not contain control characters")
     stream_id = "/".join(segments)
     if len(stream_id.encode()) > MAX_STREAM_ID_BYTES:

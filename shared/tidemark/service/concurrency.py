@@ -26,7 +26,7 @@ class Concurrency(Protocol):
 
 
 class Run(Protocol):
-    """Makes a blocking call from a coroutine: on the spot, on a thread, or in steps."""
+    """Makes a blocking call from a coroutine: on the spot, on a thread, or in a greenlet."""
 
     def __call__(self, call: Callable[[], _T], /) -> Awaitable[_T]: ...
 

@@ -19,6 +19,8 @@ def decide(stores: Stores, head: StreamHead, appends: Sequence[Append]) -> Appen
     """
     table, incarnation = stores.table, head.record.incarnation
     unknown = sorted(unknown_producers(head.tail, appends))
+    if not unknown:
+        return plan_appends(head.tail, appends, {})
     found = stores.concurrency.each(
         lambda producer_id: table.get(producer_key(incarnation, producer_id)), unknown
     )

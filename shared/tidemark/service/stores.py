@@ -59,7 +59,7 @@ class Stores:
 
     def fill(self, batches: Sequence[Batch]) -> list[Batch]:
         """The batches with the bytes of those that are blocks of a pack. Raises as `fill_blocks`."""
-        return fill_blocks(batches, self.blobs.get_range)
+        return fill_blocks(batches, self.blobs.get_range, self.concurrency.each)
 
     def pause(self, tries: int) -> None:
         """Step aside for the other writers of a crowded stream, longer each time."""

@@ -121,6 +121,25 @@ class StartPointModel(BaseModel):
     complete: Annotated[bool, Field(description="False where the batches are too large to count so many.")]
 
 
+class ListedFork(BaseModel):
+    stream: Path
+    offset: Annotated[Offset, Field(description="Where it leaves its source.")]
+    deleted: Annotated[bool, Field(description="Only its own forks keep it.")]
+    forks: Annotated[int, Field(description="How many forks were made of it.")]
+    created_at_ms: Milliseconds
+
+
+class ForksModel(BaseModel):
+    stream: Path
+    fork_count: Annotated[int, Field(description="Of all its forks, also those that are not listed.")]
+    forks: Annotated[
+        list[ListedFork], Field(description="In the stream's own bucket, and such as the token may read.")
+    ]
+    complete: Annotated[
+        bool, Field(description="False where the bucket has too many streams, or other buckets have forks.")
+    ]
+
+
 class Me(BaseModel):
     """What this request's token may do."""
 

@@ -8,11 +8,13 @@ from urllib.parse import quote
 from tidemark.http.catalog import models
 from tidemark.http.requests import STREAM_ROOT
 from tidemark.log.tails import StreamHead
+from tidemark.protocol.authorization import Access
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.buckets import BucketListing
+from tidemark.service.list_forks import Forks
 from tidemark.service.list_streams import Listing
 from tidemark.service.start_point import StartPoint
 from tidemark.service.stats import StreamStats
@@ -108,6 +110,26 @@ def stats(found: StreamStats) -> models.Stats:
             published_at_ms=snapshot.published_ms,
         )
     return shown
+
+
+def forks(found: Forks, access: Access) -> models.ForksModel:
+    listed = [
+        models.ListedFork(
+            stream=stream_path(record.key),
+            offset=render_offset(record.base),
+            deleted=record.deleted,
+            forks=record.references,
+            created_at_ms=record.created_ms,
+        )
+        for record in found.found
+        if access.may_read(record.key)
+    ]
+    return models.ForksModel(
+        stream=stream_path(found.source.key),
+        fork_count=found.source.references,
+        forks=listed,
+        complete=found.complete and len(listed) == len(found.found),
+    )
 
 
 def start_point(found: StartPoint) -> models.StartPointModel:

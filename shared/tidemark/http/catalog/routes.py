@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from tidemark.http.backend import backend_of
 from tidemark.http.catalog import models, render
-from tidemark.http.control_paths import LIST_BUCKETS, LIST_STREAMS, ME, START_POINT, STATS
+from tidemark.http.control_paths import FORKS, LIST_BUCKETS, LIST_STREAMS, ME, START_POINT, STATS
 from tidemark.http.error_handlers import HAS_TOKEN
 from tidemark.http.requests import ACCESS, parse_stream_parameter, single
 from tidemark.protocol.authorization import EVERYTHING, Access, render_scopes
@@ -18,6 +18,7 @@ from tidemark.protocol.listing import parse_plain_listing
 from tidemark.protocol.start_point import parse_start_point
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.service.buckets import list_buckets
+from tidemark.service.list_forks import list_forks
 from tidemark.service.list_streams import list_streams
 from tidemark.service.start_point import find_start
 from tidemark.service.stats import load_stats
@@ -106,6 +107,19 @@ async def buckets(
 async def stats(request: Request, stream: StreamPath = None) -> models.Stats:
     backend, key = backend_of(request), parse_stream_parameter(stream)
     return render.stats(await backend.run(lambda: load_stats(backend.stores, key)))
+
+
+@router.get(
+    FORKS,
+    operation_id="listForks",
+    summary="The forks that were made of a stream",
+    responses=_FAULTS,
+    openapi_extra=_READ,
+)
+async def forks(request: Request, stream: StreamPath = None) -> models.ForksModel:
+    backend, key = backend_of(request), parse_stream_parameter(stream)
+    found = await backend.run(lambda: list_forks(backend.stores, key))
+    return render.forks(found, request.scope.get(ACCESS, EVERYTHING))
 
 
 @router.get(

@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from tidemark.http.control_paths import (
     CATALOG,
+    FORKS,
     LIST_BUCKETS,
     LIST_STREAMS,
     START_POINT,
@@ -114,7 +115,7 @@ def _catalog(request: Request, path: str) -> Iterator[RequiredScope]:
         yield RequiredScope(Target(PLAIN_BUCKET, prefix, is_prefix=True), _READ, missing)
     elif path == LIST_BUCKETS:
         yield RequiredScope(Target(None), _READ, "The list of buckets takes read:*")
-    elif path in {STATS, START_POINT}:
+    elif path in {STATS, START_POINT, FORKS}:
         key = parse_stream_parameter(single(request, "stream"))
         yield RequiredScope(Target(key.bucket, key.stream_id), _READ)
 

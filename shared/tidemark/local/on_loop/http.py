@@ -13,14 +13,14 @@ import httptools
 from tidemark.aws.http import whole
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.sigv4 import AwsRequest, Service
-from tidemark.local.on_loop.greenlets import step_aside
+from tidemark.local.on_loop.greenlets import await_only
 
 _Reply = tuple[int, dict[str, str], bytes]
 """Status, headers by names in lower case, and body."""
 
 
 class LoopHttp:
-    """An `Http` for functions that run in steps."""
+    """An `Http` for functions that `greenlet_spawn` runs."""
 
     def __init__(self, service: Service, answer_seconds: float) -> None:
         parts = urlsplit(service.endpoint)
@@ -36,7 +36,7 @@ class LoopHttp:
         headers += [("Host", self._authority), ("Content-Length", str(len(request.body)))]
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
         head = f"{request.method} {request.path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
-        return whole(request, *step_aside(self._exchange(head, request.body)))
+        return whole(request, *await_only(self._exchange(head, request.body)))
 
     async def _exchange(self, head: bytes, body: bytes) -> _Reply:
         """Raises NoAnswer: the request may have arrived all the same."""

@@ -1,4 +1,4 @@
-"""The stores for functions that run in steps: no call in them blocks the event loop."""
+"""The stores for functions that `greenlet_spawn` runs: no call in them blocks the event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemark.aws.s3 import Objects, connect_objects
 from tidemark.aws.sigv4 import Service
 from tidemark.blobs.compose import Composition
 from tidemark.blobs.store import Blobs
-from tidemark.local.on_loop.greenlets import run_in_steps, step_aside
+from tidemark.local.on_loop.greenlets import await_only, greenlet_spawn
 from tidemark.local.on_loop.http import LoopHttp
 from tidemark.log.table import Table
 from tidemark.service.concurrency import Run
@@ -31,14 +31,14 @@ _B = TypeVar("_B")
 
 
 def sleep(seconds: float) -> None:
-    step_aside(asyncio.sleep(seconds))
+    await_only(asyncio.sleep(seconds))
 
 
 class Concurrently:
     """`service.concurrency.Concurrency` on the loop."""
 
     def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
-        first, second = step_aside(asyncio.gather(run_in_steps(one), run_in_steps(other)))
+        first, second = await_only(asyncio.gather(greenlet_spawn(one), greenlet_spawn(other)))
         return first, second
 
     def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
@@ -46,12 +46,12 @@ class Concurrently:
 
         async def when_there_is_room(item: _A) -> _T:
             async with room:
-                return await run_in_steps(partial(call, item))
+                return await greenlet_spawn(partial(call, item))
 
-        return step_aside(asyncio.gather(*map(when_there_is_room, items)))
+        return await_only(asyncio.gather(*map(when_there_is_room, items)))
 
     def compute(self, call: Callable[[], _T]) -> _T:
-        return step_aside(asyncio.to_thread(call))
+        return await_only(asyncio.to_thread(call))
 
     def sleep(self, seconds: float) -> None:
         sleep(seconds)
@@ -66,7 +66,7 @@ class _Blobs:
     pool: ThreadPoolExecutor
 
     def _call(self, call: Callable[[], _T]) -> _T:
-        return step_aside(asyncio.get_running_loop().run_in_executor(self.pool, call))
+        return await_only(asyncio.get_running_loop().run_in_executor(self.pool, call))
 
     def put(self, key: str, data: bytes) -> None:
         self.objects.put(key, data)
@@ -106,7 +106,7 @@ class OnLoop:
         dynamodb = connect_dynamodb(account, self._connect)
         objects = connect_objects(account, settings.bucket_name, self._connect)
         dynamodb.sleep = objects.sleep = sleep
-        self.run: Run = run_in_steps
+        self.run: Run = greenlet_spawn
         self.stores = replace(
             stores,
             table=Table(dynamodb, settings.table_name),

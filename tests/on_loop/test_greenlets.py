@@ -1,4 +1,4 @@
-"""Functions in steps: what they return and raise, and that they hold nobody up."""
+"""Functions that run in greenlets: what they return and raise, and that they hold nobody up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tidemark.local.on_loop.greenlets import run_in_steps, step_aside
+from tidemark.local.on_loop.greenlets import await_only, greenlet_spawn
 from tidemark.local.on_loop.stores import Concurrently
 
 
@@ -19,29 +19,29 @@ async def later(value: int, *, fails: bool = False) -> int:
 
 
 def total(*numbers: int) -> int:
-    return sum(step_aside(later(number)) for number in numbers)
+    return sum(await_only(later(number)) for number in numbers)
 
 
 def test_a_function_gets_what_it_waits_for() -> None:
-    assert asyncio.run(run_in_steps(lambda: total(1, 2, 3))) == 6
-    assert asyncio.run(run_in_steps(lambda: 7)) == 7
+    assert asyncio.run(greenlet_spawn(lambda: total(1, 2, 3))) == 6
+    assert asyncio.run(greenlet_spawn(lambda: 7)) == 7
 
 
 def test_failures_arrive_where_they_are_waited_for() -> None:
     def caught() -> str:
         try:
-            step_aside(later(5, fails=True))
+            await_only(later(5, fails=True))
         except LookupError as failure:
             return f"caught {failure}"
         return "nothing to catch"
 
-    assert asyncio.run(run_in_steps(caught)) == "caught 5"
+    assert asyncio.run(greenlet_spawn(caught)) == "caught 5"
     with pytest.raises(LookupError):
-        asyncio.run(run_in_steps(lambda: step_aside(later(5, fails=True))))
+        asyncio.run(greenlet_spawn(lambda: await_only(later(5, fails=True))))
 
 
 def test_many_functions_wait_at_once() -> None:
-    """Each steps aside until all have come: on one thread that needs all of them in flight."""
+    """Each waits until all have come: on one thread that needs all of them in flight."""
 
     async def meet(count: int) -> int:
         gate, arrived = asyncio.Event(), []
@@ -50,10 +50,10 @@ def test_many_functions_wait_at_once() -> None:
             arrived.append(number)
             if len(arrived) == count:
                 gate.set()
-            step_aside(gate.wait())
+            await_only(gate.wait())
             return total(number, 1)
 
-        return sum(await asyncio.gather(*(run_in_steps(partial(come, n)) for n in range(count))))
+        return sum(await asyncio.gather(*(greenlet_spawn(partial(come, n)) for n in range(count))))
 
     assert asyncio.run(meet(100)) == sum(range(100)) + 100
 
@@ -62,7 +62,7 @@ def test_functions_may_run_functions() -> None:
     def both() -> tuple[int, int]:
         return Concurrently().pair(lambda: total(1, 1), lambda: total(2, 2))
 
-    assert asyncio.run(run_in_steps(both)) == (2, 4)
+    assert asyncio.run(greenlet_spawn(both)) == (2, 4)
 
 
 def test_cancelling_ends_the_function() -> None:
@@ -70,12 +70,12 @@ def test_cancelling_ends_the_function() -> None:
 
     def waits_for_ever() -> None:
         try:
-            step_aside(asyncio.Event().wait())
+            await_only(asyncio.Event().wait())
         finally:
             ended.append("cleaned up")
 
     async def cancel() -> None:
-        task = asyncio.create_task(run_in_steps(waits_for_ever))
+        task = asyncio.create_task(greenlet_spawn(waits_for_ever))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -87,6 +87,6 @@ def test_cancelling_ends_the_function() -> None:
 
 def test_outside_of_steps_nobody_steps_aside() -> None:
     awaitable = later(1)
-    with pytest.raises(AssertionError, match="in steps"):
-        step_aside(awaitable)
+    with pytest.raises(AssertionError, match="greenlet_spawn"):
+        await_only(awaitable)
     awaitable.close()
