@@ -147,8 +147,8 @@ def test_an_offset_is_copied_and_stands_in_the_address(console: Console) -> None
 def test_forks_are_shown_as_a_tree(console: Console) -> None:
     path = make_stream(console.server, [1, 2, 3])
     for name, source in (("/a", ""), ("/b", ""), ("/a/c", "/a"), ("/a/c/d", "/a/c")):
-        headers = {"Stream_Forked_From": path + source, "Stream_Fork_Offset": f"{2:016}"}
-        send(console.server, "PUT", path + name, **headers)
+        offset = f"{2:016}"
+        send(console.server, "PUT", path + name, Stream_Forked_From=path + source, Stream_Fork_Offset=offset)
     page = console.open_stream(f"{path}/a")
     card = page.locator(".card", has_text="Forks")
     expect(card).to_contain_text("1 made of it")
