@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 import orjson
 import pyarrow as pa
@@ -26,6 +26,9 @@ from tidemark.spark.staging.files import Staging, connect_staging
 from tidemark.spark.staging.manifest import AppendRun, Manifest
 from tidemark.spark.writer.publish import Publication, Publisher, connect_publisher, publish_here
 from tidemark.spark.writer.writers import StagedPartition, make_write, parse_write
+
+#: Where the setting is no number: Databricks knows `auto`.
+_TASKS: Final = 32
 
 
 def write_frame(frame: Any, given: Mapping[str, str], *, batch: int = 0) -> Manifest:
@@ -42,7 +45,9 @@ def write_frame(frame: Any, given: Mapping[str, str], *, batch: int = 0) -> Mani
         yield pa.RecordBatch.from_pydict({"staged": [orjson.dumps(asdict(staged))]})
 
     def publish_by_tasks(_: Publisher, __: Staging, publications: Sequence[Publication]) -> None:
-        tasks = min(len(publications), spark.sparkContext.defaultParallelism)
+        # A session over Spark Connect cannot tell how many cores there are.
+        setting = spark.conf.get("spark.sql.shuffle.partitions")
+        tasks = min(len(publications), int(setting) if setting.isdigit() else _TASKS)
         largest_first = sorted(publications, key=lambda each: -sum(run.length for run in each.runs))
 
         def publish(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
