@@ -1,6 +1,6 @@
 // The page: which of its parts is shown, its keys, and its colours.
 import { render } from "./preact.js"
-import { useEffect, useState } from "./preact-hooks.js"
+import { useEffect, useLayoutEffect, useState } from "./preact-hooks.js"
 import { loadMe, me, token } from "./api.js"
 import { HelpDialog, TokenDialog } from "./dialogs.js"
 import { html } from "./html.js"
@@ -34,9 +34,10 @@ function useColours() {
   return [colours, setColours]
 }
 
-// Keys work wherever nothing is typed, and not with a modifier.
+// Keys work wherever nothing is typed, and not with a modifier. (Of all effects those of layout are made with the page:
+// a key that comes before the browser has painted finds what it sees.)
 function useKeys(setDialog) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     function onKeyDown(event) {
       const { target } = event
       if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return

@@ -1,5 +1,5 @@
 // One stream: its messages as they come, what is known of it, and what can be done with it.
-import { useEffect, useMemo, useRef, useState } from "./preact-hooks.js"
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./preact-hooks.js"
 import { getJson, missing, placeOf, recorded, token } from "./api.js"
 import { Rate, Sparkline } from "./chart.js"
 import { ActionDialog, Code, Copy, Dialog } from "./dialogs.js"
@@ -255,7 +255,7 @@ export function StreamPage({ path }) {
     if (message) replaceQuery({ at: renderOffset(message.offset) })
   }, [message?.offset])
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     function onKey({ detail: key }) {
       const step = { j: 1, k: -1 }[key]
       const last = listFirst + count - 1

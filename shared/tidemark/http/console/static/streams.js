@@ -1,5 +1,5 @@
 // The streams of the plain surface or of a bucket, by prefix, a page at a time.
-import { useEffect, useRef, useState } from "./preact-hooks.js"
+import { useEffect, useLayoutEffect, useRef, useState } from "./preact-hooks.js"
 import { getJson, me, missing, pathOf } from "./api.js"
 import { ActionDialog } from "./dialogs.js"
 import { ago, bytes, duration } from "./format.js"
@@ -61,7 +61,7 @@ export function Streams() {
     }
   }, [bucket, prefix, cursors, round, me.value])
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     function onKey(event) {
       const step = { j: 1, k: -1 }[event.detail]
       if (step) select(Math.max(0, Math.min(page.streams.length - 1, latest.current + step)))
