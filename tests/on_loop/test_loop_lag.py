@@ -40,14 +40,14 @@ def door(services: LocalServices) -> Iterator[Door]:
 
 
 def limit_seconds() -> float:
-    """What a callback may take: some 25 ms of CPU time. It is measured beside the callback, as a multiple of
+    """What a callback may take: some 20 ms of CPU time. It is measured beside the callback, as a multiple of
     some fixed work, because CPU time depends on the machine and on what else runs on its cores."""
     numbers, passes = bytes(range(256)) * 64, []
     for _ in range(5):
         began = time.thread_time()
         assert sum(numbers[each] for each in range(len(numbers))) == 64 * 32_640
         passes.append(time.thread_time() - began)
-    return 45 * median(passes)
+    return 36 * median(passes)
 
 
 @contextmanager
