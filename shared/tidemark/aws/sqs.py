@@ -99,15 +99,7 @@ class Queues:
 
     def send(self, url: str, bodies: Sequence[str]) -> None:
         """Ten in each call. Raises QueueGone, QueueUnavailable; some may have been sent then."""
-        for start in range(0, len(bodies), BATCH):
-            entries = [
-                {"Id": str(index), "MessageBody": body}
-                for index, body in enumerate(bodies[start : start + BATCH])
-            ]
-            with _translated():
-                answer = self._client.send_message_batch(QueueUrl=url, Entries=entries)
-            if failed := answer.get("Failed"):
-                raise QueueUnavailable(f"{failed[0].get('Code')}: {failed[0].get('Message')}")
+        _send(self._client, url, bodies)
 
     def delete(self, url: str) -> None:
         """Raises QueueGone, QueueUnavailable."""
@@ -142,15 +134,19 @@ class WorkQueue:
     def send(self, bodies: Sequence[str], delay_seconds: int = 0) -> None:
         """Ten in each call; delayed by at most MAX_DELAY_SECONDS. Raises QueueGone, QueueUnavailable; some
         may have been sent then."""
-        for start in range(0, len(bodies), BATCH):
-            entries = [
-                {"Id": str(index), "MessageBody": body, "DelaySeconds": delay_seconds}
-                for index, body in enumerate(bodies[start : start + BATCH])
-            ]
-            with _translated():
-                answer = self._client.send_message_batch(QueueUrl=self._url, Entries=entries)
-            if failed := answer.get("Failed"):
-                raise QueueUnavailable(f"{failed[0].get('Code')}: {failed[0].get('Message')}")
+        _send(self._client, self._url, bodies, DelaySeconds=delay_seconds)
+
+
+def _send(client: Any, url: str, bodies: Sequence[str], **of_each: int) -> None:
+    for start in range(0, len(bodies), BATCH):
+        entries = [
+            {"Id": str(index), "MessageBody": body, **of_each}
+            for index, body in enumerate(bodies[start : start + BATCH])
+        ]
+        with _translated():
+            answer = client.send_message_batch(QueueUrl=url, Entries=entries)
+        if failed := answer.get("Failed"):
+            raise QueueUnavailable(f"{failed[0].get('Code')}: {failed[0].get('Message')}")
 
 
 @contextmanager
