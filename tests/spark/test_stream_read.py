@@ -144,7 +144,7 @@ def test_available_now_with_a_limit_reads_everything_or_is_refused(
 ) -> None:
     filled(world, name, *numbered(0, 7))
     if not ADMISSION:
-        with pytest.raises(Exception, match="AvailableNow it would stop after one batch"):
+        with pytest.raises(Exception, match="AvailableNow it would stop with data unread"):
             query.run(subscribe=name, maxOffsetsPerTrigger="12")
         return
     query.run(subscribe=name, maxOffsetsPerTrigger="12")
