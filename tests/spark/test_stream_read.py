@@ -178,7 +178,7 @@ def test_a_batch_waits_until_enough_has_come_and_has_so_many_messages_at_most(
         for body in numbered(4, 8):
             process.append(key(name), body)
         deadline = time.monotonic() + 120
-        while sum(query.batches) < 8 and time.monotonic() < deadline:
+        while len(query.batches) < 2 and time.monotonic() < deadline:
             time.sleep(0.1)
 
     limits: dict[str, Any] = {
