@@ -13,6 +13,7 @@ import pytest
 from tests.http.asgi import Answer, Door
 from tidemark.http.subscriptions import routes
 from tidemark.protocol.errors import Busy
+from tidemark.service.subscriptions import configure
 
 JSON = {"Content-Type": "application/json"}
 _serial = itertools.count(1)
@@ -283,6 +284,17 @@ def test_subscriptions_are_listed_by_id_a_page_at_a_time(door: Door, name: str) 
     assert (rest["has_more"], rest["next_cursor"]) == (False, None)
     door.delete(at(f"{name}-c"))
     assert door.get(f"/v1/stream/__ds/subscriptions?prefix={name}-c").json["subscriptions"] == []
+
+
+def test_a_listing_goes_on_behind_a_page_whose_subscriptions_have_all_ended(
+    door: Door, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in ("a", "b", "c"):
+        send(door, "PUT", at(f"{name}-{each}"), pool(name))
+    monkeypatch.setattr(configure, "load_subscription", lambda *_: None)
+    page = door.get(f"/v1/stream/__ds/subscriptions?prefix={name}-&limit=2").json
+    assert page["subscriptions"] == []
+    assert (page["has_more"], page["next_cursor"]) == (True, f"{name}-b")
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "prefix=a&prefix=b"])

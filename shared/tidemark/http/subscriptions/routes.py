@@ -90,14 +90,14 @@ async def list_all(
     for name in request.query_params:
         single(request, name)
     asked = parse_plain_listing(prefix, after, limit)
-    records, has_more = await backend.run(
+    records, next_cursor = await backend.run(
         lambda: configure.list_subscriptions(backend.stores, asked.prefix, asked.after, asked.limit)
     )
     listed = {
         "prefix": asked.prefix,
         "subscriptions": [render_listed(record) for record in records],
-        "next_cursor": records[-1].subscription_id if has_more and records else None,
-        "has_more": has_more,
+        "next_cursor": next_cursor,
+        "has_more": next_cursor is not None,
     }
     return JSONResponse(listed, headers=_NO_STORE)
 
@@ -118,11 +118,12 @@ async def create(request: Request, id: Id, body: CreateSubscription) -> Response
     """§6.2."""
     backend = backend_of(request)
     asked = body.configuration(allow_local=backend.settings.allows_local_webhooks)
-    keys = signing_keys(backend.settings, backend.stores)
-    if asked.kind is SubscriptionKind.WEBHOOK and keys is None:
+    is_webhook = asked.kind is SubscriptionKind.WEBHOOK
+    keys = signing_keys(backend.settings, backend.stores) if is_webhook else None
+    if is_webhook and keys is None:
         raise InvalidSubscription("Webhooks are not enabled on this server (WEBHOOK_KEYS is not set)")
     check_may_follow(request, asked)
-    if asked.kind is SubscriptionKind.WEBHOOK and keys is not None:
+    if keys is not None:
         # Before anything can be delivered: this function alone may make a key.
         await backend.run(partial(keys.active, backend.stores.clock_ms()))
     made = await backend.run(lambda: configure.subscribe(backend.stores, id, asked))

@@ -176,13 +176,14 @@ def list_links(
 
 def list_subscriptions(
     stores: Stores, prefix: str, after: str, limit: int
-) -> tuple[list[SubscriptionRecord], bool]:
-    """A page by id, and whether more follow. The roster takes one query, each subscription one read; one that
-    has ended meanwhile is left out."""
+) -> tuple[list[SubscriptionRecord], str | None]:
+    """A page by id, and behind which id the next page begins; None on the last one. The roster takes one
+    query, each subscription one read; one that has ended meanwhile is left out."""
     ids = sorted({entry.subscription_id for entry in load_roster(stores.table)})
     wanted = [each for each in ids if each.startswith(prefix) and each > after]
-    page = stores.concurrency.each(lambda each: load_subscription(stores.table, each), wanted[:limit])
-    return [record for record in page if record is not None], len(wanted) > limit
+    page = wanted[:limit]
+    records = stores.concurrency.each(lambda each: load_subscription(stores.table, each), page)
+    return [record for record in records if record is not None], page[-1] if len(wanted) > limit else None
 
 
 def unsubscribe(stores: Stores, subscription_id: str) -> None:
