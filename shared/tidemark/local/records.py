@@ -6,10 +6,7 @@ import time
 from datetime import datetime
 from typing import Any, Final
 
-import boto3
-from botocore.config import Config
-
-from tidemark.aws.clients import refuse_cut_replies
+from tidemark.aws.clients import make_client
 
 #: What one call returns at most.
 LIMIT: Final = 1000
@@ -18,25 +15,20 @@ DESCRIBE_SECONDS: Final = 10.0
 
 Record = dict[str, Any]
 
-# Shard names are shorter here than AWS's, and would be refused before they are sent.
-_CONFIG = Config(
-    parameter_validation=False,
-    retries={"mode": "standard", "total_max_attempts": 2},
-    connect_timeout=2,
-    read_timeout=10,
-)
+# Shard names are shorter here than AWS's: `make_client` has no parameter validated, which would refuse them.
+_SETTINGS: Final[dict[str, Any]] = {
+    "retries": {"mode": "standard", "total_max_attempts": 2},
+    "read_timeout": 10,
+}
 
 
 class StreamRecords:
     """What is written from the moment on at which this was made. Raises botocore's errors."""
 
     def __init__(self, table_name: str) -> None:
-        self._client, tables = (
-            boto3.client(service, config=_CONFIG) for service in ("dynamodbstreams", "dynamodb")
-        )
-        for client in (self._client, tables):
-            refuse_cut_replies(client)
-        self._arn: str = tables.describe_table(TableName=table_name)["Table"]["LatestStreamArn"]
+        self._client = make_client("dynamodbstreams", **_SETTINGS)
+        table = make_client("dynamodb", **_SETTINGS).describe_table(TableName=table_name)["Table"]
+        self._arn: str = table["LatestStreamArn"]
         #: Shard → where to go on; None for one that has been read to its end.
         self._iterators: dict[str, str | None] = {}
         self._described = time.monotonic()
