@@ -159,9 +159,10 @@ class _Combining:
         """
         if self._mail is None:
             return self._head, False
-        batch = find_batch(self._stores.table, self._record, self._head.tail.offset)
-        if batch is not None and not self._head.tail.closed:
-            return self._advance(batch)
+        if not self._head.tail.closed:
+            batch = find_batch(self._stores.table, self._record, self._head.tail.offset)
+            if batch is not None:
+                return self._advance(batch)
         fresh = load_head(self._stores, self._record.key)
         if fresh.record.incarnation == self._record.incarnation:
             self._adopt(fresh)
@@ -259,11 +260,11 @@ class _Combining:
         except Busy:
             return None
         self._stores.recent.keep(self._record.incarnation, batch)
-        schedule_packing(self._stores, self._record, batch)
         if len(self._head.mailed) > RECEIPTS_FROM:
             # Whoever finds no receipt looks for the batch.
             with suppress(Busy, StorageUnavailable, StorageSilent, OutcomeUnknown):
                 put_receipt(self._stores.table, self._record, batch)
+        schedule_packing(self._stores, self._record, batch)
         return self._advance(batch)
 
     def _batch(self, mails: Sequence[Mail], plan: AppendPlan) -> Batch:
