@@ -59,18 +59,22 @@ def test_a_wait_for_a_message_does_not_stop_a_write() -> None:
         assert list(received.result()) == [b"done"]
 
 
+def client_of(services: LocalServices, service: str) -> Any:
+    return boto3.client(
+        service,
+        endpoint_url=services.environment[f"AWS_ENDPOINT_URL_{service.upper()}"],
+        region_name="us-east-1",
+        aws_access_key_id="any",
+        aws_secret_access_key="any",
+    )
+
+
 @pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/plain", None])
 def test_an_upload_is_stored_whatever_its_content_type(no_endpoints: None, content_type: str | None) -> None:
     """A form's is what curl and urllib send where nobody says another."""
     with LocalServices(in_memory=True, engine="moto") as services:
         services.create_bucket("uploads")
-        s3 = boto3.client(
-            "s3",
-            endpoint_url=services.environment["AWS_ENDPOINT_URL_S3"],
-            aws_access_key_id="any",
-            aws_secret_access_key="any",
-            region_name="us-east-1",
-        )
+        s3 = client_of(services, "s3")
         place = {"Bucket": "uploads", "Key": "one"}
         url = s3.generate_presigned_url("put_object", Params=place)
         headers = {} if content_type is None else {"Content-Type": content_type}
@@ -102,13 +106,7 @@ def test_a_transaction_that_fails_changes_nothing_and_one_that_succeeds_everythi
     """Its own way to undo: moto copies the whole table, which takes seconds for a table of many tests."""
     with LocalServices(in_memory=True, engine="moto") as services:
         services.create_table("changes")
-        tables = boto3.client(
-            "dynamodb",
-            endpoint_url=services.environment["AWS_ENDPOINT_URL_DYNAMODB"],
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-        )
+        tables = client_of(services, "dynamodb")
         for name in ("counted", "removed", "there"):
             tables.put_item(TableName="changes", Item=key("p", name) | {"n": {"N": "1"}})
 
