@@ -146,7 +146,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test of the storage contract runs once on each engine; in `make test-fast` on the best that there is."""
+    """The storage contract runs once on each engine; in `make test-fast` on the best that there is."""
     files = {TESTS / name for name in CONTRACT}
     is_fast = "not slow" in metafunc.config.option.markexpr
     if "services" in metafunc.fixturenames and metafunc.definition.path in files and not is_fast:
