@@ -347,3 +347,21 @@ def delivered(registry: StreamRegistry, records: Sequence[Record]) -> bool:
     except (Busy, OutcomeUnknown):
         return False
     return True
+
+
+def test_what_a_creation_a_closing_and_an_append_cost_where_there_is_a_registry(kept: Scene) -> None:
+    """docs/registry.md and docs/costs.md name these calls."""
+    for number in range(20):
+        kept.create(f"before/{number}")
+        kept.tell()
+    kept.create("a")
+    records = kept.records()
+    kept.notifier.calls.taken()
+    kept.registry.tell(written_by(records))
+    # Is there a registry, the stream, the registry and its tail, the producer twice; the event.
+    assert kept.notifier.calls.taken() == {"GetItem": 5, "Query": 1, "TransactWriteItems": 1}
+    kept.process.append(StreamKey(PLAIN_BUCKET, "a"), b"x")
+    records = kept.records()
+    kept.notifier.calls.taken()
+    kept.registry.tell(written_by(records))
+    assert kept.notifier.calls.taken() == {"Query": 1}
