@@ -16,6 +16,7 @@ from tidemark.log.records import (
     BucketRecord,
     Due,
     DueKind,
+    EndMark,
     Fork,
     PendingMark,
     RosterEntry,
@@ -32,6 +33,7 @@ from tidemark.log.schema import (
     decode_batch,
     decode_bucket,
     decode_due,
+    decode_end_mark,
     decode_follower,
     decode_link,
     decode_mail,
@@ -314,6 +316,18 @@ STORED = {
         """{"pk":{"S":"due/p3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/0000000000000042"},
         "kd":{"S":"packed"},"bk":{"S":"v1"},"st":{"S":"orders/eu"},"of":{"N":"53"}}""",
         Due(DueKind.PACKED, ORDERS, FIRST, AT, "0000000000000042", 53),
+    ),
+    "end mark": (
+        decode_end_mark,
+        """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"em":{"N":"1767225600000"},
+        "ei":{"S":"Zk3v9QpLw2Xa_-01"},"ttl":{"N":"1767312000"}}""",
+        EndMark(AT, FIRST),
+    ),
+    "end mark of an expired stream": (
+        decode_end_mark,
+        """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"em":{"N":"1767225600000"},
+        "ei":{"S":"Zk3v9QpLw2Xa_-01"},"ttl":{"N":"1767312000"},"ex":{"BOOL":true}}""",
+        EndMark(AT, FIRST, expired=True),
     ),
 }
 
