@@ -329,6 +329,35 @@ STORED = {
         "ei":{"S":"Zk3v9QpLw2Xa_-01"},"ttl":{"N":"1767312000"},"ex":{"BOOL":true}}""",
         EndMark(AT, FIRST, expired=True),
     ),
+    "due: remove what a pack has replaced that has taken in others": (
+        decode_due,
+        """{"pk":{"S":"due/p3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/0000000000000042-pack000000000002"},
+        "kd":{"S":"packed"},"bk":{"S":"v1"},"st":{"S":"orders/eu"},"of":{"N":"97"},
+        "s":{"S":"log/Zk3v9QpLw2Xa_-01/pack000000000001"}}""",
+        Due(
+            DueKind.PACKED,
+            ORDERS,
+            FIRST,
+            AT,
+            "0000000000000042-pack000000000002",
+            97,
+            "log/Zk3v9QpLw2Xa_-01/pack000000000001",
+        ),
+    ),
+    "due: remove the object of a pack that was taken in": (
+        decode_due,
+        """{"pk":{"S":"due/p3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/0000000000000042-pack000000000001"},
+        "kd":{"S":"replaced"},"bk":{"S":"v1"},"st":{"S":"orders/eu"},
+        "s":{"S":"log/Zk3v9QpLw2Xa_-01/pack000000000001"}}""",
+        Due(
+            DueKind.REPLACED,
+            ORDERS,
+            FIRST,
+            AT,
+            "0000000000000042-pack000000000001",
+            blob="log/Zk3v9QpLw2Xa_-01/pack000000000001",
+        ),
+    ),
 }
 
 
