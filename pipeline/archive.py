@@ -120,11 +120,13 @@ def take_what_came(spark: Any, given: argparse.Namespace, job: Job, found: Archi
     else:
         start, new_files = to_directory(spark, source, given, is_first=not before)
     batches: dict[int, int] = {}
+    came_to = before
     while True:
-        taken = take_batches(start, job)
-        batches |= taken
-        # Before Spark 4.2 a query that ends by itself reads a single batch.
-        if not any(taken.values()) or has_reached(positions(spark, given.checkpoint), targets):
+        batches |= take_batches(start, job)
+        # Before Spark 4.2 a query that ends by itself reads a single batch. One that the table has already
+        # brings no rows.
+        came_from, came_to = came_to, positions(spark, given.checkpoint)
+        if came_to == came_from or has_reached(came_to, targets):
             break
     found.messages += sum(batches.values())
     found.batches += len(batches)

@@ -161,6 +161,15 @@ class LakeTable:
         wanted = And(EqualTo("bucket", bucket), EqualTo("stream", stream))
         return [task.file.file_path for task in self.load().scan(row_filter=wanted).plan_files()]
 
+    def files_of_bucket(self, bucket: str, since: datetime | None = None) -> list[str]:
+        """Those that may hold something of the bucket, and, with `since`, something as young as that."""
+        from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual
+
+        wanted: BooleanExpression = EqualTo("bucket", bucket)
+        if since is not None:
+            wanted = And(wanted, GreaterThanOrEqual("time", since.isoformat()))
+        return [task.file.file_path for task in self.load().scan(row_filter=wanted).plan_files()]
+
     def _commit(self, change: Callable[[Table], bool]) -> bool:
         """Make a change to the table as it is now, again where another writer was faster."""
         for _ in range(_TRIES - 1):
