@@ -43,6 +43,13 @@ class Lake:
     def files(self) -> list[str]:
         return [task.file.file_path for task in self.table.scan().plan_files()]
 
+    def closed(self) -> list[tuple[str, str]]:
+        """Streams and where they were closed."""
+        found = (
+            load_catalog("default", **self.properties).load_table("lake.messages_closed").scan().to_arrow()
+        )
+        return sorted((row["stream"], row["offset"]) for row in found.to_pylist())
+
     def rows(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.table.scan().to_arrow().to_pylist()
         return found

@@ -18,8 +18,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
 from tests.spark.lakes import Content, Lake, digest
-from tests.spark.streams import filled, key
+from tests.spark.streams import filled, key, read_here, table_options
 from tests.support import BYTES, JSON, World
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.service.load import load_head
 from tidemark.spark.failures import Exit
 from tidemark.spark.lake import LakeTable
 
@@ -97,6 +99,61 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
         assert code == 0, err
         process = world.process()
         assert process.read_all(key(f"{name}-{kind}-again")) == process.read_all(key(f"{name}-{kind}"))
+
+
+def test_a_replayed_stream_is_closed_where_it_was_and_a_fork_has_what_it_inherited(
+    start: Start,
+    world: World,
+    server: Any,
+    name: str,
+    archive: Callable[..., Any],
+    lake: Lake,
+    where: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Closed with its last message, or by itself after everything was archived; a fork that leaves its source
+    in the middle of a message; boundaries, content types with their parameters, and closure. One of them by
+    HTTP, and one twice over."""
+    process, text = world.process(), parse_content_type("text/plain; charset=utf-8")
+    streams = {kind: key(f"{name}-{kind}") for kind in ("json", "text", "open", "fork")}
+    process.create(streams["json"], content_type=JSON)
+    process.append(streams["json"], b'[1, {"a": 2}]', content_type=JSON)
+    process.append(streams["json"], b"[3]", content_type=JSON, close=True)
+    for kind in ("text", "open"):
+        process.create(streams[kind], content_type=text)
+        for body in (b"first", b"second"):
+            process.append(streams[kind], body, content_type=text)
+    process.fork(streams["fork"], streams["text"], 5, 3)
+    process.append(streams["fork"], b"of its own", content_type=text, close=True)
+    assert archive()[0] == 0
+    process.append(streams["text"], close=True)
+    for _ in range(2):
+        assert archive()[0] == 0
+    monkeypatch.setattr("tidemark.spark.lake._CLOSED_FILES", 1)
+    assert start("compact", *lake.given)[0] == 0
+    assert lake.closed() == [
+        (f"{name}-fork", "0000000000000018"),
+        (f"{name}-json", "0000000000000013"),
+        (f"{name}-text", "0000000000000011"),
+    ]
+    for kind, source in streams.items():
+        there = ["--url", server.url] if kind == "json" else where
+        again = key(f"again-{name}-{kind}")
+        replay = ["replay", *there, *lake.given, "--stream", source.stream_id, "--to", again.stream_id]
+        replay += ["--staging", str(tmp_path / "staging"), "--id", again.stream_id]
+        for _ in range(2 if kind == "text" else 1):
+            code, said, err = start(*replay)
+            assert (code, "closed=true" in said) == (0, kind != "open"), err
+        found, expected = load_head(process.stores, again), load_head(process.stores, source)
+        assert process.read_all(again) == process.read_all(source)
+        assert found.tail.closed == expected.tail.closed
+        assert found.record.content_type == expected.record.content_type
+        assert boundaries(world, again.stream_id) == boundaries(world, source.stream_id)
+
+
+def boundaries(world: World, stream: str) -> list[str]:
+    return [end for _, end, _ in read_here(table_options(world), subscribe=stream)]
 
 
 def test_an_archive_that_goes_on_takes_what_comes_until_it_is_stopped(
