@@ -1,14 +1,14 @@
 // Subscriptions: who is woken by which streams, and whether that works.
-import { useEffect, useState } from "./preact-hooks.js"
-import { getJson, missing, pathOf, token } from "./api.js"
+import { useState } from "./preact-hooks.js"
+import { getJson, missing, pathOf } from "./api.js"
 import { ActionDialog } from "./dialogs.js"
 import { duration, number, time } from "./format.js"
 import { html } from "./html.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
+import { useLoaded } from "./loading.js"
 
 const ROOT = "/v1/stream/__ds/subscriptions"
-const EVERY_MS = 3000
-const PAUSE_MS = 250
+const POLLED = { everyMs: 3000, pauseMs: 250 }
 const PAGE = 50
 const MAX_STREAMS = 100
 const TEST_SECONDS = 3600
@@ -31,29 +31,6 @@ function State({ wake }) {
     ${wake.state === "retrying" && html`<span class="hint">, ${wake.attempts} ${wake.attempts === 1 ? "attempt" : "attempts"}; the next in ${until(wake.next_attempt_at)}</span>`}
     ${wake.state === "claimed" && html`<span class="hint"> by ${wake.holder}</span>`}
     ${wake.lease_until && wake.state !== "retrying" && html`<span class="hint">, lease for ${until(wake.lease_until)}</span>`}`
-}
-
-// What `load` returns, again every few seconds while the page is seen; `key` says when to begin anew.
-function usePolled(load, key) {
-  const [state, setState] = useState({ found: null, error: "" })
-  const [round, setRound] = useState(0)
-  useEffect(() => {
-    const abort = new AbortController()
-    const look = () =>
-      load(abort.signal).then(
-        (found) => setState({ found, error: "" }),
-        // What was found stays in sight while the server is away.
-        (error) => abort.signal.aborted || setState((old) => ({ found: error.status ? null : old.found, error: error.message })),
-      )
-    const first = setTimeout(look, PAUSE_MS)
-    const timer = setInterval(() => document.hidden || look(), EVERY_MS)
-    return () => {
-      clearTimeout(first)
-      clearInterval(timer)
-      abort.abort()
-    }
-  }, [key, round, token.value])
-  return [state, () => setRound((old) => old + 1)]
 }
 
 const FIELDS = [
@@ -80,10 +57,10 @@ function List() {
   const [cursors, setCursors] = useState([""])
   const [isCreating, setIsCreating] = useState(false)
   const asked = new URLSearchParams({ prefix, limit: PAGE, after: cursors.at(-1) })
-  const [{ found, error }] = usePolled((signal) => {
+  const [{ found, error }] = useLoaded((signal) => {
     replaceQuery({ prefix: prefix || null })
     return getJson(`${ROOT}?${asked}`, signal)
-  }, String(asked))
+  }, String(asked), POLLED)
   const lacks = missing(["write", "manage"], "v1", `__ds/subscriptions/${prefix}`)
   return html`<main id="main" tabindex="-1">
     <div class="page-head"><h1>Subscriptions</h1><button class="primary" onClick=${() => setIsCreating(true)}>Create a subscription</button></div>
@@ -93,7 +70,7 @@ function List() {
         <input id="search" name="prefix" type="search" value=${prefix} onInput=${(event) => { setPrefix(event.currentTarget.value); setCursors([""]) }} autocomplete="off" spellcheck=${false} />
       </label>
     </form>
-    ${error && html`<p role="alert" class="error">${error}${lacks && html` – the token lacks <code>${lacks}*</code>`}</p>`}
+    ${error && html`<p role="alert" class="error">${error.message}${lacks && html` – the token lacks <code>${lacks}*</code>`}</p>`}
     <div class="wide">
     <table class="streams">
       <thead><tr><th scope="col">subscription</th><th scope="col">kind</th><th scope="col">follows</th><th scope="col">state</th><th scope="col">wakes so far</th></tr></thead>
@@ -120,12 +97,12 @@ function List() {
 const ACTIONS = { test: "Test", wake: "Wake now", delete: "Delete" }
 
 function Subscription({ id }) {
-  const [{ found, error }, reload] = usePolled((signal) => getJson(pathTo(id), signal), id)
+  const [{ found, error }, reload] = useLoaded((signal) => getJson(pathTo(id), signal), id, POLLED)
   const [action, setAction] = useState("")
   return html`<main id="main" tabindex="-1">
     <p><a href="#/subscriptions">All subscriptions</a></p>
     <h1>${id}</h1>
-    ${error && html`<p role="alert" class="error">${error}</p>`}
+    ${error && html`<p role="alert" class="error">${error.message}</p>`}
     ${found && html`<div class="actions">${Object.entries(ACTIONS).map(([name, title]) => html`<button key=${name} class=${name === "delete" ? "danger" : ""} onClick=${() => setAction(name)}>${title}</button>`)}</div>`}
     ${found && html`<${Facts} subscription=${found} /><${Links} subscription=${found} />`}
     ${found && action && html`<${Action} name=${action} subscription=${found} onDone=${reload} onClose=${() => setAction("")} />`}
