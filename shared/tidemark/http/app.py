@@ -19,7 +19,7 @@ from tidemark.http.traffic import TRAFFIC_PATH, traffic
 
 
 def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeaders:
-    """`with_metrics` shows the process's numbers at `/v1/metrics`, and its busiest streams at `/v1/traffic`."""
+    """`with_metrics` shows the process's numbers at `/v1/metrics`, its busiest streams at `/v1/traffic`."""
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""The busiest streams of this process, at `/v1/traffic`: on a server of one's own alone, as its metrics are."""
+"""The busiest streams of this process, at `/v1/traffic`: like its metrics, on a local server alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which streams this process has appended to and read the most, in the last minute or less.
 
-Counted in memory, by the requests that it has answered: nothing is stored or asked of storage. Other processes
-and environments count their own.
+Counted in memory, by the requests that it has answered: nothing is stored or asked of storage. Other
+processes and environments count their own.
 """
 
 from __future__ import annotations
