@@ -60,16 +60,14 @@ FUNCTIONS = {
 TRIGGER = FUNCTIONS["NotifierFunction"]["Events"]["Appended"]["Properties"]
 
 
-def route_key(event: dict[str, Any]) -> str:
-    properties = event["Properties"]
-    return f"{properties['Method']} {properties['Path']}" if "Path" in properties else "$default"
-
-
+API = TEMPLATE["Resources"]["Api"]["Properties"]
+INTEGRATIONS = API["DefinitionBody"]["components"]["x-amazon-apigateway-integrations"]
 ROUTES = [
-    (route_key(event), name)
-    for name, function in FUNCTIONS.items()
-    for event in function.get("Events", {}).values()
-    if event["Type"] == "HttpApi"
+    (path if path == "$default" else f"{method.upper()} {path}", f"{reference.rpartition('/')[2]}Function")
+    for path, operations in API["DefinitionBody"]["paths"].items()
+    for method, operation in operations.items()
+    if method != "parameters"
+    for reference in operation["x-amazon-apigateway-integration"].values()
 ]
 
 

@@ -186,8 +186,11 @@ class DueKind(Enum):
     RELEASE = "release"
     #: Pack what is old enough below `offset`.
     PACK = "pack"
-    #: Remove the batches that the pack at the offset in `mark` has replaced; it ends at `offset`.
+    #: Remove the batches that the pack at the offset in `mark` has replaced; it ends at `offset`. `blob` is
+    #: the object of the pack that was there before, if there was one.
     PACKED = "packed"
+    #: Remove the object of the pack that was at the offset in `mark`, until a larger one took it in.
+    REPLACED = "replaced"
     #: The janitor has claimed an upload or an orphan, and removes it: it can no longer be used.
     REMOVE = "remove"
     #: The upload was published, or the stream created. The entry stays until it is due, so that the
