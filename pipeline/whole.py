@@ -31,6 +31,8 @@ STREAMS = 6
 MESSAGES = 4_000
 TABLE, BLOBS = "tidemark", "tidemark-blobs"
 START_SECONDS = 60.0
+#: How often the making of data says how far it is.
+TELL_SECONDS = 2.0
 
 
 class NotAsItShouldBe(Exception):
@@ -87,7 +89,11 @@ class Pipeline:
 
     def make(self, messages: int) -> None:
         """Messages of many appends: JSON objects that say which key they change, and to what."""
-        for name in self.names:
+        shown = time.monotonic()
+        for index, name in enumerate(self.names):
+            if time.monotonic() - shown > TELL_SECONDS:
+                shown = time.monotonic()
+                say(f"  {index * messages} of {len(self.names) * messages} messages are appended")
             for _ in range(messages // 100):
                 values = [
                     {
@@ -100,7 +106,7 @@ class Pipeline:
                 self.ask("POST", name, orjson.dumps(values))
 
     def job(self, name: str, *arguments: str) -> str:
-        """Runs it as spark-submit would; what it wrote to standard output."""
+        """Runs it as spark-submit would, its progress on standard error; what it wrote to standard output."""
         where = ["--table", TABLE, "--blob-bucket", BLOBS, "--bucket", self.bucket]
         command = [sys.executable, str(ROOT / "pipeline" / f"{name}.py"), *where, *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -119,7 +125,7 @@ class Pipeline:
 
 
 def run(pipeline: Pipeline) -> None:
-    say(f"1. Data: {STREAMS} streams in {pipeline.bucket}")
+    say(f"1 of 7: Data: {STREAMS} streams in {pipeline.bucket}")
     for name in pipeline.names:
         pipeline.ask("PUT", name)
     pipeline.make(MESSAGES)
@@ -128,7 +134,7 @@ def run(pipeline: Pipeline) -> None:
     replay_and_compare(pipeline)
     ingest_and_compare(pipeline)
     fold_and_compare(pipeline)
-    say("7. Stats")
+    say("7 of 7: Stats")
     consumer = f"archive={pipeline.path('checkpoint')}"
     said = pipeline.job(
         "stats", "--pattern", "user-.*", "--consumer", consumer, "--plot", pipeline.path("stats.png")
@@ -138,7 +144,7 @@ def run(pipeline: Pipeline) -> None:
 
 
 def archive_and_compare(pipeline: Pipeline) -> None:
-    say("2. Archive, in two runs")
+    say("2 of 7: Archive, in two runs")
     first = pipeline.archive()
     check(f"{STREAMS * MESSAGES} messages were archived", holds=f"messages={STREAMS * MESSAGES} " in first)
     pipeline.make(500)
@@ -158,7 +164,7 @@ def lake_and_compare(pipeline: Pipeline) -> None:
 
     from tidemark.spark.lake import LakeTable
 
-    say("3. An Iceberg table, queried by DuckDB")
+    say("3 of 7: An Iceberg table, queried by DuckDB")
     catalog = {"type": "sql", "uri": f"sqlite:///{pipeline.path('catalog.db')}"}
     catalog["warehouse"] = f"file://{pipeline.path('warehouse')}"
     table = ["--iceberg", "lake.messages", "--checkpoint", pipeline.path("lake-checkpoint")]
@@ -205,7 +211,7 @@ def read_archive(directory: str) -> dict[str, list[bytes]]:
 
 
 def replay_and_compare(pipeline: Pipeline) -> None:
-    say("4. Replay the archive into a new stream")
+    say("4 of 7: Replay the archive into a new stream")
     replay = ["--archive", pipeline.path("lake"), "--from-bucket", pipeline.bucket, "--stream", "user-0"]
     replay += ["--to", "replayed", "--staging", pipeline.path("staging"), "--id", "replay-user-0"]
     pipeline.job("replay", *replay)
@@ -215,7 +221,7 @@ def replay_and_compare(pipeline: Pipeline) -> None:
 
 
 def ingest_and_compare(pipeline: Pipeline) -> None:
-    say("5. Ingest JSON lines")
+    say("5 of 7: Ingest JSON lines")
     lines = [orjson.dumps({"n": index}) for index in range(5_000)]
     Path(pipeline.path("lines.json")).write_bytes(b"\n".join(lines))
     ingest = ["--input", pipeline.path("lines.json"), "--format", "json", "--stream", "ingested", "--create"]
@@ -224,7 +230,7 @@ def ingest_and_compare(pipeline: Pipeline) -> None:
 
 
 def fold_and_compare(pipeline: Pipeline) -> None:
-    say("6. Snapshots")
+    say("6 of 7: Snapshots")
     histories = {name: pipeline.messages(name) for name in pipeline.names}
     fold = ["--pattern", "user-.*", "--fold", "last-by-key", "--key", "key"]
     fold += ["--consumer", f"archive={pipeline.path('checkpoint')}"]

@@ -65,6 +65,22 @@ def test_plain_streams_are_listed_by_prefix_and_page(door: Door, path: str) -> N
     assert paged == everything
 
 
+def test_a_page_costs_the_same_calls_wherever_it_is(door: Door, path: str) -> None:
+    """The console pages through any number of streams: what lies before a page is not read."""
+    prefix = path.removeprefix("/v1/stream/") + "/"
+    for number in range(200):
+        door.put(f"{path}/{number:04}", TEXT)
+    costs = []
+    for after in ("", f"{prefix}0099", f"{prefix}0169"):
+        door.process.calls.taken()
+        page = door.get(f"/v1/streams?prefix={quote(prefix)}&limit=25&after={quote(after)}").json
+        assert page["stream_count"] == 25
+        costs.append(door.process.calls.taken())
+    # One query or two for the page, and one for the tail of each stream in it.
+    assert costs[1] == costs[2] == {"Query": 27}
+    assert costs[0] == {"Query": 26}
+
+
 def test_a_listed_plain_stream_says_what_a_buckets_listing_says(door: Door, path: str, clock: Clock) -> None:
     door.put(path, TEXT | {"Stream-TTL": "60"}, b"four")
     [listed] = door.get(f"/v1/streams?prefix={path.removeprefix('/v1/stream/')}").json["streams"]
