@@ -46,6 +46,7 @@ from tidemark.service.load import load_head
 from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read
 from tidemark.service.read_snapshot import read_snapshot
+from tidemark.service.trim import trim_below
 from tidemark.service.upload_snapshot import LAPSES_AFTER_MS, begin_upload
 
 WRITES = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"})
@@ -210,6 +211,13 @@ def publish(life: Life) -> None:
     publish_snapshot(life.process.stores, life.key, PublishRequest(offset, FOLDED, b"folded"))
 
 
+def trim(life: Life) -> None:
+    """All but the last message."""
+    start = load_head(life.process.stores, life.key).tail.offset
+    life.process.append(life.key, b'["last"]', content_type=JSON)
+    assert trim_below(life.process.stores, life.key, start)
+
+
 def upload(life: Life) -> None:
     offset = load_head(life.process.stores, life.key).tail.offset
     begun = begin_upload(life.process.stores, life.key, offset)
@@ -299,6 +307,8 @@ LIVES: dict[str, list[Step]] = {
               create_plain],
     "snapshots": [create_json, append_json, publish, append_json, publish, later(HOUR_AND_A_BIT), janitor,
                   append_json, delete_it, later(HOUR_AND_A_BIT), janitor],
+    "trims": [create_json, append_json, trim, append_json, trim, later(HOUR_AND_A_BIT), janitor, append_json,
+              publish, later(HOUR_AND_A_BIT), janitor, delete_it, later(HOUR_AND_A_BIT), janitor],
     "uploads": [create_json, append_json, upload, publish_the_upload, append_json, publish,
                 later(HOUR_AND_A_BIT), janitor, later(LAPSES_AFTER_MS), janitor],
     "a published upload": [create_json, append_json, upload, publish_the_upload, append_json],

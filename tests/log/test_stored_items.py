@@ -16,6 +16,7 @@ from tidemark.log.records import (
     BucketRecord,
     Due,
     DueKind,
+    EndMark,
     Fork,
     PendingMark,
     RosterEntry,
@@ -32,6 +33,7 @@ from tidemark.log.schema import (
     decode_batch,
     decode_bucket,
     decode_due,
+    decode_end_mark,
     decode_follower,
     decode_link,
     decode_mail,
@@ -253,6 +255,27 @@ STORED = {
             write_id="write1",
         ),
     ),
+    "subscription with a delivery": (
+        decode_subscription,
+        r"""{"pk":{"S":"sub/mailer"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+        "cf":{"S":"[\"webhook\",\"orders/*\",[],\"https://example.com/hook\",null,30000,null]"},
+        "ts":{"S":"secret"},"cr":{"N":"1767225600000"},
+        "ws":{"S":"[7,null,null,null,null,0,false]"},"dv":{"N":"1767225605000"},
+        "ve":{"N":"13"},"wi":{"S":"write1"},"ac":{"BOOL":true}}""",
+        SubscriptionRecord(
+            "mailer",
+            FIRST,
+            SubscriptionConfiguration(
+                SubscriptionKind.WEBHOOK, "orders/*", (), "https://example.com/hook", None, 30_000
+            ),
+            "secret",
+            AT,
+            WakeState(7, delivered_ms=AT + 5_000),
+            active=True,
+            version=13,
+            write_id="write1",
+        ),
+    ),
     "roster entry": (
         decode_roster_entry,
         """{"pk":{"S":"roster"},"sk":{"S":"/Zk3v9QpLw2Xa_-01"},"su":{"S":"pool"},"pt":{"S":"orders/*"},
@@ -314,6 +337,18 @@ STORED = {
         """{"pk":{"S":"due/p3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/0000000000000042"},
         "kd":{"S":"packed"},"bk":{"S":"v1"},"st":{"S":"orders/eu"},"of":{"N":"53"}}""",
         Due(DueKind.PACKED, ORDERS, FIRST, AT, "0000000000000042", 53),
+    ),
+    "end mark": (
+        decode_end_mark,
+        """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"em":{"N":"1767225600000"},
+        "ei":{"S":"Zk3v9QpLw2Xa_-01"},"ttl":{"N":"1767312000"}}""",
+        EndMark(AT, FIRST),
+    ),
+    "end mark of an expired stream": (
+        decode_end_mark,
+        """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"em":{"N":"1767225600000"},
+        "ei":{"S":"Zk3v9QpLw2Xa_-01"},"ttl":{"N":"1767312000"},"ex":{"BOOL":true}}""",
+        EndMark(AT, FIRST, expired=True),
     ),
     "due: remove what a pack has replaced that has taken in others": (
         decode_due,

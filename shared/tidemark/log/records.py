@@ -33,11 +33,13 @@ class EndMark:
     """What stays in the place of a bucket or a stream that has ended. A creation takes that place
     only if it was made after `ended_ms`, so that a creation that is repeated late brings nothing back.
 
-    `ended_id` names what ended: a stream's incarnation, or the deletion of a bucket.
+    `ended_id` names what ended: a stream's incarnation, or the deletion of a bucket. `expired` says that a
+    stream was not deleted, but that its time was over.
     """
 
     ended_ms: int
     ended_id: str
+    expired: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,12 +89,15 @@ def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> Write:
     values: Item = {f":{name}": value for name, value in attributes.items()}
     update = Update(stream_key(record.key), f"SET {assignments}", values)
     is_live = f"{INCARNATION} = :inc AND attribute_not_exists({DELETED_MS})"
+    # What was let go of meanwhile stays so (`log/retention.py`).
+    is_retained = f"(attribute_not_exists({RETAINED}) OR {RETAINED} <= :{RETAINED})"
     condition = Condition(
-        f"{is_live} AND attribute_not_exists({SNAPSHOT_BLOB})", {":inc": {"S": record.incarnation}}
+        f"{is_live} AND {is_retained} AND attribute_not_exists({SNAPSHOT_BLOB})",
+        {":inc": {"S": record.incarnation}},
     )
     if record.snapshot is not None:
         before = {":inc": {"S": record.incarnation}, ":before": {"S": record.snapshot.blob}}
-        condition = Condition(f"{is_live} AND {SNAPSHOT_BLOB} = :before", before)
+        condition = Condition(f"{is_live} AND {is_retained} AND {SNAPSHOT_BLOB} = :before", before)
     return Write(update=update, condition=condition)
 
 
