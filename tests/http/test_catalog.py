@@ -109,6 +109,18 @@ def test_a_wrong_listing_is_refused_with_the_reason(door: Door, place: str, quer
     assert reason in refused.json["error"]
 
 
+@pytest.mark.parametrize("after", ["m", "list~", "%C3%AD"])
+def test_a_listing_after_the_last_name_with_the_prefix_is_empty(door: Door, path: str, after: str) -> None:
+    bucket = f"list-{path.rpartition('/')[2]}"
+    assert door.put(f"/{bucket}").status == 201
+    assert door.put(f"/{bucket}/list", TEXT).status == 201
+    for place in ("/v1/buckets", "/v1/streams", f"/{bucket}/streams"):
+        listing = door.get(f"{place}?prefix=list&after={after}")
+        assert listing.status == 200, (place, listing)
+        assert (listing.json["has_more"], listing.json["next_cursor"]) == (False, None)
+        assert not listing.json.get("streams", listing.json.get("buckets")), place
+
+
 def test_buckets_are_listed_with_their_counts(door: Door, path: str) -> None:
     prefix = f"list-{path.rpartition('/')[2]}-"
     for name in ("b", "a", "c"):
