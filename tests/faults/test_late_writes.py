@@ -37,7 +37,7 @@ from tidemark.protocol.errors import (
     UploadNotFound,
 )
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.packing import KEEP_REPLACED_MS, Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, _Attempt
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
@@ -262,6 +262,14 @@ def there_is_a_pack(life: Life) -> None:
     assert any("px" in item for item in life.table().values())
 
 
+def pack_all_in_one(life: Life) -> None:
+    life.process.stores.packing = Packing(HOUR_MS, every_bytes=1, min_batches=2, block_bytes=16)
+
+
+def packs_were_taken_in(life: Life) -> None:
+    assert any(item.get("kd") == {"S": "replaced"} for item in life.table().values())
+
+
 def publish_inside(life: Life) -> None:
     """Inside what is packed by then."""
     publish_snapshot(life.process.stores, life.key, PublishRequest(8, FOLDED, b"folded"))
@@ -311,6 +319,11 @@ LIVES: dict[str, list[Step]] = {
     "packs": [create_json, switch_packing_on, append_some, append_json, later(HOUR_AND_A_BIT), janitor,
               there_is_a_pack, append_json, publish_inside, append_some, later(HOUR_AND_A_BIT), janitor,
               fork, delete_the_fork, delete_it, later(HOUR_AND_A_BIT), janitor, create_json],
+    "packs of packs": [create_json, switch_packing_on, append_some, later(HOUR_AND_A_BIT), janitor,
+                       there_is_a_pack, pack_all_in_one, append_some, append_some, later(HOUR_AND_A_BIT),
+                       janitor, packs_were_taken_in, append_some, later(KEEP_REPLACED_MS), janitor,
+                       publish_inside, later(HOUR_AND_A_BIT), janitor, delete_it, later(HOUR_AND_A_BIT),
+                       janitor, create_json],
     "waiters": [wait_for_it, later(MINUTE_MS // 2), wait_for_it],
 }  # fmt: skip
 
@@ -320,7 +333,8 @@ def is_harmless(life: Life, pk: str, item: Any) -> bool:
     stream leads to any more, or of what is no longer retained; and an entry in the janitor's queue, which
     looks for itself whether there is anything to do (`docs/design.md`, the table of writes)."""
     if pk.startswith("due/"):
-        return item["kd"]["S"] in {"expire", "trim", "retain", "settled", "upload", "orphan", "pack"}
+        harmless = {"expire", "trim", "retain", "settled", "upload", "orphan", "pack", "replaced"}
+        return item["kd"]["S"] in harmless
     return (pk, item["sk"]["S"]) in life.vacated
 
 
