@@ -474,7 +474,7 @@ def test_an_unknown_path_gets_404(door: Door, place: str, method: str) -> None:
 def test_the_health_check_takes_nothing(door: Door, method: str) -> None:
     answer = door(method, "/v1/health", {}, b"")
     assert answer.status == 405
-    assert answer["allow"] == "GET"
+    assert answer["allow"] == "GET, HEAD, OPTIONS"
 
 
 @pytest.mark.parametrize("method", ["POST", "GET", "HEAD", "DELETE"])

@@ -157,9 +157,9 @@ def test_the_plain_surfaces_places_are_no_buckets(door: Door) -> None:
     for place in ("/v1", "/v1/", "/v1/stream"):
         for method in ("GET", "PUT", "DELETE"):
             assert door(method, place).status == 404
-    assert door("PUT", "/v1/health")["allow"] == "GET"
+    assert door("PUT", "/v1/health")["allow"] == "GET, HEAD, OPTIONS"
     for place in ("/v1/streams", "/v1/buckets"):
-        assert door("PUT", place)["allow"] == "GET, OPTIONS"
+        assert door("PUT", place)["allow"] == "GET, HEAD, OPTIONS"
 
 
 # --- listings -----------------------------------------------------------------------

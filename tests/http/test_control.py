@@ -68,8 +68,8 @@ def test_errors_have_the_form_of_all_others(ask: Asgi) -> None:
 
 def test_a_method_that_no_route_has_is_405_with_all_that_are_allowed(ask: Asgi) -> None:
     refused = ask("DELETE", LAMP)
-    assert (refused.status, refused.headers["allow"]) == (405, "GET, PUT, OPTIONS")
-    assert "GET, PUT, OPTIONS" in refused.error
+    assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD, PUT, OPTIONS")
+    assert "GET, HEAD, PUT, OPTIONS" in refused.error
 
 
 def test_a_preflight_request_is_answered(ask: Asgi) -> None:

@@ -187,6 +187,20 @@ def test_what_is_not_there_is_said_so(door: Door, method: str, below: str, statu
     assert answer.json["error"]["code"]
 
 
+@pytest.mark.parametrize(
+    ("below", "allowed"),
+    [
+        ("", "GET, HEAD, PUT, DELETE, OPTIONS"),
+        ("/claim", "POST, OPTIONS"),
+        ("/streams/a", "DELETE, OPTIONS"),
+    ],
+)
+def test_a_405_names_every_allowed_method(door: Door, name: str, below: str, allowed: str) -> None:
+    refused = door("PATCH", at(name, below))
+    assert (refused.status, refused["allow"]) == (405, allowed)
+    assert allowed in refused.json["error"]["message"]
+
+
 def test_a_stream_is_named_with_slashes_and_unnamed_encoded(door: Door, name: str) -> None:
     send(door, "PUT", at(name), pool(name))
     assert send(door, "POST", at(name, "/streams"), {"streams": ["m/é b", "m/c"]}).status == 204
@@ -250,7 +264,7 @@ def test_a_url_that_is_not_called_is_rejected(hooked: Door, door: Door, name: st
     assert send(door, "PUT", at(name), body).json["error"]["code"] == "WEBHOOK_URL_REJECTED"
 
 
-@pytest.mark.parametrize(("below", "status"), [("", 405), ("/nothing/there", 404)])
+@pytest.mark.parametrize(("below", "status"), [("", 404), ("/claim", 405), ("/nothing/there", 404)])
 def test_an_error_has_no_body_in_the_response_to_head(door: Door, name: str, below: str, status: int) -> None:
     refused = door.head(at(name, below))
     assert (refused.status, refused.body, refused["cache-control"]) == (status, b"", "no-store")

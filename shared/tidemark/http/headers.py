@@ -74,8 +74,8 @@ _EXPOSED: Final = (b"access-control-expose-headers", ", ".join(_RESPONSE_HEADERS
 
 
 class ResponseHeaders:
-    """ASGI middleware around the whole application: adds the headers of every response, and counts and
-    times the responses."""
+    """ASGI middleware around the whole application: adds the headers of every response, leaves the body out
+    of those to HEAD (RFC 9110 §9.3.2: an HTTP API would not), and counts and times the responses."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -94,6 +94,8 @@ class ResponseHeaders:
                 timing = (b"server-timing", render_timing(spent[0], seconds))
                 added = [timing, *_RAW] if is_no_page else [timing, _EXPOSED, *_RAW]
                 message["headers"] = [*message.get("headers", ()), *added]
+            elif method == "HEAD":
+                message["body"] = b""  # Content-Length stays: it says how long the body of GET is.
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

@@ -15,7 +15,8 @@ from starlette.responses import Response
 from tidemark.delivery.connect import signing_keys
 from tidemark.delivery.signing_keys import KeySet, render_jwks
 from tidemark.http.backend import Backend, backend_of
-from tidemark.http.error_handlers import on_protocol_error, on_unexpected, response
+from tidemark.http.control_errors import methods_at
+from tidemark.http.error_handlers import on_protocol_error, on_unexpected, preflight, response
 from tidemark.http.requests import ACCESS, single
 from tidemark.http.responses import absolute_url
 from tidemark.http.subscriptions.described import described
@@ -336,9 +337,13 @@ async def on_invalid_body(request: Request, error: Exception) -> Response:
 
 async def on_no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if request.method == "OPTIONS":
+        return preflight()
     if error.status_code == 404:
         return await on_protocol_error(request, SubscriptionNotFound())
     if error.status_code == 400:
         return await on_protocol_error(request, InvalidSubscription(f"The body is no JSON: {error.detail}"))
-    told = {"code": "METHOD_NOT_ALLOWED", "message": f"{request.method} is not allowed here"}
-    return response(request, error.status_code, told, dict(error.headers or {}))
+    allow = ", ".join(methods_at(request))
+    message = f"{request.method} is not allowed here; allowed: {allow}"
+    told = {"code": "METHOD_NOT_ALLOWED", "message": message}
+    return response(error.status_code, told, {"Allow": allow})
