@@ -169,6 +169,7 @@ class _Reader:
     def receive(self) -> None:
         """It was told. It reads on, and waits again."""
         self._burst.time.sleep(_RECEIVE_SECONDS)
+        end = self.offset
         while True:
             try:
                 end = read(self._stores, self._key, self.offset).page.end

@@ -52,6 +52,8 @@ EXPOSED: Final = (
     "Stream-Cursor",
     "Stream-Expires-At",
     "Stream-Next-Offset",
+    "Stream-Retain-Bytes",
+    "Stream-Retain-Seconds",
     "Stream-SSE-Data-Encoding",
     "Stream-Snapshot-Offset",
     "Stream-TTL",

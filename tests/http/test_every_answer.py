@@ -24,6 +24,8 @@ REQUEST_HEADERS = {
     "stream-fork-offset",
     "stream-fork-sub-offset",
     "stream-forked-from",
+    "stream-retain-bytes",
+    "stream-retain-seconds",
     "stream-seq",
     "stream-ttl",
 }

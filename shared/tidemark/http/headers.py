@@ -32,6 +32,8 @@ _REQUEST_HEADERS: Final = (
     "Stream-Fork-Offset",
     "Stream-Fork-Sub-Offset",
     "Stream-Forked-From",
+    "Stream-Retain-Bytes",
+    "Stream-Retain-Seconds",
     "Stream-Seq",
     "Stream-TTL",
 )
@@ -49,6 +51,8 @@ _RESPONSE_HEADERS: Final = (
     "Stream-Cursor",
     "Stream-Expires-At",
     "Stream-Next-Offset",
+    "Stream-Retain-Bytes",
+    "Stream-Retain-Seconds",
     "Stream-SSE-Data-Encoding",
     "Stream-Snapshot-Offset",
     "Stream-TTL",
