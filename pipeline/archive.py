@@ -113,19 +113,23 @@ def take_what_came(spark: Any, given: argparse.Namespace, job: Job, found: Archi
     options = {"bytesPerPartition": str(FILE_BYTES)} | read_options(given)
     limit = {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
     source = spark.readStream.format("tidemark").options(**options | limit).load()
-    targets = tails(options)
+    heads = heads_of(options)
     before = positions(spark, given.checkpoint)
     if given.iceberg:
         start, new_files = to_table(spark, source, given)
     else:
         start, new_files = to_directory(spark, source, given, is_first=not before)
     batches: dict[int, int] = {}
+    came_to = before
     while True:
-        taken = take_batches(start, job)
-        batches |= taken
-        # Before Spark 4.2 a query that ends by itself reads a single batch.
-        if not any(taken.values()) or has_reached(positions(spark, given.checkpoint), targets):
+        batches |= take_batches(start, job)
+        # Before Spark 4.2 a query that ends by itself reads a single batch. One that the table has already
+        # brings no rows.
+        came_from, came_to = came_to, positions(spark, given.checkpoint)
+        if came_to == came_from or has_reached(came_to, heads):
             break
+    if given.iceberg:
+        record_closed(open_lake(given), options, heads, came_to)
     found.messages += sum(batches.values())
     found.batches += len(batches)
     new = new_files()
@@ -188,21 +192,39 @@ def logged_files(spark: Any, out: str, batch: int | None) -> frozenset[str]:
     return frozenset(json.loads(line.value)["path"] for line in lines if line.value.startswith("{"))
 
 
-def tails(options: dict[str, str]) -> Any:
+def heads_of(options: dict[str, str]) -> Any:
     """By stream, where it ends now. Raises InvalidOptions."""
     from tidemark.spark.options.read import parse_read_options
     from tidemark.spark.queries.plan import load_heads
     from tidemark.spark.readers.connect import connect
 
     parsed = parse_read_options(options, streaming=True)
-    return {name: head.tail for name, head in load_heads(parsed, connect(parsed.connection)).items()}
+    return load_heads(parsed, connect(parsed.connection))
 
 
-def has_reached(places: Any, targets: Any) -> bool:
+def has_reached(places: Any, heads: Any) -> bool:
     from tidemark.spark.readers.port import is_past
 
     return all(
-        name in places and not is_past(end.offset, places[name].offset) for name, end in targets.items()
+        name in places and not is_past(head.tail.offset, places[name].offset) for name, head in heads.items()
+    )
+
+
+def record_closed(lake: Any, options: dict[str, str], heads: Any, places: Any) -> None:
+    """Streams that were closed, once the table has all of them."""
+    from tidemark.spark.lake import ClosedStream
+    from tidemark.spark.options.read import parse_read_options
+
+    bucket = parse_read_options(options, streaming=True).connection.bucket
+    whole = {
+        name: head.tail for name, head in heads.items() if head.closed and has_reached(places, {name: head})
+    }
+    lake.add_closed(
+        [
+            ClosedStream(bucket, name, tail.incarnation, tail.offset, tail.content_type)
+            for name, tail in whole.items()
+            if not places[name].is_of_another(tail)
+        ]
     )
 
 

@@ -16,7 +16,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tidemark.spark.job import Job, add_subscription, parse_consumer, parser_for, read_options, run, taken_by
+from tidemark.spark.job import (
+    Job,
+    add_subscription,
+    parse_consumer,
+    parser_for,
+    read_options,
+    run,
+    subscribed,
+    taken_by,
+)
 
 NAME = "stats"
 COLUMNS = ("stream", "messages", "bytes", "mean_bytes", "max_bytes", "per_second", "last_append")
@@ -42,9 +51,9 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
     consumers = [parse_consumer(text) for text in given.consumer]
     options = parse_read_options(read_options(given), streaming=False)
     heads = load_heads(options, connect(options.connection)) if consumers else {}
-    rows = (archived(spark, given, options) if given.archive else streamed(spark, given)).select(
-        "stream", "timestamp", "value"
-    )
+    rows = (
+        subscribed(spark.read.parquet(given.archive), options) if given.archive else streamed(spark, given)
+    ).select("stream", "timestamp", "value")
     table = [row.asDict() for row in measure(rows).collect()]
     add_lag(spark, table, consumers, heads)
     sys.stdout.write(render(table, [*COLUMNS, *(f"lag_{name}" for name, _ in consumers)]))
@@ -57,15 +66,6 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
 
 def streamed(spark: Any, given: argparse.Namespace) -> Any:
     return spark.read.format("tidemark").options(**read_options(given)).load()
-
-
-def archived(spark: Any, given: argparse.Namespace, options: Any) -> Any:
-    from pyspark.sql import functions
-
-    rows = spark.read.parquet(given.archive).where(functions.col("bucket") == options.connection.bucket)
-    if options.pattern is None:
-        return rows.where(functions.col("stream").isin(*options.names))
-    return rows.where(functions.col("stream").rlike(f"^(?:{options.pattern})$"))
 
 
 def measure(rows: Any) -> Any:

@@ -48,7 +48,9 @@ def test_what_a_scope_allows(way: Way, path: str, scope: str, status: int) -> No
     assert answer.headers["cache-control"] == "no-store"
     if status == 404:
         assert "token" in answer.error or "takes read:" in answer.error
-    assert way("GET", path).status == 401
+    head = way("HEAD", path, bearer(scope))
+    assert (head.status, head.headers, head.body) == (status, answer.headers, b"")
+    assert way("GET", path).status == way("HEAD", path).status == 401
 
 
 def test_forks_that_a_token_may_not_read_are_not_named(way: Way) -> None:

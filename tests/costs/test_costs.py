@@ -64,6 +64,16 @@ def test_the_containers_price_is_that_of_its_template() -> None:
     assert TEMPLATE["Parameters"]["SseSeconds"]["Default"] == WAIT_SECONDS
 
 
+def test_the_page_says_what_snapshots_cost() -> None:
+    """Of the two functions that start from them, kept for thirty days; and of a million cold starts."""
+    month = 30 * 24 * 3600 * prices.SNAPSHOT_GB_SECOND
+    text = PAGE.read_text()
+    for memory, said in ((0.5, "${:.2f} for both functions"), (1.0, "${:.2f} with\n`MemorySize=1024`")):
+        assert said.format(2 * memory * month) in text
+    assert f"${prices.MEMORY_GB * month:.2f} a month for each 512 MB" in text
+    assert f"${prices.MEMORY_GB * prices.RESTORE_GB * 1e6:.0f} for a million cold starts" in text
+
+
 def test_every_other_page_says_the_same_price(bills: dict[str, Bill]) -> None:
     """Of a million appends, as deployed and by the API's URL."""
     append, bill = operation_named(KILOBYTE_OF_JSON), bills[KILOBYTE_OF_JSON]

@@ -479,7 +479,7 @@ def test_an_unknown_path_gets_404(door: Door, place: str, method: str) -> None:
 def test_the_health_check_gets_405_for_every_method_but_get(door: Door, method: str) -> None:
     answer = door(method, "/v1/health", {}, b"")
     assert answer.status == 405
-    assert answer["allow"] == "GET"
+    assert answer["allow"] == "GET, HEAD, OPTIONS"
 
 
 @pytest.mark.parametrize("method", ["POST", "GET", "HEAD", "DELETE"])

@@ -157,9 +157,9 @@ def test_paths_of_the_plain_surface_cannot_be_used_as_buckets(door: Door) -> Non
     for place in ("/v1", "/v1/", "/v1/stream"):
         for method in ("GET", "PUT", "DELETE"):
             assert door(method, place).status == 404
-    assert door("PUT", "/v1/health")["allow"] == "GET"
+    assert door("PUT", "/v1/health")["allow"] == "GET, HEAD, OPTIONS"
     for place in ("/v1/streams", "/v1/buckets"):
-        assert door("PUT", place)["allow"] == "GET, OPTIONS"
+        assert door("PUT", place)["allow"] == "GET, HEAD, OPTIONS"
 
 
 # --- listings -----------------------------------------------------------------------

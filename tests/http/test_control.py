@@ -68,8 +68,8 @@ def test_errors_have_the_form_of_all_other_errors(ask: Asgi) -> None:
 
 def test_a_method_without_a_route_gets_405_with_the_allowed_methods(ask: Asgi) -> None:
     refused = ask("DELETE", LAMP)
-    assert (refused.status, refused.headers["allow"]) == (405, "GET, PUT, OPTIONS")
-    assert "GET, PUT, OPTIONS" in refused.error
+    assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD, PUT, OPTIONS")
+    assert "GET, HEAD, PUT, OPTIONS" in refused.error
 
 
 def test_a_preflight_request_is_answered(ask: Asgi) -> None:

@@ -36,7 +36,19 @@ def names(value: str | None) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "place", ["/v1/stream/a", "/v1/stream/a/b%20c", "/v1/stream/a%2Fb", "/v1/health", "/nothing"]
+    "place",
+    [
+        "/v1/stream/a",
+        "/v1/stream/a/b%20c",
+        "/v1/stream/a%2Fb",
+        "/v1/health",
+        "/v1/console",
+        "/v1/docs",
+        "/v1/streams",
+        "/v1/stats",
+        "/v1/stream/__ds/subscriptions",
+        "/nothing",
+    ],
 )
 @pytest.mark.parametrize("method", ["PUT", "POST", "GET", "HEAD", "DELETE"])
 def test_a_preflight_request_is_answered_without_a_storage_call(door: Door, place: str, method: str) -> None:

@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import WAYS, Asgi, Way
 from tests.support import make_world
+from tidemark.http.headers import ResponseHeaders
 from tidemark.http.security.rate_limit import RateLimited, TokenBucket
 from tidemark.local.engines import LocalServices
 from tidemark.settings import InvalidSetting, Settings
@@ -54,7 +55,8 @@ def test_a_rate_below_one_a_second_is_kept() -> None:
 def test_a_request_over_the_rate_gets_429_with_retry_after(per_second: float, retry_after: str) -> None:
     clock = Clock()
     with asyncio.Runner() as runner:
-        way = Asgi(RateLimited(PlainTextResponse("inside"), TokenBucket(per_second, clock)), runner)
+        limited = RateLimited(PlainTextResponse("inside"), TokenBucket(per_second, clock))
+        way = Asgi(ResponseHeaders(limited), runner)
         while (answer := way("GET", "/v1/stream/a")).status == 200:
             pass
         assert (answer.status, answer.headers["retry-after"]) == (429, retry_after)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import jsonschema_rs
 import pytest
 
 from tests.http.asgi import Answer, Door
+from tidemark.http.openapi.document import document
 from tidemark.http.subscriptions import routes
 from tidemark.protocol.errors import Busy
 from tidemark.service.subscriptions import configure
@@ -50,6 +54,7 @@ IDLE = {
     "next_attempt_at": None,
     "holder": None,
     "lease_until": None,
+    "last_delivery_at": None,
 }
 
 
@@ -184,6 +189,20 @@ def test_an_unknown_path_or_method_gets_an_error_with_a_code(
     assert answer.json["error"]["code"]
 
 
+@pytest.mark.parametrize(
+    ("below", "allowed"),
+    [
+        ("", "GET, HEAD, PUT, DELETE, OPTIONS"),
+        ("/claim", "POST, OPTIONS"),
+        ("/streams/a", "DELETE, OPTIONS"),
+    ],
+)
+def test_a_405_names_every_allowed_method(door: Door, name: str, below: str, allowed: str) -> None:
+    refused = door("PATCH", at(name, below))
+    assert (refused.status, refused["allow"]) == (405, allowed)
+    assert allowed in refused.json["error"]["message"]
+
+
 def test_a_stream_is_added_by_its_path_and_removed_by_its_encoded_path(door: Door, name: str) -> None:
     send(door, "PUT", at(name), pool(name))
     assert send(door, "POST", at(name, "/streams"), {"streams": ["m/é b", "m/c"]}).status == 204
@@ -249,7 +268,7 @@ def test_a_webhook_url_that_is_not_allowed_is_rejected(hooked: Door, door: Door,
     assert send(door, "PUT", at(name), body).json["error"]["code"] == "WEBHOOK_URL_REJECTED"
 
 
-@pytest.mark.parametrize(("below", "status"), [("", 405), ("/nothing/there", 404)])
+@pytest.mark.parametrize(("below", "status"), [("", 404), ("/claim", 405), ("/nothing/there", 404)])
 def test_the_response_to_head_has_no_body_even_for_an_error(
     door: Door, name: str, below: str, status: int
 ) -> None:
@@ -322,4 +341,56 @@ def test_a_subscription_with_pending_work_can_be_woken_at_once(door: Door, name:
     assert (held.status, held.json["error"]["current_holder"]) == (409, "w1")
     wake = door.get(at(name)).json["wake"]
     assert (wake["state"], wake["holder"], wake["lease_until"][-1]) == ("claimed", "w1", "Z")
+    assert datetime.fromisoformat(wake["last_delivery_at"]) < datetime.fromisoformat(wake["lease_until"])
     assert send(door, "POST", at("absent", "/wake"), b"").status == 404
+
+
+def check_described(operation_id: str, answer: Answer) -> None:
+    """The body is what the OpenAPI document says of this operation and status, and has no member more."""
+    described = copy.deepcopy(document())
+    for schema in described["components"]["schemas"].values():
+        if "properties" in schema:
+            schema["additionalProperties"] = False
+    [operation] = [
+        each
+        for path in described["paths"].values()
+        for each in path.values()
+        if isinstance(each, dict) and each.get("operationId") == operation_id
+    ]
+    [content] = operation["responses"][str(answer.status)]["content"].values()
+    schema = {**content["schema"], "components": described["components"]}
+    assert schema.get("$ref"), "an object of which nothing is said"
+    jsonschema_rs.validator_for(schema).validate(answer.json)
+
+
+def test_answers_are_as_the_openapi_document_describes_them(hooked: Door, name: str) -> None:
+    """Each that has a body: of a pull-wake subscription, and what only a webhook's has."""
+    append(hooked, f"{name}/a")
+    append(hooked, "wake/pool")
+    check_described("createSubscription", send(hooked, "PUT", at(name), pool(name)))
+    hooked.post(f"/v1/stream/{name}/a", JSON, b"2")
+    claimed = send(hooked, "POST", at(name, "/claim"), {"worker": "w1"})
+    check_described("claimWake", claimed)
+    check_described("describeSubscription", hooked.get(at(name)))
+    told = {key: claimed.json[key] for key in ("wake_id", "generation")}
+    check_described(
+        "ackWake", send(hooked, "POST", at(name, "/ack"), told | {"done": True}, claimed.json["token"])
+    )
+    check_described("wakeSubscription", send(hooked, "POST", at(name, "/wake"), b""))
+
+    webhook = {"type": "webhook", "streams": ["x"], "webhook": {"url": "http://127.0.0.1:1/"}}
+    check_described("createSubscription", send(hooked, "PUT", at(f"{name}-hook"), webhook))
+    check_described("createSubscription", send(hooked, "PUT", at(f"{name}-hook"), webhook))
+    check_described("listSubscriptions", hooked.get(f"/v1/stream/__ds/subscriptions?prefix={name}"))
+    check_described("webhookKeys", hooked.get("/v1/stream/__ds/jwks.json"))
+
+
+def test_an_answer_that_the_document_does_not_describe_is_found(door: Door, name: str) -> None:
+    """The negative control: a member more, and one of another type."""
+    send(door, "PUT", at(name), pool(name))
+    answer = door.get(at(name))
+    for wrong in ({"more": 1}, {"lease_ttl_ms": "30"}):
+        with pytest.raises(jsonschema_rs.ValidationError):
+            check_described(
+                "describeSubscription", Answer(200, answer.headers, json.dumps(answer.json | wrong).encode())
+            )

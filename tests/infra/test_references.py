@@ -21,11 +21,14 @@ TESTS = {
 
 
 def broken_references(text: str) -> list[str]:
-    """Names of tests (`*` stands for any ending) and paths below `tests/` that do not exist."""
+    """Names of tests (`*` stands for any ending), paths and files of tests that do not exist."""
     names = re.findall(r"`(test_\w+\*?)`", text)
     paths = re.findall(r"`(tests/[\w/.-]+)`", text)
-    return [name for name in names if not matching(TESTS, name)] + [
-        path for path in paths if not (ROOT / path).exists()
+    files = re.findall(r"`(test_\w+\.py)`", text)
+    return [
+        *(name for name in names if not matching(TESTS, name)),
+        *(path for path in paths if not (ROOT / path).exists()),
+        *(name for name in files if not list((ROOT / "tests").rglob(name))),
     ]
 
 
@@ -36,4 +39,5 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 
 def test_a_reference_to_a_missing_test_is_found() -> None:
     text = "`test_every_test_that_a_page_*` `test_of_nothing` `tests/infra` `tests/infra/test_nothing.py`"
-    assert broken_references(text) == ["test_of_nothing", "tests/infra/test_nothing.py"]
+    missing = ["test_of_nothing", "tests/infra/test_nothing.py", "test_nothing.py"]
+    assert broken_references(text + " `test_nothing.py` `test_references.py`") == missing

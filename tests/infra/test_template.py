@@ -21,6 +21,7 @@ from tidemark.local.template import load_template
 from tidemark.log.schema import log_pk, subscription_key, table_definition, wait_pk
 from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.stream_registry import written_by
 from tidemark.settings import Settings
 from tidemark.wake.attention import changed_from_record
 from tidemark.wake.notifier import message_from_record
@@ -59,16 +60,14 @@ FUNCTIONS = {
 TRIGGER = FUNCTIONS["NotifierFunction"]["Events"]["Appended"]["Properties"]
 
 
-def route_key(event: dict[str, Any]) -> str:
-    properties = event["Properties"]
-    return f"{properties['Method']} {properties['Path']}" if "Path" in properties else "$default"
-
-
+API = TEMPLATE["Resources"]["Api"]["Properties"]
+INTEGRATIONS = API["DefinitionBody"]["components"]["x-amazon-apigateway-integrations"]
 ROUTES = [
-    (route_key(event), name)
-    for name, function in FUNCTIONS.items()
-    for event in function.get("Events", {}).values()
-    if event["Type"] == "HttpApi"
+    (path if path == "$default" else f"{method.upper()} {path}", f"{reference.rpartition('/')[2]}Function")
+    for path, operations in API["DefinitionBody"]["paths"].items()
+    for method, operation in operations.items()
+    if method != "parameters"
+    for reference in operation["x-amazon-apigateway-integration"].values()
 ]
 
 
@@ -222,12 +221,20 @@ def test_the_triggers_filter_and_the_code_mean_the_same_records() -> None:
     patterns = [json.loads(each["Pattern"]) for each in filters]
     subscription = subscription_key("s")["pk"]["S"]
     batch, a_stream = log_pk(StreamKey("v1", "a"), "inc"), "bucket/v1"
-    for name, pk in itertools.product(
-        ("INSERT", "MODIFY", "REMOVE"), (batch, a_stream, wait_pk(1), "logs/x", subscription)
+    for name, pk, sk in itertools.product(
+        ("INSERT", "MODIFY", "REMOVE"),
+        (batch, a_stream, "bucket/v1-other", "bucket/agents", wait_pk(1), "logs/x", subscription),
+        ("0000000000000000", "stream/a"),
     ):
-        keys = {"pk": {"S": pk}, "sk": {"S": "0000000000000000"}}
+        if pk == batch and sk == "stream/a":
+            continue
+        keys = {"pk": {"S": pk}, "sk": {"S": sk}}
         record = {"eventName": name, "dynamodb": {"Keys": keys}}
-        is_wanted = message_from_record(record) is not None or changed_from_record(record) is not None
+        is_wanted = (
+            message_from_record(record) is not None
+            or changed_from_record(record) is not None
+            or bool(written_by([record]).items)
+        )
         assert any(matches(pattern, record) for pattern in patterns) == is_wanted, record
 
 

@@ -29,7 +29,7 @@ from tidemark.spark.job import Job, parse_arguments, watched
 from tidemark.spark.queries.checkpoints import taken_positions
 
 ROOT = Path(__file__).parents[2]
-JOBS = ("archive", "compact", "ingest", "replay", "snapshot", "stats")
+JOBS = ("archive", "compact", "ingest", "replay", "snapshot", "stats", "trim")
 
 
 def test_archive_and_replay_give_the_same_bytes(

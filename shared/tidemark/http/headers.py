@@ -68,8 +68,8 @@ _RAW: Final = [(name.lower().encode(), value.encode()) for name, value in _ALWAY
 
 
 class ResponseHeaders:
-    """ASGI middleware around the whole application: adds the headers of every response, and counts and
-    times the responses."""
+    """ASGI middleware around the whole application: adds the headers of every response, leaves the body out
+    of those to HEAD (RFC 9110 §9.3.2: an HTTP API would not), and counts and times the responses."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -86,6 +86,8 @@ class ResponseHeaders:
                 PROCESS.answered(method if method in METHODS else "other", message["status"], seconds)
                 timing = (b"server-timing", render_timing(spent[0], seconds))
                 message["headers"] = [*message.get("headers", ()), timing, *_RAW]
+            elif method == "HEAD":
+                message["body"] = b""  # Content-Length stays: it says how long the body of GET is.
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

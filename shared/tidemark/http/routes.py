@@ -43,8 +43,6 @@ async def front_page(request: Request) -> Response:
     is_browser = "text/html" in (header(request, "Accept") or "")
     response = HTMLResponse(page.render_html()) if is_browser else JSONResponse(page.FACTS)
     response.headers.update(headers)
-    if request.method == "HEAD":
-        response.body = b""
     return response
 
 

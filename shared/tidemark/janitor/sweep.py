@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tidemark.janitor.merge import remove_object
 from tidemark.janitor.pack import pack, remove_replaced
 from tidemark.janitor.reclaim import reclaim
 from tidemark.janitor.trim import remove_unused, trim
@@ -39,6 +40,7 @@ class Swept:
     released: int = 0
     orphans: int = 0
     packed: int = 0
+    replaced: int = 0
     cut_short: int = 0
 
 
@@ -123,6 +125,10 @@ def remove_packed(run: Sweep, due: Due) -> None:
     remove_replaced(run.stores, due, run.has_time_left)
 
 
+def remove_replaced_object(run: Sweep, due: Due) -> None:
+    run.swept.replaced += remove_object(run.stores, due)
+
+
 def forget_settled(run: Sweep, due: Due) -> None:
     settle(run.stores.table, due)
 
@@ -137,5 +143,6 @@ STEPS: Final[dict[DueKind, Callable[[Sweep, Due], None]]] = {
     DueKind.RELEASE: release_source,
     DueKind.PACK: pack_batches,
     DueKind.PACKED: remove_packed,
+    DueKind.REPLACED: remove_replaced_object,
     DueKind.SETTLED: forget_settled,
 }

@@ -136,7 +136,9 @@ def tombstone(tail: Tail, append_id: str, now_ms: int) -> Batch:
     return Batch(tail.offset, after, append_id, now_ms, tombstone=True, behind_closing=tail.closed)
 
 
-def end_stream(table: Table, record: StreamRecord, last: Batch, release: Sequence[Write] = ()) -> None:
+def end_stream(
+    table: Table, record: StreamRecord, last: Batch, release: Sequence[Write] = (), *, expired: bool = False
+) -> None:
     """Delete or expire: tombstone the log, put an end mark in the item's place, count it out of its
     bucket, have the space reclaimed, and release the stream it was forked from (`log/references.py`).
 
@@ -148,7 +150,7 @@ def end_stream(table: Table, record: StreamRecord, last: Batch, release: Sequenc
         _end(table, last, record, [mark_deleted(record, last.time_ms), *counted])
     else:
         unreferenced = if_unreferenced(record.incarnation)
-        ended = Write(end_mark(record, last.time_ms), condition=unreferenced)
+        ended = Write(end_mark(record, last.time_ms, expired=expired), condition=unreferenced)
         _end(table, last, record, [ended, *counted, reclaim(record, last.time_ms), *release])
 
 

@@ -33,11 +33,13 @@ class EndMark:
     """What stays in the place of a bucket or a stream that has ended. A creation takes that place
     only if it was made after `ended_ms`, so that a creation that is repeated late brings nothing back.
 
-    `ended_id` names what ended: a stream's incarnation, or the deletion of a bucket.
+    `ended_id` names what ended: a stream's incarnation, or the deletion of a bucket. `expired` says that a
+    stream was not deleted, but that its time was over.
     """
 
     ended_ms: int
     ended_id: str
+    expired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +186,11 @@ class DueKind(Enum):
     RELEASE = "release"
     #: Pack what is old enough below `offset`.
     PACK = "pack"
-    #: Remove the batches that the pack at the offset in `mark` has replaced; it ends at `offset`.
+    #: Remove the batches that the pack at the offset in `mark` has replaced; it ends at `offset`. `blob` is
+    #: the object of the pack that was there before, if there was one.
     PACKED = "packed"
+    #: Remove the object of the pack that was at the offset in `mark`, until a larger one took it in.
+    REPLACED = "replaced"
     #: The janitor has claimed an upload or an orphan, and removes it: it can no longer be used.
     REMOVE = "remove"
     #: The upload was published, or the stream created. The entry stays until it is due, so that the

@@ -49,6 +49,7 @@ WAITS: Final = Counter("waits", "Live reads that began: long-polls and event str
 WAKES: Final = Counter("wakes", "Wakes of subscriptions that began, by kind", ("kind",))
 WEBHOOK_FAILURES: Final = Counter("webhook_failures", "Webhook calls that failed and will be repeated")
 PACKS: Final = Counter("packs", "Packs that the janitor has made of old batches")
+MERGED_PACKS: Final = Counter("merged_packs", "Small packs that larger ones have taken in")
 PACKED_BATCHES: Final = Counter("packed_batches", "Batches that packs have replaced")
 ROUNDS_CUT_SHORT: Final = Counter(
     "rounds_cut_short", "Rounds of the janitor that ran out of time; what was left is due in the next"
@@ -66,6 +67,7 @@ COUNTERS: Final = (
     WAKES,
     WEBHOOK_FAILURES,
     PACKS,
+    MERGED_PACKS,
     PACKED_BATCHES,
     ROUNDS_CUT_SHORT,
 )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count as count_up
 from typing import Final
 
-from tidemark.log.chain import cut_batch, spans_of
+from tidemark.log.chain import MOST_BEHIND, cut_batch, spans_of
 from tidemark.log.packs import block_batches
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_batch
@@ -122,7 +122,7 @@ def _batch_at(stores: Stores, record: StreamRecord, offset: int) -> Batch | None
     """The batch, or the block of a pack, that holds the offset. Behind batches that are being removed, the
     pack that replaces them is found by the second query."""
     span = next(span for span in spans_of(record) if span.end is None or span.end > offset)
-    for limit in (1, 100):
+    for limit in (1, MOST_BEHIND):
         items, _ = stores.table.query(
             span.pk,
             at_most=render_offset(offset),

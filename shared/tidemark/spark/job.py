@@ -121,6 +121,16 @@ def read_options(given: argparse.Namespace) -> dict[str, str]:
     return options | {"subscribePattern": given.pattern}
 
 
+def subscribed(rows: Any, options: Any) -> Any:
+    """Those of the archive's rows that a read with these options is about."""
+    from pyspark.sql import functions
+
+    rows = rows.where(functions.col("bucket") == options.connection.bucket)
+    if options.pattern is None:
+        return rows.where(functions.col("stream").isin(*options.names))
+    return rows.where(functions.col("stream").rlike(f"^(?:{options.pattern})$"))
+
+
 def add_write(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--staging", required=True, help="a shared directory, or s3://bucket/prefix")
     parser.add_argument("--id", required=True, help="names this write; one that is complete is not repeated")

@@ -88,7 +88,7 @@ class DynamoDBReader:
             Position(render_offset(place), record.incarnation, record.content_type.value)
             for place in (record.retained, last.end if last else record.base)
         )
-        return Head(name, earliest, tail)
+        return Head(name, earliest, tail, last is not None and last.after.closed)
 
     def check_offset(self, head: Head, offset: str) -> None:
         place, tail = parse_token(offset), int(head.tail.offset)

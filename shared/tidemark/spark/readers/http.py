@@ -155,9 +155,9 @@ class HttpReader:
             tail, incarnation = self._read_tail(name, tail)
         content_type = response.headers.get("Content-Type", "application/octet-stream")
         earliest = response.headers.get("Stream-Snapshot-Offset", BEGINNING)
-        return Head(
-            name, Position(earliest, incarnation, content_type), Position(tail, incarnation, content_type)
-        )
+        closed = response.headers.get("Stream-Closed", "").lower() == "true"
+        first, last = (Position(place, incarnation, content_type) for place in (earliest, tail))
+        return Head(name, first, last, closed)
 
     def _read_tail(self, name: str, tail: str) -> tuple[str, str]:
         """Tail and incarnation by a read, where a HEAD does not tell the second. What is appended, or

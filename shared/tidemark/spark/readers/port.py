@@ -89,11 +89,12 @@ def is_past(offset: str, other: str) -> bool:
 
 @dataclass(frozen=True)
 class Head:
-    """Where a stream began and ended when its head was loaded."""
+    """Where a stream began and ended when its head was loaded, and whether it was closed there."""
 
     name: str
     earliest: Position
     tail: Position
+    closed: bool = False
 
 
 @dataclass(frozen=True)
