@@ -1,4 +1,4 @@
-"""The environment is read strictly: a value that cannot be meant is refused by name."""
+"""The environment is read strictly: an invalid value is refused with the name of its variable."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_each_variable_sets_its_option() -> None:
         ("JANITOR_SECONDS", "nan"),
     ],
 )
-def test_refusals_name_the_variable(name: str, value: str) -> None:
+def test_an_invalid_value_is_refused_with_the_variables_name(name: str, value: str) -> None:
     with pytest.raises(InvalidConfiguration, match=f"{name} must be"):
         LocalConfiguration.from_environment({name: value})
 
