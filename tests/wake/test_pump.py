@@ -20,7 +20,9 @@ from tidemark.local.pump import PollingDemand, Pump, by_trigger_alone, from_firs
 from tidemark.local.records import StreamRecords
 from tidemark.local.template import Function, load_template
 from tidemark.local.write_signal import WriteSignal
+from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
+from tidemark.log.waiters import put_waiter
 
 #: A function that writes down what it is given, and fails as it is told to.
 FUNCTION = """
@@ -132,9 +134,9 @@ def process(world: World) -> Process:
 
 def test_the_functions_event_is_awss(function: Function, world: World, process: Process) -> None:
     """Every field, as Lambda sends it: the handler must not see a difference."""
+    key = a_key()
+    record = process.create(key).head.record
     with recording(function, world) as recorder:
-        key = a_key()
-        record = process.create(key).head.record
         process.append(key, b"x")
         until(lambda: recorder.calls)
         [[event]] = recorder.calls
@@ -158,12 +160,14 @@ def test_only_what_the_template_lets_through_arrives(
 ) -> None:
     with recording(function, world) as recorder:
         key = a_key()
-        record = process.create(key).head.record  # A stream item: filtered out.
+        record = process.create(key).head.record
+        put_waiter(process.stores.table, Waiter(record.incarnation, "http://queue", 1))  # It is filtered out.
         for _ in range(5):
             process.append(key, b"x")
         pk = log_pk(key, record.incarnation)
         until(lambda: len(recorder.keys(pk)) == 5)
-        assert {each["dynamodb"]["Keys"]["pk"]["S"] for call in recorder.calls for each in call} == {pk}
+        found = [each["dynamodb"]["Keys"]["pk"]["S"] for call in recorder.calls for each in call]
+        assert sorted(found) == ["bucket/v1", *[pk] * 5]
 
 
 def test_batches_are_no_larger_than_the_template_says(
