@@ -47,7 +47,9 @@ def stack(emulator: Emulator) -> Stack:
             patch.setenv(name, value)
         patch.setenv("SAM", str(SAM / "sam"))
         patch.setenv("SAM_CLI_TELEMETRY", "0")
-        assert guided.main(["--yes"], lambda _question: next(answers), config) == 0
+        # The emulator makes its own bytecode of the layer.
+        arguments = ["--yes", "--without-bytecode"]
+        assert guided.main(arguments, lambda _question: next(answers), config) == 0
         assert guided.main(["--dry-run"], lambda _question: next(answers), config) == 0
     return Stack("private", emulator.url_of("private"), outputs_of(emulator, "private"))
 

@@ -38,6 +38,8 @@ _CREATE: Final[Part] = {
     "parameters": parameters(
         "Stream-TTL",
         "Stream-Expires-At",
+        "Stream-Retain-Seconds",
+        "Stream-Retain-Bytes",
         "Stream-Closed",
         "Stream-Forked-From",
         "Stream-Fork-Offset",
@@ -95,7 +97,15 @@ _METADATA: Final[Part] = {
     "summary": "What kind of stream it is, and where its tail is (§5.5)",
     "parameters": [],
     "responses": {
-        "200": answer("It is there.", *_TAIL, "ETag", "Stream-TTL", "Stream-Expires-At"),
+        "200": answer(
+            "It is there.",
+            *_TAIL,
+            "ETag",
+            "Stream-TTL",
+            "Stream-Expires-At",
+            "Stream-Retain-Seconds",
+            "Stream-Retain-Bytes",
+        ),
         **{status: headless(part) for status, part in faults().items()},
     },
     "security": [{"bearer": ["read"]}, {}],

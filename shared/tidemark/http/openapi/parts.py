@@ -48,6 +48,8 @@ HEADERS: Final[dict[str, Part]] = {
         "schema": {"type": "string", "format": "date-time"},
     },
     "Stream-Next-Offset": {"description": "Where to read on from.", "schema": _TOKEN},
+    "Stream-Retain-Bytes": {"description": "It keeps at least its last so many bytes.", "schema": _COUNT},
+    "Stream-Retain-Seconds": {"description": "It keeps messages for so long.", "schema": _COUNT},
     "Stream-SSE-Data-Encoding": {
         "description": "Data events are base64: the stream's type is not text.",
         "schema": {"type": "string", "enum": ["base64"]},
@@ -152,6 +154,12 @@ _PARAMETERS: Final[dict[str, Part]] = {
     ),
     "If-None-Match": _sent("If-None-Match", "An `ETag`: 304 where it still holds.", {"type": "string"}),
     "Stream-TTL": _sent("Stream-TTL", "End after so many seconds without reads and writes.", _COUNT),
+    "Stream-Retain-Bytes": _sent(
+        "Stream-Retain-Bytes", "Let go of what lies before the last so many bytes (an extension).", _COUNT
+    ),
+    "Stream-Retain-Seconds": _sent(
+        "Stream-Retain-Seconds", "Let go of messages that are older (an extension).", _COUNT
+    ),
     "Stream-Expires-At": _sent(
         "Stream-Expires-At", "End at this instant (RFC 3339).", {"type": "string", "format": "date-time"}
     ),
