@@ -97,7 +97,12 @@ def make_roles(template: dict[str, Any], **parameters: str) -> Roles:
             Capabilities=["CAPABILITY_IAM"],
         )["StackId"]
         resources = cloudformation.describe_stack_resources(StackName="tidemark")["StackResources"]
-        names = {each["LogicalResourceId"]: each["PhysicalResourceId"] for each in resources}
+        # What a condition leaves out is there all the same, without a name.
+        names = {
+            each["LogicalResourceId"]: each["PhysicalResourceId"]
+            for each in resources
+            if "LogicalResourceId" in each
+        }
         statements = {
             logical.removesuffix("Role"): statements_of(iam, name)
             for logical, name in names.items()
