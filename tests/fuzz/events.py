@@ -45,6 +45,8 @@ HEADERS: Final[dict[str, st.SearchStrategy[str]]] = {
     "content-type": st.sampled_from(TYPES) | ANYTHING,
     "stream-closed": st.sampled_from(["true", "TRUE", "false", "", "true,true", " true"]) | ANYTHING,
     "stream-ttl": NUMBERS | ANYTHING,
+    "stream-retain-seconds": NUMBERS | ANYTHING,
+    "stream-retain-bytes": NUMBERS | ANYTHING,
     "stream-expires-at": st.sampled_from(
         [
             "2030-01-15T12:00:00Z",

@@ -14,6 +14,7 @@ from typing import Final
 from tidemark.janitor.merge import remove_object
 from tidemark.janitor.pack import pack, remove_replaced
 from tidemark.janitor.reclaim import reclaim
+from tidemark.janitor.retain import retain
 from tidemark.janitor.trim import remove_unused, trim
 from tidemark.log.append import TailMoved
 from tidemark.log.due import due_entries, schedule, settle
@@ -42,6 +43,7 @@ class Swept:
     released: int = 0
     orphans: int = 0
     packed: int = 0
+    let_go: int = 0
     replaced: int = 0
     lag_ms: int = 0
     cut_short: int = 0
@@ -110,6 +112,10 @@ def reclaim_log(run: Sweep, due: Due) -> None:
     run.swept.reclaimed += reclaim(run.stores, due)
 
 
+def let_go(run: Sweep, due: Due) -> None:
+    run.swept.let_go += retain(run.stores, due)
+
+
 def trim_log(run: Sweep, due: Due) -> None:
     run.swept.trimmed += trim(run.stores, due, run.has_time_left)
 
@@ -150,6 +156,7 @@ STEPS: Final[dict[DueKind, Callable[[Sweep, Due], None]]] = {
     DueKind.EXPIRE: expire_stream,
     DueKind.RECLAIM: reclaim_log,
     DueKind.TRIM: trim_log,
+    DueKind.RETAIN: let_go,
     DueKind.UPLOAD: remove_unused_blob,
     DueKind.ORPHAN: remove_unused_blob,
     DueKind.REMOVE: remove_unused_blob,
