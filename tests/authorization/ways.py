@@ -62,7 +62,7 @@ class Way(Protocol):
 
 
 class Asgi:
-    """Any ASGI application, asked from one event loop."""
+    """Any ASGI application, called from one event loop."""
 
     def __init__(self, app: ASGIApp, runner: asyncio.Runner) -> None:
         self._app = app
@@ -123,7 +123,7 @@ def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
 
 
 class FunctionUrl:
-    """The functions' own addresses: no gateway in front, and the path as it was sent."""
+    """The functions' own URLs: no gateway in front, and the path as the client sent it."""
 
     def __init__(self) -> None:
         self._template = load_template(ROOT / "template.yaml")
@@ -162,7 +162,7 @@ def local_server(settings: Settings) -> Iterator[Way]:
 
 @contextmanager
 def http_api(_: Settings) -> Iterator[Way]:
-    """Its functions take their settings from the environment."""
+    """Its functions read their settings from the environment variables."""
     gateway = Gateway(load_template(ROOT / "template.yaml"))
     with asyncio.Runner() as runner:
         yield Asgi(gateway, runner)
