@@ -31,6 +31,8 @@ STREAMS = 6
 MESSAGES = 4_000
 TABLE, BLOBS = "tidemark", "tidemark-blobs"
 START_SECONDS = 60.0
+#: How often the making of data says how far it is.
+TELL_SECONDS = 2.0
 
 
 class NotAsItShouldBe(Exception):
@@ -89,7 +91,11 @@ class Pipeline:
 
     def make(self, messages: int) -> None:
         """Messages of many appends: JSON objects that say which key they change, and to what."""
-        for name in self.names:
+        shown = time.monotonic()
+        for index, name in enumerate(self.names):
+            if time.monotonic() - shown > TELL_SECONDS:
+                shown = time.monotonic()
+                say(f"  {index * messages} of {len(self.names) * messages} messages are appended")
             for _ in range(messages // 100):
                 values = [
                     {
@@ -102,7 +108,7 @@ class Pipeline:
                 self.ask("POST", name, orjson.dumps(values))
 
     def job(self, name: str, *arguments: str) -> str:
-        """Runs it as spark-submit would; what it wrote to standard output."""
+        """Runs it as spark-submit would, its progress on standard error; what it wrote to standard output."""
         where = ["--table", TABLE, "--blob-bucket", BLOBS, "--bucket", self.bucket]
         command = [sys.executable, str(ROOT / "pipeline" / f"{name}.py"), *where, *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -126,7 +132,7 @@ class Pipeline:
 
 
 def run(pipeline: Pipeline) -> None:
-    say(f"1. Data: {STREAMS} streams in {pipeline.bucket}")
+    say(f"1 of 8: Data: {STREAMS} streams in {pipeline.bucket}")
     for name in pipeline.names:
         pipeline.ask("PUT", name)
     pipeline.make(MESSAGES)
@@ -135,7 +141,7 @@ def run(pipeline: Pipeline) -> None:
     replay_and_compare(pipeline)
     ingest_and_compare(pipeline)
     fold_and_compare(pipeline)
-    say("7. Stats")
+    say("7 of 8: Stats")
     consumer = f"archive={pipeline.path('checkpoint')}"
     said = pipeline.job(
         "stats", "--pattern", "user-.*", "--consumer", consumer, "--plot", pipeline.path("stats.png")
@@ -146,7 +152,7 @@ def run(pipeline: Pipeline) -> None:
 
 
 def archive_and_compare(pipeline: Pipeline) -> None:
-    say("2. Archive, in two runs")
+    say("2 of 8: Archive, in two runs")
     first = pipeline.archive()
     check(f"{STREAMS * MESSAGES} messages were archived", holds=f"messages={STREAMS * MESSAGES} " in first)
     pipeline.make(500)
@@ -162,7 +168,7 @@ def archive_and_compare(pipeline: Pipeline) -> None:
 
 
 def lake_and_compare(pipeline: Pipeline) -> None:
-    say("3. An Iceberg table, queried by DuckDB")
+    say("3 of 8: An Iceberg table, queried by DuckDB")
     checkpoint = ["--checkpoint", pipeline.path("lake-checkpoint")]
     pipeline.job("archive", "--pattern", "user-.*", *pipeline.table(), *checkpoint)
     archived = read_archive(pipeline.path("lake"))
@@ -189,7 +195,7 @@ def ask_duckdb(pipeline: Pipeline) -> list[tuple[str, int, int, int]]:
 
 
 def trim_and_ask(pipeline: Pipeline) -> None:
-    say("8. Streams let go of what the table has, and DuckDB is asked for it")
+    say("8 of 8: Streams let go of what the table has, and DuckDB is asked for it")
     names, checkpoint = ("ingested", "replayed"), ["--checkpoint", pipeline.path("more-checkpoint")]
     whole = {name: pipeline.read(name) for name in names}
     which = ["--subscribe", ",".join(names), *pipeline.table()]
@@ -235,7 +241,7 @@ def read_archive(directory: str) -> dict[str, list[bytes]]:
 
 
 def replay_and_compare(pipeline: Pipeline) -> None:
-    say("4. Replay the archive into a new stream")
+    say("4 of 8: Replay the archive into a new stream")
     replay = ["--archive", pipeline.path("lake"), "--from-bucket", pipeline.bucket, "--stream", "user-0"]
     replay += ["--to", "replayed", "--staging", pipeline.path("staging"), "--id", "replay-user-0"]
     pipeline.job("replay", *replay)
@@ -245,7 +251,7 @@ def replay_and_compare(pipeline: Pipeline) -> None:
 
 
 def ingest_and_compare(pipeline: Pipeline) -> None:
-    say("5. Ingest JSON lines")
+    say("5 of 8: Ingest JSON lines")
     lines = [orjson.dumps({"n": index}) for index in range(5_000)]
     Path(pipeline.path("lines.json")).write_bytes(b"\n".join(lines))
     ingest = ["--input", pipeline.path("lines.json"), "--format", "json", "--stream", "ingested", "--create"]
@@ -254,7 +260,7 @@ def ingest_and_compare(pipeline: Pipeline) -> None:
 
 
 def fold_and_compare(pipeline: Pipeline) -> None:
-    say("6. Snapshots")
+    say("6 of 8: Snapshots")
     histories = {name: pipeline.messages(name) for name in pipeline.names}
     fold = ["--pattern", "user-.*", "--fold", "last-by-key", "--key", "key"]
     fold += ["--consumer", f"archive={pipeline.path('checkpoint')}"]

@@ -30,7 +30,7 @@ def name() -> str:
 
 @pytest.fixture
 def hooked(door: Door, tmp_path: Path) -> Door:
-    """A server that signs webhooks, and is reached on this machine alone."""
+    """A server that signs webhooks, which this machine alone can reach."""
     return door.configured(webhook_keys=str(tmp_path), public_url="http://127.0.0.1:4437")
 
 
@@ -147,7 +147,7 @@ def test_claim_ack_and_release(door: Door, name: str) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_creation_that_is_wrong_is_told_why(door: Door, name: str, body: Any) -> None:
+def test_an_invalid_creation_gets_400_with_the_reason(door: Door, name: str, body: Any) -> None:
     answer = send(door, "PUT", at(name), body)
     assert (answer.status, answer.json["error"]["code"]) == (400, "INVALID_REQUEST"), answer
     assert len(answer.json["error"]["message"]) > 10
@@ -156,7 +156,7 @@ def test_a_creation_that_is_wrong_is_told_why(door: Door, name: str, body: Any) 
 
 @pytest.mark.parametrize("below", ["/ack", "/callback", "/release"])
 @pytest.mark.parametrize("token", [None, "x", "a.b.c", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0."])
-def test_a_wake_call_without_its_token_is_401(
+def test_a_wake_call_without_its_token_gets_401(
     door: Door, hooked: Door, name: str, below: str, token: str
 ) -> None:
     if below == "/callback":
@@ -181,7 +181,9 @@ def test_a_wake_call_without_its_token_is_401(
         ("GET", "/v1/stream/__ds/subscriptions/a%2Fb", 404),
     ],
 )
-def test_what_is_not_there_is_said_so(door: Door, method: str, below: str, status: int) -> None:
+def test_an_unknown_path_or_method_gets_an_error_with_a_code(
+    door: Door, method: str, below: str, status: int
+) -> None:
     answer = send(door, method, below, {})
     assert answer.status == status
     assert answer.json["error"]["code"]
@@ -201,7 +203,7 @@ def test_a_405_names_every_allowed_method(door: Door, name: str, below: str, all
     assert allowed in refused.json["error"]["message"]
 
 
-def test_a_stream_is_named_with_slashes_and_unnamed_encoded(door: Door, name: str) -> None:
+def test_a_stream_is_added_by_its_path_and_removed_by_its_encoded_path(door: Door, name: str) -> None:
     send(door, "PUT", at(name), pool(name))
     assert send(door, "POST", at(name, "/streams"), {"streams": ["m/é b", "m/c"]}).status == 204
     assert send(door, "POST", at(name, "/streams"), {"streams": []}).status == 400
@@ -211,7 +213,9 @@ def test_a_stream_is_named_with_slashes_and_unnamed_encoded(door: Door, name: st
     assert door.get(at(name)).json["streams"] == []
 
 
-def test_a_long_list_of_streams_goes_on(door: Door, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_list_of_streams_is_read_page_by_page(
+    door: Door, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tidemark.http.subscriptions import routes
 
     monkeypatch.setattr(routes, "PAGE", 2)
@@ -223,7 +227,7 @@ def test_a_long_list_of_streams_goes_on(door: Door, name: str, monkeypatch: pyte
     assert "streams_after" not in rest
 
 
-def test_webhooks_are_signed_by_a_key_that_is_published(hooked: Door, name: str) -> None:
+def test_webhooks_are_signed_with_a_published_key(hooked: Door, name: str) -> None:
     hook = {"type": "webhook", "pattern": f"{name}/*", "webhook": {"url": "http://127.0.0.1:1/hook"}}
     made = send(hooked, "PUT", at(name), hook)
     assert made.status == 201
@@ -236,10 +240,10 @@ def test_webhooks_are_signed_by_a_key_that_is_published(hooked: Door, name: str)
     assert b"secret" not in made.body
 
 
-def test_no_webhook_is_made_while_its_signing_key_cannot_be(
+def test_no_webhook_subscription_is_created_without_a_signing_key(
     hooked: Door, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The functions that deliver may read a key and not make one."""
+    """The delivery functions can read a key but not create one."""
 
     class NoKeys:
         def active(self, now_ms: int) -> None:
@@ -252,7 +256,7 @@ def test_no_webhook_is_made_while_its_signing_key_cannot_be(
     assert hooked.get(at(name)).status == 404
 
 
-def test_a_url_that_is_not_called_is_rejected(hooked: Door, door: Door, name: str) -> None:
+def test_a_webhook_url_that_is_not_allowed_is_rejected(hooked: Door, door: Door, name: str) -> None:
     for url in ("http://10.0.0.1/hook", "https://169.254.169.254/", "https://localhost/", "ftp://a"):
         body = {"type": "webhook", "pattern": "a/*", "webhook": {"url": url}}
         answer = send(hooked, "PUT", at(name), body)
@@ -265,23 +269,25 @@ def test_a_url_that_is_not_called_is_rejected(hooked: Door, door: Door, name: st
 
 
 @pytest.mark.parametrize(("below", "status"), [("", 404), ("/claim", 405), ("/nothing/there", 404)])
-def test_an_error_has_no_body_in_the_response_to_head(door: Door, name: str, below: str, status: int) -> None:
+def test_the_response_to_head_has_no_body_even_for_an_error(
+    door: Door, name: str, below: str, status: int
+) -> None:
     refused = door.head(at(name, below))
     assert (refused.status, refused.body, refused["cache-control"]) == (status, b"", "no-store")
 
 
 @pytest.mark.parametrize("sent", [{}, {"Content-Type": "application/x-www-form-urlencoded"}])
-def test_a_body_of_another_type_is_told_which_one_it_takes(
+def test_a_body_of_another_content_type_gets_400_with_the_right_one(
     door: Door, name: str, sent: dict[str, str]
 ) -> None:
-    """As `curl -d` sends it."""
+    """`curl -d` sends such a type."""
     send(door, "PUT", at(name), pool(name))
     refused = door("POST", at(name, "/claim"), sent, b'{"worker": "w"}')
     assert (refused.status, refused.json["error"]["code"]) == (400, "INVALID_REQUEST")
     assert "Content-Type: application/json" in refused.json["error"]["message"]
 
 
-def test_a_body_without_end_is_413(door: Door, name: str) -> None:
+def test_a_body_over_the_limit_gets_413(door: Door, name: str) -> None:
     answer = door("PUT", at(name), JSON, [b"x" * 1024 * 1024] * 5)
     assert answer.status == 413
 
@@ -305,7 +311,7 @@ def test_subscriptions_are_listed_by_id_a_page_at_a_time(door: Door, name: str) 
     assert door.get(f"/v1/stream/__ds/subscriptions?prefix={name}-c").json["subscriptions"] == []
 
 
-def test_a_listing_goes_on_behind_a_page_whose_subscriptions_have_all_ended(
+def test_a_listing_goes_on_after_a_page_whose_subscriptions_have_all_ended(
     door: Door, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for each in ("a", "b", "c"):
@@ -317,13 +323,13 @@ def test_a_listing_goes_on_behind_a_page_whose_subscriptions_have_all_ended(
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "prefix=a&prefix=b"])
-def test_a_wrong_listing_is_400_and_says_why(door: Door, query: str) -> None:
+def test_an_invalid_listing_query_gets_400_with_the_reason(door: Door, query: str) -> None:
     refused = door.get(f"/v1/stream/__ds/subscriptions?{query}")
     assert refused.status == 400
     assert query.partition("=")[0] in refused.body.decode()
 
 
-def test_what_is_pending_is_woken_at_once(door: Door, name: str) -> None:
+def test_a_subscription_with_pending_work_can_be_woken_at_once(door: Door, name: str) -> None:
     send(door, "PUT", at(name), pool(name, streams=[f"{name}/a"]))
     nothing = send(door, "POST", at(name, "/wake"), b"")
     assert (nothing.status, nothing.json["error"]["code"]) == (409, "NO_PENDING_WORK")

@@ -1,4 +1,4 @@
-"""What requests get is the same on every way in: a server of one's own, an HTTP API, a function's URL."""
+"""Requests get the same responses from a server, through an HTTP API and through a function URL."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_encoded_body_gets_415(way: Way, stream: str) -> None:
     assert (refused.status, refused.headers["accept-encoding"]) == (415, "identity")
 
 
-def test_if_match_holds_back_an_append_to_another_tail(way: Way, stream: str) -> None:
+def test_if_match_refuses_an_append_to_another_tail(way: Way, stream: str) -> None:
     etag = way("HEAD", stream).headers["etag"]
     assert way("POST", stream, TEXT | {"If-Match": etag}, b"b").status == 204
     refused = way("POST", stream, TEXT | {"If-Match": etag}, b"c")
@@ -71,7 +71,7 @@ def test_the_alias_is_the_same_stream(way: Way, stream: str) -> None:
     assert way("PUT", alias, TEXT).status == 201
 
 
-def test_misplaced_requests_hear_where_streams_live(way: Way) -> None:
+def test_a_request_to_the_wrong_path_gets_an_error_that_names_the_right_one(way: Way) -> None:
     appended = way("POST", "/chat", TEXT, b"x")
     assert appended.status == 405
     assert "/v1/stream/chat" in appended.error

@@ -1,4 +1,4 @@
-"""The engine's binary where it is to be had, and a small system of functions in a template of its own."""
+"""The engine's binary where it is installed, and a small system of functions in a template of its own."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ Resources:
 """
 
 
-def test_globals_parameters_and_tags(tmp_path: Path) -> None:
+def test_globals_default_parameters_and_short_tags_are_resolved(tmp_path: Path) -> None:
     path = tmp_path / "template.yaml"
     path.write_text(DECLARED)
     functions = load_template(path).functions

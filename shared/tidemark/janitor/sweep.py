@@ -6,8 +6,9 @@ anywhere: what is left is still due the next time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 from tidemark.janitor.merge import remove_object
@@ -31,7 +32,8 @@ from tidemark.service.stores import Stores
 
 @dataclass(slots=True)
 class Swept:
-    """What one run did. `cut_short` is 1 where time was short: then more may be due."""
+    """What one run did. `cut_short` is 1 where time was short: then more may be due. `lag_ms` is how long the
+    oldest entry of packing had been due."""
 
     expired: int = 0
     postponed: int = 0
@@ -43,6 +45,7 @@ class Swept:
     packed: int = 0
     let_go: int = 0
     replaced: int = 0
+    lag_ms: int = 0
     cut_short: int = 0
 
 
@@ -55,17 +58,27 @@ class Sweep:
     swept: Swept
 
 
-def sweep(stores: Stores, has_time_left: Callable[[], bool] = lambda: True) -> Swept:
-    """One run over all that is due, until `has_time_left` says that time is short."""
+class Part(Enum):
+    """Of the queue. Packing takes long, and nothing else waits behind it; in a deployment it has a function
+    of its own."""
+
+    REMOVALS = False
+    PACKS = True
+
+
+def sweep(
+    stores: Stores, has_time_left: Callable[[], bool] = lambda: True, parts: Sequence[Part] = tuple(Part)
+) -> Swept:
+    """One run over all that is due in these parts, until `has_time_left` says that time is short."""
     run = Sweep(stores, has_time_left, Swept())
-    for due in due_entries(stores.table, stores.clock_ms()):
-        if not has_time_left():
-            break
-        STEPS[due.kind](run, due)
-    for due in due_entries(stores.table, stores.clock_ms(), packing=True):
-        if not has_time_left():
-            break
-        STEPS[due.kind](run, due)
+    for part in parts:
+        now_ms = stores.clock_ms()
+        for due in due_entries(stores.table, now_ms, packing=part is Part.PACKS):
+            if part is Part.PACKS:
+                run.swept.lag_ms = max(run.swept.lag_ms, now_ms - due.due_ms)
+            if not has_time_left():
+                break
+            STEPS[due.kind](run, due)
     if not has_time_left():
         run.swept.cut_short = 1
         PROCESS.add(ROUNDS_CUT_SHORT)

@@ -187,6 +187,27 @@ _SECURITY: Final = {
 }
 
 
+TAGS: Final = {
+    "streams": "The protocol itself: create, append, read, follow, close, delete (§5).",
+    "buckets": "Streams in buckets, their listings, snapshots and bootstrap (extensions).",
+    "catalog": "What people and monitors ask: listings, stats, start points, what a token may do.",
+    "subscriptions": "Workers that are woken by what streams have new (§6, §7).",
+    "console": "Pages for people.",
+    "server": "What this server is, and whether it is up.",
+}
+
+
+def _tagged(paths: dict[str, Part]) -> dict[str, Part]:
+    """Each operation says which of the tags it belongs to, by its path."""
+    tagged = {}
+    for path, item in paths.items():
+        tag = "buckets" if path.startswith("/{bucket}") else "streams" if "{path}" in path else "server"
+        tagged[path] = {
+            name: part if name == "parameters" else part | {"tags": [tag]} for name, part in item.items()
+        }
+    return tagged
+
+
 @cache
 def document() -> dict[str, Any]:
     """The data path's part as it stands above, and what FastAPI says of the control surface."""
@@ -199,7 +220,9 @@ def document() -> dict[str, Any]:
             "version": __version__,
             "description": "Durable Streams. § names sections of the protocol's specification.",
         },
-        "paths": PATHS | control.get("paths", {}),
+        "servers": [{"url": "/", "description": "The server that this document comes from."}],
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
+        "paths": _tagged(PATHS) | control.get("paths", {}),
         "components": {
             "headers": HEADERS,
             "parameters": PARAMETERS,

@@ -88,8 +88,26 @@ def _named(name: str, description: str, pattern: str, example: str) -> Part:
     }
 
 
-#: What a request may carry beside its body, by name.
-PARAMETERS: Final[dict[str, Part]] = {
+_EXAMPLES: Final[dict[str, Any]] = {
+    "prefix": "run-",
+    "after": "run-7",
+    "limit": 50,
+    "offset": "0000000000000042",
+    "live": "sse",
+    "cursor": 1234567,
+    "Stream-TTL": 3600,
+    "Stream-Expires-At": "2027-01-15T12:00:00Z",
+    "Stream-Closed": "true",
+    "Stream-Forked-From": "/v1/stream/chat-42",
+    "Stream-Fork-Offset": "0000000000000042",
+    "Stream-Fork-Sub-Offset": 2,
+    "Stream-Seq": "0007",
+    "Producer-Id": "worker-1",
+    "Producer-Epoch": 0,
+    "Producer-Seq": 7,
+    "If-Match": "*",
+}
+_PARAMETERS: Final[dict[str, Part]] = {
     "path": {
         "name": "path",
         "in": "path",
@@ -171,6 +189,11 @@ PARAMETERS: Final[dict[str, Part]] = {
     ),
     "Producer-Epoch": _sent("Producer-Epoch", "Grows when the producer starts anew.", _COUNT),
     "Producer-Seq": _sent("Producer-Seq", "Counts from 0 in each epoch.", _COUNT),
+}
+#: What a request may carry beside its body, by name.
+PARAMETERS: Final[dict[str, Part]] = {
+    name: part | ({"example": _EXAMPLES[name]} if name in _EXAMPLES else {})
+    for name, part in _PARAMETERS.items()
 }
 
 ERROR: Final = {
