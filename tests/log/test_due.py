@@ -1,4 +1,4 @@
-"""The janitor's queue: what is done for each kind of entry."""
+"""The janitor's queue: the step for each kind of entry."""
 
 from __future__ import annotations
 
