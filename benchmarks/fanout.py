@@ -169,13 +169,12 @@ class _Reader:
     def receive(self) -> None:
         """It was told. It reads on, and waits again."""
         self._burst.time.sleep(_RECEIVE_SECONDS)
-        while True:
+        end = None
+        while end is None:
             try:
                 end = read(self._stores, self._key, self.offset).page.end
             except Busy:
                 self._burst.time.sleep(_RETRY_AFTER_SECONDS)
-            else:
-                break
         if end > self.offset:
             self.offset, self.has_it_at = end, self._burst.time.now
 

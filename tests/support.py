@@ -30,6 +30,7 @@ from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.producer import Claim
+from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import Created, CreateRequest, create
@@ -191,8 +192,9 @@ def create_request(
     closed: bool = False,
     body: bytes = b"",
     fork: ForkPoint | None = None,
+    retention: Retention = FOREVER,
 ) -> CreateRequest:
-    return CreateRequest(content_type, expiry, closed, body, fork)
+    return CreateRequest(content_type, expiry, closed, body, fork, retention)
 
 
 def append_request(

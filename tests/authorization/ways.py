@@ -34,6 +34,8 @@ from tidemark.settings import Settings
 _T = TypeVar("_T")
 
 ROOT = Path(__file__).parents[2]
+#: Longer than any request waits: only one that never ends reaches it.
+PATIENCE_SECONDS = 120.0
 FUNCTION_URL = "abcdefghijklmnopqrstuvwxyz012345.lambda-url.eu-west-1.on.aws"
 
 
@@ -87,7 +89,11 @@ class Asgi:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        await self._app(_scope(method, target, headers), receive, send)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._app(_scope(method, target, headers), receive, send)
+        except TimeoutError:
+            raise AssertionError(f"{method} {target} got no response") from None
         named = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         timing = named.pop("server-timing", "")
         body = b"".join(message.get("body", b"") for message in sent[1:])

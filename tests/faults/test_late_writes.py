@@ -333,7 +333,8 @@ def is_harmless(life: Life, pk: str, item: Any) -> bool:
     stream leads to any more, or of what is no longer retained; and an entry in the janitor's queue, which
     looks for itself whether there is anything to do (`docs/design.md`, the table of writes)."""
     if pk.startswith("due/"):
-        return item["kd"]["S"] in {"expire", "trim", "settled", "upload", "orphan", "pack", "replaced"}
+        harmless = {"expire", "trim", "retain", "settled", "upload", "orphan", "pack", "replaced"}
+        return item["kd"]["S"] in harmless
     return (pk, item["sk"]["S"]) in life.vacated
 
 

@@ -192,6 +192,11 @@ CREATIONS = cases(
     Case("deep JSON", headers=JSON, body=b"[" * 10_000),
     Case("invalid UTF-8", headers=JSON, body=b'"\xff"'),
     *(Case(f"TTL: {name}", headers={"Stream-TTL": value}) for name, value in NOT_INTEGERS.items()),
+    *(
+        Case(f"{header}: {name}", headers={header: value})
+        for header in ("Stream-Retain-Seconds", "Stream-Retain-Bytes")
+        for name, value in (NOT_INTEGERS | {"zero": "0"}).items()
+    ),
     Case("TTL 3600.0", headers={"Stream-TTL": "3600.0"}),
     Case("TTL 03600", headers={"Stream-TTL": "03600"}),
     Case("TTL twice", headers=[("Stream-TTL", "60"), ("Stream-TTL", "60")]),

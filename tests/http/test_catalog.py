@@ -65,6 +65,22 @@ def test_plain_streams_are_listed_by_prefix_and_page(door: Door, path: str) -> N
     assert paged == everything
 
 
+def test_a_page_costs_the_same_calls_wherever_it_is(door: Door, path: str) -> None:
+    """The console pages through any number of streams: what lies before a page is not read."""
+    prefix = path.removeprefix("/v1/stream/") + "/"
+    for number in range(200):
+        door.put(f"{path}/{number:04}", TEXT)
+    costs = []
+    for after in ("", f"{prefix}0099", f"{prefix}0169"):
+        door.process.calls.taken()
+        page = door.get(f"/v1/streams?prefix={quote(prefix)}&limit=25&after={quote(after)}").json
+        assert page["stream_count"] == 25
+        costs.append(door.process.calls.taken())
+    # One query or two for the page, and one for the tail of each stream in it.
+    assert costs[1] == costs[2] == {"Query": 27}
+    assert costs[0] == {"Query": 26}
+
+
 def test_a_listed_plain_stream_has_the_fields_of_a_buckets_listing(
     door: Door, path: str, clock: Clock
 ) -> None:
@@ -109,6 +125,18 @@ def test_a_wrong_listing_is_refused_with_the_reason(door: Door, place: str, quer
     refused = door.get(f"{place}?{query}")
     assert refused.status == 400
     assert reason in refused.json["error"]
+
+
+@pytest.mark.parametrize("after", ["m", "list~", "%C3%AD"])
+def test_a_listing_after_the_last_name_with_the_prefix_is_empty(door: Door, path: str, after: str) -> None:
+    bucket = f"list-{path.rpartition('/')[2]}"
+    assert door.put(f"/{bucket}").status == 201
+    assert door.put(f"/{bucket}/list", TEXT).status == 201
+    for place in ("/v1/buckets", "/v1/streams", f"/{bucket}/streams"):
+        listing = door.get(f"{place}?prefix=list&after={after}")
+        assert listing.status == 200, (place, listing)
+        assert (listing.json["has_more"], listing.json["next_cursor"]) == (False, None)
+        assert not listing.json.get("streams", listing.json.get("buckets")), place
 
 
 def test_buckets_are_listed_with_their_counts(door: Door, path: str) -> None:

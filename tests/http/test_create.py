@@ -119,9 +119,12 @@ def test_a_repeated_creation_must_match_the_closure(
         ),
         ({"Stream-Expires-At": "2040-01-01T00:00:00Z"}, {"Stream-Expires-At": "2040-01-01T00:00:01Z"}, 409),
         ({"Stream-Expires-At": "2040-01-01T00:00:00Z"}, {"Stream-TTL": "60"}, 409),
+        ({"Stream-Retain-Seconds": "60"}, {"Stream-Retain-Seconds": "60"}, 200),
+        ({"Stream-Retain-Seconds": "60"}, {}, 409),
+        ({"Stream-Retain-Bytes": "60"}, {"Stream-Retain-Seconds": "60"}, 409),
     ],
 )
-def test_a_repeated_creation_must_match_the_expiry(
+def test_a_repeated_creation_must_match_the_expiry_and_the_retention(
     door: Door, path: str, first: dict[str, str], second: dict[str, str], status: int
 ) -> None:
     assert door.put(path, TEXT | first).status == 201

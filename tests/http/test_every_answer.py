@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.asgi import Answer, Door
+from tests.http.asgi import EXPOSED, Answer, Door
 from tidemark import __version__
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError
 
@@ -24,6 +24,8 @@ REQUEST_HEADERS = {
     "stream-fork-offset",
     "stream-fork-sub-offset",
     "stream-forked-from",
+    "stream-retain-bytes",
+    "stream-retain-seconds",
     "stream-seq",
     "stream-ttl",
 }
@@ -66,6 +68,26 @@ def test_a_preflight_request_is_answered_without_a_storage_call(door: Door, plac
     assert int(answer["access-control-max-age"] or 0) > 0
     assert answer["access-control-allow-credentials"] is None
     assert door.process.calls.taken() == {}
+
+
+@pytest.mark.parametrize("place", ["/v1/stream/listed", "/v1/stream/%00", "/nothing/here/at/all"])
+@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
+def test_a_page_that_writes_may_read_the_headers_and_others_get_no_list_of_them(
+    door: Door, place: str, method: str
+) -> None:
+    """A browser sends `Origin` with each such request, from its own origin too (Fetch, section 3.2)."""
+    page = door(method, place, {"Content-Type": "text/plain", "Origin": "https://app.example"}, b"a")
+    assert names(page["access-control-expose-headers"]) >= {each.lower() for each in EXPOSED}
+    other = door(method, place, {"Content-Type": "text/plain"}, b"a")
+    assert other["access-control-expose-headers"] is None
+    assert other["access-control-allow-origin"] == "*"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+def test_an_answer_that_a_cache_may_give_to_a_page_always_has_the_list(door: Door, method: str) -> None:
+    for headers in ({}, {"Origin": "https://app.example"}):
+        answer = door(method, "/v1/stream/listed", headers)
+        assert names(answer["access-control-expose-headers"]) >= {each.lower() for each in EXPOSED}
 
 
 def test_health_returns_the_status_and_the_version(door: Door) -> None:

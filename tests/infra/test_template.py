@@ -8,6 +8,8 @@ import json
 import os
 import re
 import uuid
+from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from tidemark.aws.sqs import Queues
 from tidemark.local.patterns import matches
 from tidemark.local.routes import match_route
 from tidemark.local.template import load_template
-from tidemark.log.schema import log_pk, subscription_key, table_definition, wait_pk
+from tidemark.log.records import Due, DueKind
+from tidemark.log.schema import due_key, log_pk, stream_key, subscription_key, table_definition, wait_pk
 from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stream_registry import written_by
@@ -199,6 +202,32 @@ def test_readers_and_the_notifier_write_waiters_alone(name: str) -> None:
             assert statement["Condition"] == {
                 "ForAllValues:StringLike": {"dynamodb:LeadingKeys": [f"{wait_pk(0)[:-1]}*"]}
             }
+
+
+def test_there_is_a_packer_only_where_batches_are_packed_and_it_touches_logs_alone() -> None:
+    """Subscriptions, waiters, keys and the rest of the queue are not its business."""
+    resource = TEMPLATE["Resources"]["PackerFunction"]
+    assert resource["Condition"] == TEMPLATE["Resources"]["PackerLogs"]["Condition"] == "Packs"
+    table, bucket = statements_of(resource["Properties"])
+    key, due = StreamKey("v1", "a"), Due(DueKind.PACK, StreamKey("v1", "a"), "1", 0)
+    patterns = table["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
+    needed = [log_pk(key, "1"), stream_key(key)["pk"]["S"], due_key(due)["pk"]["S"]]
+    assert all(any(fnmatch(each, pattern) for pattern in patterns) for each in needed)
+    others = [
+        wait_pk(0),
+        subscription_key("s")["pk"]["S"],
+        due_key(replace(due, kind=DueKind.EXPIRE))["pk"]["S"],
+    ]
+    assert not any(fnmatch(each, pattern) for each in others for pattern in patterns)
+    assert bucket["Resource"] == {"Sub": "${Bucket.Arn}/log/*"}
+
+
+def test_the_packer_has_one_round_at_a_time() -> None:
+    packer = FUNCTIONS["PackerFunction"]
+    [each] = packer["Events"].values()
+    assert each["Properties"]["Schedule"] == "rate(5 minutes)"
+    assert packer["Timeout"] < 5 * 60
+    assert packer["EventInvokeConfig"]["MaximumRetryAttempts"] == 0
 
 
 def test_the_trigger_rings_for_new_batches_and_gives_up_in_time() -> None:

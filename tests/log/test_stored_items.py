@@ -54,6 +54,7 @@ from tidemark.protocol.mail import Mail, Mailed
 from tidemark.protocol.messages import Messages
 from tidemark.protocol.pack import BlockEntry, PackIndex
 from tidemark.protocol.producer import Claim, ProducerState
+from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.subscription import SubscriptionConfiguration, SubscriptionKind
 from tidemark.protocol.tail import Tail
@@ -337,6 +338,25 @@ STORED = {
         """{"pk":{"S":"due/p3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/0000000000000042"},
         "kd":{"S":"packed"},"bk":{"S":"v1"},"st":{"S":"orders/eu"},"of":{"N":"53"}}""",
         Due(DueKind.PACKED, ORDERS, FIRST, AT, "0000000000000042", 53),
+    ),
+    "stream that keeps messages for a day and its last megabyte": (
+        decode_stream,
+        """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+        "ct":{"S":"application/json"},"cr":{"N":"1767225600000"},"to":{"N":"1767225600000"},
+        "rs":{"N":"86400"},"rb":{"N":"1000000"},"er":{"N":"53"}}""",
+        StreamRecord(ORDERS, FIRST, JSON, NEVER, AT, AT, retained=53, retention=Retention(86_400, 1_000_000)),
+    ),
+    "due: look at what a stream retains": (
+        decode_due,
+        """{"pk":{"S":"due/3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/retain"},
+        "kd":{"S":"retain"},"bk":{"S":"v1"},"st":{"S":"orders/eu"}}""",
+        Due(DueKind.RETAIN, ORDERS, FIRST, AT, "retain"),
+    ),
+    "due: trim what a stream let go of": (
+        decode_due,
+        """{"pk":{"S":"due/3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/to-0000000000000053"},
+        "kd":{"S":"trim"},"bk":{"S":"v1"},"st":{"S":"orders/eu"},"of":{"N":"53"}}""",
+        Due(DueKind.TRIM, ORDERS, FIRST, AT, "to-0000000000000053", 53),
     ),
     "end mark": (
         decode_end_mark,

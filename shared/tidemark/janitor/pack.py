@@ -29,7 +29,14 @@ from tidemark.log.read import load_last
 from tidemark.log.records import Batch, Due, StreamRecord
 from tidemark.log.schema import BLOB, PK, SK, batch_key, decode_batch, decode_batch_start, just_behind, log_pk
 from tidemark.log.table import MAX_DELETES
-from tidemark.observability.metrics import MERGED_PACKS, PACKED_BATCHES, PACKS, PROCESS
+from tidemark.observability.metrics import (
+    MERGED_PACKS,
+    PACK_STORED_BYTES,
+    PACKED_BATCHES,
+    PACKED_BYTES,
+    PACKS,
+    PROCESS,
+)
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.pack import PackWriter
 from tidemark.protocol.packing import Packing
@@ -122,6 +129,8 @@ class _Packer:
         PROCESS.add(PACKS)
         PROCESS.add(MERGED_PACKS, len(before))
         PROCESS.add(PACKED_BATCHES, run.writer.batch_count)
+        PROCESS.add(PACKED_BYTES, run.writer.data_bytes)
+        PROCESS.add(PACK_STORED_BYTES, len(data))
         remove_replaced(stores, replaced, self._has_time_left)
 
 

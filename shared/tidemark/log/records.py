@@ -10,6 +10,7 @@ from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.mail import Mailed
 from tidemark.protocol.pack import BlockEntry, PackIndex
+from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.subscription import SubscriptionConfiguration
 from tidemark.protocol.tail import Tail
@@ -78,7 +79,7 @@ class StreamRecord:
 
     `touched_ms` is the last recorded read; appends are recorded by their batches, and a published
     snapshot by its own time.
-    `retained` is the earliest offset that may be read.
+    `retained` is the earliest offset that may be read; `retention` says what moves it without being asked.
     `lineage` is flat: whatever a fork of a fork inherits, in order of offsets.
     `packed` is where the last pack of the stream's own log ends (`docs/packs.md`).
     `references` counts the forks made of this very stream; `deleted` says that only they
@@ -98,6 +99,7 @@ class StreamRecord:
     snapshot: Snapshot | None = None
     retained: int = 0
     packed: int = 0
+    retention: Retention = FOREVER
 
     @property
     def used_ms(self) -> int:
@@ -178,6 +180,8 @@ class DueKind(Enum):
     RECLAIM = "reclaim"
     #: Remove the batches below `offset`, and the blob of the snapshot before.
     TRIM = "trim"
+    #: See what a stream with a limit lets go of.
+    RETAIN = "retain"
     #: Remove an upload that nobody has published.
     UPLOAD = "upload"
     #: Remove what was put into S3 for a stream that never came to be.

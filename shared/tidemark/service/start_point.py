@@ -108,7 +108,7 @@ def first_written_from(stores: Stores, head: StreamHead, at_ms: int) -> int:
         middle = (low + high) // 2
         if step % 2 == 0 and low_ms < at_ms <= high_ms:
             middle = low + (high - low) * (at_ms - low_ms) // (high_ms - low_ms + 1)
-        batch = _batch_at(stores, record, middle)
+        batch = batch_at(stores, record, middle)
         if batch is None:
             low = middle + 1  # Nothing is stored there.
         elif batch.time_ms < at_ms:
@@ -118,7 +118,7 @@ def first_written_from(stores: Stores, head: StreamHead, at_ms: int) -> int:
     return high
 
 
-def _batch_at(stores: Stores, record: StreamRecord, offset: int) -> Batch | None:
+def batch_at(stores: Stores, record: StreamRecord, offset: int) -> Batch | None:
     """The batch, or the block of a pack, that holds the offset. Behind batches that are being removed, the
     pack that replaces them is found by the second query."""
     span = next(span for span in spans_of(record) if span.end is None or span.end > offset)

@@ -171,6 +171,37 @@ class LakeTable:
         """Forget snapshots that are older, and delete the files that only they had. How many of each."""
         return _expire(self.load(), before)
 
+    @property
+    def rows(self) -> int:
+        """How many the table has."""
+        snapshot = self.load().current_snapshot()
+        return int(snapshot.summary["total-records"] or 0) if snapshot and snapshot.summary else 0
+
+    def files(self) -> list[str]:
+        return [task.file.file_path for task in self.load().scan().plan_files()]
+
+    def snapshots(self) -> list[str]:
+        """The ids of those that are batches of the archive, and have not expired."""
+        return [
+            str(snapshot.snapshot_id)
+            for snapshot in self.load().snapshots()
+            if snapshot.summary and "tidemark.batch" in snapshot.summary.additional_properties
+        ]
+
+    def files_of_snapshots(self, ids: Sequence[str]) -> list[str]:
+        """Those that these snapshots have added, as far as they are there still."""
+        table = self.load()
+        found = [
+            entry.data_file.file_path
+            for snapshot in table.snapshots()
+            if str(snapshot.snapshot_id) in ids
+            for manifest in snapshot.manifests(table.io)
+            if manifest.added_snapshot_id == snapshot.snapshot_id
+            for entry in manifest.fetch_manifest_entry(table.io)
+            if entry.snapshot_id in {None, snapshot.snapshot_id}
+        ]
+        return [path for path in found if table.io.new_input(path).exists()]
+
     def files_of(self, bucket: str, stream: str) -> list[str]:
         """Those that may hold something of the stream."""
         from pyiceberg.expressions import And, EqualTo
