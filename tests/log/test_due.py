@@ -1,4 +1,4 @@
-"""The janitor's queue: what is done for each kind of entry, and how much in a round."""
+"""The janitor's queue: the step for each kind of entry, and how much is done in a round."""
 
 from __future__ import annotations
 
