@@ -154,7 +154,8 @@ class HttpReader:
         if not incarnation:
             tail, incarnation = self._read_tail(name, tail)
         content_type = response.headers.get("Content-Type", "application/octet-stream")
-        earliest = response.headers.get("Stream-Snapshot-Offset", BEGINNING)
+        snapshot = response.headers.get("Stream-Snapshot-Offset", BEGINNING)
+        earliest = response.headers.get("Stream-Retained-Offset", snapshot)
         closed = response.headers.get("Stream-Closed", "").lower() == "true"
         first, last = (Position(place, incarnation, content_type) for place in (earliest, tail))
         return Head(name, first, last, closed)
