@@ -19,6 +19,7 @@ from tests.support import (
     refusal,
 )
 from tidemark.janitor.sweep import sweep
+from tidemark.log.lifecycle import StreamChanged, bury, load_stream
 from tidemark.protocol.errors import (
     Conflict,
     ContentTypeMismatch,
@@ -384,3 +385,26 @@ def test_an_expired_fork_can_be_created_again_from_the_same_source(world: World)
     assert process.fork(fork, source, 2).is_new
     assert process.read_all(fork) == b"ab"
     assert load_head(process.stores, source).record.references == 1
+
+
+def test_a_creation_that_saw_a_soft_deleted_stream_too_early_leaves_its_log_to_the_release(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the item before the deletion, and the tombstone after it. The process that ends the last
+    fork dies before it releases the stream; if the creation put an end mark, nobody would reclaim the log."""
+    process, source, fork = world.process(), a_key("source"), a_key("fork")
+    process.create(source)
+    process.fork(fork, source)
+    seen = load_stream(process.stores.table, source)
+    assert seen is not None
+    delete(process.stores, source)
+    with monkeypatch.context() as dying:
+        dying.setattr("tidemark.service.delete.try_release", lambda *_: None)
+        delete(process.stores, fork)
+    with pytest.raises(StreamChanged):
+        bury(process.stores.table, seen, world.clock())
+    world.clock.advance(2 * HOUR_MS)
+    for _ in range(3):
+        sweep(process.stores)
+        world.clock.advance(2 * HOUR_MS)
+    assert items_left(process) == []

@@ -10,7 +10,13 @@ from tidemark.log.append import TailMoved, batch_item, check_landed
 from tidemark.log.buckets import count_streams
 from tidemark.log.due import settle_for_good
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
-from tidemark.log.references import add_reference, end_mark, if_unreferenced, mark_deleted
+from tidemark.log.references import (
+    add_reference,
+    end_mark,
+    if_live_and_unreferenced,
+    if_unreferenced,
+    mark_deleted,
+)
 from tidemark.log.schema import (
     decode_end_mark,
     decode_stream,
@@ -184,7 +190,7 @@ def bury(table: Table, record: StreamRecord, now_ms: int) -> None:
     """Put the end mark in the place of an item whose log has ended. No transaction leaves such an
     item behind: it was written late, by a version without end marks or by a process with a clock far ahead.
     Raises StreamChanged where the item is another by now."""
-    ended = Write(end_mark(record, now_ms), condition=if_unreferenced(record.incarnation))
+    ended = Write(end_mark(record, now_ms), condition=if_live_and_unreferenced(record.incarnation))
     try:
         table.transact([ended, *count_streams(record.key.bucket, -1, now_ms)])
     except TransactionRefused as refused:

@@ -43,6 +43,12 @@ def if_unreferenced(incarnation: str) -> Condition:
     return _of(incarnation, f" AND {_NONE_LEFT}", none={"N": "0"})
 
 
+def if_live_and_unreferenced(incarnation: str) -> Condition:
+    """As above, and it was not deleted while forks needed it: then its release is somebody's, which also has
+    its log reclaimed."""
+    return _of(incarnation, f" AND {_IS_LIVE} AND {_NONE_LEFT}", none={"N": "0"})
+
+
 def add_reference(fork: Fork) -> Write:
     """Count one fork more; refused where the source was deleted or replaced in the meantime."""
     one_more = Update(stream_key(fork.point.source), f"ADD {REFERENCES} :one", {":one": {"N": "1"}})
