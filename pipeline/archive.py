@@ -114,7 +114,7 @@ def take_what_came(spark: Any, given: argparse.Namespace, job: Job, found: Archi
     limit = {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
     source = spark.readStream.format("tidemark").options(**options | limit).load()
     targets = tails(options)
-    before = positions(spark, given.checkpoint)
+    before = progress(spark, given.checkpoint).positions
     if given.iceberg:
         start, new_files = to_table(spark, source, given)
     else:
@@ -124,13 +124,13 @@ def take_what_came(spark: Any, given: argparse.Namespace, job: Job, found: Archi
         taken = take_batches(start, job)
         batches |= taken
         # Before Spark 4.2 a query that ends by itself reads a single batch.
-        if not any(taken.values()) or has_reached(positions(spark, given.checkpoint), targets):
+        if not any(taken.values()) or has_reached(progress(spark, given.checkpoint), given.bucket, targets):
             break
     found.messages += sum(batches.values())
     found.batches += len(batches)
     new = new_files()
     rows = spark.read.schema(ROWS).parquet(*new) if new else None
-    lost = find_losses(rows, before, positions(spark, given.checkpoint))
+    lost = find_losses(rows, before, progress(spark, given.checkpoint).positions)
     for name, size in sorted(lost.items()):
         told = "what was not read when it was deleted and created again" if size is None else f"{size} bytes"
         job.say(f"{name}: {told} could not be archived")
@@ -189,31 +189,35 @@ def logged_files(spark: Any, out: str, batch: int | None) -> frozenset[str]:
 
 
 def tails(options: dict[str, str]) -> Any:
-    """By stream, where it ends now. Raises InvalidOptions."""
+    """The streams as they are now, by name. Raises InvalidOptions."""
     from tidemark.spark.options.read import parse_read_options
     from tidemark.spark.queries.plan import load_heads
     from tidemark.spark.readers.connect import connect
 
     parsed = parse_read_options(options, streaming=True)
-    return {name: head.tail for name, head in load_heads(parsed, connect(parsed.connection)).items()}
+    return load_heads(parsed, connect(parsed.connection))
 
 
-def has_reached(places: Any, targets: Any) -> bool:
+def has_reached(reached: Any, bucket: str | None, targets: Any) -> bool:
+    from tidemark.protocol.stream_key import PLAIN_BUCKET
     from tidemark.spark.readers.port import is_past
 
+    places = {name: reached.taken(bucket or PLAIN_BUCKET, head) for name, head in targets.items()}
     return all(
-        name in places and not is_past(end.offset, places[name].offset) for name, end in targets.items()
+        places[name] is not None and not is_past(head.tail.offset, places[name].offset)
+        for name, head in targets.items()
     )
 
 
-def positions(spark: Any, checkpoint: str) -> Any:
-    """By stream, how far the archive has come; nothing before its first run."""
-    from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_positions
+def progress(spark: Any, checkpoint: str) -> Any:
+    """How far the archive has come; nothing before its first run."""
+    from tidemark.spark.progress import Progress
+    from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_progress
 
     try:
-        return taken_positions(spark, checkpoint)
+        return taken_progress(spark, checkpoint)
     except NoCheckpoint:
-        return {}
+        return Progress({})
 
 
 def files_of(spark: Any, out: str) -> frozenset[str]:

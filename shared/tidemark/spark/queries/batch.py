@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -12,7 +13,7 @@ from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.queries.plan import load_heads, pack, pin_positions, plan_partitions, require_all
 from tidemark.spark.queries.pushdown import PushedFilters
 from tidemark.spark.readers.connect import connect
-from tidemark.spark.readers.port import PackedPartition
+from tidemark.spark.readers.port import StreamPartition
 
 
 class BatchReader(DataSourceReader):
@@ -32,7 +33,7 @@ class BatchReader(DataSourceReader):
         starts, ends = pin_positions(options, reader, heads)
         starts, ends = self._filters.within(starts, ends)
         planned = plan_partitions(options, reader, starts, ends)
-        return list(pack(planned, options.bytes_per_partition)) or [EmptyPartition()]
+        return make_partitions(planned, options) or [EmptyPartition()]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_partition(self._options, partition)
@@ -51,6 +52,17 @@ class EmptyPartition(InputPartition):
 
     def __init__(self) -> None:
         super().__init__(None)
+
+
+@dataclass(frozen=True)
+class PackedPartition(InputPartition):
+    """What one task reads, one after the other."""
+
+    parts: tuple[StreamPartition, ...]
+
+
+def make_partitions(planned: Sequence[StreamPartition], options: ReadOptions) -> list[InputPartition]:
+    return [PackedPartition(parts) for parts in pack(planned, options.bytes_per_partition)]
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[Any]:

@@ -52,6 +52,8 @@ class DynamoDBReader:
         self._bulk = connect_table(connection, BulkDynamoDB)
         self._blobs = connect_blobs(connection)
         self._listed: dict[str, StreamRecord] = {}
+        #: Of closed streams, which do not change any more: incarnation, when it was closed, and where.
+        self._closed: dict[str, tuple[str, int, int]] = {}
 
     def _key(self, name: str) -> StreamKey:
         return StreamKey(self._connection.bucket, name)
@@ -66,6 +68,7 @@ class DynamoDBReader:
                 if pattern.fullmatch(after):
                     found.append(after)
                     self._listed[after] = record
+        self._closed = {name: self._closed[name] for name in self._listed.keys() & self._closed.keys()}
         return found
 
     def has_bucket(self) -> bool:
@@ -79,16 +82,27 @@ class DynamoDBReader:
         record = self._listed.pop(name, None) or load_stream(self._table, self._key(name))
         if record is None or record.deleted:
             raise MissingStream(name)
-        last = load_last(self._table, log_pk(record.key, record.incarnation))
-        touched_ms = max(record.used_ms, last.time_ms if last else record.created_ms)
-        is_deleted = last is not None and last.tombstone
-        if is_deleted or is_expired(record.expiry, touched_ms, time.time_ns() // 1_000_000):
+        written_ms, end, closed = self._load_end(record)
+        if is_expired(record.expiry, max(record.used_ms, written_ms), time.time_ns() // 1_000_000):
             raise MissingStream(name)
-        earliest, tail = (
-            Position(render_offset(place), record.incarnation, record.content_type.value)
-            for place in (record.retained, last.end if last else record.base)
-        )
-        return Head(name, earliest, tail)
+        earliest = Position(render_offset(record.retained), record.incarnation, record.content_type.value)
+        tail = replace(earliest, offset=render_offset(end), closed=closed)
+        return Head(name, earliest, tail, record.created_ms)
+
+    def _load_end(self, record: StreamRecord) -> tuple[int, int, bool]:
+        """When and where the last write ended, and whether it closed the stream. Raises MissingStream."""
+        name = record.key.stream_id
+        incarnation, closed_ms, end = self._closed.get(name, ("", 0, 0))
+        if incarnation == record.incarnation:
+            return closed_ms, end, True
+        last = load_last(self._table, log_pk(record.key, record.incarnation))
+        if last is None:
+            return record.created_ms, record.base, False
+        if last.tombstone:
+            raise MissingStream(name)
+        if last.after.closed:
+            self._closed[name] = record.incarnation, last.time_ms, last.end
+        return last.time_ms, last.end, last.after.closed
 
     def check_offset(self, head: Head, offset: str) -> None:
         place, tail = parse_token(offset), int(head.tail.offset)
@@ -129,7 +143,7 @@ class DynamoDBReader:
         last = load_last(self._table, log_pk(record.key, record.incarnation))
         place = first_written_from(Stores(self._table, self._blobs), head_from(record, last, 0), at_ms)
         place = min(self._in_block(head, place, at_ms), int(head.tail.offset))
-        return replace(head.tail, offset=render_offset(place))
+        return head.tail.at(render_offset(place))
 
     def _in_block(self, head: Head, place: int, at_ms: int) -> int:
         """The search ends where a block of a pack begins. Its first batches may be older."""
@@ -160,7 +174,7 @@ class DynamoDBReader:
             for ends in self._ends_in(item, reached, high):
                 found = sum(place > reached for place in ends)
                 if taken and taken + found > limit:
-                    return replace(end, offset=render_offset(reached))
+                    return end.at(render_offset(reached))
                 taken += found
                 reached = max(reached, *ends[-1:]) if ends else reached
                 reached = reached if walk.span.end is None else min(reached, walk.span.end)
@@ -180,7 +194,7 @@ class DynamoDBReader:
         place = max((end for end in ends if end <= wanted), default=item.start)
         if place <= int(start.offset):
             place = min((end for end in ends if end > int(start.offset)), default=int(end.offset))
-        return Position(render_offset(min(place, int(end.offset))), end.incarnation, end.content_type)
+        return end.at(render_offset(min(place, int(end.offset))))
 
     def _item_until(self, span: Span, place: int) -> BatchItem | None:
         """The batch that begins at or before `place`, without its bytes."""
