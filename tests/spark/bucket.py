@@ -68,7 +68,8 @@ class Bucket:
         self, name: str, start: Position, end: Position, partition_bytes: int
     ) -> Sequence[StreamPartition]:
         size = self.backlog(start, end)
-        return [StreamPartition(name, "", start.offset, end.offset, incarnation=end.incarnation, size=size)]
+        part = StreamPartition(name, "", start.offset, end.offset, incarnation=end.incarnation, size=size)
+        return [part] if size else []
 
     def read(self, partition: StreamPartition, columns: Sequence[str] = ()) -> Iterator[Any]:
         raise NotImplementedError

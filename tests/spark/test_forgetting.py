@@ -175,5 +175,5 @@ class Queries(RuleBasedStateMachine):
 
 def test_each_message_is_read_once_while_ended_streams_are_forgotten() -> None:
     run_state_machine_as_test(
-        Queries, settings=settings(max_examples=4 * settings().max_examples, stateful_step_count=50)
+        Queries, settings=settings(max_examples=2 * settings().max_examples, stateful_step_count=50)
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -35,14 +36,13 @@ def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
     if options.pattern is not None:
         names = reader.names(re.compile(options.pattern))
 
-    def head_of(name: str) -> Head | None:
-        try:
-            return reader.head(name)
-        except MissingStream:
-            return None
-
+    heads: dict[str, Head] = {}
     with ThreadPoolExecutor(_HEADS_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
-        return {head.name: head for head in pool.map(head_of, names) if head is not None}
+        for found in [pool.submit(reader.head, name) for name in names]:
+            with suppress(MissingStream):
+                head = found.result()
+                heads[head.name] = head
+    return heads
 
 
 def require_all(options: ReadOptions, reader: Reader, heads: Mapping[str, Head]) -> None:
@@ -153,8 +153,7 @@ def plan_partitions(
     partitions: list[StreamPartition] = []
     for name, end in ends.items():
         start = _start_before(end, options, reader, name, starts.get(name))
-        if reader.backlog(start, end) > 0:
-            partitions += reader.partitions(name, start, end, options.bytes_per_partition)
+        partitions += reader.partitions(name, start, end, options.bytes_per_partition)
     if options.fail_on_data_loss:
         return partitions
     return [replace(partition, fail_on_data_loss=False) for partition in partitions]

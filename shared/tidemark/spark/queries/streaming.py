@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.progress import Offset, decode_offset, encode_offset
-from tidemark.spark.queries.batch import make_partitions, read_partition
+from tidemark.spark.queries.batch import PackedPartition, PartitionReader
 from tidemark.spark.queries.driver import Driver
-from tidemark.spark.queries.plan import plan_partitions
+from tidemark.spark.queries.plan import pack, plan_partitions
 
 
-class StreamReaderBase(DataSourceStreamReader):
+class StreamReaderBase(PartitionReader, DataSourceStreamReader):
     """The base of the streaming readers for every version of Spark, which sends it to every task."""
 
     #: Made when it is first used: in the driver, and never in a task.
     _driver: Driver | None = None
-
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks get the options only."""
@@ -39,7 +34,4 @@ class StreamReaderBase(DataSourceStreamReader):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         starts, ends = decode_offset(start).positions, decode_offset(end).positions
         planned = plan_partitions(self._options, self.driver.reader, starts, ends)
-        return make_partitions(planned, self._options)
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_partition(self._options, partition)
+        return [PackedPartition(parts) for parts in pack(planned, self._options.bytes_per_partition)]

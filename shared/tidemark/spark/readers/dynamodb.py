@@ -36,6 +36,7 @@ from tidemark.spark.readers.items import (
     BulkDynamoDB,
     message_ends,
     pack_blocks,
+    pieces_of,
 )
 from tidemark.spark.readers.port import BadOffset, DataLoss, Head, MissingStream, Position, StreamPartition
 from tidemark.spark.readers.rows import Rows
@@ -48,15 +49,13 @@ class DynamoDBReader:
 
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
+        self._key = partial(StreamKey, connection.bucket)
         self._table = connect_table(connection)
         self._bulk = connect_table(connection, BulkDynamoDB)
         self._blobs = connect_blobs(connection)
         self._listed: dict[str, StreamRecord] = {}
         #: Of closed streams, which do not change any more: incarnation, when it was closed, and where.
         self._closed: dict[str, tuple[str, int, int]] = {}
-
-    def _key(self, name: str) -> StreamKey:
-        return StreamKey(self._connection.bucket, name)
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         found: list[str] = []
@@ -268,22 +267,9 @@ class DynamoDBReader:
             # What ends before: the mark of closing, a tombstone, or a batch that a pack has replaced.
             if item.end <= reached:
                 continue
-            yield from self._add(rows, item, reached, until)
+            for piece in pieces_of(item, self._blobs, reached, until):
+                if rows.add(piece, reached):
+                    yield rows.take()
             reached = item.end
-        if rows.count:
+        if rows.values:
             yield rows.take()
-
-    def _add(self, rows: Rows, item: BatchItem, reached: int, until: int) -> Iterator[pa.RecordBatch]:
-        """The item's messages from `reached` on into the rows; those that are full meanwhile."""
-        if item.px is None:
-            data = item.data
-            if data is None and item.s is not None:
-                data = self._blobs.get(item.s.S)
-            rows.add(item, data or b"", reached)
-            if rows.is_full:
-                yield rows.take()
-            return
-        for start, block in pack_blocks(item, self._blobs, reached, until):
-            rows.add_block(start, block, reached)
-            if rows.is_full:
-                yield rows.take()
