@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, islice, pairwise
@@ -34,6 +34,8 @@ from tidemark.spark.readers.items import (
     BOUNDARY_ATTRIBUTES,
     BatchItem,
     BulkDynamoDB,
+    Run,
+    in_runs,
     message_ends,
     pack_blocks,
     pieces_of,
@@ -259,15 +261,20 @@ class DynamoDBReader:
             high=high,
             cut=span.end,
         )
-        # The items of a bulk query are decoded already.
-        walk = ChainWalk[BatchItem](self._bulk.query, iter, [span], low, until=high, on_gap=tell_loss)
-        reached = low
         until = high if span.end is None else min(high, span.end)
+
+        # The items of a bulk query are decoded already.
+        def decode(items: Sequence[BatchItem]) -> Iterable[BatchItem | Run]:
+            return in_runs(items, walk.reached, until) if span.end is None else items
+
+        walk = ChainWalk[BatchItem | Run](self._bulk.query, decode, [span], low, until=high, on_gap=tell_loss)
+        reached = low
         for item in walk:
             # What ends before: the mark of closing, a tombstone, or a batch that a pack has replaced.
             if item.end <= reached:
                 continue
-            for piece in pieces_of(item, self._blobs, reached, until):
+            pieces = [item] if isinstance(item, Run) else pieces_of(item, self._blobs, reached, until)
+            for piece in pieces:
                 if rows.add(piece, reached):
                     yield rows.take()
             reached = item.end

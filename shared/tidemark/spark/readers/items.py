@@ -8,7 +8,7 @@ A test holds the two decoders to each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice, repeat
 from typing import Any, Final
@@ -124,6 +124,31 @@ def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Itera
                 yield entry.start, decode_block(entry, stored[place : place + entry.stored_bytes])
             except CorruptPack as fault:
                 raise Damaged from fault
+
+
+class Run:
+    """Batches of one message each, one behind the other, that are read together: column by column in place of
+    one by one."""
+
+    __slots__ = ("end", "ends", "items", "start", "starts")
+
+    def __init__(self, items: Sequence[BatchItem]) -> None:
+        self.items = items
+        self.starts = [int(item.sk.S[:WIDTH]) for item in items]
+        self.ends = [int(item.e.N) for item in items]
+        self.start, self.end = self.starts[0], self.ends[-1]
+
+
+def in_runs(items: Sequence[BatchItem], reached: int, high: int) -> Iterable[BatchItem | Run]:
+    """A page that goes on from `reached` without a gap or a pack, and begins no batch at `high` or later, as
+    one run. A run that began elsewhere could lie in a pack in part, and the walk takes it as a whole."""
+    for item in items:
+        if item.b is None or item.m is not None or item.p is not None:
+            return items
+    run = Run(items) if items else None
+    if run is None or run.start != reached or run.starts[-1] >= high or run.starts[1:] != run.ends[:-1]:
+        return items
+    return [run]
 
 
 Piece = tuple[bytes, int, Iterable[int], Iterable[int], "dict[int, Producer] | None"]

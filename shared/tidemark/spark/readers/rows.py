@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from tidemark.protocol.offset import WIDTH
 from tidemark.spark.options.read import DEFAULT_COLUMNS, JSON_COLUMNS
 from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, make_batch
-from tidemark.spark.readers.items import Piece, Producer
+from tidemark.spark.readers.items import Piece, Producer, Run
 from tidemark.spark.readers.json_columns import json_arrays
 
 
@@ -56,11 +56,23 @@ class Rows:
         self._producers: list[tuple[int, Producer]] = []
         self._size = 0
 
-    def add(self, piece: Piece, reached: int = 0) -> bool:
-        """Those of its messages that are wanted and begin at `reached` or later. Whether there are so many
-        rows now that they are to be taken."""
+    def add(self, piece: Piece | Run, reached: int = 0) -> bool:
+        """Those of its messages that are wanted and begin at `reached` or later; of a run all are. Whether
+        there are so many rows now that they are to be taken."""
+        if isinstance(piece, Run):
+            self._starts += piece.starts
+            self._ends += piece.ends
+            self._times += [int(item.t.N) for item in piece.items]
+            separator = -self._separator_bytes or None
+            self.values += [item.b.B[:separator] for item in piece.items if item.b is not None]
+            self._size += piece.end - piece.start
+        else:
+            self._add_some(piece, max(self._low, reached))
+        return len(self.values) >= BATCH_ROWS or self._size >= BATCH_BYTES
+
+    def _add_some(self, piece: Piece, low: int) -> None:
         data, base, ends, times_ms, producers = piece
-        start, low = base, max(self._low, reached)
+        start = base
         for message_end, time_ms in zip(ends, times_ms, strict=False):
             stop = message_end if self._cut is None else min(message_end, self._cut)
             if low <= start < self._high:
@@ -72,7 +84,6 @@ class Rows:
                     self._producers.append((len(self.values) - 1, producers[stop]))
             start = stop
         self._size += len(data)
-        return len(self.values) >= BATCH_ROWS or self._size >= BATCH_BYTES
 
     def take(self) -> pa.RecordBatch:
         """The rows so far, which are then forgotten."""
