@@ -16,12 +16,14 @@ from benchmarks.rows import Row, chosen_rows
 from tests.conformance.servers import reference_server, running, temporary_directory, tidemark_server
 
 RESULTS = Path(__file__).with_name("results")
-WAYS = {"asgi": "Tidemark", "lambda": "Tidemark, VIA=lambda"}
+WAYS = {"asgi": "Tidemark", "lambda": "Tidemark, VIA=lambda", "packs": "Tidemark, packed"}
+#: Packs what is 20 seconds old: the rows that read small messages give it the time (`rows.py`).
+PACKING = {"PACK_AFTER_SECONDS": "20", "JANITOR_SECONDS": "2"}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--ways", default="asgi", help="comma-separated: asgi, lambda (default: asgi)")
+    parser.add_argument("--ways", default="asgi", help="comma-separated: asgi, lambda, packs (default: asgi)")
     parser.add_argument("--rows", default=None, help="comma-separated names of rows (default: all)")
     parser.add_argument("--repeats", type=int, default=5, help="how often each row is taken (default: 5)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where latest.md, .json and .png go")
@@ -49,7 +51,8 @@ def start_contestant(stack: contextlib.ExitStack, way: str) -> Contestant:
     if way == "reference":
         contestant = Contestant("Node, files", reference_server(directory))
     else:
-        contestant = Contestant(WAYS[way], tidemark_server(way, directory))
+        via, environment = ("asgi", PACKING) if way == "packs" else (way, {})
+        contestant = Contestant(WAYS[way], tidemark_server(via, directory, **environment))
     stack.enter_context(running(contestant.server))
     contestant.server.pause()
     return contestant

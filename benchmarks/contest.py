@@ -6,6 +6,7 @@ import contextlib
 import json
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -44,10 +45,20 @@ class Contestant:
 
 def run_contest(contestants: Sequence[Contestant], rows: Sequence[Row], repeats: int) -> None:
     """Fill in the contestants' measures. The servers are paused when it begins, and again when it ends."""
+    total, began = len(rows) * repeats * len(contestants), time.monotonic()
+    done = 0
     for row in rows:
         for _ in range(repeats):
             for contestant in contestants:
                 take(contestant, row)
+                done += 1
+                print(progress_line(done, total, time.monotonic() - began), file=sys.stderr, flush=True)
+
+
+def progress_line(done: int, total: int, seconds: float) -> str:
+    """How far the run is. Rows take different times, so what is left is a guess by those that are done."""
+    left = seconds / done * (total - done)
+    return f"  {done} of {total} measurements, {seconds:.0f} s; about {left:.0f} s are left"
 
 
 def take(contestant: Contestant, row: Row) -> None:

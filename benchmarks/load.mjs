@@ -159,12 +159,13 @@ async function fillBinary({ name, pieces, piece_bytes }) {
   return { bytes: pieces * piece_bytes }
 }
 
-async function fillJson({ name, appends, messages }) {
+async function fillJson({ name, appends, messages, rest_seconds = 0 }) {
   const path = await create(streamPath(name))
   const connection = await Connection.open(port)
   const body = `[${Array.from({ length: messages }, (_, n) => message(n)).join(",")}]`
   for (let n = 0; n < appends; n++) await append(connection, path, body)
   connection.close()
+  await pause(rest_seconds * 1000)
   return { messages: appends * messages }
 }
 

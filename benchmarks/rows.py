@@ -59,6 +59,10 @@ BINARY = load("fillBinary", name="bench-binary", pieces=500, piece_bytes=100_000
 JSON = load("fillJson", name="bench-json", appends=1000, messages=100)
 
 
+#: A server that packs has the time to do so.
+SMALL = load("fillJson", name="bench-small", appends=5000, messages=100, rest_seconds=60)
+
+
 def read_binary(times: int) -> Load:
     return load("catchUp", name="bench-binary", at_least_bytes=50_000_000, times=times)
 
@@ -98,6 +102,13 @@ ROWS: tuple[Row, ...] = (
         read_json(1),
         (throughput("10 MB JSON, first read after a restart"),),
         prepare=JSON,
+        cold=True,
+    ),
+    Row(
+        "small-cold",
+        load("catchUp", name="bench-small", at_least_bytes=50_000_000, times=1),
+        (throughput("50 MB of 100-byte messages, first read"),),
+        prepare=SMALL,
         cold=True,
     ),
     Row(

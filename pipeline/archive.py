@@ -113,24 +113,28 @@ def take_what_came(spark: Any, given: argparse.Namespace, job: Job, found: Archi
     options = {"bytesPerPartition": str(FILE_BYTES)} | read_options(given)
     limit = {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
     source = spark.readStream.format("tidemark").options(**options | limit).load()
-    targets = tails(options)
-    before = progress(spark, given.checkpoint).positions
+    heads = heads_of(options)
+    before = progress(spark, given.checkpoint)
     if given.iceberg:
         start, new_files = to_table(spark, source, given)
     else:
-        start, new_files = to_directory(spark, source, given, is_first=not before)
+        start, new_files = to_directory(spark, source, given, is_first=not before.positions)
     batches: dict[int, int] = {}
+    came_to = before
     while True:
-        taken = take_batches(start, job)
-        batches |= taken
-        # Before Spark 4.2 a query that ends by itself reads a single batch.
-        if not any(taken.values()) or has_reached(progress(spark, given.checkpoint), given.bucket, targets):
+        batches |= take_batches(start, job)
+        # Before Spark 4.2 a query that ends by itself reads a single batch. One that the table has already
+        # brings no rows.
+        came_from, came_to = came_to, progress(spark, given.checkpoint)
+        if came_to == came_from or has_reached(came_to, given.bucket, heads):
             break
+    if given.iceberg:
+        record_closed(open_lake(given), options, heads, came_to)
     found.messages += sum(batches.values())
     found.batches += len(batches)
     new = new_files()
     rows = spark.read.schema(ROWS).parquet(*new) if new else None
-    lost = find_losses(rows, before, progress(spark, given.checkpoint).positions)
+    lost = find_losses(rows, before.positions, progress(spark, given.checkpoint).positions)
     for name, size in sorted(lost.items()):
         told = "what was not read when it was deleted and created again" if size is None else f"{size} bytes"
         job.say(f"{name}: {told} could not be archived")
@@ -188,7 +192,7 @@ def logged_files(spark: Any, out: str, batch: int | None) -> frozenset[str]:
     return frozenset(json.loads(line.value)["path"] for line in lines if line.value.startswith("{"))
 
 
-def tails(options: dict[str, str]) -> Any:
+def heads_of(options: dict[str, str]) -> Any:
     """The streams as they are now, by name. Raises InvalidOptions."""
     from tidemark.spark.options.read import parse_read_options
     from tidemark.spark.queries.plan import load_heads
@@ -198,14 +202,34 @@ def tails(options: dict[str, str]) -> Any:
     return load_heads(parsed, connect(parsed.connection))
 
 
-def has_reached(reached: Any, bucket: str | None, targets: Any) -> bool:
+def has_reached(reached: Any, bucket: str | None, heads: Any) -> bool:
     from tidemark.protocol.stream_key import PLAIN_BUCKET
     from tidemark.spark.readers.port import is_past
 
-    places = {name: reached.taken(bucket or PLAIN_BUCKET, head) for name, head in targets.items()}
+    places = {name: reached.taken(bucket or PLAIN_BUCKET, head) for name, head in heads.items()}
     return all(
         places[name] is not None and not is_past(head.tail.offset, places[name].offset)
-        for name, head in targets.items()
+        for name, head in heads.items()
+    )
+
+
+def record_closed(lake: Any, options: dict[str, str], heads: Any, reached: Any) -> None:
+    """Streams that were closed, once the table has all of them."""
+    from tidemark.spark.lake import ClosedStream
+    from tidemark.spark.options.read import parse_read_options
+
+    bucket = parse_read_options(options, streaming=True).connection.bucket
+    whole = {
+        name: head
+        for name, head in heads.items()
+        if head.closed and has_reached(reached, bucket, {name: head})
+    }
+    lake.add_closed(
+        [
+            ClosedStream(bucket, name, head.tail.incarnation, head.tail.offset, head.tail.content_type)
+            for name, head in whole.items()
+            if not reached.taken(bucket, head).is_of_another(head.tail)
+        ]
     )
 
 

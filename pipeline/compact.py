@@ -33,7 +33,9 @@ def compact(spark: Any, given: argparse.Namespace, job: Job) -> None:
     lake = open_lake(given)
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     old, new = lake.compact(spark, given.file_bytes)
-    snapshots, files = lake.expire(datetime.now(UTC) - timedelta(days=given.keep_days))
+    before = datetime.now(UTC) - timedelta(days=given.keep_days)
+    snapshots, files = lake.expire(before)
+    lake.compact_closed(before)
     job.finish(files_before=old, files_after=new, snapshots_expired=snapshots, files_deleted=files)
 
 

@@ -26,7 +26,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LOCK: Final = ROOT / "requirements" / "pipeline.txt"
-JOBS: Final = ("archive", "compact", "ingest", "replay", "snapshot", "stats")
+JOBS: Final = ("archive", "compact", "ingest", "replay", "snapshot", "stats", "trim")
 #: What of the package only a server, its functions or its operators run.
 LEFT_OUT: Final = frozenset({"delivery", "http", "janitor", "local", "ops", "wake"})
 #: Tests and C headers are a tenth of what every worker would unpack.

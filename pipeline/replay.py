@@ -13,7 +13,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, add_lake, add_write, open_lake, parser_for, run, write_once
+from tidemark.spark.job import (
+    Job,
+    JobFailed,
+    add_lake,
+    add_write,
+    connection_options,
+    open_lake,
+    parser_for,
+    run,
+    write_once,
+)
 
 NAME = "replay"
 
@@ -34,6 +44,8 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from pyspark.sql import functions
 
     from tidemark.spark.gaps import find_gaps
+    from tidemark.spark.options.write import parse_write_options
+    from tidemark.spark.writer.publish import connect_publisher
 
     if bool(given.archive) == bool(given.iceberg):
         raise JobFailed("give either --archive or --iceberg")
@@ -41,7 +53,7 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     rows = (
         archived_rows(spark, given)
         .where((functions.col("bucket") == given.from_bucket) & (functions.col("stream") == given.stream))
-        .select("offset", "position", "end_offset", "content_type", "value")
+        .select("offset", "position", "end_offset", "content_type", "incarnation", "value")
     )
     messages, content_types, places, size = rows.agg(
         functions.count("*"),
@@ -65,7 +77,23 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     ordered = rows.orderBy("offset", "position").select("value")
     target = {"stream": given.to, "contentType": content_types[0], "createStreams": "true"}
     summary = write_once(ordered, given, job, **target)
+    if is_closed(rows, given):
+        options = parse_write_options(connection_options(given) | target | {"stagingDir": given.staging})
+        connect_publisher(options.connection).close(given.to)
+        summary["closed"] = "true"
     job.finish(**summary, bytes=size, gaps=len(gaps), to=given.to)
+
+
+def is_closed(rows: Any, given: argparse.Namespace) -> bool:
+    """Whether the archived stream was closed where its rows end. Only a table says so."""
+    from pyspark.sql import functions
+
+    if not given.iceberg:
+        return False
+    incarnation = functions.coalesce("incarnation", functions.lit(""))
+    last, ends = rows.agg(functions.max("end_offset"), functions.collect_set(incarnation)).first()
+    closed = open_lake(given).closed_streams(given.from_bucket, given.stream)
+    return any(each.offset == last and each.incarnation in ends for each in closed)
 
 
 def archived_rows(spark: Any, given: argparse.Namespace) -> Any:

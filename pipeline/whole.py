@@ -31,6 +31,8 @@ STREAMS = 6
 MESSAGES = 4_000
 TABLE, BLOBS = "tidemark", "tidemark-blobs"
 START_SECONDS = 60.0
+#: How often the making of data says how far it is.
+TELL_SECONDS = 2.0
 
 
 class NotAsItShouldBe(Exception):
@@ -54,6 +56,8 @@ class Pipeline:
         self.directory = directory
         self.http = urllib3.PoolManager(retries=False)
         self.random = random.Random(7)
+        self.catalog = {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db"}
+        self.catalog["warehouse"] = f"file://{directory}/warehouse"
         self.names = [f"user-{index}" for index in range(STREAMS)]
         self.has_buckets = self.http.request("PUT", f"{url}/{BUCKET}").status == 201
         self.bucket = BUCKET if self.has_buckets else "v1"
@@ -87,7 +91,11 @@ class Pipeline:
 
     def make(self, messages: int) -> None:
         """Messages of many appends: JSON objects that say which key they change, and to what."""
-        for name in self.names:
+        shown = time.monotonic()
+        for index, name in enumerate(self.names):
+            if time.monotonic() - shown > TELL_SECONDS:
+                shown = time.monotonic()
+                say(f"  {index * messages} of {len(self.names) * messages} messages are appended")
             for _ in range(messages // 100):
                 values = [
                     {
@@ -100,7 +108,7 @@ class Pipeline:
                 self.ask("POST", name, orjson.dumps(values))
 
     def job(self, name: str, *arguments: str) -> str:
-        """Runs it as spark-submit would; what it wrote to standard output."""
+        """Runs it as spark-submit would, its progress on standard error; what it wrote to standard output."""
         where = ["--table", TABLE, "--blob-bucket", BLOBS, "--bucket", self.bucket]
         command = [sys.executable, str(ROOT / "pipeline" / f"{name}.py"), *where, *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -114,12 +122,17 @@ class Pipeline:
         out, checkpoint = self.path("lake"), self.path("checkpoint")
         return self.job("archive", "--pattern", "user-.*", "--out", out, "--checkpoint", checkpoint)
 
+    def table(self) -> list[str]:
+        """Of a job: the Iceberg table, whose catalog is a file."""
+        properties = [f"--catalog-property={name}={value}" for name, value in self.catalog.items()]
+        return ["--iceberg", "lake.messages", *properties]
+
     def path(self, name: str) -> str:
         return str(self.directory / name)
 
 
 def run(pipeline: Pipeline) -> None:
-    say(f"1. Data: {STREAMS} streams in {pipeline.bucket}")
+    say(f"1 of 8: Data: {STREAMS} streams in {pipeline.bucket}")
     for name in pipeline.names:
         pipeline.ask("PUT", name)
     pipeline.make(MESSAGES)
@@ -128,17 +141,18 @@ def run(pipeline: Pipeline) -> None:
     replay_and_compare(pipeline)
     ingest_and_compare(pipeline)
     fold_and_compare(pipeline)
-    say("7. Stats")
+    say("7 of 8: Stats")
     consumer = f"archive={pipeline.path('checkpoint')}"
     said = pipeline.job(
         "stats", "--pattern", "user-.*", "--consumer", consumer, "--plot", pipeline.path("stats.png")
     )
     check("the archive is not behind in any stream", holds=said.count(" 0\n") >= STREAMS)
     check("the plot was drawn", holds=Path(pipeline.path("stats.png")).stat().st_size > 1000)
+    trim_and_ask(pipeline)
 
 
 def archive_and_compare(pipeline: Pipeline) -> None:
-    say("2. Archive, in two runs")
+    say("2 of 8: Archive, in two runs")
     first = pipeline.archive()
     check(f"{STREAMS * MESSAGES} messages were archived", holds=f"messages={STREAMS * MESSAGES} " in first)
     pipeline.make(500)
@@ -154,28 +168,50 @@ def archive_and_compare(pipeline: Pipeline) -> None:
 
 
 def lake_and_compare(pipeline: Pipeline) -> None:
+    say("3 of 8: An Iceberg table, queried by DuckDB")
+    checkpoint = ["--checkpoint", pipeline.path("lake-checkpoint")]
+    pipeline.job("archive", "--pattern", "user-.*", *pipeline.table(), *checkpoint)
+    archived = read_archive(pipeline.path("lake"))
+    expected = [(name, len(values), sum(map(len, values))) for name, values in sorted(archived.items())]
+    check("the table has what the archive has", holds=[row[:3] for row in ask_duckdb(pipeline)] == expected)
+
+
+def ask_duckdb(pipeline: Pipeline) -> list[tuple[str, int, int, int]]:
+    """Of each stream in the table the messages, bytes and keys."""
     import duckdb
 
     from tidemark.spark.lake import LakeTable
 
-    say("3. An Iceberg table, queried by DuckDB")
-    catalog = {"type": "sql", "uri": f"sqlite:///{pipeline.path('catalog.db')}"}
-    catalog["warehouse"] = f"file://{pipeline.path('warehouse')}"
-    table = ["--iceberg", "lake.messages", "--checkpoint", pipeline.path("lake-checkpoint")]
-    table += [f"--catalog-property={name}={value}" for name, value in catalog.items()]
-    pipeline.job("archive", "--pattern", "user-.*", *table)
-    tasks = LakeTable("default", catalog, "lake.messages").load().scan().plan_files()
-    paths = [task.file.file_path.removeprefix("file://").removeprefix("file:") for task in tasks]
+    files = LakeTable("default", pipeline.catalog, "lake.messages").files()
+    paths = [path.removeprefix("file://").removeprefix("file:") for path in files]
     query = (
         "SELECT stream, count(*), sum(bytes), count(DISTINCT key) FROM read_parquet($paths) "
         "GROUP BY stream ORDER BY stream"
     )
-    found = duckdb.execute(query, {"paths": paths}).fetchall()
+    found: list[tuple[str, int, int, int]] = duckdb.execute(query, {"paths": paths}).fetchall()
     for stream, messages, size, keys in found:
         say(f"  {stream}: {messages} messages, {size} bytes, {keys} keys")
-    archived = read_archive(pipeline.path("lake"))
-    expected = [(name, len(values), sum(map(len, values))) for name, values in sorted(archived.items())]
-    check("the table has what the archive has", holds=[row[:3] for row in found] == expected)
+    return found
+
+
+def trim_and_ask(pipeline: Pipeline) -> None:
+    say("8 of 8: Streams let go of what the table has, and DuckDB is asked for it")
+    names, checkpoint = ("ingested", "replayed"), ["--checkpoint", pipeline.path("more-checkpoint")]
+    whole = {name: pipeline.read(name) for name in names}
+    which = ["--subscribe", ",".join(names), *pipeline.table()]
+    pipeline.job("archive", *which, *checkpoint)
+    said = pipeline.job("trim", *which, "--archived", "--keep-hours", "0")
+    check("both streams let go of all that they had", holds=f"trimmed={len(names)} " in said)
+    for name in names:
+        answer = pipeline.http.request("GET", f"{pipeline.root}/{name}?offset=-1")
+        check(f"{name} answers with 410, and with where to go on", holds=answer.status == 410)
+        rest = pipeline.ask("GET", name, query=f"?offset={answer.headers['Stream-Next-Offset']}")
+        check("nothing is left behind that", holds=rest.data == b"[]")
+    found = ask_duckdb(pipeline)
+    sizes = {stream: size + messages for stream, messages, size, _ in found}
+    # In an array there is a comma or a bracket for each message, and one bracket more.
+    same = all(sizes[name] + 1 == len(whole[name].replace(b"][", b",")) for name in names)
+    check("the table has every byte of them", holds=same)
     plot_sizes(found, Path(pipeline.path("table.png")))
 
 
@@ -205,7 +241,7 @@ def read_archive(directory: str) -> dict[str, list[bytes]]:
 
 
 def replay_and_compare(pipeline: Pipeline) -> None:
-    say("4. Replay the archive into a new stream")
+    say("4 of 8: Replay the archive into a new stream")
     replay = ["--archive", pipeline.path("lake"), "--from-bucket", pipeline.bucket, "--stream", "user-0"]
     replay += ["--to", "replayed", "--staging", pipeline.path("staging"), "--id", "replay-user-0"]
     pipeline.job("replay", *replay)
@@ -215,7 +251,7 @@ def replay_and_compare(pipeline: Pipeline) -> None:
 
 
 def ingest_and_compare(pipeline: Pipeline) -> None:
-    say("5. Ingest JSON lines")
+    say("5 of 8: Ingest JSON lines")
     lines = [orjson.dumps({"n": index}) for index in range(5_000)]
     Path(pipeline.path("lines.json")).write_bytes(b"\n".join(lines))
     ingest = ["--input", pipeline.path("lines.json"), "--format", "json", "--stream", "ingested", "--create"]
@@ -224,7 +260,7 @@ def ingest_and_compare(pipeline: Pipeline) -> None:
 
 
 def fold_and_compare(pipeline: Pipeline) -> None:
-    say("6. Snapshots")
+    say("6 of 8: Snapshots")
     histories = {name: pipeline.messages(name) for name in pipeline.names}
     fold = ["--pattern", "user-.*", "--fold", "last-by-key", "--key", "key"]
     fold += ["--consumer", f"archive={pipeline.path('checkpoint')}"]

@@ -73,6 +73,7 @@ SLOW_FILES = frozenset(
         "local/test_ministack.py",
         "local/test_raw_requests.py",
         "local/test_server.py",
+        "local/test_workers.py",
         "observability/test_traces.py",
         "on_loop/test_loop_lag.py",
         "spark/test_churn.py",
@@ -146,9 +147,10 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test of the storage contract runs once on each engine."""
+    """The storage contract runs once on each engine; in `make test-fast` on the best that there is."""
     files = {TESTS / name for name in CONTRACT}
-    if "services" in metafunc.fixturenames and metafunc.definition.path in files:
+    is_fast = "not slow" in metafunc.config.option.markexpr
+    if "services" in metafunc.fixturenames and metafunc.definition.path in files and not is_fast:
         metafunc.parametrize("services", ENGINES, indirect=True, scope="session")
 
 

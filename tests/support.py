@@ -21,6 +21,7 @@ from tidemark.aws.s3 import Objects, connect_objects
 from tidemark.blobs.store import BlobStore
 from tidemark.local.engines import LocalServices
 from tidemark.local.on_loop.stores import OnLoop
+from tidemark.log.recent import RecentBatches
 from tidemark.log.schema import Item, is_end_mark
 from tidemark.log.table import Table
 from tidemark.protocol.append import Outcome
@@ -29,11 +30,12 @@ from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.producer import Claim
+from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import Created, CreateRequest, create
 from tidemark.service.read import read
-from tidemark.service.stores import Stores
+from tidemark.service.stores import MEGABYTE, Stores
 from tidemark.settings import Settings
 
 BYTES = parse_content_type("application/octet-stream")
@@ -104,6 +106,7 @@ class World:
         stores = Stores(
             Table(dynamodb, self.table_name),
             BlobStore(objects, lambda: s3, self.bucket_name),
+            recent=RecentBatches(16 * MEGABYTE, clock or self.clock),
             clock_ms=clock or self.clock,
         )
         calls = Calls(dynamodb, objects, s3)
@@ -189,8 +192,9 @@ def create_request(
     closed: bool = False,
     body: bytes = b"",
     fork: ForkPoint | None = None,
+    retention: Retention = FOREVER,
 ) -> CreateRequest:
-    return CreateRequest(content_type, expiry, closed, body, fork)
+    return CreateRequest(content_type, expiry, closed, body, fork, retention)
 
 
 def append_request(

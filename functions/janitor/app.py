@@ -12,7 +12,7 @@ with garbage_collection_paused():
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
     from tidemark.janitor.queues import sweep_wake
     from tidemark.janitor.subscriptions import remind
-    from tidemark.janitor.sweep import sweep
+    from tidemark.janitor.sweep import Part, sweep
     from tidemark.observability.report import Reporter
     from tidemark.observability.tracing import traced
     from tidemark.service.stores import connect
@@ -23,6 +23,8 @@ _stores = connect(_settings)
 _queues = Queues(sqs_client, _settings.queue_prefix)
 _subscriptions = WorkQueue(sqs_client, _settings.subscriptions_queue_url)
 _reporter = Reporter("janitor", _settings)
+#: With packing the `packer` works off the other part. Without it what is left of that is removed here.
+_PARTS = [Part.REMOVALS] if _stores.packing else [*Part]
 #: Time to finish the entry in hand before the function is stopped.
 _SPARE_MS = 10_000
 
@@ -31,11 +33,11 @@ def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
     def has_time_left() -> bool:
         return bool(context.get_remaining_time_in_millis() > _SPARE_MS)
 
-    swept = asdict(sweep(_stores, has_time_left))
+    swept = asdict(sweep(_stores, has_time_left, _PARTS))
     swept |= asdict(sweep_wake(_stores.table, _queues, _stores.clock_ms(), has_time_left))
     if _settings.subscriptions_queue_url:
         swept["reminded"] = remind(_stores, _subscriptions.send, has_time_left)
-    if swept["packed"] or swept["cut_short"]:
+    if swept["cut_short"]:
         # Otherwise not: a metric is billed for each hour in which it has a value.
         _reporter.report()
     return swept

@@ -1,4 +1,5 @@
-"""The `notifier` function: wakes the processes that wait for what the table's stream says was written."""
+"""The `notifier` function: wakes the processes that wait for what the table's stream says was written, and
+keeps the registry of streams where there is one."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ with garbage_collection_paused():
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
     from tidemark.observability.tracing import traced
     from tidemark.service.stores import connect
+    from tidemark.service.stream_registry import StreamRegistry, written_by
     from tidemark.settings import Settings
     from tidemark.wake.attention import Changed, Subscribers, changed_from_record
     from tidemark.wake.message import WakeMessage
@@ -29,21 +31,23 @@ _subscribers = (
     if _settings.subscriptions_queue_url
     else None
 )
+_registry = StreamRegistry(_stores)
 _processor = BatchProcessor(event_type=EventType.DynamoDBStreams)
 
 
 def _run(event: dict[str, Any], context: Any) -> Any:
     """Handle all records at once, then report each record that failed: those of a log whose readers
-    could not be woken, all whose subscriptions could not be told, and those that cannot be decoded, are
-    delivered again."""
+    could not be woken, all whose subscriptions or whose registry could not be told, and those that cannot be
+    decoded, are delivered again."""
     messages = list(_messages(event["Records"]))
     failures = _notifier.notify(messages)
     untold: Exception | None = None
-    if _subscribers is not None:
-        try:
+    try:
+        if _subscribers is not None:
             _subscribers.notify(messages, _changes(event["Records"]))
-        except Exception as failure:  # noqa: BLE001 - reported for each record
-            untold = failure
+        _registry.tell(written_by(event["Records"]))
+    except Exception as failure:  # noqa: BLE001 - reported for each record
+        untold = failure
 
     def check(record: DynamoDBRecord) -> None:
         message = message_from_record(record.raw_event)

@@ -97,7 +97,9 @@ def make_roles(template: dict[str, Any], **parameters: str) -> Roles:
             Capabilities=["CAPABILITY_IAM"],
         )["StackId"]
         resources = cloudformation.describe_stack_resources(StackName="tidemark")["StackResources"]
-        names = {each["LogicalResourceId"]: each["PhysicalResourceId"] for each in resources}
+        # moto lists what a condition leaves out as well, without a name.
+        made = [each for each in resources if "LogicalResourceId" in each]
+        names = {each["LogicalResourceId"]: each["PhysicalResourceId"] for each in made}
         statements = {
             logical.removesuffix("Role"): statements_of(iam, name)
             for logical, name in names.items()

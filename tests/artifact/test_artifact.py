@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import hashlib
 import json
 import os
 import re
@@ -46,7 +47,7 @@ from tidemark.local.engines import LocalServices
 from tidemark.local.ministack import Ministack
 from tidemark.local.resources import create_queue
 from tidemark.log.records import Waiter
-from tidemark.log.schema import log_pk
+from tidemark.log.schema import log_pk, stream_key
 from tidemark.log.waiters import put_waiter
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
@@ -59,12 +60,18 @@ ROOT = Path(__file__).parents[2]
 PROBE = Path(__file__).with_name("probe.py")
 EVENTS = ROOT / "events"
 MEGABYTE = 1024 * 1024
+#: Of a stream that is written by one function and read by two others, whose processes start meanwhile. A read
+#: renews it once a twentieth of it has passed.
+LIFETIME_SECONDS = 120
+RENEWED_AFTER_SECONDS = LIFETIME_SECONDS / 20 + 0.2
+REGISTRY = "/v1/stream/__registry__"
 #: Granted, and yet not called in a run in which nothing goes wrong.
 ONLY_WHEN = {
     ("WriteFunction", "s3:AbortMultipartUpload"): "a composed snapshot could not be finished",
     ("ReadFunction", "ssm:GetParameter"): "secrets are named; see test_secrets_are_read_by_name",
     ("WriteFunction", "ssm:GetParameter"): "as for reading",
     ("LiveFunction", "ssm:GetParameter"): "as for reading",
+    ("NotifierFunction", "dynamodb:UpdateItem"): "two tell a registry the same, and its lifetime is renewed",
 }
 
 Run = Callable[..., dict[str, Any]]
@@ -199,7 +206,7 @@ def post(path: str, body: bytes = b"", **headers: str) -> dict[str, Any]:
 )
 def test_every_sample_event_is_answered(run: Run, name: str) -> None:
     """By the function that the template sends it to; whatever the order, none makes it fail."""
-    if name == "JanitorFunction":
+    if name in {"JanitorFunction", "PackerFunction"}:
         report = run(name, event("janitor-schedule"))
         assert set(report["answers"][0].values()) == {0}
         return
@@ -280,8 +287,9 @@ def test_the_write_function(run: Run, webhook: tuple[str, list[dict[str, Any]]])
         (put("/v1/stream/short-fork", stream_forked_from="/v1/stream/large", stream_ttl="0"), 201),
         (put("/v1/stream/short-lived", LARGE, stream_ttl="0"), 201),
         (put("/v1/stream/short-lived", LARGE, stream_ttl="0"), 201),
-        (put("/v1/stream/lives", b"x", stream_ttl="20"), 201),
+        (put("/v1/stream/lives", b"x", stream_ttl=str(LIFETIME_SECONDS)), 201),
         (put("/v1/stream/awaited", b"x"), 201),
+        (put(REGISTRY, content_type="application/json", stream_ttl=str(LIFETIME_SECONDS)), 201),
         (put("/v1/stream/packed", b"1"), 201),
         (post("/v1/stream/packed", b"2"), 204),
         (post("/v1/stream/packed", b"3"), 204),
@@ -306,8 +314,8 @@ def body(answer: dict[str, Any]) -> bytes:
 
 
 def test_the_read_function(run: Run) -> None:
-    """Runs after the one that writes; a second later a read renews the stream's lifetime."""
-    time.sleep(1.2)
+    """Runs after the one that writes, and late enough for a read to renew the stream's lifetime."""
+    time.sleep(RENEWED_AFTER_SECONDS)
     steps = [
         (request("GET", "/v1/health"), 200),
         (request("GET", "/v1/openapi.json"), 200),
@@ -336,7 +344,7 @@ def test_the_live_function(run: Run) -> None:
         {"target": "/v1/stream/large?offset=-1&live=sse"},
         {"target": "/v1/stream/lives?offset=-1&live=sse"},
     ]
-    time.sleep(1.2)
+    time.sleep(RENEWED_AFTER_SECONDS)
     report = run("LiveFunction", *steps)
     assert statuses(report) == [200] * 4
     assert "event: control" in report["answers"][1]["body"]
@@ -344,7 +352,7 @@ def test_the_live_function(run: Run) -> None:
 
 def test_the_notifier_function(run: Run, world: World) -> None:
     """One reader's queue is there, left by the one that read; another's is gone. A third stream has
-    subscribers."""
+    subscribers. The registry, which somebody has made, is told of the streams."""
     process, key = world.process(), a_key()
 
     awaited = load_head(process.stores, StreamKey("v1", "awaited")).record
@@ -354,9 +362,13 @@ def test_the_notifier_function(run: Run, world: World) -> None:
     put_waiter(process.stores.table, Waiter(other.incarnation, gone_beside(process, gone), now_ms + 60_000))
     watched = load_head(process.stores, StreamKey("v1", "watched/a")).record
     records = [record(log_pk(each.key, each.incarnation)) for each in (awaited, other, watched)]
+    items = [stream_key(StreamKey("v1", name)) for name in ("__registry__", "awaited")]
+    records += [record(item["pk"]["S"], item["sk"]["S"]) for item in items]
     report = run("NotifierFunction", {"Records": records})
     assert report["answers"] == [{"batchItemFailures": []}]
     assert run("NotifierFunction", event("stream-records"))["answers"] == [{"batchItemFailures": []}]
+    told = run("ReadFunction", request("GET", REGISTRY, "offset=-1"))["answers"][0]
+    assert "awaited" in body(told).decode()
 
 
 def gone_beside(process: Any, fallback: str) -> str:
@@ -365,8 +377,8 @@ def gone_beside(process: Any, fallback: str) -> str:
     return f"{endpoint}/000000000000/tidemark-wake-0-gone" if endpoint else fallback
 
 
-def record(pk: str) -> dict[str, Any]:
-    keys = {"pk": {"S": pk}, "sk": {"S": ZERO}}
+def record(pk: str, sk: str = ZERO) -> dict[str, Any]:
+    keys = {"pk": {"S": pk}, "sk": {"S": sk}}
     return {
         "eventID": "1",
         "eventName": "INSERT",
@@ -402,19 +414,34 @@ def messages(bodies: list[str]) -> dict[str, Any]:
 
 
 def test_the_janitor_function(run: Run) -> None:
-    """A day later: what was deleted, what has expired, the queues that readers left, batches that are old,
-    and a webhook whose lease is over."""
+    """A day later: what was deleted, what has expired, the queues that readers left, and a webhook whose
+    lease is over."""
     rounds = [event("janitor-schedule"), event("janitor-schedule")]
     report = run("JanitorFunction", *rounds, hours_ahead=24, PACK_AFTER_SECONDS="0")
-    assert report["answers"][0]["packed"] >= 1
+    assert report["answers"][0]["packed"] == 0
     assert report["answers"][0]["reminded"] >= 1
     assert report["answers"][0]["reclaimed"] + report["answers"][1]["reclaimed"] >= 2
     assert report["answers"][0]["expired"] >= 1
-    again = run("JanitorFunction", event("janitor-schedule"), hours_ahead=48)
+    again = run("JanitorFunction", event("janitor-schedule"), hours_ahead=48, PACK_AFTER_SECONDS="0")
     assert again["answers"]
+
+
+def test_the_packer_function(run: Run) -> None:
+    """Batches that are old become a pack, which the next one takes in; later its object is removed."""
+    first = run("PackerFunction", event("janitor-schedule"), hours_ahead=24, PACK_AFTER_SECONDS="0")
+    assert first["answers"][0]["packed"] >= 1
     packed = run("ReadFunction", request("GET", "/v1/stream/packed", "offset=-1"))
     assert body(packed["answers"][0]) == b"123"
     assert "s3:GetRange" in packed["called"]
+    more = [post("/v1/stream/packed", digit) for digit in (b"4", b"5", b"6")]
+    run("WriteFunction", *more, PACK_AFTER_SECONDS="0")
+    second = run("PackerFunction", event("janitor-schedule"), hours_ahead=25, PACK_AFTER_SECONDS="0")
+    assert second["answers"][0]["packed"] >= 1
+    assert "s3:GetRange" in second["called"]
+    third = run("PackerFunction", event("janitor-schedule"), hours_ahead=27, PACK_AFTER_SECONDS="0")
+    assert third["answers"][0]["replaced"] >= 1
+    packed = run("ReadFunction", request("GET", "/v1/stream/packed", "offset=-1"))
+    assert body(packed["answers"][0]) == b"123456"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -453,7 +480,8 @@ def test_secrets_are_read_by_name(run: Run) -> None:
 
 @pytest.fixture(scope="module")
 def roles() -> Roles:
-    return make_roles(expanded(f"AuthSecretName={SECRET_NAME}"), AuthSecretName=SECRET_NAME)
+    """With every function: moto describes those that are left out as nothing at all."""
+    return make_roles(expanded(f"AuthSecretName={SECRET_NAME}"), AuthSecretName=SECRET_NAME, Packing="true")
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -481,7 +509,9 @@ def test_moto_grants_what_a_function_asked_for(name: str, roles: Roles) -> None:
         ("LiveFunction", "sqs:DeleteQueue", "queue:another-queue", []),
         ("WriteFunction", "s3:DeleteObject", "object:log/a", []),
         ("WriteFunction", "sqs:CreateQueue", "queue:tidemark-wake-1", []),
-        ("NotifierFunction", "dynamodb:Query", "table:", ["log/v1/a"]),
+        ("NotifierFunction", "dynamodb:Query", "table:", ["log/another-bucket/a"]),
+        ("NotifierFunction", "dynamodb:PutItem", "table:", ["log/v1/a#1"]),
+        ("NotifierFunction", "dynamodb:UpdateItem", "table:", ["log/v1/a#1"]),
         ("NotifierFunction", "sqs:SendMessage", "queue:another-queue", []),
         ("NotifierFunction", "ssm:GetParameter", "parameter:/tidemark/secret", []),
         ("WriteFunction", "ssm:GetParameter", f"parameter:{WEBHOOK_KEYS}ds_1", []),
@@ -491,7 +521,13 @@ def test_moto_grants_what_a_function_asked_for(name: str, roles: Roles) -> None:
         ("SubscriptionsFunction", "ssm:GetParameter", "parameter:/tidemark/secret", []),
         ("SubscriptionsFunction", "ssm:PutParameter", f"parameter:{WEBHOOK_KEYS}ds_1", []),
         ("SubscriptionsFunction", "sqs:SendMessage", "queue:tidemark-wake-1", []),
-        ("JanitorFunction", "s3:PutObject", "object:another/a", []),
+        ("JanitorFunction", "s3:PutObject", "object:log/a", []),
+        ("PackerFunction", "s3:PutObject", "object:snapshot/a", []),
+        ("PackerFunction", "s3:DeleteObject", "object:snapshot/a", []),
+        ("PackerFunction", "s3:GetObject", "object:snapshot/a", []),
+        ("PackerFunction", "dynamodb:PutItem", "table:", ["due/1"]),
+        ("PackerFunction", "dynamodb:Query", "table:", ["keys"]),
+        ("PackerFunction", "sqs:SendMessage", f"queue:{SUBSCRIPTIONS}", []),
         ("JanitorFunction", "sqs:SendMessage", "queue:tidemark-wake-1", []),
         ("JanitorFunction", "s3:GetObject", "object:log/a", []),
         ("JanitorFunction", "sqs:DeleteQueue", "queue:another-queue", []),
@@ -570,6 +606,13 @@ def test_the_layer_says_which_commit_it_was_built_from() -> None:
         assert not file.exists(), "without a repository nothing is known of it"
         return
     assert re.fullmatch(r"[0-9a-f]{12,}(-dirty)?", file.read_text().strip())
+
+
+def test_the_layer_counts_what_the_template_and_the_functions_say() -> None:
+    """So that a change of either makes another layer, and with SnapStart=true another version."""
+    files = [ROOT / "template.yaml", *sorted((ROOT / "functions").glob("*/*.*"))]
+    said = hashlib.sha256(b"".join(each.read_bytes() for each in files)).hexdigest()
+    assert (LAYER / "tidemark" / "functions.txt").read_text().strip() == said, "build again"
 
 
 def test_the_bill_of_materials_names_what_is_in_the_layer() -> None:

@@ -46,16 +46,17 @@ def expanded(*parameters: str) -> dict[str, Any]:
 
 
 def of_kind(kind: str, *parameters: str) -> dict[str, dict[str, Any]]:
-    """Those of the functions that SAM makes. That of the origin secret has a test of its own."""
+    """Those of the functions that SAM makes. Those of custom resources have a test of their own."""
     return {
         name: each["Properties"]
         for name, each in expanded(*parameters)["Resources"].items()
-        if each["Type"] == kind and not name.startswith("OriginSecret")
+        if each["Type"] == kind and not name.startswith(("OriginSecret", "Digest"))
     }
 
 
-def test_the_function_of_the_origin_secret_may_write_its_log_and_nothing_else() -> None:
-    role = expanded()["Resources"]["OriginSecretRole"]["Properties"]
+@pytest.mark.parametrize("name", ["OriginSecretRole", "DigestRole"])
+def test_the_function_of_a_custom_resource_may_write_its_log_and_nothing_else(name: str) -> None:
+    role = expanded()["Resources"][name]["Properties"]
     [arn] = role["ManagedPolicyArns"]
     assert arn["Fn::Sub"].endswith(f"/{LOGS}")
     assert "Policies" not in role

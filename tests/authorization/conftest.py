@@ -1,4 +1,4 @@
-"""Every way in, with authorization on, over real engines."""
+"""The server, the HTTP API and the function URL, with authorization on, over real engines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def world(services: LocalServices) -> World:
 
 @pytest.fixture(scope="module")
 def environment(world: World) -> Iterator[dict[str, str]]:
-    """What all ways are started with. Nobody waits for long: what is tested is who may."""
+    """The environment variables of all three. No request waits for long, because only its authorization is
+    tested."""
     variables = {
         "TABLE_NAME": world.table_name,
         "BUCKET_NAME": world.bucket_name,
@@ -49,7 +50,7 @@ def way(request: pytest.FixtureRequest, environment: dict[str, str]) -> Iterator
 
 @pytest.fixture(scope="module")
 def local(environment: dict[str, str]) -> Iterator[Way]:
-    """One way, where all are the same."""
+    """The local server, for tests where all three behave alike."""
     with WAYS["local"](Settings.from_environment(os.environ)) as opened:
         yield opened
 
@@ -62,7 +63,7 @@ def name() -> str:
 
 @pytest.fixture
 def stream(world: World, environment: dict[str, str], way: Way, name: str) -> str:
-    """One with a line in it, made by somebody who may do everything."""
+    """A stream with one line, made with every right."""
     answer = way(
         "PUT", f"/v1/stream/{name}", bearer(ADMIN) | {"Content-Type": "text/plain"}, b"the first line\n"
     )

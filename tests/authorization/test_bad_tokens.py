@@ -1,4 +1,5 @@
-"""Tokens that do not hold: 401 with a reason, on every way in, and never a stack trace."""
+"""Invalid tokens get 401 with a reason, on the server, the HTTP API and the function URL, and never a stack
+trace."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def signed(**more: Any) -> str:
 
 
 def public_key_as_a_secret() -> str:
-    """The confusion of algorithms: what everybody knows, used as if it were a secret."""
+    """Algorithm confusion: the public key, which everybody knows, used as an HMAC secret."""
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = private.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -83,7 +84,7 @@ def check_refused(answer: Answer, secret_parts: str) -> None:
 
 
 @pytest.mark.parametrize("title", BAD)
-def test_a_token_that_does_not_hold(way: Way, stream: str, title: str) -> None:
+def test_an_invalid_token_gets_401_with_the_reason(way: Way, stream: str, title: str) -> None:
     bad, reason = BAD[title]
     for method in ("GET", "POST", "DELETE"):
         answer = way(method, f"/v1/stream/{stream}", {"Authorization": f"Bearer {bad}"}, b"x")
@@ -95,11 +96,11 @@ def test_a_token_that_does_not_hold(way: Way, stream: str, title: str) -> None:
 @pytest.mark.parametrize(
     "sent", ["", "Bearer", "Bearer ", "Basic dXNlcjpwYXNz", "Token abc", signed(), f"Bearer {signed()} x"]
 )
-def test_what_is_no_bearer_token(way: Way, stream: str, sent: str) -> None:
+def test_an_authorization_header_without_a_bearer_token_gets_401(way: Way, stream: str, sent: str) -> None:
     check_refused(way("GET", f"/v1/stream/{stream}", {"Authorization": sent}), signed())
 
 
-def test_clocks_may_differ_a_little(local: Way) -> None:
+def test_a_token_is_valid_within_the_leeway_of_clocks(local: Way) -> None:
     for claim in ({"exp": int(time.time()) - 10}, {"nbf": int(time.time()) + 10}):
         answer = local("HEAD", "/v1/stream/nothing", {"Authorization": f"Bearer {signed(**claim)}"})
         assert answer.status == 404
@@ -109,8 +110,8 @@ def test_the_case_of_bearer_does_not_matter(way: Way, stream: str) -> None:
     assert way("GET", f"/v1/stream/{stream}", {"Authorization": f"bearer {signed()}"}).status == 200
 
 
-def test_a_signed_request_brings_its_token_beside_the_signature(way: Way, stream: str) -> None:
-    """The distribution signs what it sends to a function's address, where the token was."""
+def test_a_signed_request_has_its_token_in_a_separate_header(way: Way, stream: str) -> None:
+    """CloudFront signs the requests to a function URL, and replaces the Authorization header."""
     signature = {"Authorization": "AWS4-HMAC-SHA256 Credential=AKID/…"[:-1]}
     forwarded = signature | {"X-Tidemark-Authorization": f"Bearer {signed()}"}
     assert way("GET", f"/v1/stream/{stream}", forwarded).status == 200

@@ -1,4 +1,5 @@
-"""The bucket surface: every operation with every right, on every way in."""
+"""The bucket surface: every operation with every combination of rights, on the server, the HTTP API and the
+function URL."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ ON_A_BUCKET = {
 
 @pytest.fixture
 def bucket(way: Way) -> str:
-    """With a stream in it, and a snapshot of that."""
+    """It has a stream, and the stream has a snapshot."""
     name = f"bucket-{next(_serial)}"
     for method, path, status in (
         ("PUT", f"/{name}", 201),
@@ -82,7 +83,9 @@ def check(operation: Operation, rights: tuple[str, ...], answer: Answer) -> None
 
 @pytest.mark.parametrize("rights", COMBINATIONS, ids=lambda rights: "+".join(rights) or "nothing")
 @pytest.mark.parametrize("title", ON_A_STREAM)
-def test_on_a_stream(way: Way, bucket: str, title: str, rights: tuple[str, ...]) -> None:
+def test_an_operation_on_a_stream_in_a_bucket_requires_its_right(
+    way: Way, bucket: str, title: str, rights: tuple[str, ...]
+) -> None:
     operation = ON_A_STREAM[title]
     scope = " ".join(f"{right}:{bucket}/run*" for right in rights)
     check(operation, rights, do(way, operation, f"/{bucket}/run", bearer(scope)))
@@ -90,14 +93,18 @@ def test_on_a_stream(way: Way, bucket: str, title: str, rights: tuple[str, ...])
 
 @pytest.mark.parametrize("rights", COMBINATIONS, ids=lambda rights: "+".join(rights) or "nothing")
 @pytest.mark.parametrize("title", ON_A_BUCKET)
-def test_on_a_bucket(way: Way, bucket: str, title: str, rights: tuple[str, ...]) -> None:
+def test_an_operation_on_a_bucket_requires_its_right(
+    way: Way, bucket: str, title: str, rights: tuple[str, ...]
+) -> None:
     operation = ON_A_BUCKET[title]
     scope = " ".join(f"{right}:{bucket}" for right in rights)
     check(operation, rights, do(way, operation, f"/{bucket}", bearer(scope)))
 
 
 @pytest.mark.parametrize("title", ON_A_STREAM)
-def test_a_private_stream_is_like_none_at_all(way: Way, bucket: str, title: str) -> None:
+def test_a_private_stream_gets_the_response_of_a_missing_stream_or_bucket(
+    way: Way, bucket: str, title: str
+) -> None:
     """Nor is its bucket there."""
     operation = ON_A_STREAM[title]
     authorization = bearer("read:v1 manage:elsewhere write:elsewhere")
@@ -108,7 +115,7 @@ def test_a_private_stream_is_like_none_at_all(way: Way, bucket: str, title: str)
 
 
 @pytest.mark.parametrize("title", ON_A_BUCKET)
-def test_a_private_bucket_is_like_none_at_all(way: Way, bucket: str, title: str) -> None:
+def test_a_private_bucket_gets_the_response_of_a_missing_one(way: Way, bucket: str, title: str) -> None:
     operation = ON_A_BUCKET[title]
     authorization = bearer("read:v1 manage:elsewhere")
     private = do(way, operation, f"/{bucket}", authorization)
@@ -120,14 +127,14 @@ def test_a_private_bucket_is_like_none_at_all(way: Way, bucket: str, title: str)
 
 
 @pytest.mark.parametrize("title", [*ON_A_STREAM, *ON_A_BUCKET])
-def test_without_a_token_nothing_is_told(way: Way, bucket: str, title: str) -> None:
+def test_without_a_token_every_operation_gets_401(way: Way, bucket: str, title: str) -> None:
     operation = (ON_A_STREAM | ON_A_BUCKET)[title]
     base = f"/{bucket}/run" if title in ON_A_STREAM else f"/{bucket}"
     assert do(way, operation, base, {}).status == 401
 
 
 def test_a_right_to_a_prefix_lists_that_prefix(way: Way, bucket: str) -> None:
-    """And no more of the bucket than that."""
+    """And no other stream of the bucket."""
     scope = bearer(f"read:{bucket}/ru*")
     assert way("GET", f"/{bucket}/streams?prefix=ru", scope).status == 200
     assert way("GET", f"/{bucket}/streams?prefix=run", scope).status == 200
@@ -137,7 +144,7 @@ def test_a_right_to_a_prefix_lists_that_prefix(way: Way, bucket: str) -> None:
     assert way("GET", f"/{bucket}", scope).status == 404
 
 
-def test_streams_of_buckets_are_forked_by_who_may_read_them(way: Way, bucket: str) -> None:
+def test_a_fork_of_a_stream_in_a_bucket_requires_read_on_the_source(way: Way, bucket: str) -> None:
     fork = {"Stream-Forked-From": f"/{bucket}/run"}
     scope = f"write:{bucket}/fork"
     assert way("PUT", f"/{bucket}/fork", fork | bearer(scope)).status == 404

@@ -1,4 +1,4 @@
-"""Nothing is open to everybody unless it was asked for by name."""
+"""A server is open to everybody only if its settings say so."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def settings_of(variables: dict[str, str]) -> AuthorizationSettings:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org", "", None])
-def test_an_open_server_is_asked_for_by_name(host: str | None) -> None:
+def test_an_open_server_requires_allow_anonymous(host: str | None) -> None:
     with pytest.raises(InvalidSetting, match="ALLOW_ANONYMOUS"):
         settings_of({}).check_not_open(host)
     settings_of({"ALLOW_ANONYMOUS": "true"}).check_not_open(host)
@@ -34,7 +34,7 @@ def test_an_open_server_is_asked_for_by_name(host: str | None) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_on_loopback_nobody_else_comes_in(host: str) -> None:
+def test_on_loopback_a_server_may_be_open(host: str) -> None:
     settings_of({}).check_not_open(host)
 
 
@@ -44,10 +44,10 @@ def test_a_function_refuses_to_start_open(value: str) -> None:
         create_function_app(Settings.from_environment({"ALLOW_ANONYMOUS": value}))
 
 
-def test_the_local_server_refuses_other_hosts(
+def test_the_local_server_refuses_to_be_open_on_other_hosts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything is started."""
+    """Before it starts anything."""
     for name in [name for name in os.environ if name.startswith("AUTH_") or name == "ALLOW_ANONYMOUS"]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOST", "0.0.0.0")
@@ -68,7 +68,9 @@ def test_the_local_server_refuses_other_hosts(
         ({**JWKS, "AUTH_JWKS_URL": "id.example/jwks.json"}, "https"),
     ],
 )
-def test_settings_that_cannot_be_meant(variables: dict[str, str], reason: str) -> None:
+def test_invalid_settings_are_refused_without_showing_a_secret(
+    variables: dict[str, str], reason: str
+) -> None:
     with pytest.raises(InvalidSetting, match=reason) as refused:
         settings_of(variables)
     assert SECRET not in str(refused.value)
@@ -83,7 +85,7 @@ def edge(load: Callable[[], Awaitable[str | None]], runner: asyncio.Runner) -> A
     return Asgi(OriginSecretRequired(PlainTextResponse("inside"), load), runner)
 
 
-def test_who_does_not_come_through_the_edge_is_sent_away() -> None:
+def test_a_request_without_the_origin_secret_gets_403() -> None:
     async def load() -> str | None:
         return "the word"
 
@@ -102,7 +104,7 @@ def test_who_does_not_come_through_the_edge_is_sent_away() -> None:
         assert way("GET", "/v1/health").status == 200
 
 
-def test_without_the_word_nobody_comes_in() -> None:
+def test_every_request_gets_503_while_the_origin_secret_cannot_be_read() -> None:
     async def load() -> str | None:
         return None
 

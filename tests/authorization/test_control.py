@@ -1,4 +1,4 @@
-"""The control surface under narrow tokens, on every way in."""
+"""The control surface with narrow tokens, on the server, the HTTP API and the function URL."""
 
 from __future__ import annotations
 
@@ -42,16 +42,18 @@ def stream(way: Way) -> None:
         ("/v1/stats?stream=x", "read:*", 400),
     ],
 )
-def test_what_a_scope_allows(way: Way, path: str, scope: str, status: int) -> None:
+def test_a_scope_allows_its_requests_and_no_others(way: Way, path: str, scope: str, status: int) -> None:
     answer = way("GET", path, bearer(scope))
     assert answer.status == status
     assert answer.headers["cache-control"] == "no-store"
     if status == 404:
         assert "token" in answer.error or "takes read:" in answer.error
-    assert way("GET", path).status == 401
+    head = way("HEAD", path, bearer(scope))
+    assert (head.status, head.headers, head.body) == (status, answer.headers, b"")
+    assert way("GET", path).status == way("HEAD", path).status == 401
 
 
-def test_forks_that_a_token_may_not_read_are_not_named(way: Way) -> None:
+def test_a_listing_leaves_out_forks_that_the_token_may_not_read(way: Way) -> None:
     forked = {"Stream-Forked-From": STREAM}
     for name in ("user-1/run-fork", "user-2/fork"):
         made = way("PUT", f"/v1/stream/control/{name}", bearer("read:v1 write:v1") | forked)
@@ -61,7 +63,7 @@ def test_forks_that_a_token_may_not_read_are_not_named(way: Way) -> None:
     assert (listed["fork_count"], listed["complete"]) == (2, False)
 
 
-def test_a_token_is_told_what_it_may_do(way: Way) -> None:
+def test_me_returns_the_scopes_of_the_token(way: Way) -> None:
     scope = "read:v1/a%20b/* write:agents manage:v1/exact other:words"
     answer = way("GET", "/v1/me", bearer(scope))
     assert json.loads(answer.body) == {
@@ -71,18 +73,18 @@ def test_a_token_is_told_what_it_may_do(way: Way) -> None:
     }
 
 
-def test_nobody_is_told_that_nothing_is_allowed(way: Way) -> None:
+def test_me_without_a_token_returns_no_scopes(way: Way) -> None:
     answer = way("GET", "/v1/me")
     assert json.loads(answer.body) == {"authorization": True, "token": False, "scopes": []}
 
 
-def test_a_token_that_is_not_valid_is_refused(way: Way) -> None:
+def test_an_invalid_token_gets_401(way: Way) -> None:
     assert way("GET", "/v1/me", {"Authorization": "Bearer nonsense"}).status == 401
 
 
 @pytest.mark.parametrize("path", ["/v1/console", "/v1/docs", "/v1/console/nothing.js"])
-def test_pages_are_for_everybody(way: Way, path: str) -> None:
-    """They hold nothing of any stream."""
+def test_the_consoles_pages_need_no_token(way: Way, path: str) -> None:
+    """They contain nothing of any stream."""
     answer = way("GET", path)
     assert answer.status == (404 if "nothing" in path else 200)
     assert "private" not in answer.headers["cache-control"]

@@ -1,4 +1,5 @@
-"""Origins behind a distribution: whoever does not come through it is sent away, on every path and way in."""
+"""Origins behind CloudFront: a request without the origin secret is refused, on every path, at the HTTP API
+and at a function URL."""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ def way(request: pytest.FixtureRequest, environment: dict[str, str]) -> Iterator
     "said", [{}, {HEADER: ""}, {HEADER: WORD[:-1]}, {HEADER: WORD.upper()}, {HEADER: "é"}]
 )
 @pytest.mark.parametrize("path", PATHS)
-def test_nobody_comes_past_the_edge(way: Way, path: str, said: dict[str, str]) -> None:
-    """Not even who may do everything: it is the cache and the limits in front that are gone round."""
+def test_a_request_past_the_edge_gets_403(way: Way, path: str, said: dict[str, str]) -> None:
+    """Even with a token for everything: it would bypass the cache and the limits of the edge."""
     for method in METHODS:
         answer = way(method, path, said | bearer(ADMIN) | TEXT)
         assert answer.status == 403, (method, answer)
@@ -62,14 +63,14 @@ def test_nobody_comes_past_the_edge(way: Way, path: str, said: dict[str, str]) -
             }
 
 
-def test_nothing_is_done_for_those_who_are_sent_away(way: Way) -> None:
+def test_a_refused_request_changes_nothing(way: Way) -> None:
     path = "/v1/stream/edge/refused"
     assert way("PUT", path, bearer(ADMIN) | TEXT, b"x").status == 403
     assert way("HEAD", path, THROUGH | bearer(ADMIN)).status == 404
 
 
-def test_through_the_edge_everything_is_as_ever(way: Way, name: str) -> None:
-    """Authorization included: the word says where a request came through, not whose it is."""
+def test_a_request_through_the_edge_is_authorized_as_usual(way: Way, name: str) -> None:
+    """The origin secret says where a request came through, not whose it is."""
     path = f"/v1/stream/{name}"
     assert way("PUT", path, THROUGH | TEXT).status == 401
     assert way("PUT", path, THROUGH | TEXT | bearer("read:v1")).status == 403
@@ -78,14 +79,14 @@ def test_through_the_edge_everything_is_as_ever(way: Way, name: str) -> None:
     assert way("OPTIONS", path, THROUGH).status == 204
 
 
-def test_what_says_nothing_of_streams_is_open(way: Way) -> None:
-    """The adapter of the live function asks whether it is up, and has no word to say."""
+def test_paths_without_streams_need_no_origin_secret(way: Way) -> None:
+    """The adapter of the live function checks the health path, and has no secret."""
     for path in ("/v1/health", "/v1/openapi.json"):
         assert way("GET", path).status == 200
 
 
-def test_new_streams_have_the_address_that_the_client_knows(way: Way, name: str) -> None:
-    """Origins see a name of their own as Host; the edge says by which the client came."""
+def test_location_has_the_host_that_the_client_used(way: Way, name: str) -> None:
+    """An origin's Host is its own name; the edge sends the client's in a header."""
     for path, method in ((f"/v1/stream/{name}/ä b", "PUT"), (f"/v1/stream/{name}/plain", "PUT")):
         asked = THROUGH | TEXT | bearer(ADMIN) | {"X-Tidemark-Host": "streams.example.org"}
         encoded = path.replace("ä b", "%C3%A4%20b")
@@ -98,7 +99,7 @@ def edge_path(path: str) -> dict[str, str]:
     return THROUGH | bearer(ADMIN) | {PATH_HEADER: path}
 
 
-def test_the_edge_says_which_path_was_sent(way: Way, name: str) -> None:
+def test_the_path_that_the_edge_sends_is_used(way: Way, name: str) -> None:
     """An HTTP API decodes the path and cuts it at a question mark, so `a%3Fb` reaches a function as `a`."""
     short = f"/v1/stream/{name}"
     assert way("PUT", short, edge_path(short) | TEXT, b"short").status == 201
@@ -112,7 +113,7 @@ def test_the_edge_says_which_path_was_sent(way: Way, name: str) -> None:
     assert way("GET", short, edge_path(short)).body == b"short"
 
 
-def test_the_edge_says_which_content_type_was_sent(way: Way, name: str) -> None:
+def test_the_content_type_that_the_edge_sends_is_used(way: Way, name: str) -> None:
     path = f"/v1/stream/{name}"
     told = edge_path(path) | {"Content-Type": "application/octet-stream", TYPE_HEADER: "application/json"}
     assert way("PUT", path, told, b'["a"]').headers["content-type"] == "application/json"
@@ -123,13 +124,13 @@ def test_the_edge_says_which_content_type_was_sent(way: Way, name: str) -> None:
 
 
 @pytest.mark.parametrize("tail", ["%FF", "a%2Fb", "a%00"])
-def test_a_bad_path_that_the_edge_received_is_refused(way: Way, name: str, tail: str) -> None:
+def test_an_invalid_path_from_the_edge_is_refused(way: Way, name: str, tail: str) -> None:
     path = f"/v1/stream/{name}/{tail}"
     assert way("PUT", path, edge_path(path) | TEXT).status == 400
 
 
-def test_rights_are_asked_for_the_path_that_the_edge_received(way: Way, name: str) -> None:
-    """Whatever is left of it on the way."""
+def test_a_token_needs_the_right_for_the_path_that_the_edge_sends(way: Way, name: str) -> None:
+    """Whatever the gateway leaves of the path."""
     path = f"/v1/stream/{name}%3Fb"
     assert way("PUT", path, edge_path(path) | TEXT).status == 201
     allowed, other = bearer(f"read:v1/{name}?b"), bearer(f"read:v1/{name}")
@@ -137,8 +138,8 @@ def test_rights_are_asked_for_the_path_that_the_edge_received(way: Way, name: st
     assert way("GET", path, edge_path(path) | other).status in {403, 404}
 
 
-def test_nobody_else_says_which_path_was_sent(way: Way, name: str) -> None:
-    """Without the secret the header opens no door, and where no secret is asked for it means nothing."""
+def test_the_path_header_without_the_origin_secret_does_not_count(way: Way, name: str) -> None:
+    """Without the secret the request is refused."""
     path = f"/v1/stream/{name}"
     for said in ("/v1/health", "/v1/openapi.json", path):
         assert way("PUT", path, bearer(ADMIN) | TEXT | {PATH_HEADER: said}).status == 403
@@ -157,7 +158,7 @@ def test_the_path_header_means_nothing_without_an_origin_secret(
 
 
 @pytest.mark.parametrize("tail", ["%3Fb", "%2525", "%253Fb", "a%zz", "%25", "%FF"])
-def test_without_the_edge_a_name_that_a_gateway_loses_is_refused(
+def test_without_the_edge_a_name_that_a_gateway_cannot_pass_on_is_refused(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str, tail: str
 ) -> None:
     """All but one: of `%3Fb` an HTTP API leaves nothing that its function could see (docs/behaviour.md)."""
@@ -170,8 +171,8 @@ def test_without_the_edge_a_name_that_a_gateway_loses_is_refused(
             assert answer.status == 400
 
 
-def test_a_path_that_cannot_be_read_is_sent_away_as_well(environment: dict[str, str]) -> None:
-    """Bytes that are no UTF-8 reach us where a client's request is passed on as it is."""
+def test_a_path_that_is_not_utf8_gets_403_without_the_origin_secret(environment: dict[str, str]) -> None:
+    """Such bytes reach the application if a gateway passes the path on as it is."""
     broken = "/v1/stream/\udcff\udcfe"
     with WAYS["local"](Settings.from_environment(os.environ | {"EDGE_SECRET": ""})) as way:
         assert way("GET", broken, bearer(ADMIN)).status == 400
@@ -181,7 +182,7 @@ def test_a_path_that_cannot_be_read_is_sent_away_as_well(environment: dict[str, 
         assert way("GET", broken, THROUGH | bearer(ADMIN)).status == 400
 
 
-def test_a_word_of_the_older_form_is_one(
+def test_an_origin_secret_of_the_older_form_is_accepted(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDGE_SECRET", OLDER_WORD)
@@ -190,7 +191,7 @@ def test_a_word_of_the_older_form_is_one(
         assert way("OPTIONS", "/v1/stream/a", {HEADER: "BqRBNgwWUEjDuvIAiLvc39GmFIY="}).status == 403
 
 
-def test_the_word_is_not_shown_and_not_said_twice() -> None:
+def test_the_origin_secret_is_not_shown_and_is_set_by_one_variable() -> None:
     settings = Settings.from_environment({"EDGE_SECRET": WORD})
     assert settings.authorization.is_edge_only
     assert WORD not in repr(settings)

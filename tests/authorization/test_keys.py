@@ -1,4 +1,4 @@
-"""Keys: fetched, kept, rotated, missing."""
+"""Keys: fetched, cached, rotated, missing."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def as_issued(algorithm: str, kid: str | None = None, private: Any = None, **mor
 
 
 class Publisher:
-    """A document that can change, go away, and be counted."""
+    """A document that can change or become unavailable; its fetches are counted."""
 
     def __init__(self, *entries: dict[str, Any]) -> None:
         self.entries = entries
@@ -86,7 +86,7 @@ class Publisher:
 
 @pytest.mark.parametrize("kid", ["k1", None])
 @pytest.mark.parametrize("algorithm", PRIVATE)
-def test_public_keys_check_what_their_private_ones_sign(algorithm: str, kid: str | None) -> None:
+def test_a_public_key_verifies_the_signature_of_its_private_key(algorithm: str, kid: str | None) -> None:
     tokens = Tokens([Publisher(public_jwk(algorithm, kid)).keys()])
     access = tokens.check(as_issued(algorithm, kid))
     assert isinstance(access, Access)
@@ -95,7 +95,7 @@ def test_public_keys_check_what_their_private_ones_sign(algorithm: str, kid: str
 
 @pytest.mark.parametrize("signs", PRIVATE)
 @pytest.mark.parametrize("published", PRIVATE)
-def test_a_key_is_for_its_own_algorithm(published: str, signs: str) -> None:
+def test_a_key_verifies_only_its_own_algorithm(published: str, signs: str) -> None:
     tokens = Tokens([Publisher(public_jwk(published, "k1")).keys()])
     if published == signs:
         tokens.check(as_issued(signs, "k1"))
@@ -104,7 +104,7 @@ def test_a_key_is_for_its_own_algorithm(published: str, signs: str) -> None:
             tokens.check(as_issued(signs, "k1"))
 
 
-def test_secrets_and_published_keys_stand_side_by_side() -> None:
+def test_secrets_and_published_keys_can_be_used_together() -> None:
     publisher = Publisher(public_jwk("RS256", "k1"))
     tokens = Tokens([SharedKeys(RefreshingCache(lambda: (SECRET.encode(),))), publisher.keys()])
     tokens.check(as_issued("RS256", "k1"))
@@ -113,8 +113,8 @@ def test_secrets_and_published_keys_stand_side_by_side() -> None:
         tokens.check(token("read:v1", key="another-secret-of-more-than-thirty-two-bytes", kid="k1"))
 
 
-def test_an_unknown_key_id_has_the_document_looked_at_but_not_by_everybody() -> None:
-    """Rotation is seen with the first token; invented ids do not become requests to the issuer."""
+def test_an_unknown_key_id_fetches_the_document_but_not_too_often() -> None:
+    """So rotation works with the first token, and invented ids do not become requests to the issuer."""
     publisher = Publisher(public_jwk("RS256", "old"))
     tokens = Tokens([publisher.keys()])
     tokens.check(as_issued("RS256", "old"))
@@ -133,7 +133,7 @@ def test_an_unknown_key_id_has_the_document_looked_at_but_not_by_everybody() -> 
     assert publisher.fetched == 3
 
 
-def test_a_key_withdrawn_stops_holding() -> None:
+def test_a_withdrawn_key_is_no_longer_accepted() -> None:
     publisher = Publisher(public_jwk("RS256", "old"), public_jwk("ES256", "other"))
     keys = publisher.keys()
     assert keys.find("RS256", "old")
@@ -142,7 +142,7 @@ def test_a_key_withdrawn_stops_holding() -> None:
     assert keys.find("RS256", "old") == ()
 
 
-def test_an_issuer_that_is_down_locks_nobody_out_for_a_day() -> None:
+def test_known_keys_stay_valid_for_a_day_while_the_issuer_is_down() -> None:
     publisher = Publisher(public_jwk("RS256", "k1"))
     keys = publisher.keys()
     assert keys.find("RS256", "k1")
@@ -155,7 +155,7 @@ def test_an_issuer_that_is_down_locks_nobody_out_for_a_day() -> None:
     assert (refused.value.status, refused.value.headers["Retry-After"]) == (503, "5")
 
 
-def test_without_keys_fetching_is_tried_again_soon_but_not_at_once() -> None:
+def test_without_keys_the_document_is_fetched_again_after_a_pause() -> None:
     publisher = Publisher(public_jwk("RS256", "k1"))
     publisher.is_down = True
     keys = publisher.keys()
@@ -183,7 +183,7 @@ UNUSABLE_KEYS = {
 
 @pytest.mark.parametrize("entry", UNUSABLE_KEYS.values(), ids=UNUSABLE_KEYS)
 def test_an_unusable_key_is_ignored(entry: Any) -> None:
-    """Above all a symmetric key: whoever can read the document could sign with it."""
+    """Above all a symmetric key: anybody who can read the document could sign with it."""
     keys = parse_public_keys(document(entry, public_jwk("ES256", "good")), "test")
     assert list(keys) == ["good"]
     with pytest.raises(CannotFetch, match="no key"):
@@ -193,7 +193,7 @@ def test_an_unusable_key_is_ignored(entry: Any) -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"<html>", b"[]", b'{"keys": 1}', b'{"keys": null}', b"\xff", b"[" * 5000]
 )
-def test_what_is_no_key_set(text: bytes) -> None:
+def test_a_document_that_is_not_a_key_set_is_refused(text: bytes) -> None:
     with pytest.raises(CannotFetch, match="not a JSON Web Key Set"):
         parse_public_keys(text, "test")
 
@@ -203,7 +203,7 @@ Respond = Callable[[http.server.BaseHTTPRequestHandler], None]
 
 @pytest.fixture
 def served() -> Iterator[tuple[str, list[Respond]]]:
-    """The URL of a document, and how it is answered."""
+    """The URL of a document, and how the server responds."""
     respond: list[Respond] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -251,14 +251,16 @@ def test_keys_are_fetched_by_url(served: tuple[str, list[Respond]]) -> None:
     ],
     ids=["404", "500", "redirect", "huge", "hangs up"],
 )
-def test_a_document_that_is_not_to_be_had(served: tuple[str, list[Respond]], answer: Respond) -> None:
+def test_a_document_that_cannot_be_fetched_raises_cannot_fetch(
+    served: tuple[str, list[Respond]], answer: Respond
+) -> None:
     url, respond = served
     respond.append(answer)
     with pytest.raises(CannotFetch):
         fetch_public_keys(url)
 
 
-def test_a_secret_comes_from_the_parameter_store_and_can_be_rotated() -> None:
+def test_a_secret_is_read_from_the_parameter_store_and_can_be_rotated() -> None:
     other = "another-secret-of-more-than-thirty-two-bytes"
     assert fetch_secrets("/name", lambda _: f"{SECRET}\n{other}\n") == (SECRET.encode(), other.encode())
     tokens = Tokens(
@@ -269,14 +271,14 @@ def test_a_secret_comes_from_the_parameter_store_and_can_be_rotated() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", f"{SECRET}\nshort"])
-def test_a_secret_too_short_is_no_secret(text: str) -> None:
+def test_a_secret_that_is_too_short_is_refused(text: str) -> None:
     with pytest.raises(CannotFetch) as refused:
         fetch_secrets("/name", lambda _: text)
     assert "/name" in str(refused.value)
     assert SECRET not in str(refused.value)
 
 
-def test_a_secret_that_cannot_be_read() -> None:
+def test_a_secret_that_cannot_be_read_raises_cannot_fetch() -> None:
     def load(_: str) -> str:
         raise ParameterUnavailable("The parameter /name cannot be read")
 
@@ -296,7 +298,7 @@ def test_a_secret_that_cannot_be_read() -> None:
         ({"iss": "https://id.example", "aud": 7}, "audience"),
     ],
 )
-def test_issuer_and_audience_are_held_to_what_is_set(claims: dict[str, Any], reason: str) -> None:
+def test_issuer_and_audience_must_be_those_of_the_settings(claims: dict[str, Any], reason: str) -> None:
     tokens = Tokens(
         [SharedKeys(RefreshingCache(lambda: (SECRET.encode(),)))],
         issuer="https://id.example",
@@ -307,8 +309,8 @@ def test_issuer_and_audience_are_held_to_what_is_set(claims: dict[str, Any], rea
         tokens.check(token("", **claims))
 
 
-def test_a_token_is_remembered_for_a_minute_and_never_beyond_its_end() -> None:
-    """So that an append costs no signature check; so that no key outlives itself by long."""
+def test_an_accepted_token_is_remembered_for_a_minute_or_until_it_expires() -> None:
+    """So an append costs no signature check, and a withdrawn key is accepted for little longer."""
     now = 1_900_000_000.0
     clock = [now]
     tokens = Tokens([SharedKeys(RefreshingCache(lambda: (SECRET.encode(),)))], clock=lambda: clock[0])
@@ -323,7 +325,7 @@ def test_a_token_is_remembered_for_a_minute_and_never_beyond_its_end() -> None:
     assert tokens.recall(long) is None
 
 
-def test_memory_for_tokens_is_bounded() -> None:
+def test_the_memory_for_accepted_tokens_is_bounded() -> None:
     tokens = Tokens([SharedKeys(RefreshingCache(lambda: (SECRET.encode(),)))])
     issued = [token("", number=number) for number in range(1030)]
     for each in issued:

@@ -1,4 +1,4 @@
-"""Every operation with every right, on every way in."""
+"""Every operation with every combination of rights, on the server, the HTTP API and the function URL."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def do(way: Way, operation: Operation, name: str, authorization: dict[str, str])
 
 @pytest.mark.parametrize("rights", COMBINATIONS, ids=lambda rights: "+".join(rights) or "nothing")
 @pytest.mark.parametrize("title", OPERATIONS)
-def test_an_operation_takes_its_right(way: Way, stream: str, title: str, rights: tuple[str, ...]) -> None:
-    """With the right it succeeds; who may read is told so; to everybody else nothing is there."""
+def test_an_operation_requires_its_right(way: Way, stream: str, title: str, rights: tuple[str, ...]) -> None:
+    """With it the operation succeeds. A token that may read gets 403; every other one gets 404."""
     operation = OPERATIONS[title]
     name = stream if operation.exists else f"{stream}/new"
     scope = " ".join(f"{right}:v1/{name}" for right in rights)
@@ -74,8 +74,8 @@ def unchanged(way: Way, stream: str) -> bool:
 
 
 @pytest.mark.parametrize("title", OPERATIONS)
-def test_what_may_not_be_read_is_not_there(way: Way, stream: str, title: str) -> None:
-    """A private stream and one that never was get the same answer, header for header."""
+def test_a_private_stream_gets_the_response_of_a_missing_one(way: Way, stream: str, title: str) -> None:
+    """Header for header."""
     operation = OPERATIONS[title]
     authorization = bearer("read:v1/somewhere/else write:other/* manage:v1/auth")
     private = do(way, operation, stream, authorization)
@@ -89,7 +89,9 @@ def test_what_may_not_be_read_is_not_there(way: Way, stream: str, title: str) ->
 
 
 @pytest.mark.parametrize("title", OPERATIONS)
-def test_without_a_token_nothing_is_told(way: Way, stream: str, title: str) -> None:
+def test_without_a_token_a_private_and_a_missing_stream_get_the_same_401(
+    way: Way, stream: str, title: str
+) -> None:
     operation = OPERATIONS[title]
     private = do(way, operation, stream, {})
     missing = do(way, operation, f"{stream}/never", {})
@@ -132,7 +134,7 @@ def test_without_a_token_nothing_is_told(way: Way, stream: str, title: str) -> N
     ],
     ids=str,
 )
-def test_scopes_name_everything_a_bucket_a_prefix_or_a_stream(
+def test_a_scope_names_everything_a_bucket_a_prefix_or_a_stream(
     way: Way, stream: str, scope: object, status: int
 ) -> None:
     assert way("GET", f"/v1/stream/{stream}", bearer(scope)).status == status
@@ -140,10 +142,10 @@ def test_scopes_name_everything_a_bucket_a_prefix_or_a_stream(
 
 @pytest.mark.parametrize("source_readable", [True, False])
 @pytest.mark.parametrize("target_writable", [True, False])
-def test_a_fork_reads_its_source(
+def test_a_fork_requires_read_on_its_source(
     way: Way, stream: str, *, source_readable: bool, target_writable: bool
 ) -> None:
-    """What may not be read cannot be copied, and the answer is that of a source never made."""
+    """Without it the response is that for a source that does not exist."""
     scope = f"write:v1/{stream}/fork" if target_writable else f"read:v1/{stream}/fork"
     if source_readable:
         scope += f" read:v1/{stream}"
@@ -177,27 +179,29 @@ def test_a_fork_reads_its_source(
         ("GET", "/v1/metrics", "read:v1", 404),
     ],
 )
-def test_what_is_no_stream(way: Way, method: str, path: str, scope: str, status: int) -> None:
-    """Nothing but a sign of life is open, and a token helps nobody to what is not there."""
+def test_other_paths_are_closed_except_health_and_preflight(
+    way: Way, method: str, path: str, scope: str, status: int
+) -> None:
+    """A token does not open a path that does not exist."""
     assert way(method, path, bearer(scope)).status == status
 
 
 def test_a_preflight_needs_no_token(way: Way) -> None:
-    """Browsers send it without, and it says nothing of any stream."""
+    """Browsers send it without one, and it says nothing of any stream."""
     answer = way("OPTIONS", "/v1/stream/x", {"Origin": "https://app.example"})
     assert answer.status == 204
     assert "Authorization" in answer.headers["access-control-allow-headers"]
 
 
-def test_encoded_names_are_judged_as_what_they_name(way: Way, stream: str) -> None:
+def test_a_right_covers_every_encoding_of_a_name(way: Way, stream: str) -> None:
     """One stream has one right, however its name is written."""
     encoded = stream.replace("a", "%61")
     assert way("GET", f"/v1/stream/{encoded}", bearer(f"read:v1/{stream}")).status == 200
     assert way("GET", f"/v1/stream/{encoded}", bearer("read:v1/other/*")).status == 404
 
 
-def test_a_404_says_that_the_right_may_be_what_is_missing(way: Way, name: str) -> None:
-    """The hint to create it with PUT misleads a client whose PUT was refused."""
+def test_a_404_says_that_the_right_may_be_missing(way: Way, name: str) -> None:
+    """The hint to create the stream with PUT would mislead a client whose PUT was refused."""
     path = f"/v1/stream/{name}"
     words = "Stream does not exist, or this token has no right to it"
     assert way("PUT", path, TEXT | bearer("write:elsewhere")).error == words
@@ -209,7 +213,7 @@ def test_a_404_says_that_the_right_may_be_what_is_missing(way: Way, name: str) -
     assert way("GET", "/no-such-bucket", bearer("read:*")).error == words
 
 
-def test_the_alias_takes_the_same_rights(way: Way, stream: str) -> None:
+def test_the_alias_requires_the_same_rights(way: Way, stream: str) -> None:
     alias = f"/v1/streams/{stream}"
     assert way("GET", alias).status == 401
     assert way("GET", alias, bearer("read:elsewhere")).status == 404

@@ -1,4 +1,4 @@
-"""What caches may do with an answer, and tokens in addresses."""
+"""How caches may keep a private response, and tokens in URLs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def vary(headers: dict[str, str]) -> list[str]:
 
 @pytest.mark.parametrize("query", READS)
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_no_shared_cache_keeps_a_private_answer(way: Way, stream: str, method: str, query: str) -> None:
-    """The reader's own may, for as long as ever."""
+def test_no_shared_cache_may_keep_a_private_response(way: Way, stream: str, method: str, query: str) -> None:
+    """The reader's own cache may, for as long as without authorization."""
     answer = way(method, f"/v1/stream/{stream}{query}", bearer(f"read:v1/{stream}"))
     assert answer.status == 200
     directives = answer.headers["cache-control"].split(", ")
@@ -32,7 +32,7 @@ def test_no_shared_cache_keeps_a_private_answer(way: Way, stream: str, method: s
     assert "Authorization" in vary(answer.headers)
 
 
-def test_the_readers_own_cache_keeps_it(way: Way, stream: str) -> None:
+def test_the_readers_own_cache_may_keep_a_private_response(way: Way, stream: str) -> None:
     first = way("GET", f"/v1/stream/{stream}?offset=-1", bearer(f"read:v1/{stream}"))
     assert first.headers["cache-control"] == "private, no-cache"
     target = f"/v1/stream/{stream}?offset=-1&cursor={first.headers['stream-cursor']}"
@@ -46,7 +46,7 @@ def test_the_readers_own_cache_keeps_it(way: Way, stream: str) -> None:
     assert (unchanged.status, unchanged.headers["cache-control"]) == (304, answer.headers["cache-control"])
 
 
-def test_an_event_source_brings_its_token_in_the_address(way: Way, stream: str) -> None:
+def test_an_event_source_may_send_its_token_in_the_url(way: Way, stream: str) -> None:
     query = f"?offset=-1&live=sse&access_token={token(f'read:v1/{stream}')}"
     answer = way("GET", f"/v1/stream/{stream}{query}")
     assert answer.status == 200
@@ -67,15 +67,18 @@ def test_an_event_source_brings_its_token_in_the_address(way: Way, stream: str) 
         ("DELETE", "?live=sse"),
     ],
 )
-def test_nothing_else_does(way: Way, stream: str, method: str, query: str) -> None:
-    """An address ends up in histories and logs: only what cannot do without may have a token in it."""
+def test_no_other_request_may_send_its_token_in_the_url(
+    way: Way, stream: str, method: str, query: str
+) -> None:
+    """A URL is stored in histories and logs, so only a client that cannot send headers may put a token
+    there."""
     given = f"{query}&access_token={token(ADMIN)}"
     answer = way(method, f"/v1/stream/{stream}{given}", {"Content-Type": "text/plain"}, b"x")
     assert answer.status == 401
     assert token(ADMIN) not in answer.body.decode()
 
 
-def test_a_token_is_sent_once(way: Way, stream: str) -> None:
+def test_a_token_that_is_sent_twice_gets_401(way: Way, stream: str) -> None:
     query = f"?offset=-1&live=sse&access_token={token(ADMIN)}"
     assert way("GET", f"/v1/stream/{stream}{query}", bearer(ADMIN)).status == 401
     assert way("GET", f"/v1/stream/{stream}{query}&access_token={token(ADMIN)}").status == 401
@@ -84,7 +87,7 @@ def test_a_token_is_sent_once(way: Way, stream: str) -> None:
 def test_no_token_is_logged(
     way: Way, stream: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Good or bad, by header or in the address."""
+    """Valid or not, in the header or in the URL."""
     caplog.set_level(0)
     good, bad = token(f"read:v1/{stream}"), token(ADMIN, key="another-secret-of-more-than-thirty-two-bytes")
     for each in (good, bad):
@@ -99,13 +102,13 @@ def test_no_token_is_logged(
 def public_way(
     request: pytest.FixtureRequest, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> object:
-    """The plain surface is open to readers."""
+    """Everybody may read the plain surface."""
     monkeypatch.setenv("PUBLIC_READ_BUCKETS", "other, v1")
     with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
         yield opened
 
 
-def test_a_public_bucket_is_read_by_everybody_and_written_by_few(
+def test_everybody_may_read_a_public_bucket_and_only_a_token_may_write(
     world: World, public_way: Way, name: str
 ) -> None:
     path = f"/v1/stream/{name}"
@@ -122,12 +125,12 @@ def test_a_public_bucket_is_read_by_everybody_and_written_by_few(
     assert public_way("DELETE", path, bearer(f"write:v1/{name}")).status == 403
 
 
-def test_in_a_public_bucket_what_is_missing_is_missing(public_way: Way, name: str) -> None:
-    """There is nothing to conceal."""
+def test_a_missing_stream_in_a_public_bucket_gets_404_without_a_token(public_way: Way, name: str) -> None:
+    """It reveals nothing that is private."""
     assert public_way("GET", f"/v1/stream/{name}/never").status == 404
 
 
-def test_a_token_in_the_address_keeps_even_a_public_answer_out_of_caches(public_way: Way, name: str) -> None:
+def test_no_cache_may_keep_a_response_to_a_url_with_a_token(public_way: Way, name: str) -> None:
     path = f"/v1/stream/{name}"
     public_way("PUT", path, {"Content-Type": "text/plain"} | bearer(ADMIN))
     answer = public_way("GET", f"{path}?offset=-1&live=sse&access_token={token('')}")

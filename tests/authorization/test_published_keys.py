@@ -1,4 +1,5 @@
-"""Tokens of an identity provider, on every way in: its keys are fetched by URL, and change."""
+"""Tokens of an identity provider, on the server, the HTTP API and the function URL: its keys are fetched by
+URL, and change."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ OURS = {"iss": "https://id.example", "aud": "tidemark"}
 
 @dataclass
 class Issuer:
-    """Publishes these keys, or, without any, nothing that can be used."""
+    """Publishes these keys or, without any, an unusable document."""
 
     url: str
     keys: list[dict[str, Any]] = field(default_factory=list)
@@ -62,7 +63,7 @@ def way(
     issuer: Issuer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Way]:
-    """In an environment that knows no keys yet, and may look for new ones at once."""
+    """In an environment that knows no keys yet, and may fetch new ones at once."""
     issuer.keys = [public_jwk(algorithm, algorithm) for algorithm in PRIVATE]
     monkeypatch.setenv("AUTH_SECRET", "")
     monkeypatch.setenv("AUTH_JWKS_URL", issuer.url)
@@ -79,14 +80,16 @@ def by(signed: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("algorithm", PRIVATE)
-def test_what_the_issuer_signs_holds(way: Way, issuer: Issuer, name: str, algorithm: str) -> None:
+def test_a_token_that_the_issuer_signed_is_accepted(
+    way: Way, issuer: Issuer, name: str, algorithm: str
+) -> None:
     signed = issuer.sign(algorithm, algorithm)
     assert way("PUT", f"/v1/stream/{name}/{algorithm}", TEXT | by(signed), b"x").status == 201
     assert way("GET", f"/v1/stream/{name}/{algorithm}", by(signed)).body == b"x"
 
 
 def as_secrets(kid: str) -> Iterator[bytes]:
-    """What everybody can read of a public key, in the forms that a careless server may take for a secret."""
+    """The public key, in the forms that a careless server may use as an HMAC secret."""
     public = PRIVATE[kid].public_key()
     for encoding in (serialization.Encoding.PEM, serialization.Encoding.DER):
         yield public.public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -96,14 +99,14 @@ def as_secrets(kid: str) -> Iterator[bytes]:
 
 
 def confused(secret: bytes, **header: str) -> str:
-    """Signed with HS256 by a public key (PyJWT itself would refuse to)."""
+    """Signed with HS256 and a public key (PyJWT itself would refuse to)."""
     head = handmade({"alg": "HS256", "typ": "JWT"} | header, claims(ADMIN, **OURS)).rpartition(".")[0]
     algorithm = jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256)
     return f"{head}.{jwt.utils.base64url_encode(algorithm.sign(head.encode(), secret)).decode()}"
 
 
 @pytest.mark.parametrize("kid", PRIVATE)
-def test_a_public_key_is_no_secret(way: Way, name: str, kid: str) -> None:
+def test_a_token_signed_with_the_public_key_as_a_secret_gets_401(way: Way, name: str, kid: str) -> None:
     for secret in as_secrets(kid):
         for signed in (confused(secret), confused(secret, kid=kid)):
             answer = way("PUT", f"/v1/stream/{name}", TEXT | by(signed), b"x")
@@ -111,7 +114,9 @@ def test_a_public_key_is_no_secret(way: Way, name: str, kid: str) -> None:
             assert "not known" in answer.error
 
 
-def test_an_unknown_key_and_no_key_at_all(way: Way, issuer: Issuer, name: str) -> None:
+def test_a_token_with_another_key_algorithm_audience_or_issuer_gets_401(
+    way: Way, issuer: Issuer, name: str
+) -> None:
     stranger = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     refused = {
         "an unknown id": issuer.sign("RS256", "never-published", stranger),
@@ -126,7 +131,7 @@ def test_an_unknown_key_and_no_key_at_all(way: Way, issuer: Issuer, name: str) -
 
 
 def test_keys_are_rotated_without_a_restart(way: Way, issuer: Issuer, name: str) -> None:
-    """The new one holds with its first token; the old one for as long as it is published."""
+    """The new key is accepted with its first token, the old one while it is published."""
     path = f"/v1/stream/{name}"
     old = issuer.sign("RS256", "RS256")
     assert way("PUT", path, TEXT | by(old), b"x").status == 201
@@ -138,7 +143,7 @@ def test_keys_are_rotated_without_a_restart(way: Way, issuer: Issuer, name: str)
     assert way("GET", path, by(old)).status == 200
 
 
-def test_without_keys_nobody_is_let_in_nor_turned_away(way: Way, issuer: Issuer, name: str) -> None:
+def test_without_keys_a_token_gets_503_with_retry_after(way: Way, issuer: Issuer, name: str) -> None:
     issuer.keys = []
     answer = way("GET", f"/v1/stream/{name}", by(issuer.sign("RS256", "RS256")))
     assert (answer.status, answer.headers["retry-after"]) == (503, "5")

@@ -1,4 +1,4 @@
-"""Who may create, read and claim subscriptions, and what their patterns may reach."""
+"""Who may create, read and claim subscriptions, and which streams a pattern may cover."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def managing(name: str, *more: str) -> dict[str, str]:
     return scopes(f"manage:v1/__ds/subscriptions/{name}", *more)
 
 
-def test_nobody_without_a_token_sees_or_makes_a_subscription(way: Way, name: str) -> None:
+def test_without_a_token_a_subscription_is_neither_read_nor_created(way: Way, name: str) -> None:
     for method, below in (("PUT", ""), ("GET", ""), ("DELETE", ""), ("POST", "/claim"), ("POST", "/streams")):
         assert ask(way, method, name, below, {}, pool()).status == 401
 
@@ -50,8 +50,8 @@ def test_the_public_keys_need_no_token(way: Way) -> None:
 
 
 @pytest.mark.parametrize("below", ["/callback", "/%63allback", "/ack", "/release"])
-def test_a_call_with_a_wake_token_needs_no_other(way: Way, name: str, below: str) -> None:
-    """The path is compared decoded, as the routes see it. The routes answer: their errors have codes."""
+def test_a_call_with_a_wake_token_needs_no_other_token(way: Way, name: str, below: str) -> None:
+    """The path is compared decoded, as the routes see it. The error comes from the routes: it has a code."""
     refused = ask(way, "POST", name, below, {}, {"wake_id": "w", "generation": 1})
     assert json.loads(refused.body)["error"]["code"], refused.body
 
@@ -74,14 +74,14 @@ def test_a_call_with_a_wake_token_needs_no_other(way: Way, name: str, below: str
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_who_may_not_read_streams_cannot_follow_them(
+def test_a_subscription_requires_read_on_its_streams(
     way: Way, name: str, granted: list[str], body: dict[str, Any], status: int
 ) -> None:
-    """And who may not write a stream cannot have wake events written to it."""
+    """And write on its wake stream."""
     assert ask(way, "PUT", name, "", managing(name, *granted), body).status == status
 
 
-def test_the_right_to_streams_alone_makes_no_subscription(way: Way, name: str) -> None:
+def test_rights_to_streams_alone_create_no_subscription(way: Way, name: str) -> None:
     assert (
         ask(way, "PUT", name, "", scopes("read:v1/t/*", "write:v1/t/*", "manage:v1/t/*"), pool()).status
         == 404
@@ -89,7 +89,7 @@ def test_the_right_to_streams_alone_makes_no_subscription(way: Way, name: str) -
     assert ask(way, "PUT", name, "", managing("another", "read:v1", "write:v1/t/*"), pool()).status == 403
 
 
-def test_who_may_do_what_to_a_subscription(way: Way, name: str) -> None:
+def test_each_operation_on_a_subscription_requires_its_right(way: Way, name: str) -> None:
     assert ask(way, "PUT", name, "", EVERYTHING, pool()).status == 201
     reader, writer = scopes("read:v1"), scopes(f"write:v1/__ds/subscriptions/{name}")
     # Reading the bucket's streams is no right to see where its webhooks are.
@@ -104,7 +104,7 @@ def test_who_may_do_what_to_a_subscription(way: Way, name: str) -> None:
     assert ask(way, "DELETE", name, "", managing(name)).status == 204
 
 
-def test_a_wakes_token_opens_its_own_calls_and_nothing_else(way: Way, name: str) -> None:
+def test_a_wake_token_opens_the_calls_of_its_wake_and_nothing_else(way: Way, name: str) -> None:
     way("PUT", "/v1/stream/t/a", JSON | EVERYTHING)
     ask(way, "PUT", name, "", EVERYTHING, pool())
     way("POST", "/v1/stream/t/a", JSON | EVERYTHING, b"1")
@@ -119,7 +119,7 @@ def test_a_wakes_token_opens_its_own_calls_and_nothing_else(way: Way, name: str)
     assert ask(way, "POST", name, "/ack", token, wake | {"done": True}).status == 200
 
 
-def test_a_list_of_subscriptions_shows_what_the_token_may_see(way: Way, name: str) -> None:
+def test_a_list_of_subscriptions_has_those_that_the_token_may_read(way: Way, name: str) -> None:
     assert ask(way, "PUT", f"{name}-a", "", EVERYTHING, pool()).status == 201
     listing = "/v1/stream/__ds/subscriptions"
     assert way("GET", listing).status == 401
@@ -132,7 +132,7 @@ def test_a_list_of_subscriptions_shows_what_the_token_may_see(way: Way, name: st
     assert (refused.status, "__ds/subscriptions/*" in refused.body.decode()) == (404, True)
 
 
-def test_waking_at_once_takes_manage(way: Way, name: str) -> None:
+def test_waking_at_once_requires_manage(way: Way, name: str) -> None:
     assert ask(way, "PUT", name, "", EVERYTHING, pool()).status == 201
     writer = scopes(f"write:v1/__ds/subscriptions/{name}")
     assert ask(way, "POST", name, "/wake", {}).status == 401

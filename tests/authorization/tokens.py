@@ -1,4 +1,4 @@
-"""Tokens as an issuer makes them, good and bad."""
+"""Tokens as an issuer makes them, valid and invalid."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bearer(scope: object = "", **more: Any) -> dict[str, str]:
 
 
 def handmade(header: Any, payload: Any, signature: bytes = b"") -> str:
-    """What no library would make."""
+    """A token that no library would make."""
     return ".".join(_encode(part) for part in (json.dumps(header), json.dumps(payload), signature))
 
 

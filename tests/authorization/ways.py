@@ -34,6 +34,8 @@ from tidemark.settings import Settings
 _T = TypeVar("_T")
 
 ROOT = Path(__file__).parents[2]
+#: Longer than any request waits: only one that never ends reaches it.
+PATIENCE_SECONDS = 120.0
 FUNCTION_URL = "abcdefghijklmnopqrstuvwxyz012345.lambda-url.eu-west-1.on.aws"
 
 
@@ -60,7 +62,7 @@ class Way(Protocol):
 
 
 class Asgi:
-    """Any ASGI application, asked from one event loop."""
+    """Any ASGI application, called from one event loop."""
 
     def __init__(self, app: ASGIApp, runner: asyncio.Runner) -> None:
         self._app = app
@@ -87,7 +89,11 @@ class Asgi:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        await self._app(_scope(method, target, headers), receive, send)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self._app(_scope(method, target, headers), receive, send)
+        except TimeoutError:
+            raise AssertionError(f"{method} {target} got no response") from None
         named = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         timing = named.pop("server-timing", "")
         body = b"".join(message.get("body", b"") for message in sent[1:])
@@ -117,7 +123,7 @@ def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
 
 
 class FunctionUrl:
-    """The functions' own addresses: no gateway in front, and the path as it was sent."""
+    """The functions' own URLs: no gateway in front, and the path as the client sent it."""
 
     def __init__(self) -> None:
         self._template = load_template(ROOT / "template.yaml")
@@ -156,7 +162,7 @@ def local_server(settings: Settings) -> Iterator[Way]:
 
 @contextmanager
 def http_api(_: Settings) -> Iterator[Way]:
-    """Its functions take their settings from the environment."""
+    """Its functions read their settings from the environment variables."""
     gateway = Gateway(load_template(ROOT / "template.yaml"))
     with asyncio.Runner() as runner:
         yield Asgi(gateway, runner)

@@ -34,7 +34,12 @@ def hurry() -> None:
 def small_packs(packing: type[Packing], seconds: float) -> Packing:
     """A stream gets several packs of several blocks within a campaign."""
     return packing(
-        round(seconds * 1000), every_bytes=2_000, pack_bytes=32 * 1024, min_batches=4, block_bytes=4 * 1024
+        round(seconds * 1000),
+        every_bytes=2_000,
+        pack_bytes=32 * 1024,
+        min_batches=4,
+        block_bytes=4 * 1024,
+        keep_replaced_ms=RECLAIM_MS,
     )
 
 

@@ -243,6 +243,8 @@ class System:
             **own_environment(),
             **DUMMY_CREDENTIALS,
             **endpoints,
+            # As with an engine that the server has started itself: this one is dynoxide too.
+            "GROUP_PUTS": "true",
             "AWS_REGION": DEFAULT_REGION,
             "AWS_DEFAULT_REGION": DEFAULT_REGION,
             "VIA": self._via,

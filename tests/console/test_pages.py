@@ -32,6 +32,25 @@ def test_the_overview_shows_health_and_the_streams_written_last(console: Console
     console.check_accessible()
 
 
+def test_the_overview_shows_the_busiest_streams_of_the_process(console: Console) -> None:
+    """A deployment's environments each know their own requests alone, and the page says so."""
+    path = make_stream(console.server, [{"n": 1}])
+    for _ in range(100):
+        append(console.server, path, {"n": 2})
+    page = console.open()
+    busiest = page.locator("#busiest").get_by_role("link", name=path.removeprefix("/v1/stream/"))
+    unknown = page.get_by_text("Which streams are busiest is not known")
+    expect(busiest.or_(unknown)).to_be_visible()
+    if busiest.is_visible():
+        expect(page.locator("#busiest tr", has_text=path.removeprefix("/v1/stream/"))).to_contain_text(
+            "bytes"
+        )
+        busiest.click()
+        expect(page).to_have_url(re.compile("#/stream"))
+    else:
+        expect(page.get_by_text("keeps its metrics in CloudWatch")).to_be_visible()
+
+
 def test_streams_are_searched_by_prefix_and_paged(console: Console) -> None:
     group = uuid.uuid4().hex[:8]
     for number in range(53):

@@ -79,6 +79,8 @@ def test_a_webhook_is_made_tested_and_deleted(console: Console, receiver: Receiv
     expect(followed).to_be_visible()
     expect(page.get_by_role("row").filter(has=followed)).to_contain_text(f"{14:016}")
     expect(page.locator("#wake-state")).to_contain_text("idle")
+    expect(page.get_by_role("row").filter(has=followed)).to_contain_text("nothing")
+    expect(page.locator("#last-delivery")).to_contain_text("last delivered")
     assert [call["subscription_id"] for call in receiver.calls] == [name]
     console.check_accessible()
     page.get_by_role("button", name="Delete", exact=True).click()
@@ -100,6 +102,8 @@ def test_a_webhook_that_fails_is_seen_and_called_again_at_once(console: Console,
     expect(page.get_by_role("row", name=name)).to_contain_text("failing")
     page.get_by_role("link", name=name).click()
     expect(page.locator("#wake-state")).to_contain_text("the next in")
+    expect(page.locator("#last-delivery")).to_contain_text("never delivered")
+    expect(page.get_by_role("row", name=f"{name}/a")).to_contain_text("9 bytes")
     receiver.status = 200
     page.get_by_role("button", name="Wake now").click()
     shown = page.get_by_role("dialog")

@@ -120,14 +120,21 @@ def waking_dollars(operation: Operation) -> float:
     return notifier_dollars() / 100 if operation.title.startswith("Append") else 0.0
 
 
+def response_bytes(operation: Operation) -> int:
+    """Uncompressed, as the HTTP API sends it."""
+    is_write = operation.title.startswith(("Append", "Create"))
+    headers = prices.WRITE_HEADER_BYTES if is_write else prices.READ_HEADER_BYTES
+    return operation.received + headers
+
+
 def direct_out_dollars(operation: Operation) -> float:
-    return gigabytes(operation.received + prices.HEADER_BYTES) * prices.REGION_OUT_GB
+    return gigabytes(response_bytes(operation)) * prices.REGION_OUT_GB
 
 
 def edge_out_dollars(operation: Operation) -> float:
     """What CloudFront bills for bytes: to the reader, and of a request's body to the origin."""
-    out = gigabytes(operation.received + prices.HEADER_BYTES) * prices.EDGE_OUT_GB
-    carried = operation.sent + prices.HEADER_BYTES if operation.sent else 0
+    out = gigabytes(response_bytes(operation) + prices.EDGE_HEADER_BYTES) * prices.EDGE_OUT_GB
+    carried = operation.sent + prices.REQUEST_HEADER_BYTES if operation.sent else 0
     return out + gigabytes(carried) * prices.EDGE_TO_ORIGIN_GB
 
 

@@ -13,6 +13,10 @@ HTTP_API: Final = 1.00
 LAMBDA_REQUEST: Final = 0.20
 #: Per GB-second, arm64.
 LAMBDA_GB_SECOND: Final = 13.3334e-6
+#: SnapStart: to keep the snapshot of a version, by its function's memory, three hours at least; and to resume
+#: an environment from it.
+SNAPSHOT_GB_SECOND: Final = 1.5046e-6
+RESTORE_GB: Final = 1.397998e-4
 EDGE_REQUEST: Final = 1.00
 EDGE_FUNCTION: Final = 0.10
 #: Per GB that leaves AWS, up to ten terabytes a month: by CloudFront (North America, Europe), and without it.
@@ -45,8 +49,12 @@ NOTIFIER_SECONDS: Final = 0.005
 PAGE_SECONDS_PER_MB: Final = 0.075
 #: An HTTP API counts a request for every 512 KB.
 HTTP_API_BYTES: Final = 512 * 1024
-#: Of a request and of a response, uncompressed; counted at the deployed stack in the emulator.
-HEADER_BYTES: Final = 700
+#: Headers, uncompressed, as HTTP/1.1 sends them: of a request, with what CloudFront tells the origin; of a
+#: response to a write that is no page's, and to a read, with API Gateway's own; CloudFront's on each of them.
+REQUEST_HEADER_BYTES: Final = 700
+WRITE_HEADER_BYTES: Final = 400
+READ_HEADER_BYTES: Final = 850
+EDGE_HEADER_BYTES: Final = 210
 #: A request's line at LogLevel=INFO; the platform's two lines at SystemLogLevel=INFO.
 LOG_LINE_BYTES: Final = 300
 PLATFORM_LINES_BYTES: Final = 500

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,23 @@ from tests.costs.page import (
     OPERATIONS,
     default_dollars,
     direct_dollars,
+    edge_out_dollars,
+    function_dollars,
     measure,
     operation_named,
     render,
     render_append,
     render_choices,
+    waking_dollars,
 )
 from tests.costs.waiting import WAIT_SECONDS, container_hour, function_hour, render_waiting
+from tests.http.asgi import Answer, Door
 from tests.infra.test_container import CHILD
 from tests.infra.test_template import TEMPLATE
-from tests.support import make_world
+from tests.support import World, make_world
+from tidemark.http.backend import one_at_a_time
 from tidemark.local.engines import LocalServices
+from tidemark.settings import Settings
 
 KILOBYTE_OF_JSON = "Append, 1,024 bytes of JSON"
 ROOT = Path(__file__).parents[2]
@@ -31,8 +38,12 @@ PAGE = ROOT / "docs" / "costs.md"
 
 
 @pytest.fixture(scope="module")
-def bills(services: LocalServices) -> dict[str, Bill]:
-    world = make_world(services)
+def world(services: LocalServices) -> World:
+    return make_world(services)
+
+
+@pytest.fixture(scope="module")
+def bills(world: World) -> dict[str, Bill]:
     return {operation.title: measure(world, operation) for operation in OPERATIONS}
 
 
@@ -64,6 +75,16 @@ def test_the_containers_price_is_that_of_its_template() -> None:
     assert TEMPLATE["Parameters"]["SseSeconds"]["Default"] == WAIT_SECONDS
 
 
+def test_the_page_says_what_snapshots_cost() -> None:
+    """Of the two functions that start from them, kept for thirty days; and of a million cold starts."""
+    month = 30 * 24 * 3600 * prices.SNAPSHOT_GB_SECOND
+    text = PAGE.read_text()
+    for memory, said in ((0.5, "${:.2f} for both functions"), (1.0, "${:.2f} with\n`MemorySize=1024`")):
+        assert said.format(2 * memory * month) in text
+    assert f"${prices.MEMORY_GB * month:.2f} a month for each 512 MB" in text
+    assert f"${prices.MEMORY_GB * prices.RESTORE_GB * 1e6:.0f} for a million cold starts" in text
+
+
 def test_every_other_page_says_the_same_price(bills: dict[str, Bill]) -> None:
     """Of a million appends, as deployed and by the API's URL."""
     append, bill = operation_named(KILOBYTE_OF_JSON), bills[KILOBYTE_OF_JSON]
@@ -72,6 +93,48 @@ def test_every_other_page_says_the_same_price(bills: dict[str, Bill]) -> None:
         text = (ROOT / page).read_text()
         assert deployed in text, page
         assert direct in text, page
+
+
+def header_bytes(answer: Answer) -> int:
+    """As HTTP/1.1 sends them, with the status line; with those that API Gateway adds."""
+    gateway = {
+        "date": "Sun, 22 Nov 2026 06:27:08 GMT",
+        "connection": "keep-alive",
+        "apigw-requestid": "x" * 16,
+    }
+    server_timing = {"server-timing": "storage;dur=10.93, total;dur=11.19"}
+    lines = [f"{name}: {value}\r\n" for name, value in (answer.headers | gateway | server_timing).items()]
+    return len("HTTP/1.1 204 No Content\r\n") + sum(map(len, lines)) + 2
+
+
+def test_headers_are_as_long_as_the_bill_says(world: World) -> None:
+    """Of an append by a producer, and of a read: what the application sends and what API Gateway adds."""
+    stream, text = (
+        "/v1/stream/chat/0f8fad5b-d9cb-469f-a165-70867728950e",
+        {"Content-Type": "application/json"},
+    )
+    producer = {"Producer-Id": "writer-1", "Producer-Epoch": "0", "Producer-Seq": "0"}
+    settings = Settings(world.table_name, world.bucket_name)
+    with asyncio.Runner() as runner:
+        door = Door(world.process(), one_at_a_time, runner, settings)
+        door.put(stream, text)
+        appended = header_bytes(door.post(stream, text | producer, b'{"a": 1}'))
+        read = header_bytes(door.get(f"{stream}?offset=-1"))
+        door.close()
+    assert abs(appended - prices.WRITE_HEADER_BYTES) <= 60
+    assert abs(read - prices.READ_HEADER_BYTES) <= 60
+
+
+def test_the_page_says_where_the_price_by_cloudfront_goes_over_three_dollars(bills: dict[str, Bill]) -> None:
+    append, bill = operation_named(KILOBYTE_OF_JSON), bills[KILOBYTE_OF_JSON]
+    counted = prices.HTTP_API + prices.EDGE_REQUEST + prices.LAMBDA_REQUEST + bill.storage_dollars
+    compute = function_dollars(append) - prices.LAMBDA_REQUEST
+    below = counted + prices.EDGE_FUNCTION + compute + waking_dollars(append)
+    carried = edge_out_dollars(append)
+    assert below < 3.00 < below + carried == pytest.approx(default_dollars(append, bill))
+    said = (f"${counted:.3f} before", f"8 ms are ${compute:.3f}", f"${below:.3f}.", f"bytes, ${carried:.3f}:")
+    text = PAGE.read_text()
+    assert [each for each in said if each not in text] == []
 
 
 def test_an_append_is_one_write(bills: dict[str, Bill]) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.fanout import _Queues, fanout
+from benchmarks.fanout import line as line_of_fanout
 from benchmarks.scale import LARGE, Load, demand_of, quotas_of, render_all
 from benchmarks.surge import line, surge
+from tidemark.aws.sqs import QueueUnavailable
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
 
@@ -55,3 +59,30 @@ def test_the_quota_that_ends_it_first_is_named_first() -> None:
 def test_what_the_page_says_of_a_surge_is_what_the_code_does(environments: int, streams: int) -> None:
     """In virtual time, so it is the same on every machine."""
     assert line(surge(environments, streams)) in PAGE
+
+
+@pytest.mark.parametrize(("streams", "readers"), [(1_000, 1), (1, 1_000)])
+def test_what_the_page_says_of_a_burst_is_what_the_notifier_does(streams: int, readers: int) -> None:
+    assert line_of_fanout(fanout(streams, readers, appends=1, seconds=0.01)) in PAGE
+
+
+def test_a_crowd_that_falls_behind_is_told_of_many_appends_at_once() -> None:
+    """Fifty appends within a quarter of a second are one or two messages for each reader."""
+    crowd = fanout(1, 40, appends=50, seconds=0.25)
+    assert crowd.messages <= 3 * crowd.readers
+
+
+def test_records_whose_readers_could_not_be_told_are_delivered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQS fails five times. All readers have read the append in the end: `fanout` asserts it."""
+    send, failures = _Queues.send, [QueueUnavailable()] * 5
+
+    def failing(queues: _Queues, url: str, bodies: Sequence[str]) -> None:
+        if failures:
+            raise failures.pop()
+        send(queues, url, bodies)
+
+    monkeypatch.setattr(_Queues, "send", failing)
+    told = fanout(40, 1, appends=1, seconds=0.01)
+    assert told.again > 0
+    assert told.messages >= told.streams
+    assert told.last_ms > 1000

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -119,6 +122,84 @@ def test_an_upgrade_keeps_the_data_and_goes_on(first: Stack) -> None:
     assert read(first, "/agents/run") == b"12345"
 
 
+def test_packing_is_switched_on_and_the_packer_packs(emulator: Emulator, first: Stack) -> None:
+    """By a function that is there from then on. An hour is too long to wait: its functions are told that none
+    has to pass."""
+    functions = emulator.client("lambda")
+
+    def deployed() -> dict[str, dict[str, Any]]:
+        found = functions.list_functions()["Functions"]
+        return {each["FunctionName"]: each for each in found if each["FunctionName"].startswith("first-")}
+
+    assert not any("PackerFunction" in name for name in deployed())
+    deploy(emulator, "first", {**PARAMETERS, "Packing": "true"})
+    [packer] = [name for name in deployed() if "PackerFunction" in name]
+    for name, function in deployed().items():
+        variables = function["Environment"]["Variables"]
+        assert variables["PACK_AFTER_SECONDS"] == "3600", name
+        if "PackerFunction" in name or "WriteFunction" in name:
+            variables["PACK_AFTER_SECONDS"] = "0"
+            functions.update_function_configuration(FunctionName=name, Environment={"Variables": variables})
+    with httpx.Client(base_url=first.url, timeout=60, trust_env=False) as client:
+        assert client.put("/v1/stream/packed", headers=TEXT).status_code == 201
+        for letter in (b"a", b"b", b"c"):
+            assert client.post("/v1/stream/packed", content=letter, headers=TEXT).status_code == 204
+    answer = json.load(functions.invoke(FunctionName=packer, Payload=b"{}")["Payload"])
+    assert answer["packed"] == 1, answer
+    assert read(first, "/v1/stream/packed") == b"abc"
+
+
+def versions_behind(emulator: Emulator, stack: Stack, name: str) -> tuple[list[str], str]:
+    """The published versions of a function, and the one that its alias names."""
+    functions = emulator.client("lambda")
+    [found] = [each for each in functions.list_functions()["Functions"]
+               if each["FunctionName"].startswith(f"{stack.name}-{name}")]  # fmt: skip
+    listed = functions.list_versions_by_function(FunctionName=found["FunctionName"])["Versions"]
+    published = [each for each in listed if each["Version"] != "$LATEST"]
+    assert all(each["SnapStart"]["OptimizationStatus"] == "On" for each in published)
+    alias = functions.get_alias(FunctionName=found["FunctionName"], Name="snapshot")
+    return [each["Version"] for each in published], alias["FunctionVersion"]
+
+
+def long_poll_seconds(stack: Stack) -> float:
+    """How long a wait lasts that nothing ends."""
+    client = httpx.Client(base_url=stack.url, timeout=90, trust_env=False)
+    with client:
+        tail = client.head("/v1/stream/kept").headers["Stream-Next-Offset"]
+        started = time.monotonic()
+        answer = client.get("/v1/stream/kept", params={"offset": tail, "live": "long-poll"})
+        assert answer.status_code == 204
+        return time.monotonic() - started
+
+
+def test_with_snap_start_routes_lead_to_one_version_that_is_published_anew_by_a_change(
+    emulator: Emulator, first: Stack
+) -> None:
+    """Switched on, deployed with another parameter, and switched off again, with the data of the upgrade."""
+    deploy(emulator, "first", {**PARAMETERS, "SnapStart": "true"})
+    for name in ("Write", "Read"):
+        published, behind_alias = versions_behind(emulator, first, name)
+        assert published == [behind_alias]
+    assert read(first, "/v1/stream/large") == LARGE
+    assert long_poll_seconds(first) < 12
+
+    before = versions_behind(emulator, first, "Read")
+    deploy(emulator, "first", {**PARAMETERS, "SnapStart": "true", "LongPollSeconds": "12"})
+    published, behind_alias = versions_behind(emulator, first, "Read")
+    assert behind_alias not in before[0], "the alias leads to the configuration before"
+    assert published == [behind_alias], "a version that nobody uses is kept, and billed"
+    assert long_poll_seconds(first) >= 12
+    deploy(emulator, "first", {**PARAMETERS, "SnapStart": "true", "LongPollSeconds": "12"})
+    assert versions_behind(emulator, first, "Read") == (published, behind_alias)
+
+    deploy(emulator, "first", PARAMETERS)
+    assert read(first, "/v1/stream/large") == LARGE
+    functions = emulator.client("lambda").list_functions(FunctionVersion="ALL")["Functions"]
+    assert {each["Version"] for each in functions if each["FunctionName"].startswith("first-Read")} == {
+        "$LATEST"
+    }
+
+
 def test_a_deleted_stack_leaves_its_data_and_a_second_one_takes_it(
     emulator: Emulator, first: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +225,7 @@ def test_a_deleted_stack_leaves_its_data_and_a_second_one_takes_it(
     assert copy_table.main([table, second.outputs["TableName"]]) == 0
     assert read(second, "/v1/stream/kept") == b"before.after."
     assert read(second, "/v1/stream/large") == LARGE
+    assert read(second, "/v1/stream/packed") == b"abc"
     assert read(second, "/agents/run") == b"12345"
     posted = httpx.post(
         f"{second.url}/v1/stream/kept", content=b"again.", headers=TEXT, timeout=60, trust_env=False

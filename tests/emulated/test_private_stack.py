@@ -47,7 +47,9 @@ def stack(emulator: Emulator) -> Stack:
             patch.setenv(name, value)
         patch.setenv("SAM", str(SAM / "sam"))
         patch.setenv("SAM_CLI_TELEMETRY", "0")
-        assert guided.main(["--yes"], lambda _question: next(answers), config) == 0
+        # The emulator makes its own bytecode of the layer.
+        arguments = ["--yes", "--without-bytecode"]
+        assert guided.main(arguments, lambda _question: next(answers), config) == 0
         assert guided.main(["--dry-run"], lambda _question: next(answers), config) == 0
     return Stack("private", emulator.url_of("private"), outputs_of(emulator, "private"))
 
@@ -181,3 +183,22 @@ def test_with_the_notifier_denied_only_the_readers_own_look_finds_the_append(
         )
     assert (response.status_code, response.content) == (200, b"woken")
     assert seconds > LOOK_SECONDS - APPEND_AFTER_SECONDS - 5
+
+
+def test_the_registry_of_streams_is_kept_by_the_notifiers_role(client: httpx.Client) -> None:
+    """What the role may do is enough for creations, closings and ends, and for many at once."""
+    root, json_type = "/v1/stream/", {"Content-Type": "application/json"}
+    assert client.put(f"{root}__registry__", headers=json_type).status_code == 201
+    names = [f"registered/{number}" for number in range(12)]
+    for name in names:
+        assert client.put(root + name).status_code == 201
+    assert client.post(root + names[0], headers={"Stream-Closed": "true"}).status_code == 204
+    assert client.delete(root + names[1]).status_code == 204
+    expected = {("insert", name) for name in names} | {("update", names[0]), ("delete", names[1])}
+    deadline = time.monotonic() + 120
+    told: set[tuple[str, str]] = set()
+    while not told >= expected and time.monotonic() < deadline:
+        time.sleep(0.5)
+        events = client.get(f"{root}__registry__", params={"offset": "-1"}).json()
+        told = {(event["headers"]["operation"], event["key"]) for event in events}
+    assert told >= expected

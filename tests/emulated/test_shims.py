@@ -34,6 +34,17 @@ def test_an_api_body_becomes_routes_by_their_keys() -> None:
     assert keys == ["GET /v1/stream/{proxy+}", "PUT /v1/stream/{proxy+}", "ANY /any", "$default"]
 
 
+def test_an_integration_is_found_among_the_shared_ones() -> None:
+    """API Gateway's `$ref`; what a path says of its parameters is no method."""
+    operation = {api_body.INTEGRATION: {"$ref": api_body.SHARED + "Read"}}
+    body = {
+        "paths": {"/v1/stream/{proxy+}": {"parameters": [], "get": operation}},
+        "components": {"x-amazon-apigateway-integrations": {"Read": DECLARED}},
+    }
+    assert [key for key, _ in api_body.operations(body)] == ["GET /v1/stream/{proxy+}"]
+    assert api_body.declared(body, operation) == DECLARED
+
+
 def test_an_integration_keeps_what_the_document_declares() -> None:
     made = api_body.integration("i", DECLARED)
     assert (made["integrationType"], made["payloadFormatVersion"]) == ("AWS_PROXY", "2.0")

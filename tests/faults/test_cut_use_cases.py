@@ -56,6 +56,7 @@ from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES, PublishRequest, 
 from tidemark.service.read import read, read_on
 from tidemark.service.read_snapshot import read_snapshot
 from tidemark.service.stores import Stores
+from tidemark.service.trim import trim_below
 from tidemark.service.upload_snapshot import begin_upload
 
 LARGE: Final = b"large " * (INLINE_BYTES // 6 + 1)
@@ -403,6 +404,26 @@ CASES["bootstrap"] = Case(
 )
 
 
+def trimmed_to(offset: int, rest: bytes) -> Callable[..., None]:
+    def expect(stores: Stores, key: StreamKey, _context: Any, _result: Any) -> None:
+        assert load_head(stores, key).record.retained == offset
+        assert data_of(stores, key, offset) == rest
+
+    return expect
+
+
+def trims(stores: Stores, key: StreamKey, _: Any) -> None:
+    trim_below(stores, key, 1)
+
+
+def a_trimmed_stream(stores: Stores, key: StreamKey) -> None:
+    a_stream(b"x", b"y")(stores, key)
+    trims(stores, key, None)
+
+
+CASES["trim"] = Case(a_stream(b"x", b"y"), trims, trimmed_to(1, b"y"))
+
+
 def an_upload(body: bytes) -> Callable[[Stores, StreamKey], Any]:
     def arrange(stores: Stores, key: StreamKey) -> Any:
         a_stream(b"x", b"y")(stores, key)
@@ -595,6 +616,9 @@ CASES["the janitor leaves a large creation"] = Case(
 )
 CASES["the janitor trims"] = Case(
     due(two_snapshots), sweeps, snapshot_holds(1 + len(LARGE), b"<xl>", b"z"), samples=five
+)
+CASES["the janitor removes what a stream let go of"] = Case(
+    due(a_trimmed_stream), sweeps, trimmed_to(1, b"y"), samples=five
 )
 CASES["the janitor removes an upload"] = Case(due(an_upload(b"<x>"), 25), sweeps, holds(b"xy"), samples=five)
 CASES["the janitor leaves a source to its fork"] = Case(

@@ -2,7 +2,9 @@
 
 Producers go on after each restart and repeat what was not acknowledged. In the end each
 of their appends is there once, in order; and of the writers that repeat nothing, every
-append that was acknowledged.
+append that was acknowledged. Some of these lie in S3.
+
+Where each writer has a stream of its own, the appends of all share one write of the local engine's.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from tests.conformance.servers import Server, tidemark_server
 from tidemark.local.dynoxide import EngineNotAvailable, find_binary
 
 PRODUCERS, PLAIN_WRITERS, KILLS = 6, 6, 3
+#: More than goes into the table.
+LARGE_BYTES = 70_000
 PATIENCE_SECONDS = 120.0
 
 
@@ -34,8 +38,9 @@ def _durable_engine() -> None:
 class Writers:
     """Threads that append as fast as they are answered, across restarts of the server."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, streams: list[str]) -> None:
         self._port = port
+        self._streams = streams
         self.stop = threading.Event()
         self.acknowledged: set[str] = set()
         self.appends = 0
@@ -50,7 +55,7 @@ class Writers:
         while not self.stop.is_set():
             message = f"producer-{number}-{seq}"
             headers = {"Producer-Id": f"p{number}", "Producer-Epoch": "0", "Producer-Seq": str(seq)}
-            while self._post(f"/v1/stream/s{number % 2}", message, headers) not in {200, 204}:
+            while self._post(self._path(number), message, headers) not in {200, 204}:
                 time.sleep(0.05)
             self._acknowledge(message)
             seq += 1
@@ -59,12 +64,15 @@ class Writers:
         """Sends each message once: after a lost answer nobody knows."""
         count = 0
         while not self.stop.is_set():
-            message = f"writer-{number}-{count}"
-            if self._post(f"/v1/stream/s{number % 2}", message, {}) == 204:
+            message = f"writer-{number}-{count}" + "." * (LARGE_BYTES if count % 10 == 9 else 0)
+            if self._post(self._path(PRODUCERS + number), message, {}) == 204:
                 self._acknowledge(message)
             else:
                 time.sleep(0.05)
             count += 1
+
+    def _path(self, number: int) -> str:
+        return f"/v1/stream/{self._streams[number % len(self._streams)]}"
 
     def _acknowledge(self, message: str) -> None:
         self.acknowledged.add(message)
@@ -101,13 +109,14 @@ def read_stream(server: Server, name: str) -> list[str]:
     return messages
 
 
-@pytest.mark.parametrize("via", ["asgi", "lambda"])
-def test_acknowledged_appends_survive_a_kill(tmp_path: Path, via: str) -> None:
+@pytest.mark.parametrize(("via", "streams"), [("asgi", 2), ("asgi", 12), ("lambda", 2)])
+def test_acknowledged_appends_survive_a_kill(tmp_path: Path, via: str, streams: int) -> None:
+    names = [f"s{number}" for number in range(streams)]
     server = tidemark_server(via, tmp_path, JANITOR_SECONDS="0")
     server.start()
     try:
-        _create(server, "s0", "s1")
-        writers = Writers(server.port)
+        _create(server, *names)
+        writers = Writers(server.port, names)
         for thread in writers.threads:
             thread.start()
         chance = random.Random(via)
@@ -120,7 +129,7 @@ def test_acknowledged_appends_survive_a_kill(tmp_path: Path, via: str) -> None:
         for thread in writers.threads:
             thread.join(PATIENCE_SECONDS)
             assert not thread.is_alive()
-        _check([*read_stream(server, "s0"), *read_stream(server, "s1")], writers.acknowledged)
+        _check([message for name in names for message in read_stream(server, name)], writers.acknowledged)
     finally:
         server.kill_group()
 

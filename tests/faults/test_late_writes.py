@@ -37,7 +37,7 @@ from tidemark.protocol.errors import (
     UploadNotFound,
 )
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.packing import KEEP_REPLACED_MS, Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, _Attempt
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
@@ -46,6 +46,7 @@ from tidemark.service.load import load_head
 from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read
 from tidemark.service.read_snapshot import read_snapshot
+from tidemark.service.trim import trim_below
 from tidemark.service.upload_snapshot import LAPSES_AFTER_MS, begin_upload
 
 WRITES = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"})
@@ -210,6 +211,13 @@ def publish(life: Life) -> None:
     publish_snapshot(life.process.stores, life.key, PublishRequest(offset, FOLDED, b"folded"))
 
 
+def trim(life: Life) -> None:
+    """All but the last message."""
+    start = load_head(life.process.stores, life.key).tail.offset
+    life.process.append(life.key, b'["last"]', content_type=JSON)
+    assert trim_below(life.process.stores, life.key, start)
+
+
 def upload(life: Life) -> None:
     offset = load_head(life.process.stores, life.key).tail.offset
     begun = begin_upload(life.process.stores, life.key, offset)
@@ -254,6 +262,14 @@ def there_is_a_pack(life: Life) -> None:
     assert any("px" in item for item in life.table().values())
 
 
+def pack_all_in_one(life: Life) -> None:
+    life.process.stores.packing = Packing(HOUR_MS, every_bytes=1, min_batches=2, block_bytes=16)
+
+
+def packs_were_taken_in(life: Life) -> None:
+    assert any(item.get("kd") == {"S": "replaced"} for item in life.table().values())
+
+
 def publish_inside(life: Life) -> None:
     """Inside what is packed by then."""
     publish_snapshot(life.process.stores, life.key, PublishRequest(8, FOLDED, b"folded"))
@@ -291,6 +307,8 @@ LIVES: dict[str, list[Step]] = {
               create_plain],
     "snapshots": [create_json, append_json, publish, append_json, publish, later(HOUR_AND_A_BIT), janitor,
                   append_json, delete_it, later(HOUR_AND_A_BIT), janitor],
+    "trims": [create_json, append_json, trim, append_json, trim, later(HOUR_AND_A_BIT), janitor, append_json,
+              publish, later(HOUR_AND_A_BIT), janitor, delete_it, later(HOUR_AND_A_BIT), janitor],
     "uploads": [create_json, append_json, upload, publish_the_upload, append_json, publish,
                 later(HOUR_AND_A_BIT), janitor, later(LAPSES_AFTER_MS), janitor],
     "a published upload": [create_json, append_json, upload, publish_the_upload, append_json],
@@ -301,6 +319,11 @@ LIVES: dict[str, list[Step]] = {
     "packs": [create_json, switch_packing_on, append_some, append_json, later(HOUR_AND_A_BIT), janitor,
               there_is_a_pack, append_json, publish_inside, append_some, later(HOUR_AND_A_BIT), janitor,
               fork, delete_the_fork, delete_it, later(HOUR_AND_A_BIT), janitor, create_json],
+    "packs of packs": [create_json, switch_packing_on, append_some, later(HOUR_AND_A_BIT), janitor,
+                       there_is_a_pack, pack_all_in_one, append_some, append_some, later(HOUR_AND_A_BIT),
+                       janitor, packs_were_taken_in, append_some, later(KEEP_REPLACED_MS), janitor,
+                       publish_inside, later(HOUR_AND_A_BIT), janitor, delete_it, later(HOUR_AND_A_BIT),
+                       janitor, create_json],
     "waiters": [wait_for_it, later(MINUTE_MS // 2), wait_for_it],
 }  # fmt: skip
 
@@ -310,7 +333,8 @@ def is_harmless(life: Life, pk: str, item: Any) -> bool:
     stream leads to any more, or of what is no longer retained; and an entry in the janitor's queue, which
     looks for itself whether there is anything to do (`docs/design.md`, the table of writes)."""
     if pk.startswith("due/"):
-        return item["kd"]["S"] in {"expire", "trim", "settled", "upload", "orphan", "pack"}
+        harmless = {"expire", "trim", "retain", "settled", "upload", "orphan", "pack", "replaced"}
+        return item["kd"]["S"] in harmless
     return (pk, item["sk"]["S"]) in life.vacated
 
 

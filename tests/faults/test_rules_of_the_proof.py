@@ -8,12 +8,16 @@ the rule, and it runs every time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from tests.simulation.world import combining
 from tests.support import HOUR_MS, MINUTE_MS, Faults, Process, World, a_key, before
+from tidemark.aws.breaker import Breaker
+from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.log import append as log_append
 from tidemark.log import lifecycle, tails
@@ -21,9 +25,12 @@ from tidemark.log.append import TailMoved
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import decode_batch
 from tidemark.log.table import Table, Write
-from tidemark.protocol.errors import SequenceGap, StreamNotFound
+from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, SequenceGap, StreamNotFound
 from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.mail import ChainEnd
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.service import append as service_append
+from tidemark.service import combine
 from tidemark.service.delete import delete
 
 
@@ -251,6 +258,150 @@ def test_a_producer_pushed_out_by_another_process_is_looked_up_after_the_tail(wo
         other.append(key, b".", claim=(f"p{producer}", 0, 0))
     one.append(key, b"!", claim=("p0", 0, 1))
     assert one.read_all(key).count(b"!") == 1
+
+
+# --- combining: mail is committed once, and for whoever waits for it --------------------
+
+
+@pytest.fixture
+def combining_writers(world: World) -> Iterator[World]:
+    """Every single append begins as mail, as on a crowded stream."""
+    with combining(forced=True):
+        yield world
+
+
+def mail_that_the_next_but_one_finds_again(world: World) -> bytes:
+    """One batch has committed it. Its writer is not awake yet, and the next one looks into the same box."""
+    writer, one, other, key = world.process(), world.process(), world.process(), a_key()
+    writer.create(key)
+
+    def meanwhile() -> None:
+        one.append(key, b"1")
+        other.append(key, b"2")
+
+    act_behind_the_post(writer, meanwhile)
+    writer.append(key, b"<mail>")
+    return world.process().read_all(key)
+
+
+def test_mail_that_a_batch_names_is_not_committed_again(combining_writers: World) -> None:
+    assert mail_that_the_next_but_one_finds_again(combining_writers).count(b"<mail>") == 1
+
+
+def test_without_the_names_in_the_last_batch_mail_lands_twice(
+    combining_writers: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ChainEnd, "is_open", lambda end, box, _mail_id: box in {end.offset, end.last_start})
+    assert mail_that_the_next_but_one_finds_again(combining_writers).count(b"<mail>") == 2
+
+
+def writer_that_is_cut_off_behind_its_post(world: World) -> tuple[type[Exception], bool]:
+    """What it is told, and whether its append is in the log after another writer's."""
+    writer, one, key = world.process(), world.process(), a_key()
+    writer.create(key)
+    writer.dynamodb.breaker, writer.dynamodb.sleep = Breaker(), lambda _seconds: None
+
+    def never_answered() -> None:
+        def silent(_operation: str, _body: bytes) -> tuple[int, bytes]:
+            raise NoAnswer("injected")
+
+        writer.dynamodb.send = silent
+
+    act_behind_the_post(writer, never_answered)
+    with pytest.raises(ProtocolError) as told:
+        writer.append(key, b"<mail>")
+    one.append(key, b"1")
+    return told.type, b"<mail>" in one.read_all(key)
+
+
+def test_a_writer_whose_mail_is_open_is_told_that_the_outcome_is_unknown(combining_writers: World) -> None:
+    assert writer_that_is_cut_off_behind_its_post(combining_writers) == (OutcomeUnknown, True)
+
+
+def test_without_the_answer_unknown_what_was_refused_is_in_the_log(
+    combining_writers: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_if_nothing_had_changed(self: Any) -> Any:
+        try:
+            return self._run()
+        except ProtocolError as failure:
+            raise Busy from failure
+
+    monkeypatch.setattr(combine._Combining, "run", as_if_nothing_had_changed)
+    assert writer_that_is_cut_off_behind_its_post(combining_writers) == (Busy, True)
+
+
+def append_refused_for_a_gap_that_is_filled_later(world: World) -> bytes:
+    """Its client was told to send the append before it first."""
+    early, one, other, key = world.process(), world.process(), world.process(), a_key()
+    early.create(key)
+    with pytest.raises(SequenceGap):
+        early.append(key, b"<1>", claim=("p", 0, 1))
+    one.append(key, b"<0>", claim=("p", 0, 0))
+    other.append(key, b"x")
+    return other.read_all(key)
+
+
+def test_an_append_that_is_refused_leaves_no_mail_behind(combining_writers: World) -> None:
+    assert append_refused_for_a_gap_that_is_filled_later(combining_writers) == b"<0>x"
+
+
+def test_without_deciding_before_the_post_what_was_refused_is_in_the_log(
+    combining_writers: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = service_append._Attempt.run
+
+    def run_behind_the_post(self: Any) -> Any:
+        head, _ = service_append._remembered_or_read(self._stores, self._key)
+        combine._Combining(self._stores, head, self.parse(head.record)[0], self._append_id)._post()
+        return run(self)
+
+    monkeypatch.setattr(service_append._Attempt, "run", run_behind_the_post)
+    assert b"<1>" in append_refused_for_a_gap_that_is_filled_later(combining_writers)
+
+
+def mail_of_a_stream_that_is_created_again(world: World) -> bytes:
+    """Its writer is killed behind the post."""
+    writer, other, key = world.process(), world.process(), a_key()
+    writer.create(key)
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    act_behind_the_post(writer, killed)
+    with pytest.raises(KeyboardInterrupt):
+        writer.append(key, b"<old>")
+    delete(other.stores, key)
+    world.clock.advance(1)
+    other.create(key)
+    other.append(key, b"<new>")
+    return other.read_all(key)
+
+
+def test_mail_of_an_old_stream_does_not_reach_the_new_one(combining_writers: World) -> None:
+    assert mail_of_a_stream_that_is_created_again(combining_writers) == b"<new>"
+
+
+def test_without_a_box_for_each_incarnation_the_new_stream_gets_old_mail(
+    combining_writers: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box_of_all = f"mail/{uuid.uuid4().hex}"
+    for place in ("tidemark.log.schema.mail.mail_pk", "tidemark.log.mailbox.mail_pk"):
+        monkeypatch.setattr(place, lambda _incarnation, box: f"{box_of_all}/{box:016d}")
+    assert b"<old>" in mail_of_a_stream_that_is_created_again(combining_writers)
+
+
+def act_behind_the_post(process: Process, action: Callable[[], Any]) -> None:
+    """Let `action` happen once the process's next mail is posted, before the process knows of it."""
+    send, pending = process.dynamodb.send, [action]
+
+    def acting(operation: str, body: bytes) -> tuple[int, bytes]:
+        answer = send(operation, body)
+        if operation == "PutItem" and b'"mail/' in body and pending:
+            pending.pop()()
+        return answer
+
+    process.dynamodb.send = acting
 
 
 def insert_before_first(process: Process, operation: str, action: Callable[[], Any]) -> None:

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -44,6 +45,8 @@ HEADERS: Final[dict[str, st.SearchStrategy[str]]] = {
     "content-type": st.sampled_from(TYPES) | ANYTHING,
     "stream-closed": st.sampled_from(["true", "TRUE", "false", "", "true,true", " true"]) | ANYTHING,
     "stream-ttl": NUMBERS | ANYTHING,
+    "stream-retain-seconds": NUMBERS | ANYTHING,
+    "stream-retain-bytes": NUMBERS | ANYTHING,
     "stream-expires-at": st.sampled_from(
         [
             "2030-01-15T12:00:00Z",
@@ -139,7 +142,14 @@ def as_function_url(event: dict[str, Any], path: str) -> dict[str, Any]:
     return event
 
 
+def append(functions: Functions, path: str, content_type: str, body: bytes) -> int:
+    event = make_event("POST", path, "", {"content-type": content_type}, body)
+    return functions("WriteFunction", as_function_url(event, path), "POST").status
+
+
 def fuzz(subject: Subject, functions: Functions, count: int, first_seed: int) -> None:
+    if subject.stores.packing is not None:
+        subject.append = partial(append, functions)
     for number in range(max(1, count // 200)):
 
         @seed(first_seed + number)

@@ -6,17 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import quote
 
 from tests.authorization.ways import Answer
 from tidemark.http.requests import plain_name
+from tidemark.janitor.sweep import Part, sweep
 from tidemark.protocol.bucket import Resource, parse_bucket_path
 from tidemark.protocol.errors import ProtocolError, RetentionGone
 from tidemark.protocol.expiry import NEVER
-from tidemark.protocol.stream_key import StreamKey, parse_plain_path
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey, parse_plain_path
 from tidemark.service.load import load_head
 from tidemark.service.read import read
 from tidemark.service.stores import Stores
 
+#: Before each round of packing.
+APPENDS: Final = 3
 CHANGING: Final = frozenset({"PUT", "POST", "DELETE"})
 
 
@@ -34,10 +38,14 @@ class State:
 
 @dataclass(slots=True)
 class Subject:
-    """`stores` looks at storage beside the requests, without anything remembered."""
+    """`stores` looks at storage beside the requests, without anything remembered. With packing it also packs
+    the stream that was changed, once `append` has added something to it, and nothing may look different."""
 
     stores: Stores
     statuses: Counter[int] = field(default_factory=Counter)
+    packs: int = 0
+    #: An append to a path, by the server that is fuzzed: of a content type and a body. Its status.
+    append: Callable[[str, str, bytes], int] | None = None
     _states: dict[StreamKey, State | None] = field(default_factory=dict)
 
     def exchange(self, method: str, path: str, *, encoded: bool, ask: Callable[[], Answer]) -> Answer:
@@ -52,7 +60,21 @@ class Subject:
             check_change(method, answer, before, after)
             if answer.status < 300 and method in CHANGING and is_stream(path, encoded=encoded):
                 check_acknowledged(method, answer.headers, after)
+                self._pack(key)
         return answer
+
+    def _pack(self, key: StreamKey) -> None:
+        state = self._states[key]
+        if self.append is None or state is None or state.closed or state.may_expire:
+            return
+        body, stored = (b"[1]", b"1,") if state.content_type == "application/json" else (b"x", b"x")
+        for _ in range(APPENDS):
+            assert self.append(plain_path(key), state.content_type, body) == 204
+        self.packs += sweep(self.stores, parts=[Part.PACKS]).packed
+        after = self._states[key] = self.look(key)
+        assert after is not None
+        assert after.tail == state.tail + APPENDS * len(stored)
+        assert after.data == state.data + APPENDS * stored
 
     def _before(self, key: StreamKey) -> State | None:
         """What it was after the last request to it: nobody else is there."""
@@ -97,6 +119,11 @@ def key_of(path: str, *, encoded: bool) -> StreamKey | None:
     except ProtocolError:
         return None
     return place.key if place.stream_id else None
+
+
+def plain_path(key: StreamKey) -> str:
+    name = quote(key.stream_id, safe="/")
+    return f"/v1/stream/{name}" if key.bucket == PLAIN_BUCKET else f"/{key.bucket}/{name}"
 
 
 def is_stream(path: str, *, encoded: bool) -> bool:

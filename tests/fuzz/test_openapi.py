@@ -49,6 +49,20 @@ def test_it_is_what_the_specification_of_openapi_calls_a_document() -> None:
         schemathesis.openapi.from_dict(broken).validate()
 
 
+def test_every_operation_has_a_tag_that_the_document_explains_and_the_server_is_this_one() -> None:
+    explained = {tag["name"]: tag["description"] for tag in DOCUMENT["tags"]}
+    used = {
+        tag
+        for item in DOCUMENT["paths"].values()
+        for method, operation in item.items()
+        if method != "parameters"
+        for tag in operation["tags"]
+    }
+    assert used == explained.keys()
+    assert all(explained.values())
+    assert [server["url"] for server in DOCUMENT["servers"]] == ["/"]
+
+
 def schemas(part: Any) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Every schema, and what it stands in."""
     if isinstance(part, dict):

@@ -111,21 +111,24 @@ START = State()
 
 def outcomes(state: State, request: Request, clock_ms: Times = (0,)) -> Iterator[Outcome]:
     """Every right answer to the request, with the state after it."""
-    for settled in _with_expired_forks_ended(state, max(clock_ms)):
+    for settled in _with_forks_ended(state, max(clock_ms)):
         for now_ms in clock_ms:
             yield from _outcomes(request, settled, now_ms, tuple(t for t in clock_ms if t >= now_ms))
 
 
-def _with_expired_forks_ended(state: State, now_ms: int) -> Iterator[State]:
-    """An expired fork holds its source until somebody ends it, which may be at any time."""
+def _with_forks_ended(state: State, now_ms: int) -> Iterator[State]:
+    """An expired fork holds its source until somebody ends it, and a source that was deleted before holds
+    its own source until somebody removes it. Both may happen at any time."""
     yield state
     for name, stream in state.streams:
-        if stream.source is not None and not stream.deleted and stream.is_expired(now_ms):
-            yield from _with_expired_forks_ended(_end(state, name), now_ms)
+        is_over = stream.deleted and not stream.references
+        if is_over or (stream.source is not None and not stream.deleted and stream.is_expired(now_ms)):
+            yield from _with_forks_ended(_end(state, name), now_ms)
 
 
 def _end(state: State, name: str) -> State:
-    """Delete or expire: the last fork takes along a source that was deleted before."""
+    """Delete, expire or remove: the last fork leaves a source that was deleted before without references,
+    so that it answers 404 from then on. One that is further up the chain follows behind the answer."""
     stream = state.get(name)
     assert stream is not None
     if stream.references:
@@ -135,9 +138,7 @@ def _end(state: State, name: str) -> State:
         return state
     source = state.get(stream.source)
     assert source is not None, "a source stays as long as a fork of it"
-    source = replace(source, references=source.references - 1)
-    state = state.put(stream.source, source)
-    return _end(state, stream.source) if source.deleted and not source.references else state
+    return state.put(stream.source, replace(source, references=source.references - 1))
 
 
 def _gone(stream: Stream | None, now_ms: int) -> Answer | None:
@@ -165,7 +166,7 @@ def _create(request: Create, state: State, now_ms: int, later_ms: Times) -> Iter
         yield Answer("BucketNotFound"), state
         return
     stream = state.get(request.name)
-    if stream is None or (stream.is_expired(now_ms) and not stream.references and not stream.deleted):
+    if stream is None or (not stream.references and (stream.deleted or stream.is_expired(now_ms))):
         if stream is not None:
             state = _end(state, request.name)
         yield from _created(request, state, now_ms, later_ms)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Final
 
 import pytest
 
@@ -30,10 +31,19 @@ from tests.histories.history import (
 from tests.histories.model import START, outcomes
 from tests.histories.workload import WEIGHTS, Workload
 
-A, B = "v1/a", "v1/b"
+A, B, C = "v1/a", "v1/b", "v1/c"
 CREATED = Answer("created", 0)
 DELETED = Answer("deleted")
 NOT_FOUND = Answer("StreamNotFound")
+
+#: C is a fork of B, which is a fork of A. A and B are deleted, and kept for C.
+CHAIN: Final[tuple[tuple[Request, Answer], ...]] = (
+    (Create(A), CREATED),
+    (Create(B, source=A), CREATED),
+    (Create(C, source=B), CREATED),
+    (Delete(A), DELETED),
+    (Delete(B), DELETED),
+)
 
 
 def appended(tail: int) -> Answer:
@@ -106,6 +116,12 @@ RIGHT = {
         (Delete(B), DELETED),
         (Head(A), NOT_FOUND),
         (Create(A), CREATED),
+    ),
+    "a chain of deleted streams, removed one after the other": in_turn(
+        *CHAIN, (Delete(C), DELETED), (Head(B), NOT_FOUND), (Head(A), Answer("StreamGone"))
+    ),
+    "a chain of deleted streams, removed at once": in_turn(
+        *CHAIN, (Delete(C), DELETED), (Create(A), CREATED), (Create(B), CREATED)
     ),
     "a snapshot": in_turn(
         (Create(A), CREATED),
@@ -256,6 +272,9 @@ WRONG = {
         (Delete(A), DELETED),
         (Delete(B), DELETED),
         (Head(A), Answer("StreamGone")),
+    ),
+    "a deleted stream that is gone again after it was not found": in_turn(
+        *CHAIN, (Delete(C), DELETED), (Head(A), NOT_FOUND), (Head(A), Answer("StreamGone"))
     ),
     "a creation that is refused once the last fork is gone": in_turn(
         LIVE,

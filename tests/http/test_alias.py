@@ -1,4 +1,5 @@
-"""`/v1/streams/{id}` is `/v1/stream/{id}`: `@durable-streams/proxy` speaks to the longer one."""
+"""`/v1/streams/{id}` names the same stream as `/v1/stream/{id}`: `@durable-streams/proxy` uses the longer
+path."""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ def test_a_fork_may_name_its_source_by_either_path(door: Door, path: str) -> Non
     assert door.get(f"{path}/fork").body == b"abc"
 
 
-def test_other_methods_get_405_with_what_a_stream_allows(door: Door, path: str) -> None:
+def test_an_unknown_method_gets_405_with_the_methods_of_a_stream(door: Door, path: str) -> None:
     refused = door("PATCH", alias(path))
     assert refused.status == 405
     assert refused["Allow"] == door("PATCH", path)["Allow"]
 
 
-def test_a_name_that_cannot_be_is_refused_the_same(door: Door) -> None:
+def test_both_paths_refuse_an_invalid_name_with_400(door: Door) -> None:
     for name in ("a//b", "..", "", "a%2Fb"):
         assert door.get(f"/v1/streams/{name}").status == door.get(f"/v1/stream/{name}").status == 400

@@ -15,7 +15,8 @@ Make = Callable[..., str]
 
 
 def check_closed(answer: Answer, next_offset: str) -> None:
-    """§5.2: the client learns that it is over, and where the end is, without reading a body."""
+    """§5.2: the client learns from the headers that the stream is closed and where it ends; there is no
+    body."""
     assert answer.status == 409
     assert answer["stream-closed"] == "true"
     assert answer.next_offset == next_offset
@@ -38,7 +39,7 @@ def test_an_append_gets_204_with_the_new_tail(door: Door, make_stream: Make) -> 
 
 
 def test_each_append_returns_a_larger_offset_to_read_from(door: Door, make_stream: Make) -> None:
-    """And each is where the next read goes on."""
+    """The next read begins at that offset."""
     path = make_stream("application/json")
     offsets = [door.post(path, JSON, f'{{"n":{n}}}'.encode()).next_offset for n in range(12)]
     assert offsets == sorted(set(offsets))
@@ -89,7 +90,7 @@ def test_json_is_kept_as_it_was_sent(door: Door, make_stream: Make, body: bytes,
 
 
 def test_a_chunked_body_is_one_append(door: Door, make_stream: Make) -> None:
-    """Chunked: one append, wherever the pieces end."""
+    """A chunked body is one append, wherever its pieces end."""
     path = make_stream()
     pieces = [b"a", b"", b"\xe2", b"\x82\xac", b"b" * 100_000, b"c"]
     answer = door("POST", path, TEXT, pieces)
@@ -99,7 +100,7 @@ def test_a_chunked_body_is_one_append(door: Door, make_stream: Make) -> None:
 
 @pytest.mark.parametrize("size", [64 * 1024, 64 * 1024 + 1, 1_000_000])
 def test_a_body_beyond_the_inline_limit_is_read_back(door: Door, make_stream: Make, size: int) -> None:
-    """Beyond the inline limit the bytes are elsewhere; a reader sees no difference."""
+    """A body over the inline limit lies in S3; a reader sees no difference."""
     path = make_stream(body=b"<")
     body = bytes(index % 251 for index in range(size))
     assert door.post(path, TEXT, body).next_offset == f"{size + 1:016d}"
@@ -120,8 +121,10 @@ def test_a_close_without_a_body_gets_204_and_closes(door: Door, make_stream: Mak
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "nonsense", "text/plain, text/plain", ""])
-def test_close_ignores_the_type_of_no_body(door: Door, make_stream: Make, content_type: str) -> None:
-    """§5.2: clients attach one by habit."""
+def test_a_close_without_a_body_ignores_the_content_type(
+    door: Door, make_stream: Make, content_type: str
+) -> None:
+    """§5.2: clients often send a Content-Type with every request."""
     path = make_stream()
     assert door.post(path, CLOSE | {"Content-Type": content_type}).status == 204
 
@@ -185,14 +188,14 @@ def test_a_closed_stream_gets_409_before_any_other_check(
     check_closed(door.post(path, headers, body), "0000000000000004")
 
 
-def test_closed_comes_first_in_json(door: Door, make_stream: Make) -> None:
-    """Before what is wrong with the body: otherwise the client would mend it and come again."""
+def test_a_closed_json_stream_gets_409_before_the_body_is_parsed(door: Door, make_stream: Make) -> None:
+    """Otherwise the client would correct its body and send it again in vain."""
     path = make_stream("application/json", Stream_Closed="true")
     for body in (b"{", b"[]", b'"\xff"'):
         check_closed(door.post(path, JSON, body), "0000000000000000")
 
 
-def test_type_comes_before_sequence(door: Door, make_stream: Make) -> None:
+def test_the_content_type_is_checked_before_stream_seq(door: Door, make_stream: Make) -> None:
     path = make_stream()
     door.post(path, TEXT | {"Stream-Seq": "5"}, b"x")
     answer = door.post(path, JSON | {"Stream-Seq": "1"}, b"1")
@@ -204,7 +207,8 @@ def test_type_comes_before_sequence(door: Door, make_stream: Make) -> None:
 
 
 def test_stream_seq_must_increase_byte_by_byte(door: Door, make_stream: Make) -> None:
-    """Byte by byte, per stream; appends without one neither need nor move it."""
+    """Stream-Seq is compared byte by byte, for each stream. An append without it neither needs nor changes
+    the last value."""
     path = make_stream()
 
     def send(seq: str | None) -> int:
@@ -230,7 +234,7 @@ def test_a_close_with_stream_seq_must_increase_it(door: Door, make_stream: Make)
 # --- deleting -----------------------------------------------------------------------
 
 
-def test_a_deleted_stream_is_gone(door: Door, make_stream: Make) -> None:
+def test_a_deleted_stream_gets_404(door: Door, make_stream: Make) -> None:
     path = make_stream(body=b"data")
     assert door.delete(path).status == 204
     assert [door.delete(path).status, door.get(path).status, door.head(path).status] == [404, 404, 404]

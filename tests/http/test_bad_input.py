@@ -1,6 +1,6 @@
-"""Bad input: 4xx, `{"error": …}`, and a stream that is to the byte what it was before.
+"""Bad input gets 4xx and `{"error": …}`, and the stream stays byte for byte as it was.
 
-The harness holds every answer to the form of a fault (`asgi.check_any_answer`).
+The client checks the form of every error (`asgi.check_any_answer`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READS: Final = {
 
 @dataclass(frozen=True)
 class Case:
-    """`query` goes behind the stream's path."""
+    """`query` is appended to the stream's path."""
 
     id: str
     method: str = "POST"
@@ -45,8 +45,8 @@ def cases(*given: Case) -> list[object]:
 
 @pytest.fixture
 def stream(door: Door, path: str) -> Iterator[str]:
-    """A stream of JSON with a producer and a Stream-Seq. Afterwards both must still be where
-    they were: the next append is the next."""
+    """A JSON stream with a producer and a Stream-Seq. Afterwards the next values of both must still be
+    accepted."""
     assert door.put(path, JSON, b'[{"a":1}]').status == 201
     assert door.post(path, JSON | PRODUCER | {"Stream-Seq": "5"}, b'{"b":2}').status == 200
     yield path
@@ -176,7 +176,7 @@ INVALID_JSON = {
 def test_invalid_json_is_refused_before_the_producer_advances(
     door: Door, stream: str, body: bytes, headers: dict[str, str]
 ) -> None:
-    """Neither the producer advances nor the stream closes on the way."""
+    """The refused request neither advances the producer nor closes the stream."""
     check_refused(door, stream, Case("", headers=headers, body=body))
 
 
@@ -192,6 +192,11 @@ CREATIONS = cases(
     Case("deep JSON", headers=JSON, body=b"[" * 10_000),
     Case("invalid UTF-8", headers=JSON, body=b'"\xff"'),
     *(Case(f"TTL: {name}", headers={"Stream-TTL": value}) for name, value in NOT_INTEGERS.items()),
+    *(
+        Case(f"{header}: {name}", headers={header: value})
+        for header in ("Stream-Retain-Seconds", "Stream-Retain-Bytes")
+        for name, value in (NOT_INTEGERS | {"zero": "0"}).items()
+    ),
     Case("TTL 3600.0", headers={"Stream-TTL": "3600.0"}),
     Case("TTL 03600", headers={"Stream-TTL": "03600"}),
     Case("TTL twice", headers=[("Stream-TTL", "60"), ("Stream-TTL", "60")]),
@@ -222,7 +227,7 @@ def test_a_bad_creation_leaves_an_existing_stream_as_it_was(door: Door, stream: 
 
 @pytest.mark.parametrize("case", CREATIONS)
 def test_a_bad_creation_creates_nothing(door: Door, path: str, case: Case) -> None:
-    """Nothing is there before, and nothing after."""
+    """No stream exists before the request, and none after it."""
     check_refused(door, path, Case(case.id, "PUT", case.headers, case.body))
     assert door.head(path).status == 404
 
@@ -237,7 +242,9 @@ CONFLICTS = cases(
 
 
 @pytest.mark.parametrize("case", CONFLICTS)
-def test_creation_of_another_stream_of_the_same_name(door: Door, stream: str, case: Case) -> None:
+def test_a_creation_that_differs_from_the_existing_stream_gets_409_and_changes_nothing(
+    door: Door, stream: str, case: Case
+) -> None:
     """The refused creation itself is a conditional write, so writes are not counted here."""
     before = everything(door, stream)
     answer = door.put(stream, case.headers, case.body)
@@ -255,7 +262,7 @@ OVERSIZED: Final = b'"' + b"x" * (MAX_BODY_BYTES - 1) + b'"'
 def test_a_body_over_the_limit_gets_413_before_any_storage_call(
     door: Door, stream: str, method: str, chunk_bytes: int
 ) -> None:
-    """413 before anything is written, to the table or to S3, and before storage is asked at all."""
+    """Nothing is written to the table or to S3, and nothing is read."""
     before = everything(door, stream)
     door.process.calls.taken()
     chunks = [OVERSIZED[at : at + chunk_bytes] for at in range(0, len(OVERSIZED), chunk_bytes)]
@@ -272,7 +279,7 @@ def test_a_body_over_the_limit_creates_nothing(door: Door, path: str) -> None:
 
 
 def test_a_body_at_the_limit_is_stored_and_read_back(door: Door, stream: str) -> None:
-    """The limit itself is allowed, and what is stored for it can be read back."""
+    """The limit itself is allowed, and the stored body can be read back."""
     body = b'"' + b"x" * (MAX_BODY_BYTES - 2) + b'"'
     tail = door.head(stream).next_offset
     assert door.post(stream, JSON, body).status == 204
@@ -286,7 +293,7 @@ def test_a_body_at_the_limit_is_stored_and_read_back(door: Door, stream: str) ->
 def test_too_many_messages_in_one_append_are_refused(
     door: Door, stream: str, method: str, count: int
 ) -> None:
-    """Within the limit of bytes, and beyond what can be remembered of where each message ends."""
+    """The body is within the limit of bytes, but has more messages than a batch can record the ends of."""
     before = everything(door, stream)
     body = b"[" + b",".join([b"1"] * count) + b"]"
     assert door(method, stream, JSON, body).status == 413
@@ -294,7 +301,9 @@ def test_too_many_messages_in_one_append_are_refused(
 
 
 @pytest.mark.parametrize("element", ["1", '"' + "x" * 10 + '"'])
-def test_as_many_messages_as_there_may_be(door: Door, stream: str, element: str) -> None:
+def test_an_append_with_the_maximum_number_of_messages_is_accepted(
+    door: Door, stream: str, element: str
+) -> None:
     tail = door.head(stream).next_offset
     body = f"[{','.join([element] * MAX_MESSAGES)}]".encode()
     assert door.post(stream, JSON, body).status == 204
@@ -337,7 +346,7 @@ LIVE = {"catch-up": "", "long-poll": "&live=long-poll", "sse": "&live=sse"}
 @pytest.mark.parametrize("offset", BAD_OFFSETS.values(), ids=BAD_OFFSETS.keys())
 @pytest.mark.parametrize("live", LIVE.values(), ids=LIVE.keys())
 def test_an_invalid_offset_gets_400_in_every_mode(door: Door, stream: str, offset: str, live: str) -> None:
-    """400 in every mode; an event stream must not have begun by then."""
+    """With `live=sse` too: the event stream does not begin before the offset is checked."""
     answer = check_refused(door, stream, Case("", "GET", query=f"?offset={offset}{live}", body=b""))
     assert "ffset" in answer.json["error"]
 
@@ -378,7 +387,7 @@ def test_an_invalid_query_is_refused(door: Door, stream: str, query: str) -> Non
 
 
 @pytest.mark.parametrize("query", ["offset=&live=sse", "offset=x", "live=x", "cursor=x"])
-def test_a_look_at_the_metadata_has_no_parameters(door: Door, stream: str, query: str) -> None:
+def test_head_ignores_the_query(door: Door, stream: str, query: str) -> None:
     """HEAD answers for the stream as a whole; what a cache adds to the URL does not matter."""
     assert door.head(f"{stream}?{query}") == door.head(stream)
 
@@ -429,7 +438,7 @@ METHODS = {
 def test_an_invalid_stream_name_is_refused_before_any_storage_call(
     door: Door, name: str, method: str
 ) -> None:
-    """Refused before storage is asked, whatever is to be done with it."""
+    """Every method refuses it."""
     headers, body = METHODS[method]
     door.process.calls.taken()
     answer = door(method, f"/v1/stream/{name}", headers, body)
@@ -446,7 +455,8 @@ def test_a_live_read_of_an_invalid_name_gets_400(door: Door, query: str) -> None
     "name", ["x" * 1000, "%C3%A9" * 500, "a/" * 499 + "bc"], ids=["ASCII", "UTF-8", "path"]
 )
 def test_the_longest_allowed_names_fit_every_key(door: Door, name: str) -> None:
-    """The bound is not smaller than it says: these fit every key they become part of."""
+    """A stream with the longest names can be created, written, read and deleted: every key that holds them
+    fits DynamoDB's limit."""
     path = f"/v1/stream/{name}"
     assert door.put(path, JSON | {"Stream-TTL": "3600"}, b"1").status == 201
     assert door.post(path, JSON | PRODUCER, b"2").status == 200
@@ -471,14 +481,14 @@ def test_an_unknown_path_gets_404(door: Door, place: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
-def test_the_health_check_takes_nothing(door: Door, method: str) -> None:
+def test_the_health_check_gets_405_for_every_method_but_get(door: Door, method: str) -> None:
     answer = door(method, "/v1/health", {}, b"")
     assert answer.status == 405
-    assert answer["allow"] == "GET"
+    assert answer["allow"] == "GET, HEAD, OPTIONS"
 
 
 @pytest.mark.parametrize("method", ["POST", "GET", "HEAD", "DELETE"])
-def test_a_stream_that_is_not_there(door: Door, path: str, method: str) -> None:
+def test_a_missing_stream_gets_404_in_every_mode(door: Door, path: str, method: str) -> None:
     headers, body = METHODS[method]
     assert door(method, path, headers, body).status == 404
     assert door(method, path + "?offset=-1&live=sse", headers, body).status == 404

@@ -1,4 +1,4 @@
-"""Buckets over HTTP: every status of extensions §1, and whatever else a client may send."""
+"""Buckets over HTTP: every status of extensions §1, and other requests that a client may send."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_bucket_is_created_described_and_deleted(door: Door, bucket: str) -> N
     assert door.put(bucket).status == 201
 
 
-def test_all_operations_of_a_stream(door: Door, bucket: str) -> None:
+def test_a_stream_in_a_bucket_has_all_operations_of_a_plain_one(door: Door, bucket: str) -> None:
     path = f"{bucket}/snapshot"  # A name like any other.
     made = door.put(path, TEXT, b"abc")
     assert (made.status, made["location"]) == (201, f"http://streams.example:8443{path}")
@@ -59,7 +59,7 @@ def test_all_operations_of_a_stream(door: Door, bucket: str) -> None:
     assert door.get(path).status == 404
 
 
-def test_a_stream_of_one_surface_is_none_of_the_other(door: Door, bucket: str) -> None:
+def test_a_stream_in_a_bucket_is_not_on_the_plain_surface(door: Door, bucket: str) -> None:
     name = f"x{next(_serial)}"
     assert door.put(f"{bucket}/{name}", TEXT).status == 201
     assert door.get(f"/v1/stream/{name}").status == 404
@@ -67,7 +67,7 @@ def test_a_stream_of_one_surface_is_none_of_the_other(door: Door, bucket: str) -
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "GET", "HEAD", "DELETE"])
-def test_a_stream_where_there_is_no_bucket(door: Door, method: str) -> None:
+def test_a_stream_in_a_missing_bucket_gets_404(door: Door, method: str) -> None:
     headers = TEXT if method in {"PUT", "POST"} else {}
     body = b"x" if method == "POST" else b""
     assert door(method, "/no-such-bucket/a", headers, body).status == 404
@@ -90,7 +90,7 @@ def test_a_stream_where_there_is_no_bucket(door: Door, method: str) -> None:
 )
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
 def test_an_invalid_bucket_id_is_refused_before_any_storage_call(door: Door, place: str, method: str) -> None:
-    """Refused before storage is asked, and alike for what would lie below."""
+    """The same for every path below the bucket."""
     door.process.calls.taken()
     for path in (place, f"{place}/streams", f"{place}/a"):
         assert door(method, path).status == 400
@@ -108,7 +108,7 @@ def test_an_invalid_stream_id_gets_400(door: Door, bucket: str, stream_id: str, 
 @pytest.mark.parametrize(
     "stream_id", ["a b", "a%0Ab", "€", "100%25", ".", "...x"[3:], "snapshot", "bootstrap", "v1", "upload"]
 )
-def test_strange_but_legal_stream_ids(door: Door, bucket: str, stream_id: str) -> None:
+def test_unusual_but_valid_stream_ids_are_accepted(door: Door, bucket: str, stream_id: str) -> None:
     path = f"{bucket}/{stream_id if '%' in stream_id else quote(stream_id)}"
     assert door.put(path, TEXT, b"x").status == 201
     assert door.get(path).body == b"x"
@@ -153,13 +153,13 @@ def test_an_unknown_method_gets_405_with_the_allowed_ones(
     assert "Stream-Snapshot-Offset" in (preflight["access-control-expose-headers"] or "")
 
 
-def test_the_plain_surfaces_places_are_no_buckets(door: Door) -> None:
+def test_paths_of_the_plain_surface_cannot_be_used_as_buckets(door: Door) -> None:
     for place in ("/v1", "/v1/", "/v1/stream"):
         for method in ("GET", "PUT", "DELETE"):
             assert door(method, place).status == 404
-    assert door("PUT", "/v1/health")["allow"] == "GET"
+    assert door("PUT", "/v1/health")["allow"] == "GET, HEAD, OPTIONS"
     for place in ("/v1/streams", "/v1/buckets"):
-        assert door("PUT", place)["allow"] == "GET, OPTIONS"
+        assert door("PUT", place)["allow"] == "GET, HEAD, OPTIONS"
 
 
 # --- listings -----------------------------------------------------------------------

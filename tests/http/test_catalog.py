@@ -65,7 +65,25 @@ def test_plain_streams_are_listed_by_prefix_and_page(door: Door, path: str) -> N
     assert paged == everything
 
 
-def test_a_listed_plain_stream_says_what_a_buckets_listing_says(door: Door, path: str, clock: Clock) -> None:
+def test_a_page_costs_the_same_calls_wherever_it_is(door: Door, path: str) -> None:
+    """The console pages through any number of streams: what lies before a page is not read."""
+    prefix = path.removeprefix("/v1/stream/") + "/"
+    for number in range(200):
+        door.put(f"{path}/{number:04}", TEXT)
+    costs = []
+    for after in ("", f"{prefix}0099", f"{prefix}0169"):
+        door.process.calls.taken()
+        page = door.get(f"/v1/streams?prefix={quote(prefix)}&limit=25&after={quote(after)}").json
+        assert page["stream_count"] == 25
+        costs.append(door.process.calls.taken())
+    # One query or two for the page, and one for the tail of each stream in it.
+    assert costs[1] == costs[2] == {"Query": 27}
+    assert costs[0] == {"Query": 26}
+
+
+def test_a_listed_plain_stream_has_the_fields_of_a_buckets_listing(
+    door: Door, path: str, clock: Clock
+) -> None:
     door.put(path, TEXT | {"Stream-TTL": "60"}, b"four")
     [listed] = door.get(f"/v1/streams?prefix={path.removeprefix('/v1/stream/')}").json["streams"]
     assert listed == {
@@ -109,6 +127,18 @@ def test_a_wrong_listing_is_refused_with_the_reason(door: Door, place: str, quer
     assert reason in refused.json["error"]
 
 
+@pytest.mark.parametrize("after", ["m", "list~", "%C3%AD"])
+def test_a_listing_after_the_last_name_with_the_prefix_is_empty(door: Door, path: str, after: str) -> None:
+    bucket = f"list-{path.rpartition('/')[2]}"
+    assert door.put(f"/{bucket}").status == 201
+    assert door.put(f"/{bucket}/list", TEXT).status == 201
+    for place in ("/v1/buckets", "/v1/streams", f"/{bucket}/streams"):
+        listing = door.get(f"{place}?prefix=list&after={after}")
+        assert listing.status == 200, (place, listing)
+        assert (listing.json["has_more"], listing.json["next_cursor"]) == (False, None)
+        assert not listing.json.get("streams", listing.json.get("buckets")), place
+
+
 def test_buckets_are_listed_with_their_counts(door: Door, path: str) -> None:
     prefix = f"list-{path.rpartition('/')[2]}-"
     for name in ("b", "a", "c"):
@@ -126,7 +156,9 @@ def test_buckets_are_listed_with_their_counts(door: Door, path: str) -> None:
     assert prefix + "a" in {each["bucket_id"] for each in door.get("/v1/buckets").json["buckets"]}
 
 
-def test_a_deleted_bucket_is_not_listed_and_one_made_again_is(door: Door, path: str, clock: Clock) -> None:
+def test_a_deleted_bucket_is_not_listed_until_it_is_created_again(
+    door: Door, path: str, clock: Clock
+) -> None:
     bucket = f"again-{path.rpartition('/')[2]}"
 
     def listed() -> list[str]:
@@ -141,7 +173,7 @@ def test_a_deleted_bucket_is_not_listed_and_one_made_again_is(door: Door, path: 
     assert listed() == [bucket]
 
 
-def test_a_bucket_of_an_earlier_version_is_listed_once_its_creation_was_asked_for_again(
+def test_a_bucket_of_an_earlier_version_is_listed_after_its_creation_is_repeated(
     door: Door, path: str
 ) -> None:
     bucket = f"older-{path.rpartition('/')[2]}"
@@ -153,7 +185,7 @@ def test_a_bucket_of_an_earlier_version_is_listed_once_its_creation_was_asked_fo
 
 
 def test_an_entry_without_its_bucket_is_not_listed(door: Door, path: str) -> None:
-    """As an older version leaves it, which deletes a bucket and knows no entries."""
+    """An older version leaves such an entry: it deletes a bucket and does not know of entries."""
     bucket = f"ghost-{path.rpartition('/')[2]}"
     door.process.stores.table.put(bucket_entry_key(bucket))
     assert door.get(f"/v1/buckets?prefix={bucket}").json["buckets"] == []
@@ -219,7 +251,7 @@ def test_stats_of_a_stream_with_a_snapshot(door: Door, path: str, clock: Clock) 
     }
 
 
-def test_producers_that_the_last_batch_no_longer_carries_are_in_the_stats(door: Door, path: str) -> None:
+def test_stats_include_producers_that_the_last_batch_no_longer_carries(door: Door, path: str) -> None:
     door.put(path, JSON)
     for number in range(12):
         claim = {"Producer-Id": f"!{number}", "Producer-Epoch": "0", "Producer-Seq": "0"}
@@ -230,7 +262,7 @@ def test_producers_that_the_last_batch_no_longer_carries_are_in_the_stats(door: 
     assert found["producers_complete"]
 
 
-def test_messages_of_many_batches_are_estimated(
+def test_the_message_count_of_many_batches_is_an_estimate(
     door: Door, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidemark.service.stats._COUNTED_BATCHES", 3)
@@ -253,7 +285,9 @@ def test_messages_of_many_batches_are_estimated(
     ],
 )
 @pytest.mark.parametrize("place", ["/v1/stats?", "/v1/start?last=1&"])
-def test_a_stream_that_is_none(door: Door, place: str, query: str, status: int, reason: str) -> None:
+def test_stats_and_start_refuse_a_missing_or_malformed_stream_with_the_reason(
+    door: Door, place: str, query: str, status: int, reason: str
+) -> None:
     refused = door.get(place + query)
     assert refused.status == status
     assert reason in refused.json["error"]
@@ -262,7 +296,7 @@ def test_a_stream_that_is_none(door: Door, place: str, query: str, status: int, 
 # --- start points -------------------------------------------------------------------
 
 
-def test_the_last_messages(door: Door, path: str) -> None:
+def test_the_start_point_of_the_last_messages_is_found(door: Door, path: str) -> None:
     door.put(path, JSON, b"[1,22,333]")
     door.post(path, JSON, b"4444")
     door.post(path, JSON | {"Stream-Closed": "true"}, b"[5,6]")
@@ -274,7 +308,7 @@ def test_the_last_messages(door: Door, path: str) -> None:
     assert start(door, path, last="100") == {"offset": f"{0:016}", "messages": 6, "complete": True}
 
 
-def test_the_last_messages_of_a_closed_stream_whose_end_is_a_batch_of_its_own(door: Door, path: str) -> None:
+def test_a_closing_batch_without_data_does_not_count_as_a_message(door: Door, path: str) -> None:
     door.put(path, JSON, b"[1,2]")
     door.post(path, {"Stream-Closed": "true"})
     assert start(door, path, last="1") == {"offset": f"{2:016}", "messages": 1, "complete": True}
@@ -288,7 +322,7 @@ def test_the_last_messages_of_a_fork_reach_into_its_source(door: Door, path: str
     assert start(door, f"{path}/f", last="9") == {"offset": f"{0:016}", "messages": 3, "complete": True}
 
 
-def test_the_last_messages_are_counted_no_further_than_a_few_queries_go(
+def test_counting_the_last_messages_stops_after_a_few_queries(
     door: Door, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidemark.service.start_point.MAX_QUERIES", 1)
@@ -308,8 +342,10 @@ def test_messages_below_what_is_retained_are_not_counted(door: Door, path: str) 
     assert start(door, f"{bucket}/run", last="3") == {"offset": f"{4:016}", "messages": 1, "complete": True}
 
 
-def test_what_was_written_from_a_time_on(door: Door, path: str, clock: Clock) -> None:
-    """Whatever the pauses between them, batches are found by their times."""
+def test_the_start_point_of_a_time_is_the_first_batch_written_from_then_on(
+    door: Door, path: str, clock: Clock
+) -> None:
+    """Whatever the pauses between the batches."""
     chance = random.Random(7)
     began_ms = clock()
     door.put(path, TEXT)
@@ -325,13 +361,15 @@ def test_what_was_written_from_a_time_on(door: Door, path: str, clock: Clock) ->
         assert int(start(door, path, **{"from": instant(at_ms)})["offset"]) == expected
 
 
-def test_a_time_in_an_empty_stream_is_its_tail(door: Door, path: str, clock: Clock) -> None:
+def test_the_start_point_of_any_time_in_an_empty_stream_is_its_tail(
+    door: Door, path: str, clock: Clock
+) -> None:
     door.put(path, TEXT)
     found = start(door, path, **{"from": "2026-11-21T10:00Z"})
     assert found == {"offset": f"{0:016}", "messages": None, "complete": True}
 
 
-def test_a_time_is_found_by_few_queries(door: Door, path: str, clock: Clock) -> None:
+def test_the_start_point_of_a_time_takes_few_queries(door: Door, path: str, clock: Clock) -> None:
     door.put(path, TEXT)
     for _ in range(100):
         clock.advance(1000)
@@ -367,7 +405,7 @@ def test_a_wrong_start_point_is_refused_with_the_reason(
 # --- the rest -----------------------------------------------------------------------
 
 
-def test_everybody_may_do_everything_on_an_open_server(door: Door) -> None:
+def test_without_authorization_every_client_has_every_scope(door: Door) -> None:
     assert door.get("/v1/me").json == {
         "authorization": False,
         "token": False,
@@ -376,7 +414,7 @@ def test_everybody_may_do_everything_on_an_open_server(door: Door) -> None:
 
 
 @pytest.mark.parametrize("place", ["/v1/console", "/v1/docs"])
-def test_a_page_runs_nothing_from_elsewhere(door: Door, place: str) -> None:
+def test_a_console_page_loads_nothing_from_another_host(door: Door, place: str) -> None:
     answer = door.get(place)
     assert (answer.status, answer["content-type"]) == (200, "text/html; charset=utf-8")
     policy = answer["content-security-policy"] or ""
@@ -392,7 +430,7 @@ def test_a_page_runs_nothing_from_elsewhere(door: Door, place: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "..", "%2e%2e%2fapp.py", "app.py", "__init__.py", ".js"])
-def test_nothing_but_the_consoles_own_files_is_served(door: Door, name: str) -> None:
+def test_only_the_consoles_own_files_are_served(door: Door, name: str) -> None:
     assert door.get(f"/v1/console/{name}").status == 404
 
 
@@ -440,7 +478,7 @@ def test_a_fork_that_only_its_own_forks_keep_is_listed_as_deleted(door: Door, pa
     assert below["stream"] == f"{path}/c", "also of a stream that is gone"
 
 
-def test_a_bucket_with_very_many_streams_is_not_looked_through(
+def test_a_listing_of_forks_stops_after_a_limit_and_says_that_it_is_incomplete(
     door: Door, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     door.put(path, JSON, b"[1]")

@@ -29,13 +29,13 @@ def test_a_close_without_a_producer_may_be_repeated(door: Door, closed: str) -> 
         assert (again.status, again["Stream-Closed"]) == (204, "true")
 
 
-def test_the_close_that_closed_may_be_repeated(door: Door, closed: str) -> None:
+def test_a_producer_may_repeat_its_own_close(door: Door, closed: str) -> None:
     again = door.post(closed, CLOSE | producer("a", 1))
     assert (again.status, again["Stream-Closed"]) == (204, "true")
 
 
 @pytest.mark.parametrize("other", [producer("b"), producer("a", 0), producer("a", 2), producer("b", 7)])
-def test_another_producers_close_gets_409_with_the_end(
+def test_another_producers_close_gets_409_with_the_final_offset(
     door: Door, closed: str, other: dict[str, str]
 ) -> None:
     refused = door.post(closed, CLOSE | other)

@@ -1,4 +1,4 @@
-"""The control surface: FastAPI routers beside the data path, imported when they are first asked."""
+"""The control surface: FastAPI routers beside the data path, imported at their first request."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ def test_a_listed_router_answers_before_any_stream(ask: Asgi) -> None:
     assert put.headers["access-control-allow-origin"] == "*"
 
 
-def test_an_encoded_path_is_the_same_place(ask: Asgi) -> None:
+def test_a_percent_encoded_path_reaches_the_same_route(ask: Asgi) -> None:
     assert ask("GET", LAMP.replace("__", "%5F%5F")).status == 200
 
 
-def test_a_stream_beside_it_is_a_stream(ask: Asgi) -> None:
+def test_a_stream_name_that_only_begins_like_a_router_is_a_stream(ask: Asgi) -> None:
     assert ask("PUT", "/v1/stream/__example", {"Content-Type": "text/plain"}).status == 201
     assert ask("GET", "/v1/stream/__exampleless").status == 404
 
 
-def test_a_body_that_the_model_refuses_is_400_and_says_where(ask: Asgi) -> None:
+def test_a_body_that_the_model_refuses_gets_400_with_the_field(ask: Asgi) -> None:
     refused = ask("PUT", LAMP, {"Content-Type": "application/json"}, b'{"watts": "many"}')
     assert refused.status == 400
     assert refused.error.startswith("body.watts: ")
     assert ask("PUT", LAMP, {"Content-Type": "application/json"}, b"{").status == 400
 
 
-def test_errors_have_the_form_of_all_others(ask: Asgi) -> None:
+def test_errors_have_the_form_of_all_other_errors(ask: Asgi) -> None:
     absent = ask("GET", LAMP.replace("desk", "absent"))
     assert (absent.status, absent.error) == (404, "Stream does not exist; create it with PUT")
     nothing = ask("GET", "/v1/stream/__example/chairs")
@@ -66,10 +66,10 @@ def test_errors_have_the_form_of_all_others(ask: Asgi) -> None:
     assert "/v1/openapi.json" in nothing.error
 
 
-def test_a_method_that_no_route_has_is_405_with_all_that_are_allowed(ask: Asgi) -> None:
+def test_a_method_without_a_route_gets_405_with_the_allowed_methods(ask: Asgi) -> None:
     refused = ask("DELETE", LAMP)
-    assert (refused.status, refused.headers["allow"]) == (405, "GET, PUT, OPTIONS")
-    assert "GET, PUT, OPTIONS" in refused.error
+    assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD, PUT, OPTIONS")
+    assert "GET, HEAD, PUT, OPTIONS" in refused.error
 
 
 def test_a_preflight_request_is_answered(ask: Asgi) -> None:
@@ -78,7 +78,7 @@ def test_a_preflight_request_is_answered(ask: Asgi) -> None:
     assert answer.headers["access-control-allow-methods"] == ", ".join(METHODS)
 
 
-def test_its_routes_and_models_are_in_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_routes_and_models_are_in_the_openapi_document(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark.http.control_routers.ROUTERS", EXAMPLE)
     made = openapi.document.__wrapped__()
     assert set(made["paths"]["/v1/stream/__example/lamps/{name}"]) == {"get", "put"}

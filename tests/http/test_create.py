@@ -1,4 +1,4 @@
-"""Creating streams (§5.1) and the header that tells where they are."""
+"""Creating streams (§5.1), and the Location header."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_new_stream_gets_201(door: Door, path: str) -> None:
 
 
 def test_the_same_creation_again_gets_200_and_the_current_tail(door: Door, path: str) -> None:
-    """200 and the tail as it is now; what was created is not created twice."""
+    """A repeated creation creates nothing."""
     door.put(path, TEXT, b"hello")
     answer = door.put(path, {"Content-Type": "TEXT/plain; charset=utf-8"}, b"other")
     assert answer.status == 200
@@ -60,7 +60,7 @@ def test_a_creation_may_carry_the_first_messages(
     assert read.next_offset == answer.next_offset == door.head(path).next_offset
 
 
-def test_closed_from_the_beginning(door: Door, path: str) -> None:
+def test_a_stream_can_be_created_closed_with_its_messages(door: Door, path: str) -> None:
     answer = door.put(path, TEXT | {"Stream-Closed": "true"}, b"all there is")
     assert answer.status == 201
     assert answer["stream-closed"] == "true"
@@ -81,8 +81,8 @@ def test_stream_closed_true_is_accepted_in_any_case(door: Door, path: str, value
 
 
 @pytest.mark.parametrize("value", ["false", "yes", "1", "", "true1", "no, no", "truе"[:3]])
-def test_any_other_value_is_as_good_as_none(door: Door, path: str, value: str) -> None:
-    """§4.1: not an error, simply not there."""
+def test_any_other_value_of_stream_closed_creates_an_open_stream(door: Door, path: str, value: str) -> None:
+    """§4.1: such a value is not an error; it counts as absent."""
     answer = door.put(path, TEXT | {"Stream-Closed": value})
     assert (answer.status, answer["stream-closed"]) == (201, None)
     assert door.put(path, TEXT).status == 200
@@ -119,17 +119,20 @@ def test_a_repeated_creation_must_match_the_closure(
         ),
         ({"Stream-Expires-At": "2040-01-01T00:00:00Z"}, {"Stream-Expires-At": "2040-01-01T00:00:01Z"}, 409),
         ({"Stream-Expires-At": "2040-01-01T00:00:00Z"}, {"Stream-TTL": "60"}, 409),
+        ({"Stream-Retain-Seconds": "60"}, {"Stream-Retain-Seconds": "60"}, 200),
+        ({"Stream-Retain-Seconds": "60"}, {}, 409),
+        ({"Stream-Retain-Bytes": "60"}, {"Stream-Retain-Seconds": "60"}, 409),
     ],
 )
-def test_a_repeated_creation_must_match_the_expiry(
+def test_a_repeated_creation_must_match_the_expiry_and_the_retention(
     door: Door, path: str, first: dict[str, str], second: dict[str, str], status: int
 ) -> None:
     assert door.put(path, TEXT | first).status == 201
     assert door.put(path, TEXT | second).status == status
 
 
-def test_created_again_after_deletion(door: Door, path: str) -> None:
-    """Nothing of the old stream is left: content, type, producers, sequence."""
+def test_a_stream_created_again_after_deletion_has_nothing_of_the_old_one(door: Door, path: str) -> None:
+    """Neither content, type, producers nor sequence."""
     producer = {"Producer-Id": "p", "Producer-Epoch": "3", "Producer-Seq": "0", "Stream-Seq": "9"}
     door.put(path, TEXT, b"old")
     door.post(path, TEXT | producer, b"older")
@@ -166,15 +169,15 @@ def test_created_again_after_deletion(door: Door, path: str) -> None:
     ],
 )
 def test_location_leads_to_the_stream(door: Door, path: str, name: str) -> None:
-    """Whatever the name holds, the URL is the one that was asked for, still encoded."""
+    """The URL is the requested one, still percent-encoded, whatever the name holds."""
     answer = door.put(f"{path}/{name}", TEXT, b"here")
     assert answer.status == 201
     assert answer["location"] == f"http://{HOST}{path}/{name}"
     assert door.get((answer["location"] or "").removeprefix(f"http://{HOST}")).body == b"here"
 
 
-def test_location_of_a_path_that_should_have_been_encoded(door: Door, path: str) -> None:
-    """Bytes that a client sends raw count as UTF-8; different ones are different streams."""
+def test_location_encodes_a_path_that_was_sent_raw(door: Door, path: str) -> None:
+    """Bytes that a client sends raw count as UTF-8; different bytes are different streams."""
     assert door.put(f"{path}/é", TEXT, b"acute")["location"] == f"http://{HOST}{path}/%C3%A9"
     assert door.put(f"{path}/è", TEXT, b"grave").status == 201
     assert door.get(f"{path}/%C3%A9").body == b"acute"
@@ -189,7 +192,7 @@ def test_location_has_no_query(door: Door, path: str) -> None:
     assert door.put(f"{path}?x=1&offset=2", TEXT)["location"] == f"http://{HOST}{path}"
 
 
-def test_one_stream_however_its_name_is_encoded(door: Door, path: str) -> None:
+def test_two_encodings_of_one_name_are_one_stream(door: Door, path: str) -> None:
     door.put(f"{path}/a b~c".replace(" ", "%20"), TEXT, b"x")
     assert door.get(f"{path}/%61%20b%7Ec").body == b"x"
 
@@ -210,7 +213,7 @@ def test_names_that_differ_are_different_streams(door: Door, path: str) -> None:
 
 
 def test_a_name_with_a_slash_is_a_stream_of_its_own(door: Door, path: str) -> None:
-    """A name is a name: what looks like a directory is a stream of its own."""
+    """A name has no directories: `a/b` does not belong to `a`."""
     door.put(path, TEXT, b"above")
     door.put(f"{path}/below", TEXT, b"below")
     assert door.delete(path).status == 204

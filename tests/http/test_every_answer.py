@@ -1,5 +1,5 @@
-"""What belongs to every answer: browsers' security headers and CORS (§12.7), and faults that say
-what is wrong without saying how we are made."""
+"""What belongs to every response: browsers' security headers, CORS (§12.7), and errors that say what is wrong
+without telling how the server is built."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.asgi import Answer, Door
+from tests.http.asgi import EXPOSED, Answer, Door
 from tidemark import __version__
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError
 
@@ -24,6 +24,8 @@ REQUEST_HEADERS = {
     "stream-fork-offset",
     "stream-fork-sub-offset",
     "stream-forked-from",
+    "stream-retain-bytes",
+    "stream-retain-seconds",
     "stream-seq",
     "stream-ttl",
 }
@@ -36,11 +38,23 @@ def names(value: str | None) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "place", ["/v1/stream/a", "/v1/stream/a/b%20c", "/v1/stream/a%2Fb", "/v1/health", "/nothing"]
+    "place",
+    [
+        "/v1/stream/a",
+        "/v1/stream/a/b%20c",
+        "/v1/stream/a%2Fb",
+        "/v1/health",
+        "/v1/console",
+        "/v1/docs",
+        "/v1/streams",
+        "/v1/stats",
+        "/v1/stream/__ds/subscriptions",
+        "/nothing",
+    ],
 )
 @pytest.mark.parametrize("method", ["PUT", "POST", "GET", "HEAD", "DELETE"])
 def test_a_preflight_request_is_answered_without_a_storage_call(door: Door, place: str, method: str) -> None:
-    """A browser asks before it sends whatever the protocol needs; storage is not bothered."""
+    """A browser sends it before a request with the protocol's headers."""
     door.process.calls.taken()
     asked = {
         "Origin": "https://app.example",
@@ -56,6 +70,26 @@ def test_a_preflight_request_is_answered_without_a_storage_call(door: Door, plac
     assert door.process.calls.taken() == {}
 
 
+@pytest.mark.parametrize("place", ["/v1/stream/listed", "/v1/stream/%00", "/nothing/here/at/all"])
+@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
+def test_a_page_that_writes_may_read_the_headers_and_others_get_no_list_of_them(
+    door: Door, place: str, method: str
+) -> None:
+    """A browser sends `Origin` with each such request, from its own origin too (Fetch, section 3.2)."""
+    page = door(method, place, {"Content-Type": "text/plain", "Origin": "https://app.example"}, b"a")
+    assert names(page["access-control-expose-headers"]) >= {each.lower() for each in EXPOSED}
+    other = door(method, place, {"Content-Type": "text/plain"}, b"a")
+    assert other["access-control-expose-headers"] is None
+    assert other["access-control-allow-origin"] == "*"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
+def test_an_answer_that_a_cache_may_give_to_a_page_always_has_the_list(door: Door, method: str) -> None:
+    for headers in ({}, {"Origin": "https://app.example"}):
+        answer = door(method, "/v1/stream/listed", headers)
+        assert names(answer["access-control-expose-headers"]) >= {each.lower() for each in EXPOSED}
+
+
 def test_health_returns_the_status_and_the_version(door: Door) -> None:
     answer = door.get("/v1/health")
     assert (answer.status, answer.json) == (200, {"status": "ok", "version": __version__, "commit": None})
@@ -63,7 +97,7 @@ def test_health_returns_the_status_and_the_version(door: Door) -> None:
 
 
 class Broken:
-    """Stands in for every call to storage."""
+    """Replaces every call to storage."""
 
     def __init__(self, failure: Exception) -> None:
         self._failure = failure
@@ -92,10 +126,10 @@ def ask(door: Door, path: str, request: str) -> Answer:
 
 
 @pytest.mark.parametrize("asked", REQUESTS)
-def test_an_unexpected_fault_gets_500_and_is_explained_only_in_the_log(
+def test_an_unexpected_exception_gets_500_and_its_traceback_is_only_in_the_log(
     door: Door, path: str, caplog: pytest.LogCaptureFixture, asked: str
 ) -> None:
-    """500 in the form of every other fault. What happened is in the log, and only there."""
+    """The 500 has the form of every other error."""
     broken = Broken(RuntimeError("the secret of how we are made"))
     answer = ask(door.with_backend(run=broken, append=broken), path, asked)
     assert answer.status == 500
@@ -106,18 +140,18 @@ def test_an_unexpected_fault_gets_500_and_is_explained_only_in_the_log(
 
 @pytest.mark.parametrize("asked", REQUESTS)
 @pytest.mark.parametrize("refusal", [Busy(), OutcomeUnknown()], ids=["429", "503"])
-def test_a_refusal_by_storage_says_when_to_come_again(
+def test_an_error_of_storage_is_sent_with_retry_after(
     door: Door, path: str, refusal: ProtocolError, asked: str
 ) -> None:
-    """A client is told that it may come again, and when."""
+    """The client learns that it may try again, and when."""
     broken = Broken(refusal)
     answer = ask(door.with_backend(run=broken, append=broken), path, asked)
     assert answer.status == refusal.status
     assert int(answer["retry-after"] or 0) > 0
 
 
-def test_a_client_is_answered_in_its_own_words_safely(door: Door) -> None:
-    """What was sent and comes back in a fault is JSON in a JSON answer, nothing a browser would run."""
+def test_an_error_that_quotes_the_request_is_safe_in_a_browser(door: Door) -> None:
+    """What the client sent and the error repeats is JSON in a JSON response; a browser runs none of it."""
     answer = door.put("/v1/stream/x", {"Stream-TTL": '<script>alert("\\")</script>'})
     assert answer.status == 400
     assert "<script>" in answer.json["error"]

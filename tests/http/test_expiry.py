@@ -1,4 +1,4 @@
-"""Expiry (§5.1), on a clock that moves only when it is told to."""
+"""Expiry (§5.1), on a clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def later(clock: Clock, seconds: float) -> str:
 
 
 def statuses(door: Door, path: str) -> list[int]:
-    """What everyone hears, whatever they came for."""
+    """The status of each kind of request."""
     return [
         door.head(path).status,
         door.get(path).status,
@@ -51,7 +51,7 @@ def test_a_stream_is_readable_until_the_last_millisecond_of_its_ttl(
     assert door.get(path).body == b"data"
 
 
-def test_a_stream_is_gone_after_its_ttl(door: Door, make_stream: Make, clock: Clock) -> None:
+def test_a_stream_gets_404_after_its_ttl(door: Door, make_stream: Make, clock: Clock) -> None:
     path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
     clock.advance(WINDOW_MS + LATE_MS)
     assert statuses(door, path) == [404] * 8
@@ -79,10 +79,11 @@ WRITES: dict[str, Callable[[Door, str], Answer]] = {
 
 @pytest.mark.parametrize("touch", (READS | WRITES).values(), ids=(READS | WRITES).keys())
 @pytest.mark.parametrize("idle_ms", [LATE_MS - 1, LATE_MS, WINDOW_MS // 2, WINDOW_MS - 1])
-def test_renewed_by_reads_and_writes(
+def test_a_read_or_a_write_renews_the_whole_ttl(
     door: Door, make_stream: Make, clock: Clock, touch: Callable[[Door, str], Answer], idle_ms: int
 ) -> None:
-    """A whole window from the last touch on, however soon that came; then it is over."""
+    """A whole window begins at the last read or write, however soon that came after the one before. Then the
+    stream ends."""
     path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
     clock.advance(idle_ms)
     assert touch(door, path).status in {200, 204, 304}
@@ -93,7 +94,7 @@ def test_renewed_by_reads_and_writes(
 
 
 @pytest.mark.parametrize("touch", READS.values(), ids=READS.keys())
-def test_a_read_renews_the_ttl(
+def test_a_stream_that_is_read_once_in_each_window_never_ends(
     door: Door, make_stream: Make, clock: Clock, touch: Callable[[Door, str], Answer]
 ) -> None:
     path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
@@ -103,7 +104,7 @@ def test_a_read_renews_the_ttl(
 
 
 def test_head_and_refused_requests_do_not_renew_the_ttl(door: Door, make_stream: Make, clock: Clock) -> None:
-    """§5.1: HEAD does not count. Nor does what is refused, or asked of another stream."""
+    """§5.1: HEAD does not renew. Nor does a refused request, or a request to another stream."""
     path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
     for _ in range(4):
         clock.advance(WINDOW_MS // 4)
@@ -116,16 +117,16 @@ def test_head_and_refused_requests_do_not_renew_the_ttl(door: Door, make_stream:
     assert door.head(path).status == 404
 
 
-def test_the_window_is_told_not_what_is_left(door: Door, make_stream: Make, clock: Clock) -> None:
+def test_head_returns_the_whole_ttl_not_the_rest_of_it(door: Door, make_stream: Make, clock: Clock) -> None:
     path = make_stream(Stream_TTL=str(TTL_SECONDS))
     clock.advance(WINDOW_MS // 2)
     assert door.head(path)["stream-ttl"] == str(TTL_SECONDS)
 
 
-def test_seen_alike_by_processes_that_remember(
+def test_a_read_in_one_process_renews_the_ttl_for_another_that_remembers_the_stream(
     door: Door, server: Door, make_stream: Make, clock: Clock
 ) -> None:
-    """What one process knows of the stream is old; that the other has read it counts all the same."""
+    """What the other process remembers of the stream is older than that read."""
     path = make_stream(body=b"a", Stream_TTL=str(TTL_SECONDS))
     assert door.post(path, TEXT, b"b").status == 204
     clock.advance(WINDOW_MS - 1)
@@ -139,7 +140,6 @@ def test_seen_alike_by_processes_that_remember(
 
 
 def test_a_ttl_of_zero_creates_a_stream_that_is_already_expired(door: Door, path: str) -> None:
-    """A window of nothing: created, and over."""
     assert door.put(path, TEXT | {"Stream-TTL": "0"}, b"x").status == 201
     assert door.get(path).status == 404
 
@@ -180,7 +180,7 @@ REPEATED: dict[str, tuple[dict[str, str], bytes]] = {
 def test_an_accepted_duplicate_renews_the_window(
     door: Door, make_stream: Make, clock: Clock, headers: dict[str, str], body: bytes
 ) -> None:
-    """§5.1: a write renews, and for the client that repeats it a duplicate is a write that succeeded."""
+    """§5.1: a write renews, and a repeated append is a write that has succeeded for its client."""
     path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
     first = door.post(path, headers, body)
     for _ in range(5):
@@ -224,10 +224,14 @@ def test_a_fixed_instant_is_not_renewed(door: Door, make_stream: Make, clock: Cl
 
 
 @pytest.mark.parametrize("at", ["1970-01-01T00:00:00Z", "1931-05-05T05:05:05Z", "2001-01-01T00:00:00+14:00"])
-def test_an_instant_that_has_passed(door: Door, path: str, at: str) -> None:
-    assert door.put(path, TEXT | {"Stream-Expires-At": at}, b"x").status == 201
-    assert door.get(path).status == 404
-    assert door.put(path, TEXT).status == 201
+def test_a_stream_with_an_expiry_in_the_past_is_created_and_has_expired(
+    door: Door, path: str, at: str
+) -> None:
+    """The specification names no error for it: the PUT gets 201, and so does a repeated one."""
+    for _ in range(2):
+        assert door.put(path, TEXT | {"Stream-Expires-At": at}, b"x").status == 201
+        assert door.get(path).status == 404
+        assert door.head(path).status == 404
 
 
 # --- and again ----------------------------------------------------------------------
@@ -236,7 +240,7 @@ def test_an_instant_that_has_passed(door: Door, path: str, at: str) -> None:
 def test_an_expired_stream_can_be_created_again_and_starts_empty(
     door: Door, make_stream: Make, clock: Clock
 ) -> None:
-    """201, not 200, and not 409: what has expired stands in nobody's way, and nothing of it is left."""
+    """It gets 201, not 200 or 409, and has nothing of the expired stream."""
     path = make_stream(body=b"old", Stream_TTL=str(TTL_SECONDS))
     door.post(path, TEXT | PRODUCER | {"Stream-Seq": "9"}, b"older")
     old = door.get(path)
@@ -259,17 +263,8 @@ def test_an_expired_closed_stream_can_be_created_again(door: Door, make_stream: 
     assert door.get(path).body == b"newer"
 
 
-def test_the_same_put_before_the_end(door: Door, make_stream: Make, clock: Clock) -> None:
+def test_the_same_put_before_the_stream_expires_gets_200(door: Door, make_stream: Make, clock: Clock) -> None:
     path = make_stream(body=b"data", Stream_TTL=str(TTL_SECONDS))
     clock.advance(WINDOW_MS - 1)
     assert door.put(path, TEXT | {"Stream-TTL": str(TTL_SECONDS)}).status == 200
     assert door.get(path).body == b"data"
-
-
-def test_a_stream_that_expires_in_the_past_is_created_and_over(door: Door, path: str) -> None:
-    """The text names no error for it: 201, and the stream has ended."""
-    headers = {"Content-Type": "text/plain", "Stream-Expires-At": "2001-01-01T00:00:00Z"}
-    for _ in range(2):
-        assert door.put(path, headers, b"x").status == 201
-        assert door.get(path).status == 404
-        assert door.head(path).status == 404

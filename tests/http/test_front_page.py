@@ -1,4 +1,4 @@
-"""What a person or a monitor sees at the root, beside the streams."""
+"""The root page, for people and monitors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark import __version__, build
 DOCS = "https://github.com/durable-streams/durable-streams/blob/main/PROTOCOL.md"
 
 
-def test_a_browser_gets_a_page_that_says_what_this_is(door: Door) -> None:
+def test_a_browser_gets_a_page_that_introduces_the_server(door: Door) -> None:
     answer = door.get("/", {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
     assert answer.status == 200
     assert answer["Content-Type"] == "text/html; charset=utf-8"
@@ -28,7 +28,7 @@ def test_a_browser_gets_a_page_that_says_what_this_is(door: Door) -> None:
 
 
 @pytest.mark.parametrize("accept", [{}, {"Accept": "*/*"}, {"Accept": "application/json"}])
-def test_a_program_gets_the_same_as_json(door: Door, accept: dict[str, str]) -> None:
+def test_a_program_gets_the_front_page_as_json(door: Door, accept: dict[str, str]) -> None:
     answer = door.get("/", accept)
     assert answer.status == 200
     assert answer["Content-Type"] == "application/json"
@@ -45,7 +45,7 @@ def test_a_program_gets_the_same_as_json(door: Door, accept: dict[str, str]) -> 
     }
 
 
-def test_the_pages_commands_run_once_the_address_is_filled_in(door: Door) -> None:
+def test_the_commands_of_the_front_page_run(door: Door) -> None:
     page = door.get("/", {"Accept": "text/html"}).body.decode()
     [commands] = re.findall(r"<pre>(.*?)</pre>", page, re.DOTALL)
     shown = re.sub(r"<i>.*?</i>", "http://127.0.0.1:4437/", commands).replace("curl", "printf '%s\\n'")
@@ -54,24 +54,24 @@ def test_the_pages_commands_run_once_the_address_is_filled_in(door: Door) -> Non
     assert "http://127.0.0.1:4437/v1/stream/first?offset=-1\n" in said
 
 
-def test_the_root_takes_no_other_method(door: Door) -> None:
+def test_the_root_gets_405_for_every_other_method(door: Door) -> None:
     refused = door.put("/")
     assert refused.status == 405
     assert refused["Allow"] == "GET, HEAD, OPTIONS"
 
 
-def test_a_head_of_the_root_has_no_body(door: Door) -> None:
+def test_head_of_the_root_has_no_body(door: Door) -> None:
     assert door.head("/").status == 200
 
 
-def test_a_browsers_icon_is_no_error(door: Door) -> None:
+def test_a_browsers_request_for_an_icon_is_not_an_error(door: Door) -> None:
     assert door.get("/favicon.ico").status == 204
 
 
 @pytest.mark.parametrize(
     ("written", "commit"), [(None, None), ("", None), ("0123456789ab-dirty\n", "0123456789ab-dirty")]
 )
-def test_health_tells_the_version_and_what_it_was_built_from(
+def test_health_returns_the_version_and_the_commit_it_was_built_from(
     door: Door, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, written: str | None, commit: str | None
 ) -> None:
     file = tmp_path / "commit.txt"

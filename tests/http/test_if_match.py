@@ -1,4 +1,4 @@
-"""`If-Match` on POST (an extension): the append is accepted only behind the tail that the client knows."""
+"""`If-Match` on POST (an extension): an append is accepted only if the client knows the current tail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stream(door: Door, path: str) -> str:
     return path
 
 
-def test_the_tails_etag_is_the_same_wherever_it_is_told(door: Door, path: str) -> None:
+def test_every_response_has_the_same_etag_for_the_same_tail(door: Door, path: str) -> None:
     created = door.put(path, TEXT, b"a")
     assert created["ETag"] == door.head(path)["ETag"] is not None
     appended = door.post(path, TEXT, b"b")
@@ -33,7 +33,7 @@ def test_the_tails_etag_is_the_same_wherever_it_is_told(door: Door, path: str) -
     assert closed["ETag"] == door.head(path)["ETag"] != with_producer["ETag"], "closing changes the tail"
 
 
-def test_an_append_behind_the_known_tail_is_accepted(door: Door, stream: str) -> None:
+def test_an_append_with_the_etag_of_the_tail_is_accepted(door: Door, stream: str) -> None:
     etag = door.head(stream).headers["etag"]
     appended = door.post(stream, TEXT | {"If-Match": etag}, b"b")
     assert appended.status == 204
@@ -41,7 +41,7 @@ def test_an_append_behind_the_known_tail_is_accepted(door: Door, stream: str) ->
     assert door.get(stream).body == b"abc"
 
 
-def test_another_tail_gets_412_with_the_tail_that_is(door: Door, stream: str) -> None:
+def test_an_append_with_another_etag_gets_412_with_the_current_tail(door: Door, stream: str) -> None:
     etag = door.head(stream).headers["etag"]
     assert door.post(stream, TEXT, b"b").status == 204
     refused = door.post(stream, TEXT | {"If-Match": etag}, b"c")
@@ -53,32 +53,32 @@ def test_another_tail_gets_412_with_the_tail_that_is(door: Door, stream: str) ->
     assert door.post(stream, TEXT | {"If-Match": refused.headers["etag"]}, b"c").status == 204
 
 
-def test_a_star_means_that_the_stream_exists(door: Door, stream: str) -> None:
+def test_if_match_star_accepts_any_existing_stream(door: Door, stream: str) -> None:
     assert door.post(stream, TEXT | {"If-Match": "*"}, b"b").status == 204
     assert door.post(f"{stream}/none", TEXT | {"If-Match": "*"}, b"b").status == 404
 
 
-def test_a_weak_tag_matches_nothing(door: Door, stream: str) -> None:
+def test_a_weak_etag_matches_nothing(door: Door, stream: str) -> None:
     """RFC 9110 §13.1.1 compares strongly."""
     etag = door.head(stream).headers["etag"]
     assert door.post(stream, TEXT | {"If-Match": f"W/{etag}"}, b"b").status == 412
 
 
 @pytest.mark.parametrize("value", ["", "abc", '"abc', "0000000000000001", '*, "a"', '"a" "b"'])
-def test_what_is_no_entity_tag_gets_400(door: Door, stream: str, value: str) -> None:
+def test_an_if_match_that_is_not_an_entity_tag_gets_400(door: Door, stream: str, value: str) -> None:
     refused = door.post(stream, TEXT | {"If-Match": value}, b"b")
     assert refused.status == 400
     assert "If-Match" in refused.json["error"]
 
 
-def test_the_tag_of_an_earlier_stream_of_the_same_name_does_not_match(door: Door, stream: str) -> None:
+def test_the_etag_of_an_earlier_stream_of_the_same_name_does_not_match(door: Door, stream: str) -> None:
     etag = door.head(stream).headers["etag"]
     assert door.delete(stream).status == 204
     assert door.put(stream, TEXT, b"a").status == 201
     assert door.post(stream, TEXT | {"If-Match": etag}, b"b").status == 412
 
 
-def test_a_duplicate_is_still_a_duplicate(door: Door, stream: str) -> None:
+def test_a_duplicate_with_a_stale_etag_gets_204(door: Door, stream: str) -> None:
     etag = door.head(stream).headers["etag"]
     headers = TEXT | PRODUCER | {"If-Match": etag}
     first = door.post(stream, headers, b"b")
@@ -88,7 +88,7 @@ def test_a_duplicate_is_still_a_duplicate(door: Door, stream: str) -> None:
     assert door.get(stream).body == b"ab"
 
 
-def test_a_close_may_have_a_condition(door: Door, stream: str) -> None:
+def test_a_close_can_have_if_match(door: Door, stream: str) -> None:
     etag = door.head(stream).headers["etag"]
     assert door.post(stream, TEXT, b"b").status == 204
     assert door.post(stream, {"Stream-Closed": "true", "If-Match": etag}).status == 412
@@ -101,8 +101,8 @@ def test_a_close_may_have_a_condition(door: Door, stream: str) -> None:
     assert (refused.status, refused["Stream-Closed"]) == (409, "true")
 
 
-def test_of_many_with_the_same_tag_one_is_accepted(door: Door, stream: str) -> None:
-    """Also where they share one write."""
+def test_one_of_many_appends_with_the_same_etag_is_accepted(door: Door, stream: str) -> None:
+    """Also if they share one write."""
     etag = door.head(stream).headers["etag"]
 
     async def scenario() -> list[int]:
@@ -113,8 +113,8 @@ def test_of_many_with_the_same_tag_one_is_accepted(door: Door, stream: str) -> N
     assert door.get(stream).body == b"ab"
 
 
-def test_a_stale_memory_of_the_tail_decides_nothing(door: Door, world: World, stream: str) -> None:
-    """Another process has appended: what this one remembers is neither a reason to accept nor to refuse."""
+def test_if_match_is_not_decided_by_a_remembered_tail(door: Door, world: World, stream: str) -> None:
+    """Another process has appended, so the remembered tail is a reason neither to accept nor to refuse."""
     key = StreamKey("v1", stream.removeprefix("/v1/stream/"))
     text = parse_content_type("text/plain")
     known = door.post(stream, TEXT, b"b").headers["etag"]
@@ -129,7 +129,7 @@ def test_a_stale_memory_of_the_tail_decides_nothing(door: Door, world: World, st
     assert door.get(stream).body == b"abcde"
 
 
-def test_an_accepted_condition_costs_one_write_and_nothing_else(door: Door, stream: str) -> None:
+def test_an_accepted_append_with_if_match_costs_one_write(door: Door, stream: str) -> None:
     etag = door.post(stream, TEXT, b"b").headers["etag"]
     door.process.calls.taken()
     assert door.post(stream, TEXT | {"If-Match": etag}, b"c").status == 204

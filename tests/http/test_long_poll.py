@@ -1,4 +1,4 @@
-"""Long-polls (§5.7): data at once, or the news when it comes, or that there is none."""
+"""Long-polls (§5.7): data at once, data when it comes, or 204 without data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def interval(clock: Clock) -> int:
 
 
 def test_data_that_is_already_there_is_returned_at_once(server: Door, clock: Clock, path: str) -> None:
-    """As a catch-up read answers, and a cursor; a server that waits for minutes does not wait."""
+    """The response is that of a catch-up read, with a cursor; this server would wait for minutes."""
     server.put(path, JSON, b'[{"a":1}, 2]')
     answer = server.get(f"{path}?offset=-1{POLL}")
     catch_up = server.get(path)
@@ -41,7 +41,7 @@ def test_data_that_is_already_there_is_returned_at_once(server: Door, clock: Clo
 
 
 def test_a_long_poll_without_data_ends_with_204(door: Door, make_stream: Make, clock: Clock) -> None:
-    """204 with the tail, up to date, the cursor; nothing a cache may keep, and no body."""
+    """204 has the tail, up to date and the cursor; it has no body, and no cache may keep it."""
     path = make_stream("application/json", b"[1]")
     tail = door.head(path).next_offset
     for offset in (tail, "now"):
@@ -56,8 +56,10 @@ def test_a_long_poll_without_data_ends_with_204(door: Door, make_stream: Make, c
 
 
 @pytest.mark.parametrize("offset", ["0000000000000004", "now"])
-def test_the_end_of_a_closed_stream(server: Door, path: str, offset: str) -> None:
-    """§5.7: MUST NOT wait. This server would for ten minutes."""
+def test_a_long_poll_at_the_end_of_a_closed_stream_does_not_wait(
+    server: Door, path: str, offset: str
+) -> None:
+    """§5.7: MUST NOT wait. This server would wait for ten minutes."""
     server.put(path, TEXT | CLOSE, b"data")
     answer = server.get(f"{path}?offset={offset}{POLL}")
     assert answer.status == 204
@@ -65,7 +67,7 @@ def test_the_end_of_a_closed_stream(server: Door, path: str, offset: str) -> Non
     assert answer.next_offset == "0000000000000004"
 
 
-def test_the_rest_of_a_closed_stream(server: Door, path: str) -> None:
+def test_a_long_poll_before_the_end_of_a_closed_stream_gets_the_rest_of_it(server: Door, path: str) -> None:
     server.put(path, TEXT | CLOSE, b"data")
     answer = server.get(f"{path}?offset=0000000000000001{POLL}")
     assert (answer.status, answer.body, answer["stream-closed"]) == (200, b"ata", "true")
@@ -73,7 +75,7 @@ def test_the_rest_of_a_closed_stream(server: Door, path: str) -> None:
 
 @pytest.mark.usefixtures("small_pages")
 def test_a_long_poll_returns_one_page_when_there_is_more(server: Door, path: str) -> None:
-    """More is there than fits a page: neither up to date nor the end."""
+    """The response says neither up to date nor closed."""
     server.put(path, TEXT, b"0123456789")
     server.post(path, TEXT | CLOSE, b"more")
     answer = server.get(f"{path}?offset=-1{POLL}")
@@ -86,7 +88,7 @@ def test_a_long_poll_returns_one_page_when_there_is_more(server: Door, path: str
 def test_the_cursor_is_later_than_the_clients_own(
     door: Door, make_stream: Make, clock: Clock, ahead: int
 ) -> None:
-    """§10.1: later than the client's own, with data and without; both doors agree on which."""
+    """§10.1: with data and without."""
     path = make_stream(body=b"data")
     client = door.cursor_of(path, interval(clock) + ahead)
     answers = [door.get(f"{path}?offset={offset}{POLL}&cursor={client}") for offset in ("-1", "now")]
@@ -95,8 +97,8 @@ def test_the_cursor_is_later_than_the_clients_own(
     assert [answer["stream-cursor"] for answer in answers] == [str(expected)] * 2
 
 
-def test_a_client_that_follows_its_cursors(door: Door, make_stream: Make) -> None:
-    """Never the same URL twice, or a cache would answer it for ever."""
+def test_a_client_that_sends_the_cursors_it_gets_never_repeats_a_url(door: Door, make_stream: Make) -> None:
+    """Otherwise a cache would answer the same URL for ever."""
     path = make_stream(body=b"data")
     cursor, seen = "0", set()
     for _ in range(5):
@@ -149,9 +151,9 @@ def test_an_append_wakes_a_long_poll(server: Door, looked: asyncio.Event, path: 
     assert answer["stream-closed"] is None
 
 
-def test_data_behind_now_is_not_kept(server: Door, looked: asyncio.Event, path: str) -> None:
-    """§8, §10.1: `now` names another place at every moment. A cache that keeps the answer would
-    hand data of the past to whoever asks for the future; and it has no tag."""
+def test_data_for_offset_now_is_not_cached(server: Door, looked: asyncio.Event, path: str) -> None:
+    """§8, §10.1: `now` is another offset at every moment. A cache that kept the response would give old data
+    to a later reader. So the response has no ETag either."""
     server.put(path, JSON, b"[1]")
     answer = server.run(
         poll_while(server, looked, f"{path}?offset=now{POLL}", lambda: server.ask("POST", path, JSON, b"[2]"))
@@ -188,7 +190,9 @@ def test_a_deletion_wakes_a_long_poll(server: Door, looked: asyncio.Event, path:
     assert answer.status == 404
 
 
-def test_not_woken_by_another_stream(server: Door, looked: asyncio.Event, path: str) -> None:
+def test_an_append_to_another_stream_does_not_wake_a_long_poll(
+    server: Door, looked: asyncio.Event, path: str
+) -> None:
     server.put(path, TEXT)
     server.put(f"{path}/other", TEXT)
 
@@ -201,7 +205,7 @@ def test_not_woken_by_another_stream(server: Door, looked: asyncio.Event, path: 
 
 
 def test_equal_long_polls_get_equal_responses(server: Door, looked: asyncio.Event, path: str) -> None:
-    """Equal requests, equal answers, so that a cache in front may send one of them only."""
+    """So a cache in front may forward only one of them."""
     server.put(path, JSON, b"[0]")
     target = f"{path}?offset=0000000000000002{POLL}&cursor=7"
 
@@ -219,7 +223,7 @@ def test_equal_long_polls_get_equal_responses(server: Door, looked: asyncio.Even
 def test_a_client_that_leaves_ends_only_its_own_request(
     server: Door, looked: asyncio.Event, path: str
 ) -> None:
-    """Its request ends with it; the stream, and who else waits, do not notice."""
+    """The stream and the other waiting readers are not affected."""
     server.put(path, TEXT)
     short = server.configured(long_poll_seconds=0.05)
 

@@ -1,4 +1,4 @@
-"""Requests that a newcomer sends to the wrong place: the error says where the right one is."""
+"""Requests that a newcomer sends to the wrong path: the error names the right one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 def test_a_stream_created_where_buckets_are_gets_400(
     door: Door, headers: dict[str, str], body: bytes
 ) -> None:
-    """`create({url: "…/chat"})` once made a bucket, and the append that followed failed without a reason."""
+    """`create({url: "…/chat"})` once created a bucket, and the append that followed failed without a
+    reason."""
     refused = door.put("/forgotten", headers, body)
     assert refused.status == 400
     assert "PUT /v1/stream/forgotten" in refused.json["error"]
@@ -33,7 +34,7 @@ def test_a_stream_created_where_buckets_are_gets_400(
     assert door.get("/forgotten").status == 404, "no bucket was made"
 
 
-def test_a_bucket_is_created_without_a_body_or_with_the_type_of_json(door: Door, path: str) -> None:
+def test_a_bucket_is_created_without_a_body_or_with_content_type_json(door: Door, path: str) -> None:
     number = path.rpartition("/")[2]
     assert door.put(f"/plain-bucket-{number}").status == 201
     assert door.put(f"/json-bucket-{number}", {"Content-Type": "application/json"}).status == 201
@@ -68,8 +69,8 @@ def test_a_form_content_type_gets_400(door: Door, path: str, value: str) -> None
     assert door.head(path).status == 404
 
 
-def test_curl_without_a_type_is_told_which_header_to_add(door: Door, path: str) -> None:
-    """`curl -d` sends the type of a form."""
+def test_the_form_content_type_of_curl_gets_400_with_the_header_to_add(door: Door, path: str) -> None:
+    """`curl -d` sends the content type of a form."""
     assert door.put(path, TEXT).status == 201
     refused = door.post(path, FORM, b"hello")
     assert refused.status == 409

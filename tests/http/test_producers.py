@@ -33,7 +33,7 @@ def test_a_producers_first_append_gets_200(door: Door, make_stream: Make) -> Non
 
 
 def test_a_duplicate_gets_204_with_the_highest_sequence(door: Door, make_stream: Make) -> None:
-    """204, the highest sequence accepted, and the offset of the original where it is known."""
+    """And the offset of the original append, if it is known."""
     path = make_stream()
     first = door.post(path, claim(0, 0), b"a")
     again = door.post(path, claim(0, 0), b"a")
@@ -45,7 +45,7 @@ def test_a_duplicate_gets_204_with_the_highest_sequence(door: Door, make_stream:
     assert door.get(path).body == b"aaaa"
 
 
-def test_a_new_epoch_fences_the_old_one(door: Door, make_stream: Make) -> None:
+def test_a_stale_epoch_gets_403_and_the_current_epoch(door: Door, make_stream: Make) -> None:
     path = make_stream()
     door.post(path, claim(0, 0), b"a")
     assert told(door.post(path, claim(1, 0), b"b")) == (200, "1", "0")
@@ -75,14 +75,16 @@ def test_the_largest_epoch_and_sequence_are_accepted(door: Door, make_stream: Ma
     assert (answer["producer-expected-seq"], answer["producer-received-seq"]) == ("1", str(largest))
 
 
-def test_producers_do_not_know_of_each_other(door: Door, make_stream: Make) -> None:
+def test_producers_of_one_stream_are_independent(door: Door, make_stream: Make) -> None:
     path = make_stream()
     for producer_id in ("p", "P", "p ".strip() + "2", "a b", "x" * 256):
         assert told(door.post(path, claim(0, 0, producer_id), b"a")) == (200, "0", "0")
 
 
-def test_more_producers_than_a_batch_carries(door: Door, make_stream: Make) -> None:
-    """Each is still known when it comes back after all the others have been."""
+def test_a_stream_recognises_duplicates_of_more_producers_than_a_batch_carries(
+    door: Door, make_stream: Make
+) -> None:
+    """Each producer is still known after all others have appended."""
     path = make_stream()
     crowd = [f"p{n}" for n in range(3 * RECENT_PRODUCERS)]
     for seq in (0, 1):
@@ -95,14 +97,14 @@ def test_more_producers_than_a_batch_carries(door: Door, make_stream: Make) -> N
 
 
 def test_a_duplicate_is_recognised_before_its_stream_seq_is_checked(door: Door, make_stream: Make) -> None:
-    """Recognised as a duplicate before its Stream-Seq, which did not increase, is refused."""
+    """Its Stream-Seq has not increased, and would be refused."""
     path = make_stream()
     headers = claim(0, 0) | {"Stream-Seq": "1"}
     assert door.post(path, headers, b"a").status == 200
     assert door.post(path, headers, b"a").status == 204
 
 
-def test_a_refused_append_does_not_count(door: Door, make_stream: Make) -> None:
+def test_a_refused_append_does_not_advance_the_producer(door: Door, make_stream: Make) -> None:
     path = make_stream()
     door.post(path, TEXT | {"Stream-Seq": "5"}, b"a")
     assert door.post(path, claim(0, 0) | {"Stream-Seq": "1"}, b"b").status == 409
@@ -124,7 +126,7 @@ def test_append_and_close_is_idempotent(door: Door, make_stream: Make) -> None:
     assert door.get(path).body == b"last"
 
 
-def test_close_alone_is_idempotent(door: Door, make_stream: Make) -> None:
+def test_a_close_without_a_body_is_idempotent(door: Door, make_stream: Make) -> None:
     path = make_stream()
     door.post(path, claim(0, 0), b"a")
     for _ in range(2):
@@ -146,7 +148,7 @@ def test_close_alone_is_idempotent(door: Door, make_stream: Make) -> None:
     ids=["earlier", "next", "next, closing", "new epoch", "another producer", "duplicate of data"],
 )
 @pytest.mark.parametrize("body", [b"x", b""], ids=["body", "no body"])
-def test_any_other_request_after_closing(
+def test_after_a_close_only_the_request_that_closed_succeeds(
     door: Door, make_stream: Make, headers: dict[str, str], body: bytes
 ) -> None:
     """Only the tuple that closed the stream is answered with success."""
@@ -164,8 +166,8 @@ def test_any_other_request_after_closing(
     assert (answer["stream-closed"], answer.next_offset) == ("true", closing.next_offset)
 
 
-def test_closing_by_a_duplicate_of_data(door: Door, make_stream: Make) -> None:
-    """A request that was already carried out as an append is not carried out as a closing."""
+def test_a_close_with_the_sequence_of_an_earlier_append_does_not_close(door: Door, make_stream: Make) -> None:
+    """The sequence number is used up: the request is a duplicate of the append."""
     path = make_stream()
     door.post(path, claim(0, 0), b"a")
     answer = door.post(path, claim(0, 0) | CLOSE)

@@ -1,4 +1,4 @@
-"""A server that lets in so many requests a second, and says to the others when to come again."""
+"""A server that accepts so many requests a second, and answers the others with 429 and Retry-After."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import WAYS, Asgi, Way
 from tests.support import make_world
+from tidemark.http.headers import ResponseHeaders
 from tidemark.http.security.rate_limit import RateLimited, TokenBucket
 from tidemark.local.engines import LocalServices
 from tidemark.settings import InvalidSetting, Settings
@@ -27,7 +28,7 @@ class Clock:
         return self.now
 
 
-def test_a_bucket_holds_what_a_second_brings() -> None:
+def test_a_token_bucket_holds_the_tokens_of_one_second() -> None:
     clock = Clock()
     bucket = TokenBucket(10, clock)
     assert [bucket.take() for _ in range(10)] == [0.0] * 10
@@ -51,10 +52,11 @@ def test_a_rate_below_one_a_second_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("per_second", "retry_after"), [(1000, "1"), (1, "1"), (0.3, "4"), (0.01, "100")])
-def test_who_is_too_fast_is_told_when_to_come_again(per_second: float, retry_after: str) -> None:
+def test_a_request_over_the_rate_gets_429_with_retry_after(per_second: float, retry_after: str) -> None:
     clock = Clock()
     with asyncio.Runner() as runner:
-        way = Asgi(RateLimited(PlainTextResponse("inside"), TokenBucket(per_second, clock)), runner)
+        limited = RateLimited(PlainTextResponse("inside"), TokenBucket(per_second, clock))
+        way = Asgi(ResponseHeaders(limited), runner)
         while (answer := way("GET", "/v1/stream/a")).status == 200:
             pass
         assert (answer.status, answer.headers["retry-after"]) == (429, retry_after)
@@ -81,7 +83,7 @@ def way(services: LocalServices) -> Iterator[Way]:
 
 
 def test_the_setting_limits_the_server(way: Way) -> None:
-    """In front of authorization: whoever guesses tokens is slowed down as well."""
+    """The limit comes before authorization, so it also slows down a client that guesses tokens."""
     assert way("GET", "/v1/stream/a", TEXT).status == 401
     answer = way("GET", "/v1/stream/a", TEXT)
     assert (answer.status, answer.headers["retry-after"]) == (429, "1000")
@@ -89,6 +91,6 @@ def test_the_setting_limits_the_server(way: Way) -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "many", "inf", "nan"])
-def test_a_limit_that_cannot_be_meant(value: str) -> None:
+def test_an_invalid_rate_is_refused(value: str) -> None:
     with pytest.raises(InvalidSetting, match="REQUESTS_PER_SECOND"):
         Settings.from_environment({"REQUESTS_PER_SECOND": value})

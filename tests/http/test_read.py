@@ -49,7 +49,7 @@ def test_offset_minus_one_and_zero_read_from_the_beginning(door: Door, make_stre
     assert door.get(path + query) == door.get(path)
 
 
-def test_from_where_the_last_read_ended(door: Door, make_stream: Make) -> None:
+def test_a_read_goes_on_where_the_last_read_ended(door: Door, make_stream: Make) -> None:
     path = make_stream(body=b"one,")
     first = door.get(path)
     door.post(path, TEXT, b"two,")
@@ -62,7 +62,8 @@ def test_from_where_the_last_read_ended(door: Door, make_stream: Make) -> None:
 def test_a_read_at_the_tail_is_empty_and_not_cached(
     door: Door, make_stream: Make, content_type: str, empty: bytes
 ) -> None:
-    """Up to date, the offset as it was asked for, and never kept: an append makes it untrue."""
+    """It is up to date and returns the requested offset. No cache may keep it, because the next append makes
+    it wrong."""
     path = make_stream(content_type, b"1")
     tail = door.head(path).next_offset
     answer = door.get(f"{path}?offset={tail}")
@@ -81,7 +82,7 @@ def test_an_empty_stream_reads_as_empty(
     assert state(answer) == ("true", None)
 
 
-def test_any_byte_of_a_stream_of_bytes(door: Door, make_stream: Make) -> None:
+def test_a_byte_stream_is_read_from_any_byte(door: Door, make_stream: Make) -> None:
     path = make_stream("application/octet-stream", b"0123")
     for body in (b"4567", b"89"):
         door.post(path, {"Content-Type": "application/octet-stream"}, body)
@@ -92,7 +93,7 @@ def test_any_byte_of_a_stream_of_bytes(door: Door, make_stream: Make) -> None:
 
 
 def test_each_message_of_an_append_has_an_offset_to_read_from(door: Door, make_stream: Make) -> None:
-    """Each message's end is an offset to read from; what lies between is none."""
+    """The end of each message is a valid offset; a position inside a message is not."""
     path = make_stream("application/json", b'[1, "zwei", {"three": 3}]')
     found = []
     for position in range(int(door.head(path).next_offset) + 1):
@@ -106,8 +107,10 @@ def test_each_message_of_an_append_has_an_offset_to_read_from(door: Door, make_s
 # --- closed streams -----------------------------------------------------------------
 
 
-def test_the_end_of_a_closed_stream(door: Door, make_stream: Make) -> None:
-    """Found out with the final data, or behind it; the end is final, so a cache may keep it."""
+def test_a_reader_learns_that_the_stream_is_closed_with_the_final_data_or_after_it(
+    door: Door, make_stream: Make
+) -> None:
+    """The end is final, so a cache may keep the response."""
     path = make_stream(body=b"data", Stream_Closed="true")
     whole = door.get(path)
     behind = door.get(f"{path}?offset={whole.next_offset}")
@@ -120,7 +123,7 @@ def test_the_end_of_a_closed_stream(door: Door, make_stream: Make) -> None:
     assert bound["cache-control"] == SHARED
 
 
-def test_closed_after_the_data_was_read(door: Door, make_stream: Make) -> None:
+def test_a_reader_at_the_tail_learns_that_the_stream_was_closed_since(door: Door, make_stream: Make) -> None:
     path = make_stream("application/json", b"[1]")
     tail = door.get(path).next_offset
     door.post(path, CLOSE)
@@ -132,7 +135,7 @@ def test_closed_after_the_data_was_read(door: Door, make_stream: Make) -> None:
 
 
 @pytest.mark.parametrize("live", ["", "&live=long-poll"])
-def test_a_cache_keeps_what_was_asked_for_with_the_streams_own_cursor(
+def test_a_cache_may_keep_a_read_that_has_the_streams_own_cursor(
     door: Door, make_stream: Make, live: str
 ) -> None:
     path = make_stream(body=b"data")
@@ -143,11 +146,11 @@ def test_a_cache_keeps_what_was_asked_for_with_the_streams_own_cursor(
 
 
 @pytest.mark.parametrize("live", ["", "&live=long-poll"])
-def test_no_url_that_a_cache_may_answer_alone_means_two_incarnations(
+def test_a_url_that_a_cache_may_answer_by_itself_belongs_to_one_incarnation(
     door: Door, make_stream: Make, live: str
 ) -> None:
-    """The stream that is created again begins at the same offsets, but its cursors are others; and a
-    cache that asks whether a page is still so is given the new one."""
+    """A stream that is created again has the same offsets but other cursors; a cache that revalidates a page
+    of the old stream gets the new one."""
     path = make_stream(body=b"old!")
     first = door.get(f"{path}?offset=-1{live}")
     kept = f"{path}?offset=-1&cursor={first['stream-cursor']}{live}"
@@ -165,7 +168,7 @@ def test_no_url_that_a_cache_may_answer_alone_means_two_incarnations(
 @pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("closed", [False, True])
 def test_pages_together_are_the_whole_stream(door: Door, make_stream: Make, closed: bool) -> None:
-    """A part says nothing of the tail or the end; the last one does. Together they are all."""
+    """Only the last page says that it is up to date or the end."""
     path = make_stream("application/json")
     for n in range(6):
         door.post(path, JSON, f'[{n},"{n}{n}"]'.encode())
@@ -185,8 +188,10 @@ def test_pages_together_are_the_whole_stream(door: Door, make_stream: Make, clos
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_a_page_that_ends_at_the_closing(door: Door, make_stream: Make) -> None:
-    """All data is in the page, the closing is not known to be: EOF is told by the read behind it."""
+def test_a_page_that_ends_before_the_closing_batch_is_followed_by_the_end(
+    door: Door, make_stream: Make
+) -> None:
+    """The page has all data but may not know of the close: then the next read tells it."""
     path = make_stream(body=b"0123456789")
     door.post(path, CLOSE)
     page = door.get(path)
@@ -196,7 +201,9 @@ def test_a_page_that_ends_at_the_closing(door: Door, make_stream: Make) -> None:
     assert state(end) == ("true", "true")
 
 
-def test_a_page_begins_inside_a_batch(door: Door, make_stream: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_can_begin_inside_a_batch(
+    door: Door, make_stream: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = make_stream(body=b"0123456789")
     door.post(path, TEXT, b"abc")
     door.post(path, TEXT, b"def")
@@ -208,7 +215,7 @@ def test_a_page_begins_inside_a_batch(door: Door, make_stream: Make, monkeypatch
 
 
 def test_a_page_is_about_four_megabytes(door: Door, make_stream: Make) -> None:
-    """About 4 MB each, whether the bytes lie in the table or in S3."""
+    """Whether the bytes lie in the table or in S3."""
     path = make_stream()
     body = b"x" * 1_500_000
     for _ in range(4):
@@ -230,7 +237,7 @@ def test_a_page_is_about_four_megabytes(door: Door, make_stream: Make) -> None:
 def test_offset_now_returns_no_data_and_the_tail(
     door: Door, make_stream: Make, *, content_type: str, empty: bytes, closed: bool, content: bytes
 ) -> None:
-    """No data, whatever the stream holds; the tail; never kept, and nothing to compare it by."""
+    """Whatever the stream holds. The response has no ETag, and no cache may keep it."""
     path = make_stream(content_type, content, **({"Stream_Closed": "true"} if closed else {}))
     answer = door.get(f"{path}?offset=now")
     assert (answer.status, answer.body) == (200, empty)
@@ -241,7 +248,7 @@ def test_offset_now_returns_no_data_and_the_tail(
     assert answer["etag"] is None
 
 
-def test_now_is_where_the_next_append_goes(door: Door, make_stream: Make) -> None:
+def test_offset_now_returns_the_offset_of_the_next_append(door: Door, make_stream: Make) -> None:
     path = make_stream("application/json", b"[1,2]")
     now = door.get(f"{path}?offset=now").next_offset
     door.post(path, JSON, b"[3]")
@@ -252,7 +259,7 @@ def test_now_is_where_the_next_append_goes(door: Door, make_stream: Make) -> Non
 
 
 def test_a_matching_entity_tag_gets_304_without_a_body(door: Door, make_stream: Make) -> None:
-    """304 without a body, with what a cache needs to go on using what it has."""
+    """The 304 has the headers that a cache needs to go on using its copy."""
     path = make_stream(body=b"hello")
     first = door.get(path)
     again = door.get(path, {"If-None-Match": first["etag"] or ""})
@@ -272,14 +279,15 @@ def test_a_matching_entity_tag_gets_304_without_a_body(door: Door, make_stream: 
 def test_if_none_match_is_a_list_of_tags_in_any_number_of_headers(
     door: Door, make_stream: Make, forms: list[str], status: int
 ) -> None:
-    """RFC 9110 §13.1.2: tags are compared weakly, and `*` is any. `{}` stands for the answer's own tag."""
+    """RFC 9110 §13.1.2: tags are compared weakly, and `*` matches any. `{}` stands for the ETag of the
+    response."""
     path = make_stream(body=b"hello")
     etag = door.get(path)["etag"] or ""
     asked = [("If-None-Match", form.replace("{}", etag)) for form in forms]
     assert door.get(path, asked).status == status
 
 
-def test_an_append_changes_the_tag(door: Door, make_stream: Make) -> None:
+def test_an_append_changes_the_entity_tag(door: Door, make_stream: Make) -> None:
     path = make_stream(body=b"hello")
     etag = door.get(path)["etag"] or ""
     door.post(path, TEXT, b"!")
@@ -289,7 +297,7 @@ def test_an_append_changes_the_tag(door: Door, make_stream: Make) -> None:
 
 @pytest.mark.parametrize("query", ["", "?offset=0000000000000005"])
 def test_closing_a_stream_changes_its_entity_tag(door: Door, make_stream: Make, query: str) -> None:
-    """§10.1: or a 304 would hide the closing from whoever has the data already."""
+    """§10.1: otherwise a 304 would hide the close from a client that has the data already."""
     path = make_stream(body=b"hello")
     before = door.get(path + query)
     door.post(path, CLOSE)
@@ -299,14 +307,14 @@ def test_closing_a_stream_changes_its_entity_tag(door: Door, make_stream: Make, 
     assert door.get(path + query, {"If-None-Match": after["etag"] or ""}).status == 304
 
 
-def test_tags_of_different_ranges_differ(door: Door, make_stream: Make) -> None:
+def test_different_ranges_have_different_entity_tags(door: Door, make_stream: Make) -> None:
     path = make_stream(body=b"hello")
     tags = {door.get(f"{path}?offset={position:016d}")["etag"] for position in range(6)}
     assert len(tags) == 6
 
 
-def test_now_is_never_not_modified(door: Door, make_stream: Make) -> None:
-    """The tail a client is after is in the headers; there is no tag it could have got."""
+def test_offset_now_never_gets_304(door: Door, make_stream: Make) -> None:
+    """The response to `offset=now` has no ETag, so no client can have one to send."""
     path = make_stream(body=b"hello")
     etag = door.get(f"{path}?offset=0000000000000005")["etag"] or ""
     for value in (etag, "*"):
@@ -342,7 +350,7 @@ def test_head_of_a_closed_stream_says_that_it_is_closed(door: Door, make_stream:
 def test_head_returns_the_expiry_as_it_was_given(
     door: Door, make_stream: Make, name: str, value: str
 ) -> None:
-    """As it was asked for; neither is in the answers to GET."""
+    """GET returns neither expiry header."""
     path = make_stream(**{name.replace("-", "_"): value})
     assert door.head(path)[name] == value
     check_absent(door.get(path), "stream-ttl", "stream-expires-at")

@@ -41,7 +41,7 @@ def statuses_of_a_run(base_url: str, directory: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("via", ["asgi", "lambda"])
-def test_the_tour_does_what_its_comments_say_and_can_be_repeated(via: str, tmp_path: Path) -> None:
+def test_the_tour_gets_the_statuses_of_its_comments_and_can_be_repeated(via: str, tmp_path: Path) -> None:
     assert len(BLOCKS) == 2
     assert shutil.which("bash")
     server = tidemark_server(via, tmp_path, LONG_POLL_SECONDS="1", SSE_SECONDS="1")

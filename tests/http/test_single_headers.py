@@ -1,4 +1,4 @@
-"""Headers that have one value: spaces around it do not count, and a repeat is refused."""
+"""Headers with a single value: spaces around it do not count, and a repeated header is refused."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_creation_with_a_header_sent_twice_gets_400(door: Door, path: str, nam
     assert door.head(path).status == 404
 
 
-def test_what_a_gateway_joined_is_a_repeat_too(door: Door, stream: str) -> None:
+def test_a_repeated_header_that_a_gateway_joined_gets_400(door: Door, stream: str) -> None:
     """API Gateway joins repeated headers with a comma before a function sees them."""
     producer = {"Producer-Id": "p,p", "Producer-Epoch": "0", "Producer-Seq": "0"}
     for headers in (producer, {"Stream-Seq": "a,b"}, {"Stream-Seq": "a, b"}):
@@ -99,7 +99,7 @@ def test_spaces_around_a_value_do_not_count(door: Door, path: str, value: str) -
     assert door.head(path)["Stream-TTL"] == "60"
 
 
-def test_spaces_around_a_producer_id_do_not_make_another_producer(door: Door, stream: str) -> None:
+def test_spaces_around_a_producer_id_do_not_count(door: Door, stream: str) -> None:
     producer = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}
     assert door.post(stream, TEXT | producer, b"x").status == 200
     repeated = {"Producer-Id": " p\t", "Producer-Epoch": " 0", "Producer-Seq": "0 "}
@@ -108,8 +108,8 @@ def test_spaces_around_a_producer_id_do_not_make_another_producer(door: Door, st
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "gzip, br", "identity, gzip", "x"])
-def test_an_encoded_body_gets_415(door: Door, path: str, stream: str, encoding: str) -> None:
-    """It would be served without its label, and no reader could tell."""
+def test_a_body_with_content_encoding_gets_415(door: Door, path: str, stream: str, encoding: str) -> None:
+    """The stream would serve it without the Content-Encoding, and no reader could tell."""
     headers = TEXT | {"Content-Encoding": encoding}
     for refused in (door.post(stream, headers, b"\x1f\x8b"), door.put(f"{path}/new", headers, b"\x1f\x8b")):
         assert refused.status == 415
@@ -124,7 +124,7 @@ def test_content_encoding_identity_is_accepted(door: Door, stream: str, encoding
     assert door.post(stream, TEXT | {"Content-Encoding": encoding}, b"x").status == 204
 
 
-def test_an_encoded_snapshot_gets_415(door: Door, path: str) -> None:
+def test_a_snapshot_with_content_encoding_gets_415(door: Door, path: str) -> None:
     bucket = f"/bucket-{path.rpartition('/')[2]}"
     assert door.put(bucket).status == 201
     assert door.put(f"{bucket}/a", TEXT, b"abc").status == 201
@@ -133,8 +133,8 @@ def test_an_encoded_snapshot_gets_415(door: Door, path: str) -> None:
     assert door.put(target, TEXT, b"abc").status == 204
 
 
-def test_a_host_that_a_client_claims_is_not_believed(door: Door, path: str) -> None:
-    """Only CloudFront, which sends the origin secret, may say by which host the client came."""
+def test_location_does_not_use_a_host_that_a_client_claims(door: Door, path: str) -> None:
+    """Only CloudFront, which sends the origin secret, may name the host that the client used."""
     created = door.put(path, TEXT | {"X-Tidemark-Host": "evil.example"})
     assert created.status == 201
     assert "evil" not in created.headers["location"]

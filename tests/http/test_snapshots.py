@@ -27,7 +27,7 @@ def token(offset: int) -> str:
 
 @dataclass(frozen=True)
 class Document:
-    """A stream of JSON edits in a bucket of its own, each ten bytes as stored."""
+    """A stream of JSON edits in a bucket of its own. Each edit takes ten bytes in storage."""
 
     door: Door
     path: str
@@ -116,7 +116,7 @@ LIVE = [f"{query}&live={live}" for query in BELOW[1:] for live in ("long-poll", 
 def test_an_offset_below_the_snapshot_gets_410_in_every_mode(
     door: Door, document: Document, query: str
 ) -> None:
-    """In every mode, with or without a tag of what was there, and never as an event stream."""
+    """With and without an ETag, and never as an event stream."""
     tag = door.get(f"{document.path}?offset=-1")["etag"] or ""
     document.publish(22)
     for headers in ({}, {"If-None-Match": tag}, {"If-None-Match": "*"}):
@@ -154,7 +154,7 @@ def test_bootstrap_returns_the_snapshot_and_the_messages_after_it(
 
 
 @pytest.mark.parametrize("query", ["live=sse", "live=long-poll", "live=", "live=x", "offset=-1&live=sse"])
-def test_bootstrap_is_answered_once(door: Door, document: Document, query: str) -> None:
+def test_bootstrap_with_a_live_mode_gets_400(door: Door, document: Document, query: str) -> None:
     answer = door.get(f"{document.path}/bootstrap?{query}")
     assert answer.status == 400
 
@@ -167,7 +167,7 @@ def test_bootstrap_of_a_missing_stream_gets_404(door: Door, document: Document) 
     assert (answer.next_offset, answer["stream-up-to-date"]) == (token(0), "true")
 
 
-def test_json_values_come_as_they_were_sent(door: Door, document: Document) -> None:
+def test_bootstrap_returns_json_values_byte_for_byte(door: Door, document: Document) -> None:
     sent = [b'{"a" :  1e2, "b":"\\u00e9"}', '"é"'.encode(), b"1.0", b"[ ]", b'"--tidemark-"']
     path = f"{document.path}-exact"
     door.put(path, JSON)
@@ -175,8 +175,8 @@ def test_json_values_come_as_they_were_sent(door: Door, document: Document) -> N
     assert [body for _, body in parts(door.get(f"{path}/bootstrap"))[1:]] == sent
 
 
-def test_a_bootstrap_that_is_too_large_is_cut(door: Door, document: Document) -> None:
-    """At a message's end, and the rest is an ordinary read."""
+def test_a_bootstrap_that_is_too_large_ends_at_a_message(door: Door, document: Document) -> None:
+    """An ordinary read gets the rest."""
     path = f"{document.path}-large"
     door.put(path, {"Content-Type": "application/octet-stream"})
     sent = [bytes([number]) * MEGABYTE for number in range(6)]
@@ -191,7 +191,9 @@ def test_a_bootstrap_that_is_too_large_is_cut(door: Door, document: Document) ->
     assert door.get(f"{path}?offset={answer.next_offset}").body[:1] == b"\x03"
 
 
-def test_the_largest_direct_snapshot(door: Door, document: Document) -> None:
+def test_a_snapshot_of_the_largest_size_is_published_and_a_larger_one_gets_413(
+    door: Door, document: Document
+) -> None:
     body = bytes(MAX_BODY_BYTES)
     assert document.publish(22, body).status == 204
     assert door.get(f"{document.path}/snapshot/{token(22)}").body == body
@@ -216,7 +218,7 @@ def begin(document: Document, offset: int) -> dict[str, Any]:
 
 
 def put_to(url: str, body: bytes) -> None:
-    """As any HTTP client would, straight to S3."""
+    """Straight to S3, as any HTTP client would."""
     request = urllib.request.Request(
         url, data=body, method="PUT", headers={"Content-Type": "application/x-folded"}
     )
@@ -237,7 +239,7 @@ def get_from(url: str) -> tuple[str, bytes]:
     ],
 )
 def test_an_uploaded_snapshot_is_published_and_read_back(door: Door, document: Document, size: int) -> None:
-    """Published by name; read back, and found in bootstrap, whatever its size."""
+    """It is published by name, and both its own URL and bootstrap return it, whatever its size."""
     upload = begin(document, 22)
     body = (bytes(range(256)) * (size // 256 + 1))[:size]
     put_to(upload["url"], body)
@@ -260,7 +262,9 @@ def test_an_uploaded_snapshot_is_published_and_read_back(door: Door, document: D
     assert door.get(f"{document.path}?offset={answer.next_offset}").json == [{"edit": 2}, {"edit": 3}]
 
 
-def test_uploads_that_cannot_be_published(door: Door, document: Document, clock: Clock) -> None:
+def test_an_upload_that_is_missing_lapsed_or_for_another_offset_cannot_be_published(
+    door: Door, document: Document, clock: Clock
+) -> None:
     upload = begin(document, 22)
     name = {"Snapshot_Upload": upload["upload"]}
     assert document.publish(22, b"", **name).status == 409, "nothing was uploaded"

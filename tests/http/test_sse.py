@@ -1,4 +1,4 @@
-"""Server-sent events (§5.8): data, its control event, and so on until the end."""
+"""Server-sent events (§5.8): data, then its control event, until the end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def data(events: list[Event]) -> list[str]:
 
 
 def check_order(events: list[Event]) -> None:
-    """A control event after every data event, and nothing unknown."""
+    """Each data event has a control event after it, and there is no other type of event."""
     kinds = [event.type for event in events]
     assert set(kinds) <= {"data", "control"}
     assert kinds[-1] == "control"
@@ -83,7 +83,7 @@ def test_an_event_stream_sends_existing_data_first(door: Door, make_stream: Make
 def test_an_event_stream_at_the_tail_begins_with_a_control_event(
     door: Door, make_stream: Make, clock: Clock, offset: str
 ) -> None:
-    """A control event comes first and at once: where the tail is, and that this is it."""
+    """It comes at once, with the offset of the tail and `upToDate`."""
     path = make_stream(body=b"data")
     answer = door.get(f"{path}?offset={offset}{SSE}")
     assert data(answer.events) == []
@@ -95,7 +95,7 @@ def test_an_event_stream_at_the_tail_begins_with_a_control_event(
 
 @pytest.mark.usefixtures("small_pages")
 def test_every_page_has_its_control_event(server: Door, path: str) -> None:
-    """Only the last says that it is the last; and each can be gone on from."""
+    """Only the last one says that it is up to date; a reader can go on from each."""
     server.put(path, JSON)
     for n in range(6):
         server.post(path, JSON, f"[{n}, {n + 100}]".encode())
@@ -115,8 +115,8 @@ def test_every_page_has_its_control_event(server: Door, path: str) -> None:
 
 @pytest.mark.parametrize("offset", ["-1", "now", "0000000000000004"])
 def test_the_event_stream_of_a_closed_stream_ends(server: Door, path: str, offset: str) -> None:
-    """The last control event says so, without a cursor: nobody is to come back. This server
-    would go on for ten minutes."""
+    """The last control event says so, and has no cursor, because no reader comes back. This server would go
+    on for ten minutes."""
     server.put(path, TEXT | CLOSE, b"data")
     events = server.get(f"{path}?offset={offset}{SSE}").events
     assert data(events) == (["data"] if offset == "-1" else [])
@@ -140,7 +140,7 @@ def test_the_event_stream_of_a_closed_stream_ends(server: Door, path: str, offse
         "é\u2028",
     ],
 )
-def test_text_stays_inside_its_event(door: Door, make_stream: Make, text: str) -> None:
+def test_no_text_can_end_its_event_or_begin_another(door: Door, make_stream: Make, text: str) -> None:
     path = make_stream(body=text.encode())
     answer = door.get(f"{path}?offset=-1{SSE}")
     assert answer["stream-sse-data-encoding"] is None
@@ -182,7 +182,7 @@ def test_the_cursor_is_later_than_the_clients_own(
 # --- what comes ---------------------------------------------------------------------
 
 
-def test_each_append_is_sent_when_it_comes(server: Door, path: str) -> None:
+def test_each_append_is_sent_as_soon_as_it_is_written(server: Door, path: str) -> None:
     server.put(path, JSON, b"[0]")
 
     async def follow() -> list[Event]:
@@ -201,7 +201,7 @@ def test_each_append_is_sent_when_it_comes(server: Door, path: str) -> None:
     assert offsets == sorted(set(offsets))
 
 
-def test_only_what_comes_behind_now(server: Door, path: str) -> None:
+def test_an_event_stream_from_now_sends_only_later_appends(server: Door, path: str) -> None:
     server.put(path, TEXT, b"old")
 
     async def follow() -> list[Event]:
@@ -222,7 +222,7 @@ def test_only_what_comes_behind_now(server: Door, path: str) -> None:
 def test_an_event_stream_ends_when_its_stream_is_closed(
     server: Door, path: str, body: bytes, headers: dict[str, str], shown: list[str]
 ) -> None:
-    """Closed while somebody listens: the last data, the last control event, and that is it."""
+    """A connected reader gets the last data, the last control event, and the end of the response."""
     server.put(path, TEXT)
 
     async def follow() -> list[Event]:
@@ -241,8 +241,8 @@ def test_an_event_stream_ends_when_its_stream_is_closed(
     }
 
 
-def test_ends_when_the_stream_is_deleted(server: Door, path: str) -> None:
-    """Without a word of closing: the client comes back and hears 404."""
+def test_an_event_stream_ends_when_its_stream_is_deleted(server: Door, path: str) -> None:
+    """It does not say that the stream is closed: the client reconnects and gets 404."""
     server.put(path, TEXT)
 
     async def follow() -> list[Event]:
@@ -254,8 +254,10 @@ def test_ends_when_the_stream_is_deleted(server: Door, path: str) -> None:
     assert not any("streamClosed" in control for control in controls(server.run(follow())))
 
 
-def test_a_heartbeat_while_nothing_comes(server: Door, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps proxies from dropping the connection; no client sees it, and the next event is whole."""
+def test_an_idle_event_stream_sends_heartbeats(
+    server: Door, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proxies do not drop the connection. A client ignores heartbeats, and the next event is complete."""
     monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.01)
     server.put(path, TEXT)
 
@@ -272,7 +274,8 @@ def test_a_heartbeat_while_nothing_comes(server: Door, path: str, monkeypatch: p
 def test_an_event_stream_ends_after_its_maximum_duration(
     server: Door, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """§10.2: so that clients meet again at the edge. They go on from the last control event."""
+    """§10.2: so a cache can collapse the readers' next connections. They go on from the last control
+    event."""
     monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.01)
     server.put(path, TEXT, b"data")
     answer = server.configured(sse_seconds=0.05).get(f"{path}?offset=-1{SSE}")
@@ -294,8 +297,8 @@ def test_a_client_that_leaves_ends_only_its_own_event_stream(server: Door, path:
 # --- characters cut in two ----------------------------------------------------------
 
 
-def test_half_a_character_is_held_back(server: Door, path: str) -> None:
-    """Two appends, one character: no reader is shown a half, and none is lost."""
+def test_half_a_character_is_sent_when_the_rest_is_written(server: Door, path: str) -> None:
+    """Two appends write one character: no reader gets half of it, and it is not lost."""
     euro = "€".encode()
     server.put(path, TEXT)
 
@@ -315,13 +318,13 @@ def test_half_a_character_is_held_back(server: Door, path: str) -> None:
     assert offsets == [0, 3, 3, 7]
 
 
-def test_resumed_at_half_a_character(server: Door, path: str) -> None:
-    """Every offset that a control event gave begins with a whole character."""
+def test_a_reader_can_resume_from_every_control_event(server: Door, path: str) -> None:
+    """The offset of a control event is always the beginning of a whole character."""
     whole = "aé€🐢z".encode()
     server.put(path, TEXT)
 
     async def reconnect() -> str:
-        """Comes back after every append, from wherever the last control event said."""
+        """Reconnects after every append, from the offset of the last control event."""
         shown, offset = "", "-1"
         for at in range(len(whole)):
             await server.ask("POST", path, TEXT, whole[at : at + 1])
@@ -334,8 +337,8 @@ def test_resumed_at_half_a_character(server: Door, path: str) -> None:
     assert server.run(reconnect()) == whole.decode()
 
 
-def test_half_a_character_at_the_end_of_a_closed_stream(server: Door, path: str) -> None:
-    """Nothing more will come: what is there is shown, and the offset is the end."""
+def test_a_closed_stream_that_ends_in_half_a_character_is_sent_whole(server: Door, path: str) -> None:
+    """No more will be written, so the reader gets all bytes, and the offset of the end."""
     server.put(path, TEXT | CLOSE, b"a\xe2\x82")
     events = server.get(f"{path}?offset=-1{SSE}").events
     assert data(events) == ["a\ufffd"]
@@ -345,9 +348,11 @@ def test_half_a_character_at_the_end_of_a_closed_stream(server: Door, path: str)
 # --- cursors of one connection ------------------------------------------------------
 
 
-def test_cursors_follow_the_clock_not_the_events(server: Door, path: str, clock: Clock) -> None:
-    """Whoever reconnects from the same place at the same time should come with the same cursor,
-    whether its connection was old or young: only then does a cache collapse them (§10.1)."""
+def test_a_cursor_depends_on_the_clock_and_not_on_the_number_of_events(
+    server: Door, path: str, clock: Clock
+) -> None:
+    """Readers that reconnect from one offset at one time should send the same cursor, however long they were
+    connected: only then can a cache collapse them (§10.1)."""
     server.put(path, TEXT)
     before = interval(clock)
     own = [server.cursor_of(path, before + intervals) for intervals in (0, 1, 10)]
@@ -372,8 +377,8 @@ def wakes() -> Distribution:
     return PROCESS.snapshot().distributions[WAKE_SECONDS]
 
 
-def test_what_comes_while_it_waits_counts_as_a_wake(server: Door, path: str, clock: Clock) -> None:
-    """And nothing else does: what was there already woke nobody."""
+def test_only_an_append_during_the_wait_counts_as_a_wake(server: Door, path: str, clock: Clock) -> None:
+    """Data that was there before woke no reader."""
     server.put(path, TEXT, b"old")
     server.post(path, TEXT, b"older than the reader")
     clock.advance(1000)
@@ -390,10 +395,10 @@ def test_what_comes_while_it_waits_counts_as_a_wake(server: Door, path: str, clo
     assert wakes().count == before + 2
 
 
-def test_a_late_wake_counts_in_full(
+def test_the_duration_of_a_late_wake_is_counted_in_full(
     server: Door, path: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Heartbeats in between do not make it short: the number should show a lost wake message."""
+    """Heartbeats do not shorten it: the metric must show a lost wake message."""
     monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.01)
     server.put(path, TEXT)
 

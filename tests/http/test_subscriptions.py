@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import jsonschema_rs
 import pytest
 
 from tests.http.asgi import Answer, Door
+from tidemark.http.openapi.document import document
 from tidemark.http.subscriptions import routes
 from tidemark.protocol.errors import Busy
 from tidemark.service.subscriptions import configure
@@ -26,7 +30,7 @@ def name() -> str:
 
 @pytest.fixture
 def hooked(door: Door, tmp_path: Path) -> Door:
-    """A server that signs webhooks, and is reached on this machine alone."""
+    """A server that signs webhooks, which this machine alone can reach."""
     return door.configured(webhook_keys=str(tmp_path), public_url="http://127.0.0.1:4437")
 
 
@@ -50,6 +54,7 @@ IDLE = {
     "next_attempt_at": None,
     "holder": None,
     "lease_until": None,
+    "last_delivery_at": None,
 }
 
 
@@ -142,7 +147,7 @@ def test_claim_ack_and_release(door: Door, name: str) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_creation_that_is_wrong_is_told_why(door: Door, name: str, body: Any) -> None:
+def test_an_invalid_creation_gets_400_with_the_reason(door: Door, name: str, body: Any) -> None:
     answer = send(door, "PUT", at(name), body)
     assert (answer.status, answer.json["error"]["code"]) == (400, "INVALID_REQUEST"), answer
     assert len(answer.json["error"]["message"]) > 10
@@ -151,7 +156,7 @@ def test_a_creation_that_is_wrong_is_told_why(door: Door, name: str, body: Any) 
 
 @pytest.mark.parametrize("below", ["/ack", "/callback", "/release"])
 @pytest.mark.parametrize("token", [None, "x", "a.b.c", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0."])
-def test_a_wake_call_without_its_token_is_401(
+def test_a_wake_call_without_its_token_gets_401(
     door: Door, hooked: Door, name: str, below: str, token: str
 ) -> None:
     if below == "/callback":
@@ -176,13 +181,29 @@ def test_a_wake_call_without_its_token_is_401(
         ("GET", "/v1/stream/__ds/subscriptions/a%2Fb", 404),
     ],
 )
-def test_what_is_not_there_is_said_so(door: Door, method: str, below: str, status: int) -> None:
+def test_an_unknown_path_or_method_gets_an_error_with_a_code(
+    door: Door, method: str, below: str, status: int
+) -> None:
     answer = send(door, method, below, {})
     assert answer.status == status
     assert answer.json["error"]["code"]
 
 
-def test_a_stream_is_named_with_slashes_and_unnamed_encoded(door: Door, name: str) -> None:
+@pytest.mark.parametrize(
+    ("below", "allowed"),
+    [
+        ("", "GET, HEAD, PUT, DELETE, OPTIONS"),
+        ("/claim", "POST, OPTIONS"),
+        ("/streams/a", "DELETE, OPTIONS"),
+    ],
+)
+def test_a_405_names_every_allowed_method(door: Door, name: str, below: str, allowed: str) -> None:
+    refused = door("PATCH", at(name, below))
+    assert (refused.status, refused["allow"]) == (405, allowed)
+    assert allowed in refused.json["error"]["message"]
+
+
+def test_a_stream_is_added_by_its_path_and_removed_by_its_encoded_path(door: Door, name: str) -> None:
     send(door, "PUT", at(name), pool(name))
     assert send(door, "POST", at(name, "/streams"), {"streams": ["m/é b", "m/c"]}).status == 204
     assert send(door, "POST", at(name, "/streams"), {"streams": []}).status == 400
@@ -192,7 +213,9 @@ def test_a_stream_is_named_with_slashes_and_unnamed_encoded(door: Door, name: st
     assert door.get(at(name)).json["streams"] == []
 
 
-def test_a_long_list_of_streams_goes_on(door: Door, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_list_of_streams_is_read_page_by_page(
+    door: Door, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tidemark.http.subscriptions import routes
 
     monkeypatch.setattr(routes, "PAGE", 2)
@@ -204,7 +227,7 @@ def test_a_long_list_of_streams_goes_on(door: Door, name: str, monkeypatch: pyte
     assert "streams_after" not in rest
 
 
-def test_webhooks_are_signed_by_a_key_that_is_published(hooked: Door, name: str) -> None:
+def test_webhooks_are_signed_with_a_published_key(hooked: Door, name: str) -> None:
     hook = {"type": "webhook", "pattern": f"{name}/*", "webhook": {"url": "http://127.0.0.1:1/hook"}}
     made = send(hooked, "PUT", at(name), hook)
     assert made.status == 201
@@ -217,10 +240,10 @@ def test_webhooks_are_signed_by_a_key_that_is_published(hooked: Door, name: str)
     assert b"secret" not in made.body
 
 
-def test_no_webhook_is_made_while_its_signing_key_cannot_be(
+def test_no_webhook_subscription_is_created_without_a_signing_key(
     hooked: Door, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The functions that deliver may read a key and not make one."""
+    """The delivery functions can read a key but not create one."""
 
     class NoKeys:
         def active(self, now_ms: int) -> None:
@@ -233,7 +256,7 @@ def test_no_webhook_is_made_while_its_signing_key_cannot_be(
     assert hooked.get(at(name)).status == 404
 
 
-def test_a_url_that_is_not_called_is_rejected(hooked: Door, door: Door, name: str) -> None:
+def test_a_webhook_url_that_is_not_allowed_is_rejected(hooked: Door, door: Door, name: str) -> None:
     for url in ("http://10.0.0.1/hook", "https://169.254.169.254/", "https://localhost/", "ftp://a"):
         body = {"type": "webhook", "pattern": "a/*", "webhook": {"url": url}}
         answer = send(hooked, "PUT", at(name), body)
@@ -245,24 +268,26 @@ def test_a_url_that_is_not_called_is_rejected(hooked: Door, door: Door, name: st
     assert send(door, "PUT", at(name), body).json["error"]["code"] == "WEBHOOK_URL_REJECTED"
 
 
-@pytest.mark.parametrize(("below", "status"), [("", 405), ("/nothing/there", 404)])
-def test_an_error_has_no_body_in_the_response_to_head(door: Door, name: str, below: str, status: int) -> None:
+@pytest.mark.parametrize(("below", "status"), [("", 404), ("/claim", 405), ("/nothing/there", 404)])
+def test_the_response_to_head_has_no_body_even_for_an_error(
+    door: Door, name: str, below: str, status: int
+) -> None:
     refused = door.head(at(name, below))
     assert (refused.status, refused.body, refused["cache-control"]) == (status, b"", "no-store")
 
 
 @pytest.mark.parametrize("sent", [{}, {"Content-Type": "application/x-www-form-urlencoded"}])
-def test_a_body_of_another_type_is_told_which_one_it_takes(
+def test_a_body_of_another_content_type_gets_400_with_the_right_one(
     door: Door, name: str, sent: dict[str, str]
 ) -> None:
-    """As `curl -d` sends it."""
+    """`curl -d` sends such a type."""
     send(door, "PUT", at(name), pool(name))
     refused = door("POST", at(name, "/claim"), sent, b'{"worker": "w"}')
     assert (refused.status, refused.json["error"]["code"]) == (400, "INVALID_REQUEST")
     assert "Content-Type: application/json" in refused.json["error"]["message"]
 
 
-def test_a_body_without_end_is_413(door: Door, name: str) -> None:
+def test_a_body_over_the_limit_gets_413(door: Door, name: str) -> None:
     answer = door("PUT", at(name), JSON, [b"x" * 1024 * 1024] * 5)
     assert answer.status == 413
 
@@ -286,7 +311,7 @@ def test_subscriptions_are_listed_by_id_a_page_at_a_time(door: Door, name: str) 
     assert door.get(f"/v1/stream/__ds/subscriptions?prefix={name}-c").json["subscriptions"] == []
 
 
-def test_a_listing_goes_on_behind_a_page_whose_subscriptions_have_all_ended(
+def test_a_listing_goes_on_after_a_page_whose_subscriptions_have_all_ended(
     door: Door, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for each in ("a", "b", "c"):
@@ -298,13 +323,13 @@ def test_a_listing_goes_on_behind_a_page_whose_subscriptions_have_all_ended(
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "prefix=a&prefix=b"])
-def test_a_wrong_listing_is_400_and_says_why(door: Door, query: str) -> None:
+def test_an_invalid_listing_query_gets_400_with_the_reason(door: Door, query: str) -> None:
     refused = door.get(f"/v1/stream/__ds/subscriptions?{query}")
     assert refused.status == 400
     assert query.partition("=")[0] in refused.body.decode()
 
 
-def test_what_is_pending_is_woken_at_once(door: Door, name: str) -> None:
+def test_a_subscription_with_pending_work_can_be_woken_at_once(door: Door, name: str) -> None:
     send(door, "PUT", at(name), pool(name, streams=[f"{name}/a"]))
     nothing = send(door, "POST", at(name, "/wake"), b"")
     assert (nothing.status, nothing.json["error"]["code"]) == (409, "NO_PENDING_WORK")
@@ -316,4 +341,56 @@ def test_what_is_pending_is_woken_at_once(door: Door, name: str) -> None:
     assert (held.status, held.json["error"]["current_holder"]) == (409, "w1")
     wake = door.get(at(name)).json["wake"]
     assert (wake["state"], wake["holder"], wake["lease_until"][-1]) == ("claimed", "w1", "Z")
+    assert datetime.fromisoformat(wake["last_delivery_at"]) < datetime.fromisoformat(wake["lease_until"])
     assert send(door, "POST", at("absent", "/wake"), b"").status == 404
+
+
+def check_described(operation_id: str, answer: Answer) -> None:
+    """The body is what the OpenAPI document says of this operation and status, and has no member more."""
+    described = copy.deepcopy(document())
+    for schema in described["components"]["schemas"].values():
+        if "properties" in schema:
+            schema["additionalProperties"] = False
+    [operation] = [
+        each
+        for path in described["paths"].values()
+        for each in path.values()
+        if isinstance(each, dict) and each.get("operationId") == operation_id
+    ]
+    [content] = operation["responses"][str(answer.status)]["content"].values()
+    schema = {**content["schema"], "components": described["components"]}
+    assert schema.get("$ref"), "an object of which nothing is said"
+    jsonschema_rs.validator_for(schema).validate(answer.json)
+
+
+def test_answers_are_as_the_openapi_document_describes_them(hooked: Door, name: str) -> None:
+    """Each that has a body: of a pull-wake subscription, and what only a webhook's has."""
+    append(hooked, f"{name}/a")
+    append(hooked, "wake/pool")
+    check_described("createSubscription", send(hooked, "PUT", at(name), pool(name)))
+    hooked.post(f"/v1/stream/{name}/a", JSON, b"2")
+    claimed = send(hooked, "POST", at(name, "/claim"), {"worker": "w1"})
+    check_described("claimWake", claimed)
+    check_described("describeSubscription", hooked.get(at(name)))
+    told = {key: claimed.json[key] for key in ("wake_id", "generation")}
+    check_described(
+        "ackWake", send(hooked, "POST", at(name, "/ack"), told | {"done": True}, claimed.json["token"])
+    )
+    check_described("wakeSubscription", send(hooked, "POST", at(name, "/wake"), b""))
+
+    webhook = {"type": "webhook", "streams": ["x"], "webhook": {"url": "http://127.0.0.1:1/"}}
+    check_described("createSubscription", send(hooked, "PUT", at(f"{name}-hook"), webhook))
+    check_described("createSubscription", send(hooked, "PUT", at(f"{name}-hook"), webhook))
+    check_described("listSubscriptions", hooked.get(f"/v1/stream/__ds/subscriptions?prefix={name}"))
+    check_described("webhookKeys", hooked.get("/v1/stream/__ds/jwks.json"))
+
+
+def test_an_answer_that_the_document_does_not_describe_is_found(door: Door, name: str) -> None:
+    """The negative control: a member more, and one of another type."""
+    send(door, "PUT", at(name), pool(name))
+    answer = door.get(at(name))
+    for wrong in ({"more": 1}, {"lease_ttl_ms": "30"}):
+        with pytest.raises(jsonschema_rs.ValidationError):
+            check_described(
+                "describeSubscription", Answer(200, answer.headers, json.dumps(answer.json | wrong).encode())
+            )

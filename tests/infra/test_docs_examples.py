@@ -75,6 +75,16 @@ def test_the_curl_lines_of_a_guide_succeed(server: Server, page: str) -> None:
         assert "201" in run(text, server)
 
 
+def test_a_stream_with_limits_is_created(server: Server) -> None:
+    ((_, text),) = blocks("retention.md")
+    run(f"B={server.base_url}\n{text}", server)
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{server.base_url}/v1/stream/metrics", method="HEAD"), timeout=60
+    ) as response:
+        limits = response.headers["Stream-Retain-Seconds"], response.headers["Stream-Retain-Bytes"]
+    assert limits == ("86400", "1000000")
+
+
 def test_the_walk_through_of_buckets_and_snapshots(server: Server) -> None:
     (_, begin), (_, publish) = blocks("buckets-and-snapshots.md")
     assert "0000000000000063" in run(f"B={server.base_url}\n{begin}", server)

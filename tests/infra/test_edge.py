@@ -449,9 +449,10 @@ def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
         "ApproximateAgeOfOldestMessage",
         "WebhookFailures",
         "RoundsCutShort",
+        "PackingLag",
     }
-    for alarm in alarms.values():
-        assert alarm["Condition"] == "HasAlarms"
+    for name, alarm in alarms.items():
+        assert alarm["Condition"] == ("HasPackAlarms" if name.startswith("Packer") else "HasAlarms")
         assert alarm["Properties"]["AlarmActions"] == [{"Ref": "AlarmTopicArn"}]
 
 
@@ -463,7 +464,7 @@ def test_whatever_answers_is_watched_for_errors() -> None:
         for each in RESOURCES.values()
         if each["Type"] == "AWS::CloudWatch::Alarm"
     }
-    for name in ("Write", "Read", "Notifier", "Janitor"):
+    for name in ("Write", "Read", "Notifier", "Janitor", "Packer"):
         function = [{"Name": "FunctionName", "Value": {"Ref": f"{name}Function"}}]
         assert ("Errors", json.dumps(function)) in watched
     live = [{"Name": "FunctionName", "Value": {"Ref": "LiveFunction"}}]

@@ -8,6 +8,8 @@ import json
 import os
 import re
 import uuid
+from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ from tidemark.aws.sqs import Queues
 from tidemark.local.patterns import matches
 from tidemark.local.routes import match_route
 from tidemark.local.template import load_template
-from tidemark.log.schema import log_pk, subscription_key, table_definition, wait_pk
+from tidemark.log.records import Due, DueKind
+from tidemark.log.schema import due_key, log_pk, stream_key, subscription_key, table_definition, wait_pk
 from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.stream_registry import written_by
 from tidemark.settings import Settings
 from tidemark.wake.attention import changed_from_record
 from tidemark.wake.notifier import message_from_record
@@ -59,16 +63,14 @@ FUNCTIONS = {
 TRIGGER = FUNCTIONS["NotifierFunction"]["Events"]["Appended"]["Properties"]
 
 
-def route_key(event: dict[str, Any]) -> str:
-    properties = event["Properties"]
-    return f"{properties['Method']} {properties['Path']}" if "Path" in properties else "$default"
-
-
+API = TEMPLATE["Resources"]["Api"]["Properties"]
+INTEGRATIONS = API["DefinitionBody"]["components"]["x-amazon-apigateway-integrations"]
 ROUTES = [
-    (route_key(event), name)
-    for name, function in FUNCTIONS.items()
-    for event in function.get("Events", {}).values()
-    if event["Type"] == "HttpApi"
+    (path if path == "$default" else f"{method.upper()} {path}", f"{reference.rpartition('/')[2]}Function")
+    for path, operations in API["DefinitionBody"]["paths"].items()
+    for method, operation in operations.items()
+    if method != "parameters"
+    for reference in operation["x-amazon-apigateway-integration"].values()
 ]
 
 
@@ -202,6 +204,32 @@ def test_readers_and_the_notifier_write_waiters_alone(name: str) -> None:
             }
 
 
+def test_there_is_a_packer_only_where_batches_are_packed_and_it_touches_logs_alone() -> None:
+    """Subscriptions, waiters, keys and the rest of the queue are not its business."""
+    resource = TEMPLATE["Resources"]["PackerFunction"]
+    assert resource["Condition"] == TEMPLATE["Resources"]["PackerLogs"]["Condition"] == "Packs"
+    table, bucket = statements_of(resource["Properties"])
+    key, due = StreamKey("v1", "a"), Due(DueKind.PACK, StreamKey("v1", "a"), "1", 0)
+    patterns = table["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
+    needed = [log_pk(key, "1"), stream_key(key)["pk"]["S"], due_key(due)["pk"]["S"]]
+    assert all(any(fnmatch(each, pattern) for pattern in patterns) for each in needed)
+    others = [
+        wait_pk(0),
+        subscription_key("s")["pk"]["S"],
+        due_key(replace(due, kind=DueKind.EXPIRE))["pk"]["S"],
+    ]
+    assert not any(fnmatch(each, pattern) for each in others for pattern in patterns)
+    assert bucket["Resource"] == {"Sub": "${Bucket.Arn}/log/*"}
+
+
+def test_the_packer_has_one_round_at_a_time() -> None:
+    packer = FUNCTIONS["PackerFunction"]
+    [each] = packer["Events"].values()
+    assert each["Properties"]["Schedule"] == "rate(5 minutes)"
+    assert packer["Timeout"] < 5 * 60
+    assert packer["EventInvokeConfig"]["MaximumRetryAttempts"] == 0
+
+
 def test_the_trigger_rings_for_new_batches_and_gives_up_in_time() -> None:
     """One bad batch must not hold a shard up for a day, and no failure goes unseen."""
     trigger = FUNCTIONS["NotifierFunction"]["Events"]["Appended"]["Properties"]
@@ -222,12 +250,20 @@ def test_the_triggers_filter_and_the_code_mean_the_same_records() -> None:
     patterns = [json.loads(each["Pattern"]) for each in filters]
     subscription = subscription_key("s")["pk"]["S"]
     batch, a_stream = log_pk(StreamKey("v1", "a"), "inc"), "bucket/v1"
-    for name, pk in itertools.product(
-        ("INSERT", "MODIFY", "REMOVE"), (batch, a_stream, wait_pk(1), "logs/x", subscription)
+    for name, pk, sk in itertools.product(
+        ("INSERT", "MODIFY", "REMOVE"),
+        (batch, a_stream, "bucket/v1-other", "bucket/agents", wait_pk(1), "logs/x", subscription),
+        ("0000000000000000", "stream/a"),
     ):
-        keys = {"pk": {"S": pk}, "sk": {"S": "0000000000000000"}}
+        if pk == batch and sk == "stream/a":
+            continue
+        keys = {"pk": {"S": pk}, "sk": {"S": sk}}
         record = {"eventName": name, "dynamodb": {"Keys": keys}}
-        is_wanted = message_from_record(record) is not None or changed_from_record(record) is not None
+        is_wanted = (
+            message_from_record(record) is not None
+            or changed_from_record(record) is not None
+            or bool(written_by([record]).items)
+        )
         assert any(matches(pattern, record) for pattern in patterns) == is_wanted, record
 
 

@@ -1,4 +1,4 @@
-"""The functions on a fresh table, and beside them the application as a server runs it."""
+"""The functions on a fresh table, and the application as a server runs it on the same table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world(services: LocalServices) -> World:
 
 @pytest.fixture(scope="module")
 def functions(world: World) -> Iterator[Functions]:
-    """They do not wait: a live read finds what is there."""
+    """They do not wait: a live read returns what is there."""
     environment = {
         "TABLE_NAME": world.table_name,
         "BUCKET_NAME": world.bucket_name,
@@ -44,7 +44,7 @@ def functions(world: World) -> Iterator[Functions]:
 
 @pytest.fixture(scope="module")
 def door(world: World) -> Iterator[Door]:
-    """The other way in, over the same table."""
+    """The server's application, over the same table."""
     settings = Settings(world.table_name, world.bucket_name, long_poll_seconds=0, sse_seconds=0)
     with asyncio.Runner() as runner:
         door = Door(world.process(clock=wall_clock_ms), many_at_once, runner, settings)

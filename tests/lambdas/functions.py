@@ -57,7 +57,7 @@ class Functions:
             self.handlers[name] = self.load(name)
 
     def load(self, name: str) -> Handler:
-        """Another one of the same, with the settings that are in the environment now."""
+        """Another environment with the same functions, with the settings of the environment variables now."""
         return self._thread.submit(load_handler, name).result()
 
     def stop(self) -> None:
@@ -65,7 +65,7 @@ class Functions:
         self._loop.close()
 
     def invoke(self, function: str, event: Event, context: Context | None = None) -> Any:
-        """Event and answer as JSON, which is all that passes between Lambda and a function."""
+        """Passes event and result as JSON, the only form in which Lambda passes them."""
         event = json.loads(json.dumps(event))
         handler = self.handlers[function]
         answer = self._thread.submit(handler, event, context or Context()).result()
@@ -74,20 +74,21 @@ class Functions:
         return json.loads(wire)
 
     def raw(self, event: Event) -> dict[str, Any]:
-        """What the function that an HTTP event is routed to returns."""
+        """The result of the function to which an HTTP event is routed."""
         method = event["requestContext"]["http"]["method"]
         answer: dict[str, Any] = self.invoke("write" if method in WRITES else "read", event)
         return answer
 
     def __call__(self, event: Event) -> Answer:
-        """The answer as a client sees it behind the gateway."""
+        """The response that a client gets from the gateway."""
         answer = decode_answer(self.raw(event))
         check_any_answer(event["requestContext"]["http"]["method"], answer)
         return answer
 
 
 def load_handler(name: str) -> Handler:
-    """A fresh module each time, as a new environment has. Its settings come from the environment."""
+    """A fresh module each time, as a new environment has. Its settings come from the environment
+    variables."""
     file = ROOT / "functions" / name / "app.py"
     specification = importlib.util.spec_from_file_location(f"_function_{next(_serial)}", file)
     assert specification is not None
@@ -115,7 +116,8 @@ def http_event(
     headers: Mapping[str, str] | None = None,
     body: bytes = b"",
 ) -> Event:
-    """What an HTTP API makes of a request; `path` is as a client encodes it, the event's is not."""
+    """The event that an HTTP API makes of a request; `path` is as a client encodes it, the event's path is
+    not."""
     event = load_event("get-catch-up")
     route = f"{method} /v1/stream/{{proxy+}}"
     decoded = unquote(path)
@@ -132,7 +134,7 @@ def http_event(
 
 
 def _body(body: bytes) -> Event:
-    """As text where it is text, as base64 where it is not."""
+    """Text as text, other bytes as base64."""
     if not body:
         return {"isBase64Encoded": False}
     try:
@@ -142,13 +144,13 @@ def _body(body: bytes) -> Event:
 
 
 def in_base64(event: Event) -> Event:
-    """The same, as a gateway sends a body whose type it does not take for text."""
+    """The same event, as a gateway sends a body whose type it does not treat as text."""
     body = event["body"].encode()
     return event | {"body": base64.b64encode(body).decode(), "isBase64Encoded": True}
 
 
 def function_url_event(event: Event) -> Event:
-    """The same request at a function URL, which hands on the path as it was sent."""
+    """The same request at a function URL, which passes the path on as the client sent it."""
     event = deepcopy(event)
     domain = "abcdefghijklmnopqrstuvwxyz012345.lambda-url.eu-west-1.on.aws"
     encoded = quote(event["rawPath"], safe="/:@!$&'()*+,;=~")

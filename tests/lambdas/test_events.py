@@ -1,4 +1,4 @@
-"""The sample events, which also serve `sam local invoke`, through the handlers they are meant for."""
+"""The sample events, which `sam local invoke` uses too, through the handlers they are meant for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HTTP_EVENTS = sorted(
 
 @pytest.fixture
 def fresh(functions: Functions) -> Iterator[Functions]:
-    """Neither of the events' streams is there, before and after."""
+    """Neither of the events' streams exists, before and after."""
     yield functions
     for path in (STREAM, RAW):
         event = load_event("delete")
@@ -31,12 +31,12 @@ def fresh(functions: Functions) -> Iterator[Functions]:
 
 
 @pytest.mark.parametrize("name", HTTP_EVENTS)
-def test_each_sample_event_is_answered_on_an_empty_table(fresh: Functions, name: str) -> None:
-    """In any order, on an empty table: an answer, and never a failure of the function."""
+def test_each_sample_event_gets_a_response_on_an_empty_table(fresh: Functions, name: str) -> None:
+    """In any order. No event makes the function fail."""
     assert fresh(load_event(name)).status < 500
 
 
-def test_the_sample_events_make_a_whole_session(fresh: Functions) -> None:
+def test_the_sample_events_in_order_are_a_whole_session(fresh: Functions) -> None:
     created = fresh(load_event("put-create"))
     assert created.status == 201
     assert created["location"] == f"https://{load_event('put-create')['headers']['host']}{STREAM}"
@@ -72,7 +72,7 @@ def test_the_sample_events_make_a_whole_session(fresh: Functions) -> None:
 
 
 def test_a_binary_body_travels_as_base64_both_ways(fresh: Functions) -> None:
-    """A body that is no text travels as base64, both ways, and is the same bytes again."""
+    """A body that is not text is base64 in the event and in the result, and its bytes stay the same."""
     fresh(load_event("put-create-binary"))
     event = load_event("post-append-binary")
     assert event["isBase64Encoded"] is True
@@ -84,7 +84,7 @@ def test_a_binary_body_travels_as_base64_both_ways(fresh: Functions) -> None:
     assert base64.b64decode(raw["body"]) == base64.b64decode(event["body"])
 
 
-def test_the_preflight_event_is_answered(fresh: Functions) -> None:
+def test_the_preflight_event_gets_a_response(fresh: Functions) -> None:
     event = load_event("options-preflight")
     answer = fresh(event)
     assert answer.status == 204
@@ -93,8 +93,8 @@ def test_the_preflight_event_is_answered(fresh: Functions) -> None:
     assert event["headers"]["access-control-request-method"] in (answer["access-control-allow-methods"] or "")
 
 
-def test_events_end_by_themselves(fresh: Functions) -> None:
-    """A gateway hands an answer on only once it is complete: data, control, end."""
+def test_an_event_stream_of_a_function_ends_by_itself(fresh: Functions) -> None:
+    """A gateway passes a response on only once it is complete: data, control, end."""
     fresh(load_event("put-create"))
     fresh(load_event("post-append"))
     stream = fresh(load_event("get-sse")).body

@@ -1,4 +1,4 @@
-"""What requests get is the same on every way in: a server of one's own, an HTTP API, a function's URL."""
+"""Requests get the same responses from a server, through an HTTP API and through a function URL."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_encoded_body_gets_415(way: Way, stream: str) -> None:
     assert (refused.status, refused.headers["accept-encoding"]) == (415, "identity")
 
 
-def test_if_match_holds_back_an_append_to_another_tail(way: Way, stream: str) -> None:
+def test_if_match_refuses_an_append_to_another_tail(way: Way, stream: str) -> None:
     etag = way("HEAD", stream).headers["etag"]
     assert way("POST", stream, TEXT | {"If-Match": etag}, b"b").status == 204
     refused = way("POST", stream, TEXT | {"If-Match": etag}, b"c")
@@ -71,7 +71,7 @@ def test_the_alias_is_the_same_stream(way: Way, stream: str) -> None:
     assert way("PUT", alias, TEXT).status == 201
 
 
-def test_misplaced_requests_hear_where_streams_live(way: Way) -> None:
+def test_a_request_to_the_wrong_path_gets_an_error_that_names_the_right_one(way: Way) -> None:
     appended = way("POST", "/chat", TEXT, b"x")
     assert appended.status == 405
     assert "/v1/stream/chat" in appended.error
@@ -87,3 +87,73 @@ def test_the_front_page_is_served(way: Way) -> None:
     assert json.loads(way("GET", "/").body)["version"] == __version__
     assert way("GET", "/favicon.ico").status == 204
     assert json.loads(way("GET", "/v1/health").body)["version"] == __version__
+
+
+@pytest.fixture
+def bucket_stream(way: Way) -> str:
+    bucket = f"/every-way-{next(_serial)}"
+    assert way("PUT", bucket).status == 201
+    assert way("PUT", f"{bucket}/run", TEXT, b"a").status == 201
+    return f"{bucket}/run"
+
+
+#: Every GET beside a stream's own, for which HEAD has a meaning of its own (§5.5).
+GETS = (
+    "/",
+    "/favicon.ico",
+    "/v1/health",
+    "/v1/openapi.json",
+    "/v1/console",
+    "/v1/console/console.js",
+    "/v1/console/nothing.js",
+    "/v1/docs",
+    "/v1/streams?prefix=every-way/&limit=1",
+    "/v1/streams?limit=0",
+    "/v1/buckets?limit=1",
+    "/v1/stats?stream={stream}",
+    "/v1/stats",
+    "/v1/start?stream={stream}&last=1",
+    "/v1/forks?stream={stream}",
+    "/v1/me",
+    "/v1/nothing",
+    "/v1/stream/__ds/jwks.json",
+    "/v1/stream/__ds/subscriptions",
+    "/v1/stream/__ds/subscriptions/nothing",
+    "{bucket_stream}/bootstrap",
+    "{bucket_stream}/snapshot",
+)
+
+
+@pytest.mark.parametrize("target", GETS)
+def test_head_gets_what_get_gets_without_the_body(
+    way: Way, stream: str, bucket_stream: str, target: str
+) -> None:
+    """RFC 9110 §9.3.2."""
+    target = target.format(stream=stream, bucket_stream=bucket_stream)
+    get, head = way("GET", target), way("HEAD", target)
+    assert (head.status, head.body) == (get.status, b"")
+    assert head.headers == get.headers
+
+
+def test_head_of_a_page_that_the_client_has_gets_304(way: Way) -> None:
+    tag = way("HEAD", "/v1/console").headers["etag"]
+    assert way("HEAD", "/v1/console", {"If-None-Match": tag}).status == 304
+
+
+@pytest.mark.parametrize("target", ["/", "/v1/health", "/v1/console", "/v1/docs", "/v1/streams", "/v1/me"])
+def test_405_names_head_beside_get(way: Way, target: str) -> None:
+    refused = way("POST", target)
+    assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
+
+
+def test_every_get_of_the_document_is_among_those_that_head_is_tried_with(way: Way) -> None:
+    document = json.loads(way("GET", "/v1/openapi.json").body)
+    named = {
+        "/v1/console/{file}": "/v1/console/console.js",
+        "/v1/stream/__ds/subscriptions/{id}": "/v1/stream/__ds/subscriptions/nothing",
+        "/{bucket}/{stream}/bootstrap": "{bucket_stream}/bootstrap",
+        "/{bucket}/{stream}/snapshot": "{bucket_stream}/snapshot",
+    }
+    tried = {target.partition("?")[0] for target in GETS}
+    gets = {path for path, part in document["paths"].items() if "get" in part and "head" not in part}
+    assert {path for path in gets if named.get(path, path) not in tried} == set()

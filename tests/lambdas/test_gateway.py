@@ -1,4 +1,4 @@
-"""What an HTTP API or a function URL makes of a request, and what becomes of it."""
+"""The event that an HTTP API or a function URL makes of a request, and the response to it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_json_is_the_same_as_text_and_as_base64(
 
 
 def test_an_event_without_a_body_is_an_empty_append_or_a_close(functions: Functions, path: str) -> None:
-    """An event without one, or with an empty one: an append of nothing, or a closing."""
+    """Whether the body is missing or empty."""
     functions(http_event("PUT", path, headers=TEXT))
     nothing = http_event("POST", path, headers=TEXT)
     assert functions(nothing).status == 400
@@ -81,7 +81,7 @@ def test_a_body_over_the_limit_gets_413(functions: Functions, path: str) -> None
 
 
 def test_204_keeps_its_content_type(functions: Functions, path: str) -> None:
-    """Where the application names none, the adapter says `application/json` in its place."""
+    """If the application names none, the adapter sends `application/json` instead."""
     functions(http_event("PUT", path, headers=TEXT, body=b"x"))
     appended = functions(http_event("POST", path, headers=TEXT, body=b"x"))
     polled = functions(http_event("GET", path, "offset=now&live=long-poll"))
@@ -110,7 +110,7 @@ def test_other_methods_are_routed_to_read_and_get_405(functions: Functions, path
 def test_an_exception_in_the_function_gets_500_and_a_log_record(
     functions: Functions, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What nobody thought of: 500 in the usual form, with the usual headers, and not the adapter's text."""
+    """The 500 has the usual form and headers, and not the adapter's text."""
     odd = refusal("ValidationException", message="the table is odd")
     monkeypatch.setattr(BlockingHttp, "__call__", lambda *_: odd)
     for event in (http_event("GET", path), http_event("PUT", path, headers=TEXT)):
@@ -123,8 +123,8 @@ def test_an_exception_in_the_function_gets_500_and_a_log_record(
 # --- headers ------------------------------------------------------------------------
 
 
-def test_a_header_that_came_twice_is_joined(functions: Functions, path: str) -> None:
-    """By a bare comma: a single value it is not, a list of tags it is."""
+def test_a_repeated_header_is_joined_with_a_comma(functions: Functions, path: str) -> None:
+    """A header with a single value is refused then; a list of tags is valid."""
     functions(http_event("PUT", path, headers=TEXT, body=b"x"))
     etag = functions(http_event("GET", path))["etag"]
     listed = http_event("GET", path, headers={"If-None-Match": f'"other",{etag}'})
@@ -141,8 +141,8 @@ def test_a_header_that_came_twice_is_joined(functions: Functions, path: str) -> 
     assert functions(http_event("HEAD", path))["stream-closed"] is None
 
 
-def test_header_names_in_capitals_are_understood(functions: Functions, path: str) -> None:
-    """As a test event written by hand has them."""
+def test_header_names_in_any_case_are_accepted(functions: Functions, path: str) -> None:
+    """A test event written by hand may have capitals."""
     event = http_event("PUT", path)
     event["headers"] |= {"Content-Type": "application/json", "STREAM-TTL": "60"}
     assert functions(event)["content-type"] == "application/json"
@@ -153,7 +153,7 @@ def test_header_names_in_capitals_are_understood(functions: Functions, path: str
     "query", ["offset=-1&offset=-1", "offset=&live=sse", "offset=%2C", "live=sse", "offset=-1&live=x"]
 )
 def test_an_invalid_query_gets_400_from_the_raw_query(functions: Functions, path: str, query: str) -> None:
-    """Read from the query as it was sent: what the gateway parsed has lost the difference."""
+    """The query that the gateway has parsed no longer shows that the original is invalid."""
     functions(http_event("PUT", path, headers=TEXT, body=b"x"))
     assert functions(http_event("GET", path, query)).status == 400
 
@@ -175,11 +175,11 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_stream_whichever_door_it_came_through(
+def test_a_path_names_the_same_stream_at_a_server_a_gateway_and_a_function_url(
     functions: Functions, door: Door, path: str, name: str
 ) -> None:
-    """A gateway has decoded the path, a server and a function URL have not; who decodes twice,
-    or not at all, makes two streams of one, or one of two."""
+    """A gateway has decoded the path; a server and a function URL have not. Decoding twice, or never, would
+    make two streams of one, or one of two."""
     encoded = f"{path}/{quote(name)}"
     created = functions(http_event("PUT", encoded, headers=TEXT, body=b"gateway,"))
     assert created.status == 201
@@ -197,11 +197,11 @@ def test_one_stream_whichever_door_it_came_through(
 
 
 @pytest.mark.parametrize("name", ["100%", "50%25", "%2F", "%2525", "%zz", "a?b#c", "x\ufffd"])
-def test_a_name_that_an_http_api_loses_is_refused_there(
+def test_an_http_api_refuses_a_name_that_it_cannot_pass_on(
     functions: Functions, door: Door, path: str, name: str
 ) -> None:
-    """What a function sees of it could be another name's (`local/events.py: decode_path`). Every other way
-    takes it."""
+    """The path that a function gets could belong to another name (`local/events.py: decode_path`). A server
+    and a function URL accept the name."""
     encoded = f"{path}/{quote(name)}"
     assert door.put(encoded, TEXT, b"kept").status == 201
     for method in ("PUT", "POST", "GET", "HEAD", "DELETE"):
@@ -216,7 +216,9 @@ def created_path(created: Answer) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_created_through_a_function_url(functions: Functions, door: Door, path: str, name: str) -> None:
+def test_a_stream_created_through_a_function_url_has_its_location_there(
+    functions: Functions, door: Door, path: str, name: str
+) -> None:
     encoded = f"{path}/{quote(name)}"
     event = function_url_event(http_event("PUT", encoded, headers=TEXT, body=b"url"))
     created = functions(event)
@@ -248,13 +250,13 @@ def test_an_invalid_name_in_raw_path_is_refused(
 
 
 @pytest.mark.parametrize("raw_path", ["a%2Fb", "a%00b", "%2e%2e", "%FF", "%C0%AF", "%5F_ds"])
-def test_bad_names_at_a_function_url(functions: Functions, raw_path: str) -> None:
+def test_a_function_url_refuses_an_invalid_encoded_name(functions: Functions, raw_path: str) -> None:
     event = function_url_event(http_event("PUT", "/v1/stream/x", headers=TEXT))
     event["rawPath"] = event["requestContext"]["http"]["path"] = f"/v1/stream/{raw_path}"
     assert functions(event).status in {400, 404}
 
 
-def test_every_body_travels_as_base64(functions: Functions, path: str) -> None:
+def test_every_response_body_is_base64(functions: Functions, path: str) -> None:
     """As text it would be escaped in JSON, up to six bytes for one (`test_size.py`)."""
     functions(http_event("PUT", path, headers=TEXT, body=b"a\xff"))
     for event in (
@@ -271,8 +273,8 @@ def test_every_body_travels_as_base64(functions: Functions, path: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "&live=long-poll", "&live=sse"])
-def test_what_lies_below_retention(functions: Functions, query: str) -> None:
-    """410 by the functions, too, and never an event stream that begins and then has nothing to say."""
+def test_a_read_below_the_retained_offset_gets_410_in_every_mode(functions: Functions, query: str) -> None:
+    """No event stream begins."""
     path = f"/below-{query[-3:] or 'read'}/a"
     for asked in (
         http_event("PUT", path.removesuffix("/a")),

@@ -1,7 +1,7 @@
-"""Buffered events at a character whose end is not written yet: the reader waits for it.
+"""Buffered events when half a character has been written: the reader waits for the rest.
 
-There is nothing to show, and an answer that only said so would be asked for again at once,
-as fast as the network goes, for as long as the other half is missing.
+There is no text to send yet. A client that got a response at once would ask again at once, over and over,
+while the other half is missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Open = Callable[[float], Functions]
 
 @pytest.fixture
 def waiting(functions: Functions) -> Iterator[Open]:
-    """Functions that wait so long at the tail, over the table of the others."""
+    """Functions that wait for a given time at the tail, over the same table."""
     opened: list[Functions] = []
 
     def start(seconds: float) -> Functions:
@@ -42,7 +42,7 @@ def write(functions: Functions, method: str, path: str, body: bytes) -> None:
 
 
 def test_a_read_waits_for_the_rest_of_a_character(functions: Functions, waiting: Open, path: str) -> None:
-    """As long as a reader does who is at the tail, and then says where it still is."""
+    """As long as a reader at the tail waits; then the response names the same offset again."""
     write(functions, "PUT", path, b"10 " + EURO[:1])
     reader = waiting(0.5)
     began = time.monotonic()
@@ -51,8 +51,10 @@ def test_a_read_waits_for_the_rest_of_a_character(functions: Functions, waiting:
     assert [json.loads(event.data)["streamNextOffset"] for event in answer.events] == ["0000000000000003"]
 
 
-def test_what_comes_before_it_is_shown_at_once(functions: Functions, waiting: Open, path: str) -> None:
-    """The wait is not even begun: the client is back for the rest of it."""
+def test_text_before_the_half_character_is_sent_at_once(
+    functions: Functions, waiting: Open, path: str
+) -> None:
+    """The response does not wait: the client comes back for the rest."""
     write(functions, "PUT", path, b"10 " + EURO[:1])
     reader = waiting(25)
     began = time.monotonic()
@@ -62,7 +64,7 @@ def test_what_comes_before_it_is_shown_at_once(functions: Functions, waiting: Op
 
 
 def test_the_rest_of_a_character_completes_it(functions: Functions, waiting: Open, path: str) -> None:
-    """In this answer or in the next one, and from then on offsets lie behind it."""
+    """In this response or in the next one; from then on the offset is after it."""
     write(functions, "PUT", path, b"10 " + EURO[:1])
     reader, shown, offset = waiting(25), "", "0000000000000003"
     with ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""The janitor's handler: an event from the schedule, a count of what was done."""
+"""The janitor's handler: an event of the schedule, and counts of the work done."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def test_a_sweep_ends_expired_streams(functions: Functions, door: Door, path: st
     assert functions.invoke("janitor", SCHEDULE)["expired"] == 0, "done once, done for good"
 
 
-def test_stops_while_there_is_time(functions: Functions, door: Door, path: str) -> None:
-    """Cut off in the middle of an entry it would be, if it began one; what is left is still due."""
+def test_the_janitor_stops_before_its_time_is_over(functions: Functions, door: Door, path: str) -> None:
+    """It begins no entry that Lambda could interrupt; the remaining entries stay due."""
     door.put(path, TEXT | {"Stream-TTL": "0"}, b"gone")
     hurried = functions.invoke("janitor", SCHEDULE, Context(remaining_ms=1000))
     assert (hurried["expired"], hurried["cut_short"]) == (0, 1)
     assert functions.invoke("janitor", SCHEDULE)["expired"] == 1
 
 
-def test_a_round_that_is_cut_short_is_a_metric_and_one_with_nothing_to_do_is_none(
+def test_a_run_that_is_cut_short_reports_a_metric_and_an_idle_run_none(
     functions: Functions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The alarm is by that metric's name. Another environment, because each reports every ten seconds."""
+    """The alarm uses that metric's name. A new environment, because each reports every ten seconds."""
     monkeypatch.setitem(functions.handlers, "janitor", functions.load("janitor"))
     functions.invoke("janitor", SCHEDULE)
     assert "CloudWatchMetrics" not in capsys.readouterr().out

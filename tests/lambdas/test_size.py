@@ -1,4 +1,4 @@
-"""Lambda takes 6 MB of JSON as an answer: every page fits, whatever it holds."""
+"""Lambda accepts a result of 6 MB of JSON: every page fits, whatever it holds."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_largest_page_of_json_fits_a_response(
 
 
 def follow(functions: Functions, path: str) -> list[Answer]:
-    """Connection after connection, as a client of buffered events reads."""
+    """The responses to one request after another, as a client of buffered events sends them."""
     answers: list[Answer] = []
     offset = "-1"
     while len(answers) < 100:
@@ -93,17 +93,23 @@ def data_of(answers: list[Answer]) -> list[str]:
 
 
 @pytest.mark.parametrize("body", TEXTS.values(), ids=TEXTS.keys())
-def test_events_of_text(functions: Functions, write: Callable[[str, bytes], str], body: bytes) -> None:
+def test_buffered_events_deliver_the_largest_text(
+    functions: Functions, write: Callable[[str, bytes], str], body: bytes
+) -> None:
     assert "".join(data_of(follow(functions, write("text/plain", body)))) == body.decode()
 
 
-def test_events_of_bytes(functions: Functions, write: Callable[[str, bytes], str]) -> None:
+def test_buffered_events_deliver_the_largest_bytes(
+    functions: Functions, write: Callable[[str, bytes], str]
+) -> None:
     body = bytes(range(256)) * (MAX_BODY_BYTES // 256)
     texts = data_of(follow(functions, write("application/octet-stream", body)))
     assert b"".join(base64.b64decode(text, validate=True) for text in texts) == body
 
 
 @pytest.mark.parametrize("body", JSONS.values(), ids=JSONS.keys())
-def test_events_of_json(functions: Functions, write: Callable[[str, bytes], str], body: bytes) -> None:
+def test_buffered_events_deliver_the_largest_json(
+    functions: Functions, write: Callable[[str, bytes], str], body: bytes
+) -> None:
     texts = data_of(follow(functions, write("application/json", body)))
     assert [item for text in texts for item in json.loads(text)] == json.loads(body)

@@ -1,4 +1,5 @@
-"""Publishing an upload of gigabytes may take longer than the gateway waits: who asks again finds it done."""
+"""Publishing an upload of gigabytes may take longer than the gateway waits: a repeated request finds it
+published."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ AT = f"{6:016d}"
 
 @dataclass
 class SlowS3:
-    """Copies only once it is allowed to."""
+    """A copy ends only once the test allows it."""
 
     allowed: threading.Event = field(default_factory=threading.Event)
     begun: int = 0
@@ -58,7 +59,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> SlowS3:
 
 @pytest.fixture
 def impatient(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asgi]:
-    """The HTTP API, which waits for a quarter of a second in place of thirty."""
+    """The HTTP API, which waits for a quarter of a second instead of thirty seconds."""
     monkeypatch.setenv("TABLE_NAME", world.table_name)
     monkeypatch.setenv("BUCKET_NAME", world.bucket_name)
     gateway = Gateway(load_template(ROOT / "template.yaml"), integration_seconds=0.25)
@@ -68,7 +69,7 @@ def impatient(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asgi]:
 
 
 def until_answered(way: Asgi, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Answer:
-    """Like a client that comes again, in case a slow machine makes the gateway give up on something else."""
+    """Like a client that tries again, in case a slow machine makes the gateway give up on another request."""
     for _ in range(240):
         answer = way(method, path, headers, body)
         if answer.status != 503:
@@ -77,7 +78,7 @@ def until_answered(way: Asgi, method: str, path: str, headers: dict[str, str], b
 
 
 def uploaded(way: Asgi, bucket: str) -> tuple[str, dict[str, str]]:
-    """A snapshot's place, and the headers that publish what was uploaded for it."""
+    """A snapshot's path, and the headers that publish its upload."""
     assert until_answered(way, "PUT", f"/{bucket}", {}).status in {201, 409}
     assert until_answered(way, "PUT", f"/{bucket}/run", TEXT, b"abcdef").status in {200, 201}
     place = f"/{bucket}/run/snapshot/{AT}"
@@ -101,7 +102,7 @@ def check_published(way: Asgi, bucket: str, place: str, publish: dict[str, str])
     assert FOLDED in bootstrap_of(way, bucket)
 
 
-def test_the_gateway_gives_up_and_the_function_goes_on(impatient: Asgi, slow: SlowS3) -> None:
+def test_the_function_finishes_a_publish_after_the_gateway_gave_up(impatient: Asgi, slow: SlowS3) -> None:
     place, publish = uploaded(impatient, "slow-one")
     turned_away = impatient("PUT", place, publish)
     assert (turned_away.status, turned_away.body) == (503, b'{"message":"Service Unavailable"}')
@@ -111,8 +112,8 @@ def test_the_gateway_gives_up_and_the_function_goes_on(impatient: Asgi, slow: Sl
     check_published(impatient, "slow-one", place, publish)
 
 
-def test_who_asks_again_too_early_does_no_harm(impatient: Asgi, slow: SlowS3) -> None:
-    """Two at once make the same object, and the later one finds it published."""
+def test_a_repeated_publish_during_the_first_one_does_no_harm(impatient: Asgi, slow: SlowS3) -> None:
+    """Both make the same object, and the later one finds it published."""
     place, publish = uploaded(impatient, "slow-two")
     assert [impatient("PUT", place, publish).status for _ in range(3)] == [503] * 3
     assert slow.begun == 3
@@ -124,10 +125,10 @@ def test_who_asks_again_too_early_does_no_harm(impatient: Asgi, slow: SlowS3) ->
     assert slow.begun == 3, "what is published is not made again"
 
 
-def test_a_function_that_was_ended_left_nothing_half_done(
+def test_a_publish_that_was_interrupted_can_be_repeated(
     impatient: Asgi, slow: SlowS3, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Lambda ends what takes two minutes; the next one begins anew."""
+    """Lambda ends a function after two minutes; the next request begins anew."""
     place, publish = uploaded(impatient, "slow-three")
     slow.failure = SystemExit("ended")
     slow.allowed.set()

@@ -1,4 +1,4 @@
-"""The engine's binary where it is to be had, and a small system of functions in a template of its own."""
+"""The engine's binary where it is installed, and a small system of functions in a template of its own."""
 
 from __future__ import annotations
 
@@ -38,8 +38,17 @@ Resources:
     Type: AWS::Serverless::Function
     Properties:
       CodeUri: probe/
-      Events:
-        Default: {Type: HttpApi}
+  Api:
+    Type: AWS::Serverless::HttpApi
+    Properties:
+      DefinitionBody:
+        paths:
+          $default:
+            x-amazon-apigateway-any-method:
+              x-amazon-apigateway-integration: {$ref: "#/components/x-amazon-apigateway-integrations/Probe"}
+        components:
+          x-amazon-apigateway-integrations:
+            Probe: {uri: !Sub ["functions/${Called}", {Called: !GetAtt Probe.Arn}]}
   Sweeper:
     Type: AWS::Serverless::Function
     Properties:

@@ -1,4 +1,4 @@
-"""Waiting for what will happen, with a deadline that only a failure reaches."""
+"""Waiting for a condition, with a deadline that only a failure reaches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def wait_until(happened: Callable[[], bool], what: str) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """A process that has ended, but was not waited for, does not run."""
+    """A process that has ended, but was not waited for, does not count as running."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,5 +1,5 @@
-"""What cannot be served is not held: half-sent requests, unread answers and too many connections, over
-real sockets."""
+"""The server does not hold what it cannot serve: half-sent requests, unread responses and too many
+connections, over real sockets."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ Scenario = Callable[[int, Application], Awaitable[Any]]
 
 
 def play(scenario: Scenario, **limits: float) -> Any:
-    """The scenario beside a server with these limits; every other one is an hour."""
+    """Runs the scenario beside a server with these limits; every other limit is an hour."""
 
     async def playing() -> Any:
         application, stopping, ready = Application(), asyncio.Event(), asyncio.Event()
@@ -102,7 +102,7 @@ def play(scenario: Scenario, **limits: float) -> Any:
 
 
 async def ask(port: int, *pieces: bytes) -> bytes:
-    """Everything that comes until the server ends the connection."""
+    """Everything that the server sends until it ends the connection."""
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
     for piece in pieces:
         writer.write(piece)
@@ -138,10 +138,10 @@ def test_half_sent_headers_get_408_and_the_connection_ends(sent: bytes) -> None:
     assert body == {"error": "The request's headers did not arrive within 0.2 s"}
 
 
-def test_https_spoken_to_the_http_port_is_one_line_in_the_log_and_the_connection_ends(
+def test_https_to_the_http_port_logs_one_line_and_ends_the_connection(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The client can read no sentence: what is sent to it would have to be TLS."""
+    """The client gets no response: it could only read one in TLS."""
 
     async def scenario(port: int, _: Application) -> str:
         context = ssl.create_default_context()
@@ -167,7 +167,7 @@ def test_a_body_may_begin_with_the_byte_of_a_tls_handshake() -> None:
     "sent",
     [b"nonsense\r\n\r\n", b"\x00\xff" * 50, b"GET / HTTP/9.9\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"],
 )
-def test_what_is_not_http_gets_400_and_a_sentence(sent: bytes) -> None:
+def test_bytes_that_are_not_http_get_400_and_a_sentence(sent: bytes) -> None:
     async def scenario(port: int, _: Application) -> bytes:
         return await ask(port, sent)
 
@@ -176,7 +176,7 @@ def test_what_is_not_http_gets_400_and_a_sentence(sent: bytes) -> None:
     assert body == {"error": "This is not a valid HTTP/1.1 request; see RFC 9112"}
 
 
-def test_headers_that_trickle_in_do_not_get_more_time() -> None:
+def test_slow_headers_do_not_get_more_time() -> None:
     async def scenario(port: int, _: Application) -> bytes:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(GET[:-4])
@@ -191,7 +191,7 @@ def test_headers_that_trickle_in_do_not_get_more_time() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n"], ids=["nothing", "an empty line"])
-def test_a_connection_that_asks_nothing_ends_without_a_word(sent: bytes) -> None:
+def test_a_connection_without_a_request_ends_without_a_response(sent: bytes) -> None:
     async def scenario(port: int, _: Application) -> bytes:
         return await ask(port, sent)
 
@@ -199,7 +199,7 @@ def test_a_connection_that_asks_nothing_ends_without_a_word(sent: bytes) -> None
 
 
 def test_the_time_for_headers_begins_again_with_each_request() -> None:
-    """The second one on a connection may be half-sent, too."""
+    """The second request on a connection may be half-sent, too."""
 
     async def scenario(port: int, _: Application) -> bytes:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
@@ -214,7 +214,7 @@ def test_the_time_for_headers_begins_again_with_each_request() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"half"])
-def test_half_a_body_gets_408_and_the_application_hears_that_the_client_is_gone(sent: bytes) -> None:
+def test_half_a_body_gets_408_and_the_application_is_told_of_the_disconnect(sent: bytes) -> None:
     async def scenario(port: int, application: Application) -> bytes:
         answer = await ask(port, b"POST / HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\n" + sent)
         await application.gone.wait()
@@ -224,7 +224,7 @@ def test_half_a_body_gets_408_and_the_application_hears_that_the_client_is_gone(
     assert (status, body) == (408, {"error": "No more of the request's body arrived for 0.2 s"})
 
 
-def test_a_body_that_goes_on_arriving_has_all_the_time() -> None:
+def test_a_body_that_goes_on_arriving_has_no_time_limit() -> None:
     """The limit is for the pause between two pieces."""
 
     async def scenario(port: int, application: Application) -> list[bytes]:
@@ -240,7 +240,7 @@ def test_a_body_that_goes_on_arriving_has_all_the_time() -> None:
     assert play(scenario, body_seconds=2.0) == [b"x" * 30]
 
 
-def test_an_answer_that_is_not_read_ends() -> None:
+def test_a_response_that_the_client_does_not_read_ends() -> None:
     async def scenario(port: int, application: Application) -> None:
         _, writer = await asyncio.open_connection(LOOPBACK, port, limit=1)
         writer.write(GET.replace(b"/ ", b"/endless "))
@@ -250,7 +250,7 @@ def test_an_answer_that_is_not_read_ends() -> None:
     play(scenario, send_seconds=0.3)
 
 
-def test_the_end_of_the_server_does_not_wait_for_a_client_that_does_not_read(
+def test_the_server_ends_without_waiting_for_a_client_that_does_not_read(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with socket.socket() as client:
@@ -264,8 +264,8 @@ def test_the_end_of_the_server_does_not_wait_for_a_client_that_does_not_read(
     assert caplog.text == "", "nothing had to be cut off by the backstop"
 
 
-def test_a_connection_beyond_the_limit_gets_503_and_when_to_come_again() -> None:
-    """Those that are there go on, and when one leaves another may come."""
+def test_a_connection_over_the_limit_gets_503_with_retry_after() -> None:
+    """Existing connections go on; when one ends, a new one is accepted."""
 
     async def scenario(port: int, application: Application) -> list[bytes]:
         held = [await asyncio.open_connection(LOOPBACK, port) for _ in range(5)]
@@ -292,7 +292,7 @@ def test_a_connection_beyond_the_limit_gets_503_and_when_to_come_again() -> None
     assert served.startswith(b"HTTP/1.1 200")
 
 
-def test_a_kept_connection_says_for_how_long() -> None:
+def test_a_keep_alive_response_says_for_how_long() -> None:
     async def scenario(port: int, _: Application) -> bytes:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
         writer.write(GET)
@@ -305,7 +305,7 @@ def test_a_kept_connection_says_for_how_long() -> None:
 
 
 def test_a_connection_is_usable_after_a_pause() -> None:
-    """Half a request's limits do not count between requests."""
+    """The limits for half a request do not count between two requests."""
 
     async def scenario(port: int, _: Application) -> bytes:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
@@ -320,8 +320,8 @@ def test_a_connection_is_usable_after_a_pause() -> None:
     assert play(scenario, header_seconds=0.4, body_seconds=0.4).startswith(b"HTTP/1.1 200")
 
 
-def test_descriptors_bound_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each may need a second one, to storage."""
+def test_file_descriptors_limit_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection may need a second descriptor, to storage."""
     assert connections_within(Limits(max_connections=500), 10_000) == 500
     assert connections_within(Limits(max_connections=500), 256) == 96
     assert connections_within(Limits(max_connections=500), 10) == 1
@@ -340,7 +340,7 @@ def test_the_descriptor_limit_is_raised_as_far_as_allowed(monkeypatch: pytest.Mo
 
 
 class Clock:
-    """A loop's `call_later`, moved by hand."""
+    """A loop's `call_later`, whose time the test moves."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], object]] = []
@@ -356,7 +356,7 @@ class Clock:
 
 @pytest.fixture
 def given_back(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """One entry each time that freed memory is returned."""
+    """One entry each time that freed memory is returned to the system."""
     times: list[str] = []
     collector = SimpleNamespace(collect=lambda: times.append("returned"))
     monkeypatch.setattr("tidemark.local.connections.gc", collector)
@@ -369,7 +369,7 @@ def end_connections(freed: FreedMemory, clock: Any, count: int) -> None:
 
 
 def test_freed_memory_is_returned_once_no_more_connections_end(given_back: list[str]) -> None:
-    """Not while they still end: what the last ones held would be kept."""
+    """Not while connections still end: the memory of the last ones would be kept."""
     freed, clock = FreedMemory(), Clock()
     end_connections(freed, clock, TRIM_AFTER - 1)
     assert not clock.waiting, "so few are not worth it"
@@ -382,7 +382,7 @@ def test_freed_memory_is_returned_once_no_more_connections_end(given_back: list[
     assert not clock.waiting
 
 
-def test_freed_memory_is_returned_though_connections_go_on_ending(given_back: list[str]) -> None:
+def test_freed_memory_is_returned_even_if_connections_never_stop_ending(given_back: list[str]) -> None:
     freed, clock = FreedMemory(), Clock()
     end_connections(freed, clock, TRIM_AFTER)
     for _ in range(TRIM_WAITS + 1):

@@ -1,7 +1,8 @@
-"""The container's command in a clean environment: what the Dockerfile copies, what its lock names, Python.
+"""The container's command in a clean environment: the files that the Dockerfile copies, the packages of its
+lock, Python.
 
-There is no Docker here. The command line, the files, the packages, the variables and the signals are the
-Dockerfile's; the base image, and the packages for its Python and processor, are not.
+There is no Docker here. The command line, files, packages, variables and signals are the Dockerfile's; the
+base image, and the packages for its Python and processor, are not.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Container:
             return response.status, response.read()
 
     def is_healthy(self) -> bool:
-        """By the Dockerfile's own check."""
+        """By the Dockerfile's own health check."""
         assert self.process.poll() is None, self.log()
         return subprocess.run(HEALTH, env=self.environment, capture_output=True, check=False).returncode == 0
 
@@ -148,7 +149,7 @@ def make_stream(writer: Process) -> tuple[Any, str]:
 
 
 def test_many_readers_wait_at_one_queue_and_are_all_woken(start: Any, world: World, writer: Process) -> None:
-    """By event stream and by long-poll, by an append that another process makes."""
+    """By SSE and by long-poll, through an append of another process."""
     container = start(SSE_SECONDS="300", LONG_POLL_SECONDS="300")
     key, target = make_stream(writer)
     with pumping(world, container.queues._prefix), ThreadPoolExecutor(20) as pool:
@@ -163,8 +164,10 @@ def test_many_readers_wait_at_one_queue_and_are_all_woken(start: Any, world: Wor
         crowd.close()
 
 
-def test_at_sigterm_a_waiting_reader_is_answered_and_nobody_new_gets_in(start: Any, writer: Process) -> None:
-    """It drains: what runs may finish. What Docker and ECS send first is SIGTERM."""
+def test_at_sigterm_a_waiting_reader_gets_its_response_and_new_connections_are_refused(
+    start: Any, writer: Process
+) -> None:
+    """The server drains: running requests may finish. Docker and ECS send SIGTERM first."""
     assert "STOPSIGNAL SIGTERM" in DOCKERFILE
     container = start(SSE_SECONDS="4", LONG_POLL_SECONDS="4", DRAIN_SECONDS="600")
     _, target = make_stream(writer)
@@ -187,7 +190,9 @@ def test_at_sigterm_a_waiting_reader_is_answered_and_nobody_new_gets_in(start: A
         socket.create_connection(("127.0.0.1", container.port))
 
 
-def test_what_does_not_end_in_time_is_ended_politely(start: Any, writer: Process) -> None:
+def test_a_request_that_does_not_end_within_the_drain_time_gets_a_complete_response(
+    start: Any, writer: Process
+) -> None:
     container = start(SSE_SECONDS="300", DRAIN_SECONDS="0.5")
     _, target = make_stream(writer)
     connection = http.client.HTTPConnection("127.0.0.1", container.port, timeout=PATIENCE_SECONDS)
@@ -199,13 +204,13 @@ def test_what_does_not_end_in_time_is_ended_politely(start: Any, writer: Process
     assert container.process.wait(PATIENCE_SECONDS) == 0
 
 
-def test_it_does_not_start_open_to_everybody(start: Any) -> None:
+def test_it_refuses_to_start_open_to_everybody(start: Any) -> None:
     with pytest.raises(AssertionError, match=r"tidemark: Listening on 0\.0\.0\.0 would be open to everybody"):
         start(HOST="0.0.0.0")
 
 
 @pytest.mark.parametrize(("name", "value"), [("PORT", "http"), ("DRAIN_SECONDS", "soon")])
-def test_a_wrong_variable_is_one_line(start: Any, name: str, value: str) -> None:
+def test_an_invalid_variable_is_one_line(start: Any, name: str, value: str) -> None:
     with pytest.raises(AssertionError, match=f"tidemark: {name} must be a number") as failure:
         start(**{name: value})
     assert "Traceback" not in str(failure.value)

@@ -1,4 +1,4 @@
-"""What is done to dynoxide's database: puts stay flat, and stream records do not pile up for ever."""
+"""How dynoxide's database is prepared: puts take constant time, and stream records are trimmed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = 24 * 3600
 
 
 def test_a_binary_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None:
-    """The index and the trimming know one build's database."""
+    """The index and the trimming know the database of one build."""
     (tmp_path / "dynoxide").write_bytes(b"another build")
     with pytest.raises(EngineNotAvailable, match="not the pinned build"):
         find_binary({"DYNOXIDE_PATH": str(tmp_path / "dynoxide")}, tmp_path)
@@ -32,7 +32,7 @@ def test_a_missing_binary_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def database(dynoxide_binary: Path, tmp_path: Path, no_endpoints: None) -> Iterator[Path]:
-    """Made by dynoxide, which is running on it: two tables with ten stream records each."""
+    """Created by dynoxide, which is running on it: two tables with ten stream records each."""
     with LocalServices(tmp_path / "data", only=["dynamodb"]) as services:
         for table in ("north", "south"):
             services.create_table(table)
@@ -60,7 +60,7 @@ RECORDS = (
 
 @pytest.mark.parametrize("statement", [NEXT_NUMBER, RECORDS])
 def test_stream_records_are_found_by_index(database: Path, statement: str) -> None:
-    """Without the index both scan every record ever written, and every put pays for it."""
+    """Without the index both queries scan every record ever written, and every put pays for it."""
     with closing(sqlite3.connect(database)) as connection:
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", ("north",))]
     assert len(plan) == 1
@@ -74,7 +74,7 @@ def test_preparing_twice_changes_nothing(database: Path) -> None:
 
 
 def test_trimming_keeps_the_newest_of_each_table(database: Path) -> None:
-    """dynoxide takes the next number from it; without it, numbers would start again at 1."""
+    """dynoxide takes the next sequence number from it; without it, numbers would start again at 1."""
     with closing(sqlite3.connect(database, timeout=60, isolation_level=None)) as connection:
         connection.execute("UPDATE _stream_records SET created_at = created_at - ?", (2 * DAY,))
     prepare_database(database)
@@ -82,7 +82,9 @@ def test_trimming_keeps_the_newest_of_each_table(database: Path) -> None:
     assert _numbers(database, "south") == [10]
 
 
-def test_numbers_go_on_after_trimming(dynoxide_binary: Path, tmp_path: Path, no_endpoints: None) -> None:
+def test_sequence_numbers_go_on_after_trimming(
+    dynoxide_binary: Path, tmp_path: Path, no_endpoints: None
+) -> None:
     with LocalServices(tmp_path / "data", only=["dynamodb"]) as services:
         services.create_table("north")
         _put(services, "north", "1", "2", "3")

@@ -1,4 +1,4 @@
-"""The edge in front of `VIA=lambda`: which origin takes a request, and what the edge says of it."""
+"""The edge in front of `VIA=lambda`: which origin gets a request, and which headers the edge adds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemark.local.gateway import Gateway, Receive, Scope, Send
 
 
 class Origin:
-    """Keeps what reaches it."""
+    """Keeps the requests that reach it."""
 
     def __init__(self) -> None:
         self.seen: list[Scope] = []
@@ -22,7 +22,7 @@ class Origin:
 
 
 def ask(target: bytes, *headers: tuple[bytes, bytes], secret: str = "word") -> tuple[str, Scope]:
-    """The origin's name, and what reached it."""
+    """The origin's name, and the request that reached it."""
     api, live = Origin(), Origin()
     raw_path, _, query = target.partition(b"?")
     scope: dict[str, Any] = {
@@ -48,7 +48,7 @@ def said(scope: Scope, name: bytes) -> list[bytes]:
         (b"/v1/stream/a%zz", "api", b"/v1/stream/a%2525zz"),
     ],
 )
-def test_each_origin_gets_the_path_it_can_read_and_the_one_that_was_sent(
+def test_each_origin_gets_a_path_it_can_read_and_the_original_path(
     target: bytes, origin: str, raw_path: bytes
 ) -> None:
     reached, scope = ask(target)
@@ -58,14 +58,14 @@ def test_each_origin_gets_the_path_it_can_read_and_the_one_that_was_sent(
     assert said(scope, b"x-tidemark-host") == [b"127.0.0.1:4437"]
 
 
-def test_what_the_edge_says_nobody_else_can_say() -> None:
+def test_the_edge_replaces_its_own_headers_in_a_clients_request() -> None:
     names = (b"x-tidemark-path", b"x-tidemark-host", b"x-tidemark-edge")
     _, scope = ask(b"/v1/stream/a", *((name, b"forged") for name in names))
     assert b"forged" not in [value for _, value in scope["headers"]]
 
 
 def test_a_body_goes_to_the_http_api_as_bytes() -> None:
-    """As `edge/route.js` does it."""
+    """`edge/route.js` does the same."""
     sent = ((b"content-type", b"text/plain"), (b"content-type", b"a/b"))
     _, api = ask(b"/v1/stream/a", *sent)
     assert said(api, b"content-type") == [b"application/octet-stream"]
@@ -75,7 +75,7 @@ def test_a_body_goes_to_the_http_api_as_bytes() -> None:
     assert said(live, b"x-tidemark-content-type") == []
 
 
-def test_an_unknown_secret_is_left_to_the_client() -> None:
-    """`EDGE_SECRET_NAME`: only the functions can read it."""
+def test_without_a_known_secret_the_edge_leaves_the_clients_header() -> None:
+    """With `EDGE_SECRET_NAME` only the functions can read the secret."""
     _, scope = ask(b"/v1/stream/a", (b"x-tidemark-edge", b"from the client"), secret="")
     assert said(scope, b"x-tidemark-edge") == [b"from the client"]

@@ -1,4 +1,4 @@
-"""What is the user's own is left alone, and boto3 finds the rest."""
+"""The user's own endpoints are used as they are, and boto3 finds the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OWN = "http://tables.example:8000"
         ({"AWS_ENDPOINT_URL": OWN}, {"dynamodb", "streams", "s3", "sqs"}),
     ],
 )
-def test_a_service_with_an_endpoint_variable_is_the_users_own(
+def test_a_service_with_an_endpoint_variable_counts_as_the_users_own(
     environment: dict[str, str], own: set[str]
 ) -> None:
     assert {name for name in VARIABLES if has_own_endpoint(name, environment)} == own
@@ -40,19 +40,19 @@ def test_boto3_follows_the_variables(service: str, client: str, monkeypatch: pyt
         assert made.meta.endpoint_url == "http://127.0.0.1:1234"
 
 
-def test_streams_follow_the_users_table() -> None:
-    """An emulator answers for both at one address."""
+def test_dynamodb_streams_uses_the_endpoint_of_the_users_dynamodb() -> None:
+    """An emulator serves both at one address."""
     environment = environment_for({}, {"AWS_ENDPOINT_URL_DYNAMODB": OWN})
     assert environment[VARIABLES["streams"]] == OWN
 
 
-def test_aws_has_an_endpoint_of_its_own_for_streams() -> None:
+def test_aws_has_a_separate_endpoint_for_dynamodb_streams() -> None:
     own = {"AWS_ENDPOINT_URL_DYNAMODB": "https://dynamodb.eu-west-1.amazonaws.com"}
     assert VARIABLES["streams"] not in environment_for({}, own)
 
 
 @pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"])
-def test_credentials_are_made_up_only_where_there_are_none(name: str) -> None:
+def test_placeholder_credentials_are_set_only_if_there_are_none(name: str) -> None:
     assert "AWS_SECRET_ACCESS_KEY" in environment_for({}, {})
     assert "AWS_SECRET_ACCESS_KEY" not in environment_for({}, {name: "given"})
 
@@ -70,7 +70,7 @@ def test_both_region_variables_are_set_from_either(environment: dict[str, str], 
     assert (added["AWS_REGION"], added["AWS_DEFAULT_REGION"]) == (region, region)
 
 
-def test_a_proxy_is_not_asked_for_a_loopback_address() -> None:
+def test_a_proxy_is_not_used_for_a_loopback_address() -> None:
     """botocore would send even 127.0.0.1 to HTTP_PROXY."""
     environment = environment_for({}, {"HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": "intranet"})
     assert environment["NO_PROXY"] == "intranet,127.0.0.1,localhost"

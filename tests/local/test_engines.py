@@ -1,4 +1,4 @@
-"""The engines keep what they acknowledged, die with their parent, and say who they are."""
+"""The engines keep what they acknowledge, end with their parent, and say which versions they are."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def item(number: int) -> dict[str, Any]:
 
 
 def test_every_service_works_in_memory(services: LocalServices) -> None:
-    """What the other tests stand on: a table with its stream, conditions, objects, queues."""
+    """A table with its stream, conditions, objects, queues: all other tests rely on them."""
     services.create_table("engines")
     services.create_bucket("engines")
     services.create_table("engines")
@@ -134,7 +134,7 @@ def _check_filled(services: LocalServices) -> None:
 
 
 class Writer(threading.Thread):
-    """Writes items and objects until an engine is gone; what was acknowledged is in `items` and `objects`."""
+    """Writes items and objects until an engine ends; `items` and `objects` hold what was acknowledged."""
 
     def __init__(self, services: LocalServices, number: int) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ def blob_of(number: int) -> bytes:
 
 @pytest.mark.parametrize("enough", [1, 40, 200])
 def test_nothing_acknowledged_is_lost_by_kill_9(dynoxide_binary: Path, tmp_path: Path, enough: int) -> None:
-    """Four writers, every engine killed in the middle, then a start on what is left."""
+    """Four writers; every engine is killed in the middle, then started again on its data."""
     with LocalServices(tmp_path / "data") as services:
         _create(services)
         writers = [Writer(services, number) for number in range(4)]
@@ -220,8 +220,8 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_engines_die_with_a_parent_that_is_killed(parent: subprocess.Popen[str], tmp_path: Path) -> None:
-    """And the next start, right after it, finds the directory free."""
+def test_engines_end_with_a_parent_that_is_killed(parent: subprocess.Popen[str], tmp_path: Path) -> None:
+    """The next start, right after it, finds the directory free."""
     require_engine()
     assert parent.stdout is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]
@@ -262,10 +262,10 @@ def test_an_engine_that_does_not_start_is_named_with_its_log(dynoxide_binary: Pa
         pass
 
 
-def test_a_port_taken_in_between_is_changed(
+def test_a_port_that_another_process_takes_first_is_replaced(
     dynoxide_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between choosing a port and binding it, another process may be faster."""
+    """Another process may bind it between choosing and binding."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         choices = iter([taken.getsockname()[1]])
         monkeypatch.setattr(dynoxide, "free_port", lambda: next(choices, None) or free_port())
@@ -276,7 +276,7 @@ def test_a_port_taken_in_between_is_changed(
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
-    """As on a machine on which they are not installed. Node is not there either."""
+    """As on a machine where these are not installed. Node is missing too."""
     monkeypatch.setenv("DYNOXIDE_PATH", "/nonexistent/dynoxide")
     for module in packages:
         monkeypatch.setattr(f"tidemark.local.{module}.is_installed", lambda: False)
@@ -323,7 +323,7 @@ def test_what_stands_in_without_dynoxide(
     assert not list((tmp_path / "data/s3").rglob("y"))
 
 
-def test_without_any_engine_the_failure_says_what_to_install(
+def test_without_any_engine_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without(monkeypatch, "moto", "ministack")
@@ -331,7 +331,7 @@ def test_without_any_engine_the_failure_says_what_to_install(
         LocalServices(tmp_path / "data").start()
 
 
-def test_an_engine_that_is_asked_for_by_name_is_the_one(dynoxide_binary: Path) -> None:
+def test_an_engine_that_is_chosen_by_name_is_used(dynoxide_binary: Path) -> None:
     plans = {engine: plan_engines(ALL, {}, engine=engine) for engine in ENGINES}
     tables, others = ("dynamodb", "streams"), ("s3", "sqs")
     assert plans["dynoxide"].dynoxide_services == tables
@@ -340,12 +340,14 @@ def test_an_engine_that_is_asked_for_by_name_is_the_one(dynoxide_binary: Path) -
     assert plans["ministack"].ministack_services == tables + others
 
 
-def test_dynoxide_asked_for_by_name_has_no_stand_in(tmp_path: Path) -> None:
+def test_dynoxide_chosen_by_name_has_no_substitute(tmp_path: Path) -> None:
     with pytest.raises(EngineNotAvailable):
         plan_engines(ALL, {}, tmp_path, "dynoxide")
 
 
-def test_own_endpoints_are_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_services_with_the_users_own_endpoints_are_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://objects.example")
     monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", "http://queues.example")
     monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://tables.example")
@@ -357,13 +359,12 @@ def test_own_endpoints_are_not_started(tmp_path: Path, monkeypatch: pytest.Monke
         assert services.environment["AWS_ENDPOINT_URL_DYNAMODB_STREAMS"] == "http://tables.example"
 
 
-def test_plan_without_tables_does_not_ask_for_dynoxide(tmp_path: Path) -> None:
+def test_a_plan_without_tables_does_not_need_dynoxide(tmp_path: Path) -> None:
     plan = plan_engines(["s3"], {}, tmp_path)
     assert (plan.ministack_services, plan.lacking) == (("s3",), None)
 
 
-def test_in_memory_leaves_nothing_behind(dynoxide_binary: Path) -> None:
-    """Not even after a kill: the next start in memory removes what is old enough and locked by nobody."""
+def test_a_run_in_memory_leaves_no_directory_behind(dynoxide_binary: Path) -> None:
     with LocalServices(in_memory=True, only=["dynamodb"]) as services:
         assert services._directory is not None
         path = services._directory.path
@@ -371,7 +372,9 @@ def test_in_memory_leaves_nothing_behind(dynoxide_binary: Path) -> None:
     assert not path.exists()
 
 
-def test_what_a_killed_run_left_in_memory_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_directory_of_a_killed_run_in_memory_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(directory, "MEMORY", tmp_path)
     abandoned, fresh = tmp_path / "tidemark-local-old", tmp_path / "tidemark-local-new"
     for path in (abandoned, fresh):
@@ -385,3 +388,18 @@ def test_what_a_killed_run_left_in_memory_is_removed(tmp_path: Path, monkeypatch
     assert fresh.exists()
     assert held.path.exists()
     held.close()
+
+
+def test_puts_are_grouped_where_dynoxide_syncs_the_disk(
+    dynoxide_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where the user does not say no."""
+    with LocalServices(tmp_path, only=("dynamodb",)) as services:
+        assert services.environment["GROUP_PUTS"] == "true"
+    with LocalServices(tmp_path, only=("dynamodb",), engine="ministack") as services:
+        assert "GROUP_PUTS" not in services.environment
+    with LocalServices(in_memory=True, only=("dynamodb",)) as services:
+        assert "GROUP_PUTS" not in services.environment
+    monkeypatch.setenv("GROUP_PUTS", "false")
+    with LocalServices(tmp_path, only=("dynamodb",)) as services:
+        assert "GROUP_PUTS" not in services.environment

@@ -1,4 +1,4 @@
-"""The events have AWS's shape, quirk by quirk: what a handler meets here it meets there."""
+"""The events have the form of AWS's in every detail, so a handler gets here what it gets there."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ def test_a_path_that_cannot_be_decoded_twice_is_refused_by_the_gateway(sent: str
         ("offset", {"offset": ""}),
     ],
 )
-def test_query_is_kept_raw_and_given_decoded(query: str, parameters: dict[str, str]) -> None:
-    """`rawQueryString` is what was sent; the parsed form joins repeated names."""
+def test_the_query_is_in_the_event_raw_and_parsed(query: str, parameters: dict[str, str]) -> None:
+    """`rawQueryString` is as the client sent it; the parsed form joins repeated names."""
     event = event_of(query=query)
     assert event["rawQueryString"] == query
     assert event["queryStringParameters"] == parameters
 
 
-def test_keys_without_a_value_are_missing() -> None:
-    """AWS leaves them out, so a handler that indexes them would fail there."""
+def test_keys_without_a_value_are_left_out() -> None:
+    """A handler that relies on them would fail in AWS."""
     event = event_of(match=Match(Route("ANY", "$default", "ReadFunction")))
     assert not {"body", "cookies", "pathParameters", "queryStringParameters"} & event.keys()
     assert event["rawQueryString"] == ""
@@ -88,21 +88,21 @@ def test_repeated_headers_are_joined_by_a_bare_comma() -> None:
     assert event_of(headers=headers)["headers"]["x-a"] == "first,second"
 
 
-def test_cookies_have_a_place_of_their_own() -> None:
+def test_cookies_are_in_their_own_field_and_not_in_the_headers() -> None:
     event = event_of(headers=[("cookie", "a=1; b=2"), ("cookie", "c=3")])
     assert event["cookies"] == ["a=1", "b=2", "c=3"]
     assert "cookie" not in event["headers"]
 
 
-def test_headers_of_the_connection_end_at_the_gateway() -> None:
-    """A chunked body arrives whole, so its length is known and its chunking is gone."""
+def test_headers_of_the_connection_are_not_in_the_event() -> None:
+    """A chunked body arrives whole, so its length is known and it is no longer chunked."""
     headers = [("transfer-encoding", "chunked"), ("connection", "keep-alive"), ("expect", "100-continue")]
     event = event_of(headers=headers, body=b"abc")
     assert event["headers"]["content-length"] == "3"
     assert not {"transfer-encoding", "connection", "expect"} & event["headers"].keys()
 
 
-def test_the_gateway_says_who_asked() -> None:
+def test_the_gateway_adds_the_forwarded_headers_and_a_trace_id() -> None:
     headers = event_of(headers=[("x-forwarded-for", "198.51.100.1")])["headers"]
     assert headers["x-forwarded-for"] == "198.51.100.1, 192.0.2.7"
     assert headers["x-forwarded-port"] == "4437"
@@ -131,14 +131,16 @@ TEXT = "text: é".encode()
         (None, TEXT, False),
     ],
 )
-def test_a_body_is_text_only_under_a_few_types(content_type: str | None, body: bytes, is_text: bool) -> None:
-    """Everything else, and what is not UTF-8, is base64; a handler must take both."""
+def test_a_body_is_text_only_for_a_few_content_types(
+    content_type: str | None, body: bytes, is_text: bool
+) -> None:
+    """Every other body, and one that is not UTF-8, is base64; a handler must accept both."""
     event = event_of(headers=[("content-type", content_type)] if content_type else [], body=body)
     assert event["isBase64Encoded"] is not is_text
     assert event["body"] == (body.decode() if is_text else base64.b64encode(body).decode())
 
 
-def test_an_encoded_body_is_binary() -> None:
+def test_a_body_with_content_encoding_is_binary() -> None:
     headers = [("content-type", "application/json"), ("content-encoding", "gzip")]
     assert event_of(headers=headers, body=b"{}")["isBase64Encoded"] is True
 
@@ -172,8 +174,8 @@ VOLATILE_CONTEXT = ("apiId", "domainName", "domainPrefix", "requestId", "time", 
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda p: p.stem)
-def test_sample_events_are_what_the_gateway_makes(path: Path) -> None:
-    """The samples that other tests feed the handlers with, and the gateway, cannot drift apart."""
+def test_the_sample_events_are_those_that_the_gateway_makes(path: Path) -> None:
+    """Other tests give these samples to the handlers, so samples and gateway stay the same."""
     sample = json.loads(path.read_text())
     request = HttpRequest(
         method=sample["requestContext"]["http"]["method"],

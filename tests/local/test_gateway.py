@@ -1,4 +1,4 @@
-"""Requests go through handlers as they would in AWS: as JSON, within the platform's limits."""
+"""Requests reach the handlers as in AWS: as JSON, within the platform's limits."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def test_a_request_becomes_an_event(make_gateway: Gateways) -> None:
 
 
 @pytest.mark.parametrize(("method", "given"), [("PUT", 2), ("POST", 2), ("DELETE", 2), ("GET", 0)])
-def test_who_reads_the_tables_stream_is_told_of_writes(
+def test_the_pump_gets_a_signal_before_and_after_each_write(
     make_gateway: Gateways, method: str, given: int
 ) -> None:
-    """Before and after: the record is there while the function still works, or by its end."""
+    """The record may be there while the function still works, or by its end."""
     gateway = make_gateway(ECHO)
     ask(gateway, method, "/a")
     assert gateway._signal.count == given
@@ -101,8 +101,8 @@ def handler(event, context):
     assert answer.headers["content-length"] == "4"
 
 
-def test_an_event_is_json_and_nothing_else(make_gateway: Gateways) -> None:
-    """A handler that changes its event, or keeps it, cannot reach anything of the gateway's."""
+def test_an_event_shares_no_object_with_the_gateway(make_gateway: Gateways) -> None:
+    """A handler that changes or keeps its event affects nothing else."""
     gateway = make_gateway(
         """
 kept = []
@@ -116,7 +116,7 @@ def handler(event, context):
     assert ask(gateway).json() == ["dict", 2, False]
 
 
-def test_the_context_has_what_lambda_gives(make_gateway: Gateways) -> None:
+def test_the_context_has_the_fields_of_lambdas(make_gateway: Gateways) -> None:
     gateway = make_gateway(
         """
 def handler(event, context):
@@ -152,8 +152,8 @@ def handler(event, context):
     ],
     ids=["raises", "exits", "bytes", "status", "surrogate", "signature"],
 )
-def test_a_function_that_fails_is_a_500(make_gateway: Gateways, code: str) -> None:
-    """And the environment is used again: the next request is answered as well."""
+def test_a_function_that_fails_gets_500(make_gateway: Gateways, code: str) -> None:
+    """The environment is used again: the next request is served as well."""
     gateway = make_gateway(code)
     for _ in range(2):
         answer = ask(gateway)
@@ -161,7 +161,7 @@ def test_a_function_that_fails_is_a_500(make_gateway: Gateways, code: str) -> No
     assert ask(gateway, "HEAD").content == b""
 
 
-def test_a_failure_is_explained_on_standard_error(
+def test_a_failure_is_logged_on_standard_error(
     make_gateway: Gateways, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ask(make_gateway("def handler(event, context):\n    raise RuntimeError('the tide is out')\n"))
@@ -177,7 +177,7 @@ def handler(event, context):
 """
 
 
-def test_payload_over_ten_megabytes_never_reaches_the_function(make_gateway: Gateways) -> None:
+def test_a_payload_over_ten_megabytes_never_reaches_the_function(make_gateway: Gateways) -> None:
     gateway = make_gateway(COUNT)
     declared = ask(gateway, "POST", content=b"x" * (10 * MEGABYTE + 1))
     assert (declared.status_code, declared.json()) == (413, {"message": "Request Entity Too Large"})
@@ -201,7 +201,7 @@ def test_payload_over_ten_megabytes_never_reaches_the_function(make_gateway: Gat
         ("application/octet-stream", 4_800_000, 413),
     ],
 )
-def test_event_over_six_megabytes_is_refused(
+def test_an_event_over_six_megabytes_is_refused(
     make_gateway: Gateways, content_type: str, size: int, status: int
 ) -> None:
     """Lambda's limit is on the whole event, so a binary body has room for about 4.5 MB."""
@@ -212,7 +212,7 @@ def test_event_over_six_megabytes_is_refused(
 
 
 @pytest.mark.parametrize(("size", "status"), [(6 * MEGABYTE - 4096, 200), (6 * MEGABYTE + 101, 500)])
-def test_answer_over_six_megabytes_fails(make_gateway: Gateways, size: int, status: int) -> None:
+def test_a_response_over_six_megabytes_fails(make_gateway: Gateways, size: int, status: int) -> None:
     code = f"def handler(event, context):\n    return {{'statusCode': 200, 'body': 'x' * {size}}}\n"
     assert ask(make_gateway(code)).status_code == status
 
@@ -236,10 +236,10 @@ def handler(event, context):
     [(60, 0.1, 503, "Service Unavailable"), (0.1, 30, 500, "Internal Server Error")],
     ids=["gateway", "function"],
 )
-def test_a_late_function_is_503_by_the_gateway_and_500_by_lambda(
+def test_a_slow_function_gets_503_from_the_gateway_or_500_from_lambda(
     make_gateway: Gateways, function_seconds: float, integration_seconds: float, status: int, message: str
 ) -> None:
-    """The gateway gives up with 503, Lambda with a failure. The function waits until the test lets it go."""
+    """503 after the gateway's limit, 500 after Lambda's. The function waits until the test releases it."""
     gateway = make_gateway(
         WAITING, function_seconds=function_seconds, integration_seconds=integration_seconds
     )
@@ -248,7 +248,7 @@ def test_a_late_function_is_503_by_the_gateway_and_500_by_lambda(
     ask(gateway, path="/release")
 
 
-def test_requests_run_beside_each_other(make_gateway: Gateways) -> None:
+def test_requests_run_concurrently(make_gateway: Gateways) -> None:
     """Sixty requests, each of which ends only when all sixty are running."""
     gateway = make_gateway(
         """
@@ -273,7 +273,7 @@ def handler(event, context):
 
 
 def test_an_environment_has_one_request_at_a_time_and_one_event_loop(make_gateway: Gateways) -> None:
-    """As Mangum needs it: a loop that is set, does not run, and is the same in the next request."""
+    """Mangum needs a loop that is set, does not run, and is the same in the next request."""
     gateway = make_gateway(
         """
 import asyncio
@@ -293,7 +293,7 @@ def handler(event, context):
     assert [ask(gateway).text for _ in range(5)] == ["from a coroutine"] * 5
 
 
-def test_without_a_route_there_is_nothing(project: Path) -> None:
+def test_without_a_route_a_request_gets_404(project: Path) -> None:
     template = load_template(project / "template.yaml")
     answer = ask(Gateway(replace(template, routes=())))
     assert (answer.status_code, answer.json()) == (404, {"message": "Not Found"})
@@ -307,7 +307,7 @@ def test_without_a_route_there_is_nothing(project: Path) -> None:
         ("(", "SyntaxError"),
     ],
 )
-def test_a_function_that_does_not_load_is_named_at_once(
+def test_a_function_that_does_not_load_is_reported_at_once_by_name(
     make_gateway: Gateways, code: str, complaint: str
 ) -> None:
     with pytest.raises(FunctionNotLoaded, match=complaint):
@@ -317,7 +317,7 @@ def test_a_function_that_does_not_load_is_named_at_once(
 def test_a_function_sees_its_own_variables_while_it_loads(
     make_gateway: Gateways, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The template's plain values and Lambda's own; the process's environment has the last word."""
+    """The template's plain values and Lambda's own variables; the process's environment overrides them."""
     template = (project / "template.yaml").read_text()
     variables = "      Environment: {Variables: {TIDE: low, MOON: full}}\n"
     (project / "template.yaml").write_text(
@@ -338,7 +338,7 @@ def handler(event, context):
     assert ask(gateway).json() == [["low", "new", "Probe"], [None, "new", None]]
 
 
-def test_a_client_that_leaves_early_ends_quietly(make_gateway: Gateways) -> None:
+def test_a_client_that_hangs_up_early_causes_no_error(make_gateway: Gateways) -> None:
     gateway = make_gateway(COUNT)
     sent: list[Any] = []
 
@@ -354,8 +354,8 @@ def test_a_client_that_leaves_early_ends_quietly(make_gateway: Gateways) -> None
     assert ask(gateway).text == "1"
 
 
-def test_closing_does_not_wait_for_what_still_runs(make_gateway: Gateways) -> None:
-    """A request that waits must not hold the end of the process; its environment ends when it does."""
+def test_closing_does_not_wait_for_running_requests(make_gateway: Gateways) -> None:
+    """A waiting request must not delay the end of the process; its environment ends with its request."""
     gateway = make_gateway(WAITING, integration_seconds=0.1)
     assert ask(gateway, path="/wait").status_code == 503
     gateway.close()

@@ -1,4 +1,4 @@
-"""One system per data directory, and a start after a crash that waits for what is left of it."""
+"""One system per data directory; a start after a crash waits for the engines that are still running."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_second_holder_is_refused_and_told_who_holds_it(
+def test_a_second_process_is_refused_with_the_id_of_the_holder(
     holder: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     with pytest.raises(DataDirectoryInUse, match=f"{tmp_path} is in use by process {holder.pid}:"):
         DirectoryLock(tmp_path).acquire(patience_seconds=0)
 
 
-def test_lock_outlives_its_holder_as_long_as_an_engine_lives(
+def test_the_lock_outlives_its_holder_while_an_engine_runs(
     holder: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     """After kill -9 of the system alone, its engine may still have its files open."""
@@ -59,7 +59,7 @@ def test_lock_outlives_its_holder_as_long_as_an_engine_lives(
     lock.release()
 
 
-def test_released_lock_is_free(tmp_path: Path) -> None:
+def test_a_released_lock_can_be_acquired(tmp_path: Path) -> None:
     first, second = DirectoryLock(tmp_path), DirectoryLock(tmp_path)
     first.acquire()
     assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
@@ -68,8 +68,8 @@ def test_released_lock_is_free(tmp_path: Path) -> None:
     second.release()
 
 
-def test_what_an_earlier_run_wrote_does_not_lock(tmp_path: Path) -> None:
-    """Only the kernel's lock counts, not a file that was left, even when it names a living process."""
+def test_a_lock_file_of_an_earlier_run_does_not_lock(tmp_path: Path) -> None:
+    """Only the kernel's lock counts, even if the file names a living process."""
     (tmp_path / "lock").write_text(f"{os.getppid()}\n")
     lock = DirectoryLock(tmp_path)
     lock.acquire()

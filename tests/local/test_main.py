@@ -1,4 +1,4 @@
-"""`python -m tidemark.local` as a person meets it: one line when it is ready, a clean end, clear refusals."""
+"""`python -m tidemark.local` for a person: one line when it is ready, a clean end, clear errors."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class System:
 
 
 def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """The exit code, standard output, and standard error without the notice that the stand-in serves."""
+    """The exit code, standard output, and standard error without the notice of a substitute engine."""
     out, err = process.communicate(timeout=DEADLINE_SECONDS)
     return process.returncode, out, re.sub(NOTICE, "", err)
 
@@ -113,7 +113,7 @@ def via(request: pytest.FixtureRequest) -> str:
 def test_it_prints_one_ready_line_serves_and_ends_cleanly(
     start: Start, dynoxide_binary: Path, tmp_path: Path, via: str
 ) -> None:
-    """From an empty directory with nothing but defaults."""
+    """From an empty directory, with defaults only."""
     system = System(start(VIA=via))
     assert re.fullmatch(
         rf"Tidemark is ready at http://127\.0\.0\.1:\d+ "
@@ -128,10 +128,10 @@ def test_it_prints_one_ready_line_serves_and_ends_cleanly(
     assert {path.name for path in (tmp_path / ".data").iterdir()} == {"dynamodb", "s3", "logs", "lock"}
 
 
-def test_by_default_a_failed_request_is_one_line_that_says_why(
+def test_by_default_a_failed_request_is_one_line_with_the_reason(
     start: Start, dynoxide_binary: Path, via: str
 ) -> None:
-    """A developer sees the 404 and its reason in the terminal; what succeeds prints nothing."""
+    """A successful request prints nothing."""
     system = System(start(VIA=via))
     assert system.request("PUT", "/v1/stream/tides", b"high", content_type="text/plain")[0] == 201
     assert system.request("GET", "/v1/stream/missing?offset=-1")[0] == 404
@@ -142,7 +142,7 @@ def test_by_default_a_failed_request_is_one_line_that_says_why(
     )
 
 
-def test_at_info_every_request_is_one_line(start: Start, dynoxide_binary: Path, via: str) -> None:
+def test_at_level_info_every_request_is_one_line(start: Start, dynoxide_binary: Path, via: str) -> None:
     system = System(start(VIA=via, LOG_LEVEL="INFO"))
     assert system.request("PUT", "/v1/stream/tides", b"high", content_type="text/plain")[0] == 201
     assert system.request("GET", "/v1/stream/tides?offset=-1") == (200, b"high")
@@ -154,7 +154,7 @@ def test_at_info_every_request_is_one_line(start: Start, dynoxide_binary: Path, 
 
 
 def test_streams_survive_kill_9_of_everything(start: Start, dynoxide_binary: Path, via: str) -> None:
-    """A small body and one that lies in S3; started again on what is left."""
+    """A small body and one in S3; the system starts again on its data."""
     first = System(start(VIA=via))
     assert first.request("PUT", "/v1/stream/small", b"high", content_type="text/plain")[0] == 201
     large = b"tide" * 100_000
@@ -169,8 +169,8 @@ def test_streams_survive_kill_9_of_everything(start: Start, dynoxide_binary: Pat
     assert second.end()[0] == 0
 
 
-def test_every_name_is_told_from_every_other_one(start: Start, dynoxide_binary: Path, via: str) -> None:
-    """With the edge, which `VIA=lambda` has by default, also those that an HTTP API would lose."""
+def test_different_names_are_different_streams(start: Start, dynoxide_binary: Path, via: str) -> None:
+    """Also names that an HTTP API confuses: `VIA=lambda` has the edge by default."""
     system = System(start(VIA=via, LOG_LEVEL="ERROR"))
     names = ["a", "a%3Fb", "a%23b", "100%25", "a%253Fb", "a%20b"]
     for name in names:
@@ -184,8 +184,10 @@ def test_every_name_is_told_from_every_other_one(start: Start, dynoxide_binary: 
     assert system.end()[0] == 0
 
 
-def test_four_mebibytes_of_anything_are_taken(start: Start, dynoxide_binary: Path, via: str) -> None:
-    """Also of quotes and control characters, which are two and six bytes each in an event that has text."""
+def test_a_body_of_four_mebibytes_of_any_characters_is_accepted(
+    start: Start, dynoxide_binary: Path, via: str
+) -> None:
+    """Also of quotes and control characters, which take two and six bytes each in an event as text."""
     system = System(start(VIA=via, LOG_LEVEL="ERROR"))
     size = 4 * 1024 * 1024
     for name, body, content_type in (
@@ -203,7 +205,7 @@ def test_four_mebibytes_of_anything_are_taken(start: Start, dynoxide_binary: Pat
 
 
 def test_an_ipv6_address_is_served(start: Start, dynoxide_binary: Path, via: str) -> None:
-    """Its colons are in the Host header of every request, the health check's first of all."""
+    """Its colons are in the Host header of every request, first of all that of the health check."""
     system = System(start(VIA=via, HOST="::1"))
     assert re.match(r"Tidemark is ready at http://\[::1\]:\d+ ", system.line), system.line
     assert system.request("PUT", "/v1/stream/six", Content_Type="text/plain")[0] == 201
@@ -212,8 +214,8 @@ def test_an_ipv6_address_is_served(start: Start, dynoxide_binary: Path, via: str
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_open_event_stream_does_not_hold_the_end(start: Start, number: int) -> None:
-    """The reader gets the end of its answer, not a broken connection; nobody gets a traceback."""
+def test_an_open_event_stream_does_not_delay_the_end(start: Start, number: int) -> None:
+    """The reader gets a complete response, not a broken connection; nothing logs a traceback."""
     system = System(start(SSE_SECONDS="600"))
     assert system.request("PUT", "/v1/stream/tides", b"high", content_type="text/plain")[0] == 201
     reader = http.client.HTTPConnection(system.address, timeout=DEADLINE_SECONDS)
@@ -237,7 +239,7 @@ def handler(event, context):
 """
 
 
-def test_a_handler_that_waits_does_not_hold_the_end(start: Start, project: Path, tmp_path: Path) -> None:
+def test_a_waiting_handler_does_not_delay_the_end(start: Start, project: Path, tmp_path: Path) -> None:
     write_function(project, "probe", WAITING)
     system = System(start(project=project, VIA="lambda"))
     answers: list[int] = []
@@ -251,7 +253,7 @@ def test_a_handler_that_waits_does_not_hold_the_end(start: Start, project: Path,
 
 
 def test_ctrl_c_reaches_the_engines_only_through_the_system(start: Start, dynoxide_binary: Path) -> None:
-    """A terminal interrupts the whole process group, but the engines must outlive the last request."""
+    """A terminal sends SIGINT to the whole process group, but the engines must outlive the last request."""
     system = System(start())
     os.killpg(system.process.pid, signal.SIGINT)
     assert system.wait() == (0, "", "")
@@ -269,7 +271,7 @@ def test_sigint_during_the_start_ends_it_cleanly(start: Start, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["dynoxide", "ministack_server"])
 def test_an_engine_that_dies_ends_the_system(start: Start, dynoxide_binary: Path, name: str) -> None:
-    """Without it nothing can be acknowledged: it says so and ends, rather than to answer errors for ever."""
+    """Without it nothing can be acknowledged, so the system says so and ends."""
     system = System(start())
     child = next(
         pid for pid in children_of(system.process.pid) if name in Path(f"/proc/{pid}/cmdline").read_text()
@@ -305,7 +307,7 @@ def test_a_data_directory_in_use_is_one_line(start: Start) -> None:
     ("name", "value"),
     [("VIA", "sam"), ("PORT", "http"), ("JANITOR_SECONDS", "soon"), ("LONG_POLL_SECONDS", "long")],
 )
-def test_a_value_that_cannot_be_used_is_one_line(start: Start, name: str, value: str) -> None:
+def test_an_invalid_value_is_one_line(start: Start, name: str, value: str) -> None:
     code, out, err = outcome(start(**{name: value}))
     assert (code, out) == (2, "")
     assert re.fullmatch(rf"tidemark: {name} must be .*\n", err)
@@ -318,7 +320,7 @@ def test_a_function_that_does_not_load_is_one_line(start: Start, project: Path) 
     assert re.fullmatch(r"tidemark: Probe .* does not load: ModuleNotFoundError.*\n", err)
 
 
-def test_without_the_durable_engine_it_says_so_first(start: Start) -> None:
+def test_without_the_durable_engine_it_first_says_that_nothing_is_kept(start: Start) -> None:
     system = System(start(DYNOXIDE_PATH="missing"))
     assert system.line.endswith("DynamoDB: moto in memory; S3, SQS: ministack in memory; NOTHING IS KEPT)\n")
     assert system.request("PUT", "/v1/stream/tides", b"high", content_type="text/plain")[0] == 201
@@ -329,10 +331,10 @@ def test_without_the_durable_engine_it_says_so_first(start: Start) -> None:
     assert re.fullmatch(NOTICE, err)
 
 
-def test_janitor_comes_round_and_its_failures_are_not_fatal(
+def test_the_janitor_runs_on_its_schedule_and_its_failures_are_not_fatal(
     start: Start, project: Path, tmp_path: Path
 ) -> None:
-    """It gets EventBridge's event, fails, and comes again."""
+    """It gets EventBridge's event, fails, and runs again."""
     code = """
 import json
 
@@ -352,7 +354,7 @@ def handler(event, context):
     assert set(rounds.read_text().splitlines()) == {'["aws.events", "Scheduled Event", "Sweeper"]'}
 
 
-def test_it_listens_only_where_it_was_told(start: Start) -> None:
+def test_it_listens_only_on_the_given_address(start: Start) -> None:
     try:
         listening_socket("::1", 0).close()
     except OSError as error:

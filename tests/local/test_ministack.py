@@ -1,4 +1,4 @@
-"""S3 acknowledges an object only once it is on disk, and a store that cannot write stops."""
+"""S3 acknowledges an object only once it is on disk, and ministack ends if it cannot write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ministack_server = pytest.importorskip("tidemark.local.ministack_server", reason
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The system calls that make a write durable, in their order."""
+    """The system calls that make a write durable, in order."""
     made: list[str] = []
     fsync, replace = os.fsync, Path.replace
 
@@ -33,8 +33,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def test_content_then_name_then_directories(calls: list[str], tmp_path: Path) -> None:
-    """In any other order a power cut leaves an empty file, or none, where an object was acknowledged."""
+def test_an_object_is_synced_then_renamed_then_its_directories_are_synced(
+    calls: list[str], tmp_path: Path
+) -> None:
+    """In any other order a power cut leaves an empty file, or none, for an acknowledged object."""
     bucket = tmp_path / "s3/bucket/new"
     bucket.mkdir(parents=True)
     ministack_server._settled.add(tmp_path / "s3")
@@ -55,7 +57,7 @@ print("acknowledged")
 """
 
 
-def test_a_store_that_cannot_write_ends(tmp_path: Path) -> None:
+def test_ministack_ends_if_it_cannot_write(tmp_path: Path) -> None:
     """ministack itself would log the error and acknowledge the object."""
     command = [sys.executable, "-c", WRITE, str(tmp_path / "missing/object")]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -64,5 +66,5 @@ def test_a_store_that_cannot_write_ends(tmp_path: Path) -> None:
     assert "FileNotFoundError" in process.stderr
 
 
-def test_the_pinned_ministack_has_what_is_replaced() -> None:
+def test_the_pinned_ministack_has_the_function_that_is_replaced() -> None:
     assert callable(getattr(s3, ministack_server.WRITER))

@@ -1,5 +1,5 @@
-"""What moto's server does otherwise than moto: one request at a time, transactions that copy no table, and
-objects whatever their content type."""
+"""How moto's server differs from moto: one request at a time, transactions that copy no table, and objects of
+any content type."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PUT = {"HTTP_X_AMZ_TARGET": "DynamoDB_20120810.PutItem"}
 
 
 def no_response(*_: Any) -> None:
-    """A WSGI application must be given something to begin its response with."""
+    """A WSGI application needs a function that begins its response."""
 
 
-def test_writes_run_one_after_the_other() -> None:
+def test_writes_run_one_after_another() -> None:
     inside, most = 0, 0
 
     def application(_environ: dict[str, Any], _start: Callable[..., Any]) -> Iterable[bytes]:
@@ -42,7 +42,7 @@ def test_writes_run_one_after_the_other() -> None:
     assert most == 1
 
 
-def test_a_wait_for_a_message_does_not_stop_a_write() -> None:
+def test_a_receive_that_waits_does_not_block_a_write() -> None:
     written = threading.Event()
 
     def application(environ: dict[str, Any], _start: Callable[..., Any]) -> Iterable[bytes]:
@@ -71,7 +71,7 @@ def client_of(services: LocalServices, service: str) -> Any:
 
 @pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/plain", None])
 def test_an_upload_is_stored_whatever_its_content_type(no_endpoints: None, content_type: str | None) -> None:
-    """A form's is what curl and urllib send where nobody says another."""
+    """curl and urllib send that of a form if no other is given."""
     with LocalServices(in_memory=True, engine="moto") as services:
         services.create_bucket("uploads")
         s3 = client_of(services, "s3")
@@ -100,10 +100,11 @@ def remove(partition: str, name: str) -> dict[str, Any]:
     return {"Delete": {"TableName": "changes", "Key": key(partition, name)}}
 
 
-def test_a_transaction_that_fails_changes_nothing_and_one_that_succeeds_everything(
+def test_a_transaction_writes_all_its_items_or_none(
     no_endpoints: None,
 ) -> None:
-    """Its own way to undo: moto copies the whole table, which takes seconds for a table of many tests."""
+    """Our server undoes a failed one by item: moto copies the whole table, which takes seconds for a large
+    one."""
     with LocalServices(in_memory=True, engine="moto") as services:
         services.create_table("changes")
         tables = client_of(services, "dynamodb")

@@ -1,4 +1,5 @@
-"""Bytes that no client library sends, to a running server, both ways in: no 5xx, and no stack trace."""
+"""Bytes that no client library sends, to a running server, in both ways it runs: no 5xx, and no stack
+trace."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ NOT_REQUESTS = {
 
 @pytest.mark.parametrize("sent", NOT_REQUESTS.values(), ids=NOT_REQUESTS)
 def test_no_bytes_give_a_traceback_or_a_5xx(server: Server, sent: bytes) -> None:
-    """Whatever is sent gets a response below 500, or the end of the connection; at most a line in the log."""
+    """Any bytes get a response below 500, or the end of the connection; at most one line is logged."""
     before = len(server.log_tail(1_000_000))
     answer = ask(server, sent)
     assert all(int(status) < 500 for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answer)), answer
@@ -99,7 +100,7 @@ def test_no_bytes_give_a_traceback_or_a_5xx(server: Server, sent: bytes) -> None
 
 @pytest.mark.parametrize("body", [b"", b"half"])
 def test_a_client_that_hangs_up_in_the_middle_of_its_body(server: Server, body: bytes) -> None:
-    """No fault of the server: one line in its log, and no 5xx in its numbers."""
+    """The server is not at fault: one line in its log, and no 5xx in its metrics."""
     head = (
         b"POST /v1/stream/odd HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nContent-Length: 99\r\n\r\n"
     )

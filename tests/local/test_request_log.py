@@ -1,4 +1,4 @@
-"""The request log: which requests have a line at which level, what is in it, and what can never be in it."""
+"""The request log: which requests have a line at which level, what a line holds, and what it never holds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BROKEN: Response = (503, [], b'{"message": "Service Unavailable"}')
 
 
 def lines_of(response: Response, level: int, *, colour: bool = False, path: bytes = b"/a") -> str:
-    """What is written for one request with a body of three bytes that is answered by `response`."""
+    """The lines for one request with a body of three bytes and this `response`."""
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -44,26 +44,26 @@ def lines_of(response: Response, level: int, *, colour: bool = False, path: byte
     return output.getvalue()
 
 
-def test_at_info_a_request_is_one_line_with_time_bytes_and_the_stream_offset() -> None:
+def test_at_level_info_a_request_is_one_line_with_time_bytes_and_offset() -> None:
     line = lines_of(CREATED, logging.INFO)
     assert re.fullmatch(
         r"\d\d:\d\d:\d\d PUT /a 201 \d+ ms, 3 B in, 0 B out, offset 0000000000000007\n", line
     ), line
 
 
-def test_at_warning_only_failures_have_a_line_with_the_errors_text() -> None:
+def test_at_level_warning_only_a_failure_is_logged_with_its_error_text() -> None:
     assert lines_of(CREATED, logging.WARNING) == ""
     assert lines_of(MISSING, logging.WARNING).endswith(": This stream does not exist\n")
     assert lines_of(BROKEN, logging.WARNING).endswith(": Service Unavailable\n")
 
 
-def test_at_error_only_5xx_have_a_line() -> None:
+def test_at_level_error_only_a_5xx_is_logged() -> None:
     assert lines_of(MISSING, logging.ERROR) == ""
     assert " 503 " in lines_of(BROKEN, logging.ERROR)
 
 
-def test_a_client_that_left_has_no_second_line_at_warning() -> None:
-    """The application has logged it already, and nobody got this status."""
+def test_a_client_that_hung_up_is_logged_once() -> None:
+    """The application has logged it already, and the client did not get this status."""
     assert lines_of((499, [], b""), logging.WARNING) == ""
 
 
@@ -72,12 +72,12 @@ def test_the_query_is_never_logged() -> None:
 
 
 @pytest.mark.parametrize(("response", "colour"), [(CREATED, 32), (MISSING, 33), (BROKEN, 31)])
-def test_the_status_has_a_colour_by_its_class(response: Response, colour: int) -> None:
+def test_the_colour_of_a_status_is_that_of_its_class(response: Response, colour: int) -> None:
     assert f"\x1b[{colour}m{response[0]}\x1b[0m" in lines_of(response, logging.INFO, colour=True)
     assert "\x1b" not in lines_of(response, logging.INFO)
 
 
-def test_a_request_cannot_write_lines_or_colours_of_its_own() -> None:
+def test_a_request_cannot_add_lines_or_colours_to_the_log() -> None:
     error = b'{"error": "bad value \\u001b[31m\\nPUT /forged 200"}'
     written = lines_of((400, [], error), logging.WARNING, path=b"/\x1b[2J\n\xff")
     assert written.count("\n") == 1
@@ -90,7 +90,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_colours_are_for_terminals_and_no_color_turns_them_off() -> None:
+def test_only_a_terminal_gets_colours_and_no_color_turns_them_off() -> None:
     assert wants_colour(Terminal(), {"TERM": "xterm"})
     assert not wants_colour(io.StringIO(), {"TERM": "xterm"})
     assert not wants_colour(Terminal(), {"TERM": "xterm", "NO_COLOR": "1"})
@@ -100,5 +100,5 @@ def test_colours_are_for_terminals_and_no_color_turns_them_off() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"not JSON", b"\xff", b"[1]", b'{"error": 5}', b'{"other": "x"}', b'"x"']
 )
-def test_a_body_without_an_error_sentence_gives_none(body: bytes) -> None:
+def test_a_failure_without_an_error_text_is_logged_without_one(body: bytes) -> None:
     assert error_text(body) == ""

@@ -1,4 +1,5 @@
-"""A function's answer is read as API Gateway reads format 2.0, or refused as it refuses."""
+"""A function's response is read as API Gateway reads format 2.0; an invalid one is refused in the same
+way."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ def headers_of(answer: Any, method: str = "GET") -> dict[str, str]:
     return dict(read_response(answer, method).headers)
 
 
-def test_status_headers_cookies_and_body() -> None:
+def test_a_response_has_the_functions_status_headers_cookies_and_body() -> None:
     answer = read_response(
         {
             "statusCode": 201,
@@ -36,38 +37,38 @@ def test_status_headers_cookies_and_body() -> None:
     )
 
 
-def test_base64_body_is_decoded() -> None:
+def test_a_base64_body_is_decoded() -> None:
     body = bytes(range(256))
     encoded = base64.b64encode(body).decode()
     assert read_response({"statusCode": 200, "body": encoded, "isBase64Encoded": True}, "GET").body == body
 
 
-def test_content_without_a_status_is_json() -> None:
+def test_a_result_without_a_status_is_the_body_as_json() -> None:
     answer = read_response({"tide": "high"}, "GET")
     assert (answer.status, answer.body) == (200, b'{"tide": "high"}')
     assert dict(answer.headers)["content-type"] == "application/json"
 
 
-def test_a_body_without_a_type_is_plain_text() -> None:
+def test_a_body_without_a_content_type_is_plain_text() -> None:
     assert headers_of({"statusCode": 200, "body": "x"})["content-type"] == "text/plain; charset=utf-8"
 
 
 @pytest.mark.parametrize("status", [204, 304])
-def test_an_answer_that_has_no_body_claims_none(status: int) -> None:
-    """Neither a length nor a type is added, and what the function sent as a body is dropped."""
+def test_a_204_or_304_has_no_body_length_or_type(status: int) -> None:
+    """A body that the function returned is dropped."""
     answer = read_response({"statusCode": status, "headers": {"content-length": "5"}, "body": "stray"}, "GET")
     assert answer.body == b""
     assert answer.headers == ()
 
 
-def test_the_gateway_counts_for_itself() -> None:
+def test_the_gateway_computes_the_content_length_itself() -> None:
     assert (
         headers_of({"statusCode": 200, "headers": {"Content-Length": "99"}, "body": "abc"})["content-length"]
         == "3"
     )
 
 
-def test_head_keeps_the_length_the_function_gave() -> None:
+def test_head_keeps_the_functions_content_length() -> None:
     answer = {"statusCode": 200, "headers": {"content-length": "99"}, "body": ""}
     assert headers_of(answer, "HEAD")["content-length"] == "99"
 

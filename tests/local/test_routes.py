@@ -1,4 +1,4 @@
-"""A request takes the route that API Gateway would choose, by what `template.yaml` declares."""
+"""A request takes the route that API Gateway would choose from those of `template.yaml`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def deployed() -> Template:
 def test_the_templates_routes_lead_to_their_functions(
     deployed: Template, method: str, path: str, function: str, key: str
 ) -> None:
-    """The real template: every method of the protocol reaches its function, the rest `$default`."""
+    """In the real template every method of the protocol reaches its function, and the rest `$default`."""
     match = match_route(deployed.routes, method, path)
     assert match is not None
     assert (match.route.function, match.route.key) == (function, key)
@@ -77,7 +77,7 @@ ROUTES = (
     ],
 )
 @pytest.mark.parametrize("routes", [ROUTES, ROUTES[::-1]], ids=["declared", "reversed"])
-def test_most_specific_route_wins(
+def test_the_most_specific_route_wins(
     routes: tuple[Route, ...], method: str, path: str, expected: str, parameters: dict[str, str]
 ) -> None:
     """Exact before variable before greedy before `$default`, in whatever order they are declared."""
@@ -87,11 +87,11 @@ def test_most_specific_route_wins(
     assert match.path_parameters == parameters
 
 
-def test_default_route_takes_what_is_left() -> None:
+def test_the_default_route_takes_all_other_requests() -> None:
     match = match_route([ROUTES[0], ROUTES[2]], "PUT", "/pets/cat")
     assert match is not None
     assert match.route.key == "$default"
 
 
-def test_without_a_default_route_there_is_none() -> None:
+def test_without_a_default_route_other_requests_have_no_route() -> None:
     assert match_route([ROUTES[2]], "PUT", "/pets/cat") is None

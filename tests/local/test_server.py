@@ -1,4 +1,5 @@
-"""The end of the server: what is nearly done is finished, what waits is cut off politely, quietly."""
+"""The server's end: a request that is nearly done finishes, one that waits is ended in order, nothing is
+logged."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ async def _ask(port: int, path: str) -> tuple[int, bytes]:
 
 
 async def _scenario(path: str, at_the_end: Callable[[Application], None]) -> tuple[int, bytes]:
-    """Asks for `path`, then for the end once the request has arrived; what the client got."""
+    """Sends a request, ends the server once the request has arrived, and returns the response."""
     application, stopping, ready = Application(), asyncio.Event(), asyncio.Event()
     with listening_socket(LOOPBACK, 0) as listener:
         port = port_of(listener)
@@ -79,7 +80,7 @@ async def _scenario(path: str, at_the_end: Callable[[Application], None]) -> tup
 
 
 async def _until_refused(port: int) -> None:
-    """The server has begun to end: it takes no new connection."""
+    """Until the server, which has begun to end, takes no new connection."""
     while True:
         try:
             _, writer = await asyncio.open_connection(LOOPBACK, port)
@@ -100,22 +101,22 @@ def _quiet(capfd: pytest.CaptureFixture[str]) -> Any:
 
 
 def test_a_request_in_flight_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit that is under way when the end is asked for is still acknowledged."""
+    """A commit that is under way at that moment is still acknowledged."""
     monkeypatch.setattr(server, "GRACE_SECONDS", LONG)
     monkeypatch.setattr(server, "BACKSTOP_SECONDS", LONG)
     assert run(_scenario("/slow", lambda application: application.released.set())) == (200, b"done")
 
 
-def test_a_request_that_waits_is_told_to_come_again() -> None:
+def test_a_request_that_still_waits_gets_503() -> None:
     assert run(_scenario("/slow", lambda application: None)) == (503, b"")
 
 
-def test_a_stream_that_waits_is_ended_properly() -> None:
-    """Its last chunk is there, so the client knows that nothing is missing."""
+def test_a_streaming_response_ends_with_its_last_chunk() -> None:
+    """So the client knows that it is complete."""
     assert run(_scenario("/stream", lambda application: None)) == (200, b"4\r\ntide\r\n0\r\n\r\n")
 
 
-def test_it_is_not_ready_before_it_is_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_not_healthy_does_not_become_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "READY_SECONDS", 0.2)
     called: list[bool] = []
 

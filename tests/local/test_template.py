@@ -49,7 +49,7 @@ Resources:
 """
 
 
-def test_globals_parameters_and_tags(tmp_path: Path) -> None:
+def test_globals_default_parameters_and_short_tags_are_resolved(tmp_path: Path) -> None:
     path = tmp_path / "template.yaml"
     path.write_text(DECLARED)
     functions = load_template(path).functions
@@ -72,10 +72,15 @@ def test_globals_parameters_and_tags(tmp_path: Path) -> None:
             """
 Globals: {Function: {Handler: app.handler, CodeUri: f}}
 Resources:
-  A: {Type: AWS::Serverless::Function, Properties: {Events: {E: {Type: HttpApi}}}}
-  B: {Type: AWS::Serverless::Function, Properties: {Events: {E: {Type: HttpApi}}}}
+  A: {Type: AWS::Serverless::Function}
+  Api:
+    Type: AWS::Serverless::HttpApi
+    Properties:
+      DefinitionBody:
+        paths: {/a: {get: {x-amazon-apigateway-integration: {$ref: "#/components/b"}}}}
+        components: {x-amazon-apigateway-integrations: {b: {uri: !GetAtt B.Arn}}}
 """,
-            r"\$default leads to both A and B",
+            "get /a leads to no function",
         ),
     ],
 )

@@ -25,7 +25,7 @@ def system(start: Start) -> System:
 
 
 def waiting(system: System) -> int:
-    """Readers that wait in the process that takes this connection."""
+    """The number of readers that wait in the process that takes this connection."""
     status, body = system.request("GET", "/v1/metrics")
     assert status == 200
     found = re.search(rb"^tidemark_waiting (\d+)$", body, re.MULTILINE)
@@ -51,7 +51,7 @@ def test_an_append_in_one_process_wakes_the_readers_of_both(system: System) -> N
     assert system.end()[0] == 0
 
 
-def test_what_one_process_wrote_every_process_reads(system: System) -> None:
+def test_every_process_reads_the_writes_of_every_other(system: System) -> None:
     assert system.request("PUT", "/v1/stream/r", Content_Type="text/plain")[0] == 201
     for number in range(20):
         assert system.request("POST", "/v1/stream/r", b"%02d" % number, Content_Type="text/plain")[0] == 204
@@ -61,7 +61,7 @@ def test_what_one_process_wrote_every_process_reads(system: System) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_both_end_cleanly_and_leave_no_process_behind(system: System, number: int) -> None:
+def test_both_workers_end_cleanly_and_leave_no_process(system: System, number: int) -> None:
     children = children_of(system.process.pid)
     assert any("tidemark.local.worker" in command_of(child) for child in children)
     code, _, errors = system.end(number)
@@ -69,7 +69,7 @@ def test_both_end_cleanly_and_leave_no_process_behind(system: System, number: in
     wait_until(lambda: not any(map(is_running, children)), "every child has ended")
 
 
-def test_a_worker_that_dies_ends_the_system_with_its_name(system: System) -> None:
+def test_a_worker_that_dies_ends_the_system_and_is_named(system: System) -> None:
     [worker] = [
         child for child in children_of(system.process.pid) if "tidemark.local.worker" in command_of(child)
     ]
@@ -79,7 +79,7 @@ def test_a_worker_that_dies_ends_the_system_with_its_name(system: System) -> Non
     assert f"worker {worker} ended with code -9; stopping" in errors
 
 
-def test_a_port_that_is_taken_is_said_so_with_several_workers_too(start: Start) -> None:
+def test_a_taken_port_is_one_line_with_several_workers_too(start: Start) -> None:
     first = System(start(WORKERS="2"))
     second = start(WORKERS="2", PORT=first.address.rpartition(":")[2])
     _, errors = second.communicate(timeout=60)
@@ -88,7 +88,7 @@ def test_a_port_that_is_taken_is_said_so_with_several_workers_too(start: Start) 
     assert first.end()[0] == 0
 
 
-def test_each_request_is_logged_once_whoever_served_it(start: Start) -> None:
+def test_each_request_is_logged_once_whichever_worker_served_it(start: Start) -> None:
     system = System(start(WORKERS="2", LOG_LEVEL="INFO"))
     for _ in range(READERS):
         assert system.request("GET", "/v1/stream/none?offset=-1")[0] == 404

@@ -8,14 +8,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import product
 
 import pytest
 
 from tests.buckets import new_bucket
 from tests.support import HOUR_MS, Faults, Process, World, a_key
 from tidemark.janitor.sweep import sweep
-from tidemark.log.buckets import load_bucket
+from tidemark.log.buckets import list_buckets, list_records, load_bucket
 from tidemark.log.lifecycle import load_stream
+from tidemark.log.records import StreamRecord
 from tidemark.log.schema import bucket_key
 from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, StreamNotFound
 from tidemark.protocol.expiry import Expiry, parse_expiry
@@ -351,6 +353,32 @@ def test_other_buckets_are_not_listed(world: World) -> None:
     create_bucket(process.stores, f"{bucket}-x")
     process.create(StreamKey(f"{bucket}-x", "a"))
     assert ids(process, bucket) == []
+
+
+def test_pages_are_the_ids_with_the_prefix_behind_the_cursor(world: World) -> None:
+    """Of buckets and of streams alike, wherever the cursor lies: before the prefix, within it, or behind."""
+    process = world.process()
+    table, bucket = process.stores.table, new_bucket(process)
+    ids = [bucket + end for end in ("-a", "-a1", "-b")]
+    for each in ids:
+        create_bucket(process.stores, each)
+        process.create(StreamKey(bucket, each))
+    listings: list[Callable[..., tuple[list[str], bool]]] = [
+        partial(list_buckets, table),
+        lambda *asked: _stream_ids(list_records(table, bucket, *asked)),
+    ]
+    cursors = [bucket + end for end in ("-", "-a", "-a1", "-az", "-b", "-z")]
+    for prefix, after, limit in product(("-", "-a", "-b", "-c"), ("", *cursors), (1, 9)):
+        wanted = [each for each in ids if each.startswith(bucket + prefix) and each > after]
+        for listing in listings:
+            found, more = listing(bucket + prefix, after, limit)
+            assert found == wanted[:limit], (prefix, after)
+            assert more or found == wanted, "a page that is not the last one says so"
+            assert found or not more, "an empty page is the last one"
+
+
+def _stream_ids(page: tuple[list[StreamRecord], bool]) -> tuple[list[str], bool]:
+    return [record.key.stream_id for record in page[0]], page[1]
 
 
 def test_a_listing_by_pages_shows_every_stream_that_stays(world: World) -> None:

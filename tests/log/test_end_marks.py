@@ -24,9 +24,9 @@ from tidemark.service.delete import delete
 from tidemark.service.list_streams import list_streams
 
 
-@given(st.integers(0, 2**50), st.text(min_size=1))
-def test_an_end_mark_is_read_as_it_was_written(ended_ms: int, ended_id: str) -> None:
-    mark = EndMark(ended_ms, ended_id)
+@given(st.integers(0, 2**50), st.text(min_size=1), st.booleans())
+def test_an_end_mark_is_read_as_it_was_written(ended_ms: int, ended_id: str, expired: bool) -> None:
+    mark = EndMark(ended_ms, ended_id, expired)
     item = encode_end_mark({"pk": {"S": "bucket/v1"}, "sk": {"S": "stream/a"}}, mark)
     assert is_end_mark(item)
     assert decode_end_mark(item) == mark

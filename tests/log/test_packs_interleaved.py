@@ -27,7 +27,7 @@ from tidemark.protocol.packing import Packing
 from tidemark.service.append import append
 from tidemark.service.create import create
 from tidemark.service.load import load_head
-from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
+from tidemark.service.publish_snapshot import PublishRequest, check_snapshot_offset, publish_snapshot
 from tidemark.service.read import read
 from tidemark.service.stores import Stores
 
@@ -131,6 +131,11 @@ def play(seed: int) -> int:
     scene = Scene(packing=replace(SMALL, pack_bytes=chance.choice((100, 300, 10**6))), chance=chance)
     scene.append(40)
     scene.world.advance(HOUR_MS)
+    return play_on(scene)
+
+
+def play_on(scene: Scene) -> int:
+    chance = scene.chance
     create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, chance.choice(scene.ends), 0)))
     before = len(scene.data)
     packed: list[int] = []
@@ -174,7 +179,7 @@ def test_janitors_readers_and_a_writer_at_once() -> None:
 # --- each rule, and what goes wrong without it -------------------------------------------------
 
 
-def goes_wrong(seeds: Iterable[int]) -> bool:
+def goes_wrong(seeds: Iterable[int], play: Callable[[int], int] = play) -> bool:
     for seed in seeds:
         try:
             play(seed)
@@ -229,6 +234,27 @@ def fork_of_a_half_removed_stretch() -> bool:
 
 def test_a_call_that_removes_some_of_its_batches_hides_nothing() -> None:
     assert fork_of_a_half_removed_stretch()
+
+
+def test_a_snapshot_may_be_published_at_every_end_while_batches_are_removed() -> None:
+    """A batch that is left lies inside the pack, and says nothing of what lies behind it."""
+    scene = an_old_scene()
+    packer, refused = scene.process(), set()
+    each_call(packer, after=lambda _: remove_every_second(scene))
+
+    def remove_every_second(scene: Scene) -> None:
+        inside = [item for item in scene.items()[1:-1] if "px" not in item]
+        if "px" in scene.items()[0]:
+            for item in inside[::2]:
+                scene.world.table._drop(item)
+        for end in scene.ends:
+            try:
+                check_snapshot_offset(scene.process(), KEY, end)
+            except ProtocolError:
+                refused.add(end)
+
+    assert sweep(packer).packed == 1
+    assert refused == set()
 
 
 def test_without_looking_back_for_a_pack_readers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from tidemark.log.records import (
     BucketRecord,
     Due,
     DueKind,
+    EndMark,
     Fork,
     PendingMark,
     RosterEntry,
@@ -32,6 +33,7 @@ from tidemark.log.schema import (
     decode_batch,
     decode_bucket,
     decode_due,
+    decode_end_mark,
     decode_follower,
     decode_link,
     decode_mail,
@@ -52,6 +54,7 @@ from tidemark.protocol.mail import Mail, Mailed
 from tidemark.protocol.messages import Messages
 from tidemark.protocol.pack import BlockEntry, PackIndex
 from tidemark.protocol.producer import Claim, ProducerState
+from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.subscription import SubscriptionConfiguration, SubscriptionKind
 from tidemark.protocol.tail import Tail
@@ -253,6 +256,27 @@ STORED = {
             write_id="write1",
         ),
     ),
+    "subscription with a delivery": (
+        decode_subscription,
+        r"""{"pk":{"S":"sub/mailer"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+        "cf":{"S":"[\"webhook\",\"orders/*\",[],\"https://example.com/hook\",null,30000,null]"},
+        "ts":{"S":"secret"},"cr":{"N":"1767225600000"},
+        "ws":{"S":"[7,null,null,null,null,0,false]"},"dv":{"N":"1767225605000"},
+        "ve":{"N":"13"},"wi":{"S":"write1"},"ac":{"BOOL":true}}""",
+        SubscriptionRecord(
+            "mailer",
+            FIRST,
+            SubscriptionConfiguration(
+                SubscriptionKind.WEBHOOK, "orders/*", (), "https://example.com/hook", None, 30_000
+            ),
+            "secret",
+            AT,
+            WakeState(7, delivered_ms=AT + 5_000),
+            active=True,
+            version=13,
+            write_id="write1",
+        ),
+    ),
     "roster entry": (
         decode_roster_entry,
         """{"pk":{"S":"roster"},"sk":{"S":"/Zk3v9QpLw2Xa_-01"},"su":{"S":"pool"},"pt":{"S":"orders/*"},
@@ -314,6 +338,66 @@ STORED = {
         """{"pk":{"S":"due/p3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/0000000000000042"},
         "kd":{"S":"packed"},"bk":{"S":"v1"},"st":{"S":"orders/eu"},"of":{"N":"53"}}""",
         Due(DueKind.PACKED, ORDERS, FIRST, AT, "0000000000000042", 53),
+    ),
+    "stream that keeps messages for a day and its last megabyte": (
+        decode_stream,
+        """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+        "ct":{"S":"application/json"},"cr":{"N":"1767225600000"},"to":{"N":"1767225600000"},
+        "rs":{"N":"86400"},"rb":{"N":"1000000"},"er":{"N":"53"}}""",
+        StreamRecord(ORDERS, FIRST, JSON, NEVER, AT, AT, retained=53, retention=Retention(86_400, 1_000_000)),
+    ),
+    "due: look at what a stream retains": (
+        decode_due,
+        """{"pk":{"S":"due/3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/retain"},
+        "kd":{"S":"retain"},"bk":{"S":"v1"},"st":{"S":"orders/eu"}}""",
+        Due(DueKind.RETAIN, ORDERS, FIRST, AT, "retain"),
+    ),
+    "due: trim what a stream let go of": (
+        decode_due,
+        """{"pk":{"S":"due/3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/to-0000000000000053"},
+        "kd":{"S":"trim"},"bk":{"S":"v1"},"st":{"S":"orders/eu"},"of":{"N":"53"}}""",
+        Due(DueKind.TRIM, ORDERS, FIRST, AT, "to-0000000000000053", 53),
+    ),
+    "end mark": (
+        decode_end_mark,
+        """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"em":{"N":"1767225600000"},
+        "ei":{"S":"Zk3v9QpLw2Xa_-01"},"ttl":{"N":"1767312000"}}""",
+        EndMark(AT, FIRST),
+    ),
+    "end mark of an expired stream": (
+        decode_end_mark,
+        """{"pk":{"S":"bucket/v1"},"sk":{"S":"stream/orders/eu"},"em":{"N":"1767225600000"},
+        "ei":{"S":"Zk3v9QpLw2Xa_-01"},"ttl":{"N":"1767312000"},"ex":{"BOOL":true}}""",
+        EndMark(AT, FIRST, expired=True),
+    ),
+    "due: remove what a pack has replaced that has taken in others": (
+        decode_due,
+        """{"pk":{"S":"due/p3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/0000000000000042-pack000000000002"},
+        "kd":{"S":"packed"},"bk":{"S":"v1"},"st":{"S":"orders/eu"},"of":{"N":"97"},
+        "s":{"S":"log/Zk3v9QpLw2Xa_-01/pack000000000001"}}""",
+        Due(
+            DueKind.PACKED,
+            ORDERS,
+            FIRST,
+            AT,
+            "0000000000000042-pack000000000002",
+            97,
+            "log/Zk3v9QpLw2Xa_-01/pack000000000001",
+        ),
+    ),
+    "due: remove the object of a pack that was taken in": (
+        decode_due,
+        """{"pk":{"S":"due/p3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/0000000000000042-pack000000000001"},
+        "kd":{"S":"replaced"},"bk":{"S":"v1"},"st":{"S":"orders/eu"},
+        "s":{"S":"log/Zk3v9QpLw2Xa_-01/pack000000000001"}}""",
+        Due(
+            DueKind.REPLACED,
+            ORDERS,
+            FIRST,
+            AT,
+            "0000000000000042-pack000000000001",
+            blob="log/Zk3v9QpLw2Xa_-01/pack000000000001",
+        ),
     ),
 }
 

@@ -150,6 +150,10 @@ def test_metrics_require_a_token_with_read_everywhere(environment: None) -> None
         assert server("GET", "/v1/metrics").status == 401
         assert server("GET", "/v1/metrics", bearer("read:v1")).status == 404
         assert server("GET", "/v1/metrics", bearer("read:*")).status == 200
+        assert server("HEAD", "/v1/metrics").status == 401
+        assert server("HEAD", "/v1/metrics", bearer("read:v1")).status == 404
+        head = server("HEAD", "/v1/metrics", bearer("read:*"))
+        assert (head.status, head.body) == (200, b"")
         runner.run(backend.close())
 
 

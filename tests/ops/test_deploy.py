@@ -26,7 +26,9 @@ def sam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     command.chmod(command.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("SAM", str(command))
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
-    monkeypatch.setattr(deploy, "prepare", lambda _kept: None)
+    monkeypatch.setattr(deploy, "make_what_is_missing", lambda _kept: None)
+    monkeypatch.setattr(deploy, "concurrency_limit", lambda _kept: 1000)
+    monkeypatch.setattr(deploy, "check_bytecode", lambda: None)
     return log
 
 
@@ -95,3 +97,57 @@ def test_an_answer_that_makes_no_sense_is_refused_and_nothing_is_kept(
 def test_an_account_with_room_for_ten_functions_is_warned_of() -> None:
     assert "10 functions at once" in deploy.concurrency_warning(10)
     assert deploy.concurrency_warning(1000) == ""
+
+
+def test_there_readers_wait_for_seconds_only(
+    sam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside what was chosen, and for as long as the account has the limit: nothing of it is remembered."""
+    config = tmp_path / "samconfig.toml"
+    monkeypatch.setattr(deploy, "concurrency_limit", lambda _kept: 10)
+    assert deploy.main([], answering("tides", "", "no"), config) == 0
+    first = sam.read_text().splitlines()[-1]
+    assert first.endswith(
+        "--parameter-overrides AuthSecretName=/tides/auth-secret Edge=false LongPollSeconds=5 SseSeconds=10"
+    )
+    assert "10 functions at once" in capsys.readouterr().err
+    monkeypatch.setattr(deploy, "concurrency_limit", lambda _kept: 1000)
+    assert deploy.main([], answering(), config) == 0
+    assert "--parameter-overrides" not in sam.read_text().splitlines()[-1]
+
+
+def test_a_wait_that_was_chosen_stays() -> None:
+    kept = {"parameter_overrides": 'LongPollSeconds=20 PipelineSchedule="cron(15 3 * * ? *)"'}
+    given = deploy.overrides_of(kept)
+    assert given == {"LongPollSeconds": "20", "PipelineSchedule": "cron(15 3 * * ? *)"}
+    assert deploy.short_waits(10, given) == {"SseSeconds": "10"}
+    assert deploy.short_waits(1000, given) == {}
+    bounds = {name: TEMPLATE["Parameters"][name] for name in deploy.short_waits(10, {})}
+    for name, value in deploy.short_waits(10, {}).items():
+        assert bounds[name]["MinValue"] <= int(value) < bounds[name]["Default"]
+
+
+def test_a_layer_without_bytecode_is_not_deployed_unasked(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text("")
+    with pytest.raises(deploy.CannotDeploy, match="--without-bytecode"):
+        deploy.check_bytecode(tmp_path)
+    (tmp_path / "module.cpython-314.pyc").write_bytes(b"")
+    deploy.check_bytecode(tmp_path)
+
+
+def test_it_is_deployed_where_that_is_asked_for(
+    sam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dry run shows the change set in any case."""
+
+    def refuse() -> None:
+        raise deploy.CannotDeploy("no bytecode")
+
+    monkeypatch.setattr(deploy, "check_bytecode", refuse)
+    config = tmp_path / "samconfig.toml"
+    assert deploy.main(["--dry-run"], answering("tides", "", "no"), config) == 0
+    assert deploy.main(["--without-bytecode"], answering(), config) == 0
+    deployed = sam.read_text()
+    assert deploy.main([], answering(), config) == 2
+    assert sam.read_text() == deployed
+    assert "no bytecode" in capsys.readouterr().err

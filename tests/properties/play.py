@@ -14,8 +14,10 @@ from tidemark.protocol.packing import Packing
 _LONG = b"the tide comes in; " * 60
 
 
-#: Whatever is an hour old is packed, in small packs of small blocks.
-PACKING = Packing(HOUR_MS, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
+#: Whatever is an hour old is packed, in small packs of small blocks; most of those are packed again.
+PACKING = Packing(
+    HOUR_MS, every_bytes=1, pack_bytes=200, min_batches=2, block_bytes=16, keep_replaced_ms=HOUR_MS
+)
 
 
 def bodies(min_size: int = 0) -> st.SearchStrategy[bytes]:

@@ -17,6 +17,7 @@ from tidemark.protocol.pack import (
     Block,
     CorruptPack,
     PackWriter,
+    batches_of,
     decode_block,
     decode_index,
     read_index,
@@ -74,6 +75,43 @@ def test_every_byte_length_append_and_time_comes_back(
     assert appends == [count for batch in given for count in batch.appends or (len(batch.lengths),)]
     told = [each for block in blocks for each in zip(block.batches, block.times_ms, strict=True)]
     assert told == [(len(batch.lengths), batch.time_ms) for batch in given]
+
+
+@given(
+    st.integers(0, 10**15),
+    st.lists(st.lists(batches(), min_size=1, max_size=9), min_size=1, max_size=5),
+    st.integers(1, 200),
+)
+def test_a_pack_of_packs_has_what_they_have(start: int, given: list[list[Written]], block_bytes: int) -> None:
+    merged = PackWriter(start, block_bytes)
+    for written in given:
+        pack, index = write(merged.end, written, block_bytes)
+        for entry in decode_index(index).blocks:
+            merged.take(entry, memoryview(pack)[entry.first_byte : entry.first_byte + entry.stored_bytes])
+    pack, index = merged.finish()
+    assert read_index(pack) == decode_index(index)
+    blocks = blocks_of(pack, index)
+    found = [
+        Written(data, lengths, appends if len(appends) > 1 else (), time_ms)
+        for block in blocks
+        for data, lengths, appends, time_ms in batches_of(block)
+    ]
+    assert found == [batch for written in given for batch in written]
+    # No small block is followed by another small one with which it would still be small.
+    sizes = [len(block.data) for block in blocks]
+    assert all(one + other >= block_bytes / 2 for one, other in pairwise(sizes))
+
+
+def test_a_large_block_is_taken_as_it_is_and_a_damaged_one_never() -> None:
+    pack, index = write(7, [Written(b"x" * 60, (60,), (), 1)], 100)
+    [entry] = decode_index(index).blocks
+    stored = pack[entry.first_byte : entry.first_byte + entry.stored_bytes]
+    merged = PackWriter(7, 100)
+    merged.take(entry, stored)
+    assert merged.finish() == (pack, index)
+    for block_bytes in (100, 1000):
+        with pytest.raises(CorruptPack):
+            PackWriter(7, block_bytes).take(entry, b"?" + stored[1:])
 
 
 @given(st.integers(0, 10**15), st.lists(batches(), min_size=1, max_size=30), st.integers(1, 200))

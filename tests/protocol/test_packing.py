@@ -38,6 +38,24 @@ def test_a_pack_pays_from_64_batches_or_256_kb_on(batches: int, data_bytes: int,
     assert PACKING.pays(batches, data_bytes) == pays
 
 
+MB = 1024 * KB
+
+
+@pytest.mark.parametrize(
+    ("new", "before", "taken_in"),
+    [
+        (MB, 2 * MB, True),
+        (MB, 2 * MB + 1, False),
+        (4 * MB, 4 * MB - 1, True),
+        (4 * MB, 4 * MB, False),
+        (8 * MB, 4 * MB - 1, True),
+        (9 * MB, 4 * MB - 1, False),
+    ],
+)
+def test_a_pack_takes_in_one_that_is_small_and_not_much_larger(new: int, before: int, taken_in: bool) -> None:
+    assert PACKING.takes_in(new, before) == taken_in
+
+
 def test_the_next_look_is_after_twice_the_time() -> None:
     now_ms, looks = 0, []
     for _ in range(5):

@@ -31,8 +31,8 @@ NOW, LEASE = 1_000_000, 30_000
 IDLE = WakeState()
 IN_FLIGHT = begin_wake(IDLE, WEBHOOK, "w1", NOW, LEASE)
 CALLED = start_attempt(IN_FLIGHT, NOW, LEASE, LEASE)
-LEASED = attempt_succeeded(CALLED)
-ANNOUNCED = attempt_succeeded(begin_wake(IDLE, PULL_WAKE, "w1", NOW, LEASE))
+LEASED = attempt_succeeded(CALLED, NOW)
+ANNOUNCED = attempt_succeeded(begin_wake(IDLE, PULL_WAKE, "w1", NOW, LEASE), NOW)
 CLAIMED = claim_wake(ANNOUNCED, "worker-1", "unused", NOW, LEASE)
 REFUSED = attempt_failed(CALLED, NOW, 0.5, maybe_working=False)
 UNKNOWN = attempt_failed(CALLED, NOW, 0.5, maybe_working=True)
@@ -155,9 +155,22 @@ def test_whatever_happens_generations_never_fall_and_some_time_is_named(  # noqa
             case "fail" | "unknown":
                 state = attempt_failed(state, now_ms, 0.5, maybe_working=name == "unknown")
             case "ok":
-                state = attempt_succeeded(state)
+                state = attempt_succeeded(state, now_ms)
             case "extend":
                 state = extend_lease(state, now_ms, LEASE)
         assert state.generation >= before.generation
         if state.wake_id is not None and (state.holder or kind is WEBHOOK):
             assert wakes_at(state) is not None
+
+
+def test_the_time_of_the_last_delivery_is_when_a_wake_arrived() -> None:
+    """By an attempt that succeeded or by a claim. A failure and the end of a wake leave it as it was, and so
+    does what comes after the arrival."""
+    assert (IDLE.delivered_ms, IN_FLIGHT.delivered_ms, CALLED.delivered_ms) == (None, None, None)
+    arrived = attempt_succeeded(CALLED, NOW + 70)
+    assert arrived.delivered_ms == NOW + 70
+    assert extend_lease(arrived, NOW + 900, LEASE).delivered_ms == NOW + 70
+    again = start_attempt(begin_wake(end_wake(arrived), WEBHOOK, "w2", NOW, LEASE), NOW, LEASE, LEASE)
+    assert attempt_failed(again, NOW + 950, 0.5, maybe_working=False).delivered_ms == NOW + 70
+    assert extend_lease(again, NOW + 990, LEASE).delivered_ms == NOW + 990, "the callback proves it"
+    assert claim_wake(ANNOUNCED, "worker-1", "unused", NOW + 5, LEASE).delivered_ms == NOW + 5

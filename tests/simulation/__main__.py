@@ -11,7 +11,7 @@ from collections import Counter
 
 from tests.histories.workload import PRODUCERS, WEIGHTS
 from tests.simulation.faults import FAULTS
-from tests.simulation.run import PACKING, run_seed
+from tests.simulation.run import MERGING, PACKING, run_seed
 from tests.simulation.world import LATEST_ARRIVAL_MS
 
 
@@ -29,6 +29,7 @@ def main() -> int:
         "--impatient", action="store_true", help="clients give up, and producers repeat elsewhere"
     )
     parser.add_argument("--packs", action="store_true", help="old batches are packed")
+    parser.add_argument("--merges", action="store_true", help="and packs are packed again")
     parser.add_argument("--stop", action="store_true", help="at the first problem")
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
@@ -39,7 +40,7 @@ def main() -> int:
             asked.kind,
             without=asked.without,
             latest_arrival_ms=round(asked.latest_minutes * 60_000),
-            packing=PACKING if asked.packs else None,
+            packing=MERGING if asked.merges else PACKING if asked.packs else None,
             combines=asked.combines,
             impatient=asked.impatient,
         )

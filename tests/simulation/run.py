@@ -49,9 +49,13 @@ _SHORT_MS: Final = (107, 1_013, 5_029, 20_031)
 _LONG_MS: Final = (0, 45_037, 4 * MINUTE_MS, 6 * MINUTE_MS, 61 * MINUTE_MS, 3 * HOUR_MS, 25 * HOUR_MS)
 #: The same where old batches are packed: they are to become old.
 _OLD_ENOUGH_MS: Final = (12 * MINUTE_MS, 61 * MINUTE_MS)
+#: And where a rest is to be packed as well, although the stream goes on.
+_MUCH_OLDER_MS: Final = (12 * MINUTE_MS, 5 * HOUR_MS)
 SERVERS: Final = 2
 #: Batches are packed once no tail and no copy from before can still be about, as an hour guarantees in AWS.
 PACKING: Final = Packing(11 * MINUTE_MS, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
+#: The same where all packs are small: each new one takes in those before it, whose objects go as early.
+MERGING: Final = replace(PACKING, pack_bytes=10_000, keep_replaced_ms=11 * MINUTE_MS)
 #: How often a client that may give up waits for the answer all the same.
 _PATIENT: Final = 0.3
 _STEPS_OF_THE_IMPATIENT: Final = 30_000
@@ -120,12 +124,13 @@ class _Play:
         self._workload = Workload(self._chance, self._run.kind, names)
         self._clients = 5 if self._run.kind == PRODUCERS else self._chance.randint(2, 4)
         self._recorder = Recorder(self._run.history)
-        self._packs = packing is not None
+        self._packs, self._merges = packing is not None, packing is MERGING
         self._servers = [self._world.process() for _ in range(SERVERS)]
         self._healed = False
 
     def run(self) -> Run:
-        for phase in range(self._chance.randint(1 + self._packs, 3)):
+        fewest, most = (3, 5) if self._merges else (1 + self._packs, 3)
+        for phase in range(self._chance.randint(fewest, most)):
             if phase:
                 self._between_phases()
             self._phase(first=not phase)
@@ -250,10 +255,15 @@ class _Play:
 
     def _between_phases(self) -> None:
         self._world.land_some()
-        self._world.advance(self._chance.choice(_OLD_ENOUGH_MS if self._packs else _LONG_MS))
+        pauses_ms = _OLD_ENOUGH_MS if self._packs else _LONG_MS
+        self._world.advance(self._chance.choice(_MUCH_OLDER_MS if self._merges else pauses_ms))
         if self._chance.random() < 0.5:
             self._world.table.remove_expired()
         self._world.land_some()
+        if self._merges:
+            for _ in range(2):
+                self._world.scheduler.spawn(self._sweep, 0)
+            self._world.scheduler.run()
 
     # --- what is left of it ---
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.histories.workload import PRODUCERS, WEIGHTS
-from tests.simulation.run import PACKING, run_seed
+from tests.simulation.run import MERGING, PACKING, run_seed
 from tidemark.janitor import pack as janitor_pack
 from tidemark.janitor import reclaim as janitor
+from tidemark.janitor.merge import take_in
 from tidemark.log import append as log_append
 from tidemark.log import lifecycle, tails
 from tidemark.log import read as log_read
@@ -84,6 +85,21 @@ def test_every_seed_is_linearizable_while_batches_are_packed(
         run = run_seed(seed, kind, packing=PACKING)
         assert not run.problems, f"seed {seed}\n" + "\n".join(run.problems)
     assert made or kind == "buckets", "the histories pack nothing"
+
+
+def test_every_seed_is_linearizable_while_packs_are_packed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_in = []
+
+    def counting(*packing: Any) -> Any:
+        before, *pack = take_in(*packing)
+        taken_in.extend(before)
+        return before, *pack
+
+    monkeypatch.setattr(janitor_pack, "take_in", counting)
+    for seed in range(FIRST_SEED, FIRST_SEED + 3 * SEEDS):
+        run = run_seed(seed, "plain", packing=MERGING)
+        assert not run.problems, f"seed {seed}\n" + "\n".join(run.problems)
+    assert len(taken_in) > SEEDS / 10, "the histories take in nothing"
 
 
 @pytest.mark.parametrize("combines", [False, True])

@@ -20,12 +20,13 @@ from tests.support import conflict, refusal
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
+from tidemark.log.recent import RecentBatches
 from tidemark.log.table import Table
 from tidemark.protocol import mail, tail, turns
 from tidemark.protocol.mail import fits_mail
 from tidemark.protocol.packing import Packing
 from tidemark.service import append, combine, create
-from tidemark.service.stores import Stores
+from tidemark.service.stores import MEGABYTE, Stores
 
 Send = Callable[..., tuple[int, bytes]]
 
@@ -123,6 +124,7 @@ class SimulatedWorld:
         stores = Stores(
             Table(dynamodb, "simulated"),
             SimulatedBlobs(self.bucket, objects, self.scheduler.give_turn),
+            recent=RecentBatches(16 * MEGABYTE, lambda: self.now_ms),
             clock_ms=lambda: self.now_ms,
             new_id=lambda: f"{self.chance.getrandbits(48):012x}",
             concurrency=turns,

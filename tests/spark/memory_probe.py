@@ -96,6 +96,9 @@ class Nobody:
         with self.one_at_a_time:
             self.appends += 1
 
+    def close(self, stream: str) -> None:
+        raise NotImplementedError
+
 
 def batches(rows: int, streams: int) -> Iterator[Piece]:
     names = pa.array([f"stream-{index % streams}" for index in range(BATCH_ROWS)])

@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from tests.infra.jobs import load_job
+from tests.spark.lakes import Lake
 from tests.spark.opaque import OpaqueServer, token
 from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key
@@ -29,7 +30,7 @@ from tidemark.spark.job import Job, parse_arguments, watched
 from tidemark.spark.queries.checkpoints import taken_progress
 
 ROOT = Path(__file__).parents[2]
-JOBS = ("archive", "compact", "ingest", "replay", "snapshot", "stats")
+JOBS = ("archive", "compact", "ingest", "replay", "snapshot", "stats", "trim")
 
 
 def test_archive_and_replay_give_the_same_bytes(
@@ -276,6 +277,65 @@ def test_stats(
         (f"{name}-a", 3, 6, 0),
         (f"{name}-b", 1, 4, 7),
     ]
+
+
+def test_stats_count_what_is_new_in_the_archive_alone(
+    start: Callable[..., tuple[int, str, str]],
+    spark: Any,
+    world: World,
+    name: str,
+    where: list[str],
+    tmp_path: Path,
+) -> None:
+    """In a directory and in a table, which is compacted and forgets snapshots between two runs."""
+    filled(world, f"{name}-a", b"one", b"four")
+    lake = Lake(tmp_path / "lake")
+    places = {"--out": ["--archive", str(tmp_path / "a")], "--iceberg": lake.given}
+    every = [*where, "--pattern", f"{name}-.*"]
+
+    def archive(body: bytes = b"") -> None:
+        if body:
+            world.process().append(key(f"{name}-a"), body)
+        for number, out in enumerate((["--out", str(tmp_path / "a")], lake.given)):
+            assert start("archive", *every, *out, "--checkpoint", str(tmp_path / f"c{number}"))[0] == 0
+
+    def counted(kind: str, *more: str) -> tuple[int, int]:
+        state = str(tmp_path / f"state{kind}")
+        code, said, err = start("stats", *every, *places[kind], "--state", state, *more)
+        assert code == 0, err
+        line = next(line.split() for line in said.splitlines() if f"{name}-a" in line)
+        return int(line[1]), int(line[2])
+
+    def new_files(kind: str) -> int:
+        return len(list((tmp_path / f"state{kind}").glob("part-*.parquet")))
+
+    archive()
+    assert [counted(kind) for kind in places] == [(2, 7)] * 2
+    archive(b"three")
+    for kind in places:
+        assert counted(kind) == (3, 12)
+        assert new_files(kind) == 2
+    assert counted("--out") == (3, 12)
+    assert new_files("--out") == 2, "nothing new, and nothing is written"
+    assert start("compact", *lake.given, "--keep-days", "0")[0] == 0
+    archive(b"more")
+    assert start("compact", *lake.given, "--keep-days", "0")[0] == 0
+    assert [counted(kind) for kind in places] == [(4, 16)] * 2
+    assert new_files("--iceberg") == 1, "a snapshot has expired that was never counted: all is counted once"
+
+
+def test_stats_read_no_values_of_an_archive_that_has_sizes(spark: Any, tmp_path: Path) -> None:
+    """Of files that an earlier version wrote they do."""
+    stats, rows = load_job("stats"), spark.range(3).selectExpr("'v1' bucket", "'s' stream", "now() timestamp")
+    for place, columns in (
+        ("new", ("3L bytes", "CAST('lie' AS BINARY) value")),
+        ("old", ("CAST('four' AS BINARY) value",)),
+    ):
+        rows.selectExpr("*", *columns).write.parquet(str(tmp_path / place))
+    files = [str(tmp_path / "new"), str(tmp_path / "old")]
+    found = stats.archived_rows(spark, SimpleNamespace(archive=None), files)
+    assert {row.bytes for row in found.collect()} == {3, 4}
+    assert "value" not in found.columns
 
 
 def test_snapshots_are_published_for_what_the_archive_has_taken(

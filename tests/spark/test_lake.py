@@ -3,87 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
-from tests.spark.streams import filled, key
+from tests.spark.lakes import Content, Lake, digest
+from tests.spark.streams import filled, key, read_here, table_options
 from tests.support import BYTES, JSON, World
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.service.load import load_head
 from tidemark.spark.failures import Exit
 from tidemark.spark.lake import LakeTable
 
 Start = Callable[..., tuple[int, str, str]]
-#: How many rows there are, and a digest of all of them.
-Content = tuple[int, str]
-
-
-def digest(rows: list[tuple[str, str, bytes]]) -> Content:
-    whole = hashlib.sha256()
-    for stream, offset, value in sorted(rows):
-        whole.update(orjson.dumps([stream, offset, bytes(value).hex()]))
-    return len(rows), whole.hexdigest()
-
-
-class Lake:
-    """A table of a catalog in SQLite, and what each engine reads there."""
-
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir()
-        self.properties = {
-            "type": "sql",
-            "uri": f"sqlite:///{directory}/catalog.db",
-            "warehouse": f"file://{directory}/warehouse",
-        }
-        self.given = ["--iceberg", "lake.messages"]
-        for name, value in self.properties.items():
-            self.given += ["--catalog-property", f"{name}={value}"]
-
-    @property
-    def table(self) -> Any:
-        return load_catalog("default", **self.properties).load_table("lake.messages")
-
-    @property
-    def files(self) -> list[str]:
-        return [task.file.file_path for task in self.table.scan().plan_files()]
-
-    def by_pyarrow(self) -> Content:
-        found = self.table.scan(selected_fields=("stream", "offset", "value")).to_arrow().to_pylist()
-        return digest([(row["stream"], row["offset"], row["value"]) for row in found])
-
-    def by_polars(self) -> Content:
-        import polars as pl
-
-        with warnings.catch_warnings():
-            # It can plan by a package of its own, which is not needed for correctness.
-            warnings.simplefilter("ignore")
-            found = pl.scan_iceberg(self.table).select("stream", "offset", "value").collect()
-        return digest(found.rows())
-
-    def by_duckdb(self) -> Content:
-        """DuckDB downloads its Iceberg extension when it is first used; the snapshot's files need none."""
-        import duckdb
-
-        paths = [path.removeprefix("file://").removeprefix("file:") for path in self.files]
-        with duckdb.connect() as connection:
-            query = 'SELECT stream, "offset", value FROM read_parquet($paths, union_by_name => true)'
-            return digest(connection.execute(query, {"paths": paths}).fetchall())
-
-    def by_spark(self, spark: Any) -> Content:
-        found = spark.read.parquet(*self.files).select("stream", "offset", "value").collect()
-        return digest([(row["stream"], row["offset"], bytes(row["value"])) for row in found])
 
 
 @pytest.fixture
@@ -157,6 +99,61 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
         assert code == 0, err
         process = world.process()
         assert process.read_all(key(f"{name}-{kind}-again")) == process.read_all(key(f"{name}-{kind}"))
+
+
+def test_a_replayed_stream_is_closed_where_it_was_and_a_fork_has_what_it_inherited(
+    start: Start,
+    world: World,
+    server: Any,
+    name: str,
+    archive: Callable[..., Any],
+    lake: Lake,
+    where: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Closed with its last message, or by itself after everything was archived; a fork that leaves its source
+    in the middle of a message; boundaries, content types with their parameters, and closure. One of them by
+    HTTP, and one twice over."""
+    process, text = world.process(), parse_content_type("text/plain; charset=utf-8")
+    streams = {kind: key(f"{name}-{kind}") for kind in ("json", "text", "open", "fork")}
+    process.create(streams["json"], content_type=JSON)
+    process.append(streams["json"], b'[1, {"a": 2}]', content_type=JSON)
+    process.append(streams["json"], b"[3]", content_type=JSON, close=True)
+    for kind in ("text", "open"):
+        process.create(streams[kind], content_type=text)
+        for body in (b"first", b"second"):
+            process.append(streams[kind], body, content_type=text)
+    process.fork(streams["fork"], streams["text"], 5, 3)
+    process.append(streams["fork"], b"of its own", content_type=text, close=True)
+    assert archive()[0] == 0
+    process.append(streams["text"], close=True)
+    for _ in range(2):
+        assert archive()[0] == 0
+    monkeypatch.setattr("tidemark.spark.lake._CLOSED_FILES", 1)
+    assert start("compact", *lake.given)[0] == 0
+    assert lake.closed() == [
+        (f"{name}-fork", "0000000000000018"),
+        (f"{name}-json", "0000000000000013"),
+        (f"{name}-text", "0000000000000011"),
+    ]
+    for kind, source in streams.items():
+        there = ["--url", server.url] if kind == "json" else where
+        again = key(f"again-{name}-{kind}")
+        replay = ["replay", *there, *lake.given, "--stream", source.stream_id, "--to", again.stream_id]
+        replay += ["--staging", str(tmp_path / "staging"), "--id", again.stream_id]
+        for _ in range(2 if kind == "text" else 1):
+            code, said, err = start(*replay)
+            assert (code, "closed=true" in said) == (0, kind != "open"), err
+        found, expected = load_head(process.stores, again), load_head(process.stores, source)
+        assert process.read_all(again) == process.read_all(source)
+        assert found.tail.closed == expected.tail.closed
+        assert found.record.content_type == expected.record.content_type
+        assert boundaries(world, again.stream_id) == boundaries(world, source.stream_id)
+
+
+def boundaries(world: World, stream: str) -> list[str]:
+    return [end for _, end, _ in read_here(table_options(world), subscribe=stream)]
 
 
 def test_an_archive_that_goes_on_takes_what_comes_until_it_is_stopped(

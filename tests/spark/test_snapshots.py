@@ -14,7 +14,7 @@ from tidemark.protocol.offset import render_offset
 from tidemark.spark.clients.http import HttpClient
 from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.options.read import parse_read_options
-from tidemark.spark.progress import Progress
+from tidemark.spark.progress import Progress, least_taken
 from tidemark.spark.readers.port import Position
 from tidemark.spark.snapshots.fold_streams import (
     CONFLICT,
@@ -22,7 +22,6 @@ from tidemark.spark.snapshots.fold_streams import (
     PUBLISHED,
     SnapshotPlan,
     Snapshotter,
-    least_taken,
 )
 from tidemark.spark.snapshots.store import (
     PublishedSnapshot,

@@ -265,3 +265,52 @@ def test_a_streaming_sink_gets_arrow_batches_where_there_are_any(spark: Any, opt
     writer = TidemarkSource(options).streamWriter(schema, False)
     kinds = {kind.__name__ for kind in type(writer).__mro__}
     assert ("DataSourceStreamArrowWriter" in kinds) == (spark_version() >= (4, 1))
+
+
+def test_a_foreach_batch_is_written_once_under_its_id_and_version_and_cleans_up(
+    spark: Any,
+    world: World,
+    name: str,
+    options: dict[str, str],
+    spoiling: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """A batch fails before it is published, comes again with other rows, and fails behind its publication:
+    what is in the stream is its first attempt, once. Files of attempts go, and the notes of older batches."""
+    monkeypatch.setattr("tidemark.spark.staging.manifest.KEPT", 2)
+    source, attempts = f"{name}-source", [0]
+    filled(world, source, content_type=JSON)
+    given = options | {"producerId": "tables-of-ours", "resume": "true"}
+
+    def run(*, fails_behind: bool = False) -> None:
+        def write(frame: Any, batch: int) -> None:
+            attempts[0] += 1
+            rows = frame.selectExpr(f"concat('[', CAST(value AS STRING), ',{attempts[0]}]') AS value")
+            write_frame(rows, given, batch=batch)
+            if fails_behind:
+                raise RuntimeError("killed")
+
+        stream = spark.readStream.format("tidemark").options(**table_options(world), subscribe=source).load()
+        writing = stream.writeStream.foreachBatch(write).trigger(availableNow=True)
+        writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+
+    for number in range(4):
+        world.process().append(key(source), b"%d" % number, content_type=JSON)
+        if number == 1:
+            spoiling(lambda method, _path, _headers: "before" if method == "POST" else None)
+            with pytest.raises(Exception, match="append 0 of batch 1"):
+                run()
+            spoiling(lambda _method, _path, _headers: None)
+            with pytest.raises(Exception, match="killed"):
+                run(fails_behind=True)
+        run()
+    assert stored(world, name) == [[0, 1], [1, 2], [2, 5], [3, 6]]
+    old = Path(options["stagingDir"]) / "tables-of-ours" / "staged" / "of-a-killed-task"
+    old.parent.mkdir(exist_ok=True)
+    old.touch()
+    os.utime(old, (0, 0))
+    world.process().append(key(source), b"4", content_type=JSON)
+    run()
+    left = {str(path.relative_to(old.parents[1])) for path in old.parents[1].rglob("*") if path.is_file()}
+    assert left == {f"{kind}/{batch:016d}" for kind in ("done", "manifest") for batch in (3, 4)}

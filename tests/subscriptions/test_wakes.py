@@ -501,6 +501,48 @@ def test_what_a_wake_costs(scene: Scene) -> None:
     assert sum(calls.values()) <= 24, calls
 
 
+def delivered_ms(scene: Scene, name: str = "s") -> int | None:
+    return require_subscription(scene.worker.stores, name).wake.delivered_ms
+
+
+@pytest.mark.parametrize("answer", [DONE, WebhookResponse(202, b"")], ids=["done", "later"])
+def test_a_subscription_tells_when_its_webhook_last_accepted_a_wake(
+    scene: Scene, answer: WebhookResponse
+) -> None:
+    """Not when it was called in vain. `test_what_a_wake_costs` counts the calls: it is a part of writes that
+    are made anyway."""
+    scene.stream("events/a")
+    scene.subscribe(webhook=True, lease_ttl_ms=600_000)
+    scene.receiver.answer = lambda _: WebhookResponse(500, b"")
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    assert delivered_ms(scene) is None
+    scene.receiver.answer = lambda _: answer
+    scene.clock.advance(5_000)
+    accepted_ms = scene.clock()
+    scene.work_off()
+    assert delivered_ms(scene) == accepted_ms
+    scene.clock.advance(20_000)
+    if answer is not DONE:
+        scene.callback(scene.receiver.bodies[-1])
+    scene.receiver.answer = lambda _: WebhookResponse(500, b"")
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    assert delivered_ms(scene) == accepted_ms
+
+
+def test_a_subscription_tells_when_a_worker_last_claimed(scene: Scene) -> None:
+    announced(scene, "events/a")
+    written_ms = delivered_ms(scene)
+    assert written_ms is not None, "the wake event was written"
+    scene.clock.advance(1_000)
+    claimed_ms = scene.clock()
+    claimed = scene.claim()
+    scene.clock.advance(1_000)
+    scene.ack(claimed, done=True)
+    assert delivered_ms(scene) == claimed_ms > written_ms
+
+
 # --- waking at once -----------------------------------------------------------------
 
 

@@ -11,10 +11,8 @@ from tidemark.wake import receiver
 
 @pytest.fixture(autouse=True)
 def no_settling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The emulated queue is known everywhere at once, so no test waits for a new queue's first second.
-
-    In that second readers poll the log; without it only a message wakes them. Two tests set it again.
-    """
+    """The emulated queue is ready at once, so no test waits for the first second of a new queue. In that
+    second readers poll the log; without it only a message wakes them. Two tests turn it on again."""
     monkeypatch.setattr(receiver, "SETTLING_SECONDS", 0.0)
 
 

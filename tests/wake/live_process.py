@@ -48,7 +48,7 @@ class Function:
             return False
 
     def memory(self) -> int:
-        """Bytes that are its own, in memory."""
+        """Bytes of memory that belong to this process alone."""
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()
         return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
 

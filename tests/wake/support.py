@@ -1,4 +1,4 @@
-"""What the tests of waking stand on."""
+"""What the tests of wake-ups share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _sqs_at(_endpoint: str) -> Any:
 
 
 def make_prefix() -> str:
-    """Nobody else's queues begin so."""
+    """The beginning of a queue's name that no other test uses."""
     return f"tidemark-test-{uuid.uuid4().hex[:8]}-"
 
 
@@ -47,7 +47,7 @@ def make_queues(prefix: str | None = None) -> Queues:
 
 
 def settled(wake: Wake) -> Wake:
-    """With a queue that is past its first second, in which readers look for themselves."""
+    """A wake whose queue is past its first second, in which readers poll the log."""
     receiver = wake._receiver
     made = receiver.queue()
     receiver._queue = OwnQueue(made.url, time.monotonic())
@@ -94,7 +94,8 @@ async def request(app: Any, target: str, method: str = "GET", body: bytes = b"")
 
 
 async def eventually(condition: Callable[[], Any]) -> None:
-    """Waits for as long as it takes, within reason, and lets others run meanwhile."""
+    """Waits until the condition holds, with a limit that only a hang reaches, and lets other tasks run
+    meanwhile."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110 - it waits for other threads and for storage
             await asyncio.sleep(0.01)

@@ -1,6 +1,7 @@
-"""A real caching proxy in front: readers of one offset are collapsed, and nobody is told old news.
+"""A real caching proxy in front: it collapses the requests of readers at one offset, and serves nobody an
+outdated response.
 
-nginx, from Debian's packages, with its cache lock on. The origin is the live function's process.
+It is nginx, from Debian's packages, with its cache lock on. The origin is the live function's process.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Proxy:
             return response
 
     def at_origin(self, path: str) -> list[str]:
-        """The requests for this stream that were sent on."""
+        """The requests for this stream that reached the origin."""
         lines = [line.split("|") for line in self.log.read_text().splitlines()]
         return [uri for _, _, upstream, uri in lines if upstream != "-" and uri.startswith(path)]
 
@@ -120,7 +121,7 @@ def is_up(proxy: Proxy) -> bool:
 
 @dataclass
 class Reader(threading.Thread):
-    """Polls on from what it was told, as the protocol says, until it has everything."""
+    """Polls on from the offset and cursor that it gets, as the protocol says, until it has every message."""
 
     proxy: Proxy
     path: str
@@ -149,8 +150,8 @@ def all_have(readers: list[Reader], so_far: int) -> bool:
     return all(len(reader.got) >= so_far for reader in readers)
 
 
-def test_two_hundred_readers_cost_a_handful_of_requests(world: World, tmp_path: Path) -> None:
-    """Each gets every message, once and in order, though most of their requests never reach the origin."""
+def test_most_requests_of_two_hundred_readers_never_reach_the_origin(world: World, tmp_path: Path) -> None:
+    """Each reader gets every message, once and in order."""
     writer = world.process(clock=wall_clock_ms)
     key = a_key("collapsed")
     writer.create(key, content_type=TEXT)
@@ -179,8 +180,8 @@ def test_two_hundred_readers_cost_a_handful_of_requests(world: World, tmp_path: 
         assert answers[200] >= READERS
 
 
-def test_nobody_is_served_bytes_of_an_earlier_incarnation(world: World, tmp_path: Path) -> None:
-    """The proxy still has all of the stream that was deleted; the new one is at the same offsets."""
+def test_no_reader_gets_bytes_of_an_earlier_incarnation(world: World, tmp_path: Path) -> None:
+    """The proxy still holds all of the deleted stream; the new stream has the same offsets."""
     writer = world.process(clock=wall_clock_ms)
     key = a_key("again")
     path, cursor = f"/v1/stream/{key.stream_id}", ""
@@ -207,8 +208,8 @@ def test_nobody_is_served_bytes_of_an_earlier_incarnation(world: World, tmp_path
                 delete(writer.stores, key)
 
 
-def test_nothing_yet_is_never_remembered(world: World, tmp_path: Path) -> None:
-    """A poll that ended empty speaks of its moment: after an append, the same URL has the news."""
+def test_the_proxy_does_not_keep_a_long_poll_without_data(world: World, tmp_path: Path) -> None:
+    """A 204 is true for a moment: after an append, the same URL returns the data."""
     writer = world.process(clock=wall_clock_ms)
     key = a_key("stale")
     writer.create(key, content_type=TEXT)
@@ -226,8 +227,8 @@ def test_nothing_yet_is_never_remembered(world: World, tmp_path: Path) -> None:
         assert proxy.get(missing).status == 404
 
 
-def test_a_stream_that_comes_to_be_is_seen_at_once(world: World, tmp_path: Path) -> None:
-    """That it was not there is not remembered either."""
+def test_the_proxy_does_not_keep_a_404(world: World, tmp_path: Path) -> None:
+    """A stream that is created later is read at once."""
     writer = world.process(clock=wall_clock_ms)
     key = a_key("later")
     target = f"/v1/stream/{key.stream_id}?live=long-poll&offset=-1"

@@ -1,4 +1,5 @@
-"""Lambda's environments: one request at a time, an event loop that stands still between two, and freezes.
+"""Lambda's environments: one request at a time, an event loop that stands still between two requests, and
+freezes.
 
 In the local gateway many environments share one loaded module, each on a thread and a loop of its own.
 """
@@ -73,7 +74,7 @@ def test_environments_share_a_hub(world: World) -> None:
 
 
 def test_an_environment_serves_one_request_after_another(world: World) -> None:
-    """Nothing of a request is left on the loop for the next one to stumble over."""
+    """A request leaves nothing on the loop that disturbs the next one."""
     scene = Scene(world, one_at_a_time, settings=Settings(long_poll_seconds=0.3, sse_buffered_seconds=0.3))
     events = [event(scene), event(scene, live="sse")] * 4
     environment = Environment(scene.app, events)
@@ -88,11 +89,12 @@ def test_an_environment_serves_one_request_after_another(world: World) -> None:
     [(live.BUFFERED_BYTES, ["old", "more"]), (150, ["old"])],
     ids=["", "no room for more"],
 )
-def test_buffered_events_take_their_time(
+def test_a_buffered_event_stream_does_not_end_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch, room: int, messages: list[str]
 ) -> None:
-    """The official npm client takes three answers that came within a second for a broken proxy's, and stops
-    without a word. So an answer that is complete at once waits, and brings what came by then if it fits."""
+    """The official npm client takes three responses within a second for those of a broken proxy, and stops
+    without an error. So a response that is complete at once waits, and includes what is appended meanwhile if
+    it fits."""
     scene = Scene(world, one_at_a_time, settings=Settings(sse_buffered_seconds=20))
     scene.writer.append(scene.key, b"old", content_type=scene.content_type)
     slept: list[float] = []
@@ -114,10 +116,10 @@ def test_buffered_events_take_their_time(
     scene.wake.close()
 
 
-def test_buffered_events_of_a_closed_stream_end_at_once(
+def test_a_buffered_event_stream_of_a_closed_stream_ends_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing more can come, and nobody comes again."""
+    """No more data can come, and the client does not come back."""
     scene = Scene(world, one_at_a_time, settings=Settings(sse_buffered_seconds=20))
     scene.writer.append(scene.key, b"old", content_type=scene.content_type, close=True)
     monkeypatch.setattr(live, "GATHERING_SECONDS", 10 * PATIENCE_SECONDS)
@@ -129,7 +131,7 @@ def test_buffered_events_of_a_closed_stream_end_at_once(
 
 
 class FrozenQueues(CountedQueues):
-    """The first receive never comes back: its answer was sent while nothing ran here."""
+    """The first receive never returns: its response arrived while the process was frozen."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__(prefix)
@@ -145,8 +147,10 @@ class FrozenQueues(CountedQueues):
 
 
 @pytest.mark.parametrize("live", ["long-poll", "sse"])
-def test_a_freeze_in_the_middle_of_a_receive(world: World, live: str) -> None:
-    """The request after the freeze is woken by its message, and does not wait for what will never come."""
+def test_after_a_freeze_during_a_receive_the_next_request_is_woken_by_its_message(
+    world: World, live: str
+) -> None:
+    """It does not wait for the receive that the freeze cut off."""
     scene = Scene(world, one_at_a_time, 20, make_queues=FrozenQueues, settings=Settings(long_poll_seconds=2))
     settled(scene.wake)
     queues: Any = scene.queues

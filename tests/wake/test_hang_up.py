@@ -1,5 +1,5 @@
-"""Readers that hang up, over real connections: the server ends their answers at once, long before it would
-have by itself. That nothing is read for them from then on is counted in `test_trigger.py`."""
+"""Readers that hang up, over real connections: the server ends their responses at once, long before their
+time is over. `test_trigger.py` counts that nothing is read for them from then on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READERS = 20
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """It would let them wait for ten minutes."""
+    """Its long-polls would wait for ten minutes."""
     directory = tmp_path_factory.mktemp("server")
     with running(tidemark_server("asgi", directory, LONG_POLL_SECONDS="600", SSE_SECONDS="600")) as server:
         yield server
@@ -33,8 +33,8 @@ def waiting(server: Server) -> int:
 
 @pytest.mark.parametrize("live", ["long-poll", "sse"])
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_an_answer_ends_with_its_connection(server: Server, live: str, reset: bool) -> None:
-    """Whether the client says goodbye or not."""
+def test_a_waiting_response_ends_with_its_connection(server: Server, live: str, reset: bool) -> None:
+    """Whether the client closes the connection or resets it."""
     path = f"/v1/stream/left-{live}-{reset}"
     urllib.request.urlopen(urllib.request.Request(server.base_url + path, method="PUT")).close()
     readers = [socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) for _ in range(READERS)]

@@ -132,7 +132,7 @@ def test_a_cancelled_wait_leaves_no_listener_behind() -> None:
 
 
 def test_longest_wait_is_that_of_the_last_request_to_stop_waiting() -> None:
-    """Nobody listens to a queue for longer than somebody waits, nor while nobody does."""
+    """So no receive lasts longer than a request waits, and none is made while no request waits."""
 
     async def scenario() -> None:
         hub = Hub()

@@ -84,7 +84,7 @@ async def listener(scene: Scene, until: float) -> None:
 
 
 async def listener_at_the_api(scene: Scene, until: float) -> None:
-    """Where answers are handed on only once they are complete: each takes a second."""
+    """At the HTTP API, which passes a response on only once it is complete: each takes a second."""
     path = scene.target.partition("?")[0]
     api = {"aws.event": {"rawPath": path, "requestContext": {"domainName": "api.example"}}}
     while time.monotonic() < until:
@@ -94,7 +94,7 @@ async def listener_at_the_api(scene: Scene, until: float) -> None:
 
 
 async def counted(scene: Scene, reader: Reader, readers: int = 1, faster: int = FASTER) -> Bill:
-    """A minute's calls, on average over some, once the queue is past its first second."""
+    """A minute's calls, averaged over some minutes, once the queue is past its first second."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(request(scene.app, scene.target + "sse"))
         await scene.waiting()
@@ -113,7 +113,7 @@ async def counted(scene: Scene, reader: Reader, readers: int = 1, faster: int = 
 
 @pytest.fixture(scope="module")
 def bills(world: World) -> dict[str, Bill]:
-    """All at once: they mostly wait."""
+    """All are counted at once, because they mostly wait."""
 
     async def count() -> dict[str, Bill]:
         counts = [

@@ -156,7 +156,7 @@ def explore(rules: Rules) -> Explored:
 
 @pytest.mark.parametrize("rules", [RIGHT, RIGHT_SWEPT], ids=["as it is", "queue swept meanwhile"])
 def test_every_order_of_steps_wakes_the_reader(rules: Rules) -> None:
-    """In every order the reader ends up knowing all appends, with nobody's help but the messages'."""
+    """In every order the reader ends up with all appends, woken by messages alone."""
     explored = explore(rules)
     print(f"{explored.orders:,} orders")
     assert explored.lost is None, explored.lost
@@ -164,15 +164,15 @@ def test_every_order_of_steps_wakes_the_reader(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_the_checker_finds_what_a_wrong_order_loses(name: str) -> None:
+def test_the_checker_finds_the_loss_of_each_wrong_rule(name: str) -> None:
     """A proof that could not fail would prove nothing."""
     lost = explore(WRONG[name]).lost
     print(f"{name}: {lost}")
     assert lost is not None
 
 
-def test_the_classic_loss_is_the_one_that_is_found() -> None:
-    """Between the read and the registration the append commits, and its trigger finds nobody."""
+def test_the_checker_finds_an_append_between_read_and_registration() -> None:
+    """The append commits between the two, and its trigger finds no registration."""
     lost = explore(WRONG["reads before it registers"]).lost
     assert lost is not None
     order = [lost.index(step) for step in ("read", "commit 0", "query for 0", "register")]

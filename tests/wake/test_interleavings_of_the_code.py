@@ -95,18 +95,19 @@ class TurnedQueues(Queues):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_reader_gets_the_append(world: World, order: str) -> None:
+def test_every_order_of_calls_wakes_the_reader_by_its_message(world: World, order: str) -> None:
     queues = _read_and_append(world, order, MAX_RECEIVE_SECONDS)
     assert queues.empty_receives == 0, "the wake message was lost, and only the end of the receive helped"
 
 
-def test_there_are_no_other_orders() -> None:
+def test_the_list_of_orders_is_complete() -> None:
     assert len(set(ORDERS)) == 56
 
 
-def test_the_wrong_order_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With reading and registering swapped, an append between the two wakes nobody. The reader still gets
-    it, when its receive returns empty."""
+def test_the_order_of_reading_before_registering_loses_the_message(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append between the two wakes no reader. The reader still gets it when its receive returns empty."""
     poll = live.poll
 
     def read_then_register(

@@ -1,6 +1,7 @@
-"""The live function as it is deployed: `run.sh`, its server and its application, as a process of their own.
+"""The live function as it is deployed: `run.sh`, its server and its application, as a process of their
+own.
 
-What stands in front of it in AWS, Lambda Web Adapter, only hands on requests and answers.
+In AWS, Lambda Web Adapter stands in front of it, and only passes requests and responses on.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def read_until(response: http.client.HTTPResponse, wanted: bytes) -> bytes:
 
 
 def test_events_are_streamed_as_they_happen(world: World, writer: Process) -> None:
-    """Each arrives while the answer goes on: nothing between storage and the socket holds it back."""
+    """Each event arrives while the response goes on: nothing between storage and the socket buffers it."""
     with running(world) as function, pumping(world, function.queues._prefix):
         key, target = make_stream(writer)
         with function.get(target) as response:
@@ -56,8 +57,10 @@ def test_events_are_streamed_as_they_happen(world: World, writer: Process) -> No
                 read_until(response, b"message %d" % number)
 
 
-def test_they_end_in_time_and_completely(world: World, writer: Process) -> None:
-    """Before the function would be stopped: the client finds a whole answer, and comes back."""
+def test_an_event_stream_ends_completely_before_the_function_is_stopped(
+    world: World, writer: Process
+) -> None:
+    """The client gets a whole response, and reconnects."""
     with running(world, sse_seconds=1) as function:
         _, target = make_stream(writer)
         with function.get(target) as response:
@@ -66,14 +69,14 @@ def test_they_end_in_time_and_completely(world: World, writer: Process) -> None:
         assert function.is_up()
 
 
-def test_what_is_not_there_is_no_stream_of_events(world: World) -> None:
+def test_a_missing_stream_or_offset_gets_an_error_and_no_event_stream(world: World) -> None:
     with running(world) as function:
         assert function.status("/v1/stream/nowhere?offset=-1&live=sse") == 404
         assert function.status("/v1/stream/nowhere?live=sse") == 400
 
 
-def test_it_cleans_up_when_lambda_ends_it(world: World, writer: Process) -> None:
-    """A process with an extension is told of its end: it leaves neither queue nor waiters."""
+def test_at_sigterm_the_function_removes_its_queue_and_its_waiters(world: World, writer: Process) -> None:
+    """Lambda sends SIGTERM to a process with an extension before it ends."""
     with running(world, sse_seconds=2) as function:
         _, target = make_stream(writer)
         with function.get(target) as response:
@@ -88,7 +91,8 @@ def test_it_cleans_up_when_lambda_ends_it(world: World, writer: Process) -> None
 
 
 def test_one_process_serves_five_hundred_readers(world: World, writer: Process) -> None:
-    """In one process that serves many at once, as a container would: one queue, and what each one weighs."""
+    """In one process that serves many requests at once, as a container would: they share one queue, and each
+    takes little memory."""
     with running(world, sse_seconds=300) as function, pumping(world, function.queues._prefix):
         key, target = make_stream(writer)
         assert function.status(target) == 200

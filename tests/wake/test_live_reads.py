@@ -1,4 +1,4 @@
-"""What a live read does besides waking: heartbeats, its end, streams that end under it, bad input."""
+"""What a live read does besides waking: heartbeats, its end, streams that end while it waits, bad input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ async def whole(exchange: Exchange) -> Any:
 
 
 def test_a_silent_stream_sends_heartbeats(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Comments, which no client shows, and for which nothing is read: they are for the proxies on the way."""
+    """They are comments, which no client shows and for which nothing is read; proxies on the way keep the
+    connection."""
     monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.05)
     scene = Scene(world, many_at_once, receive_seconds=20)
 
@@ -59,7 +60,7 @@ def test_a_heartbeat_comes_every_fifteen_seconds() -> None:
     assert live.HEARTBEAT_SECONDS == 15
 
 
-def test_events_end_after_their_time_and_say_where_to_go_on(world: World) -> None:
+def test_an_event_stream_ends_after_its_time_with_the_next_offset(world: World) -> None:
     scene = Scene(world, many_at_once, settings=BRIEF)
 
     async def scenario() -> None:
@@ -72,7 +73,7 @@ def test_events_end_after_their_time_and_say_where_to_go_on(world: World) -> Non
 
 
 class SilentQueues(CountedQueues):
-    """No receive ever ends, as if the thread that listens were stuck."""
+    """No receive ever ends, as if the receiver's thread were stuck."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__(prefix)
@@ -101,10 +102,10 @@ def test_every_long_poll_reads_the_log_before_it_ends(world: World) -> None:
     scene.wake.close()
 
 
-def test_a_reader_does_not_depend_on_the_thread_that_listens(
+def test_a_reader_polls_the_log_although_the_receiver_is_stuck(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that nothing has woken for longer than a receive lasts polls the log."""
+    """A reader that has not been woken for longer than a receive lasts polls the log."""
     monkeypatch.setattr(wake, "_OVERDUE_SECONDS", 0.1)
     scene = Scene(world, many_at_once, receive_seconds=1, make_queues=SilentQueues)
     settled(scene.wake)
@@ -121,7 +122,7 @@ def test_a_reader_does_not_depend_on_the_thread_that_listens(
 
 
 def test_a_reader_polls_the_log_while_its_queue_is_new(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQS may not know a new queue everywhere, so that a message would get lost: none arrives here."""
+    """SQS may not know a new queue everywhere, so a message could get lost. Here none arrives."""
     monkeypatch.setattr(receiver, "SETTLING_SECONDS", 10 * PATIENCE_SECONDS)
     monkeypatch.setattr(wake, "_OVERDUE_SECONDS", 10 * PATIENCE_SECONDS)
     scene = Scene(world, many_at_once, receive_seconds=20, make_queues=SilentQueues)
@@ -144,8 +145,11 @@ def has(data: bytes, answer: Answer) -> bool:
 
 @pytest.mark.parametrize("ending", ["deleted", "expired", "deleted and made again"])
 @pytest.mark.parametrize("kind", ["sse", "long-poll"])
-def test_a_stream_that_ends_under_its_readers(world: World, ending: str, kind: str) -> None:
-    """Events end, without an error: the client comes back and is told. A long-poll is told at once."""
+def test_readers_learn_that_their_stream_was_deleted_or_has_expired(
+    world: World, ending: str, kind: str
+) -> None:
+    """An event stream ends without an error, and the client gets 404 when it reconnects. A long-poll gets 404
+    at once."""
     scene = Scene(world, many_at_once)
 
     def end() -> None:
@@ -179,9 +183,11 @@ def test_a_stream_that_ends_under_its_readers(world: World, ending: str, kind: s
 
 
 @pytest.mark.parametrize("kind", ["sse", "long-poll"])
-def test_a_snapshot_that_overtakes_a_reader(world: World, kind: str) -> None:
-    """Who was let in is given what he waits for, though retention has moved past it meanwhile: nothing is
-    skipped in silence. Who comes again from down there is told that it is gone, in every way of reading."""
+def test_a_waiting_reader_gets_the_messages_that_a_snapshot_has_replaced_meanwhile(
+    world: World, kind: str
+) -> None:
+    """It is given what it waits for, so no message is skipped. A request that begins at that offset later
+    gets 410 in every mode."""
     scene = Scene(world, many_at_once, key=key_in_new_bucket(world.process()))
     path = f"/{scene.key.bucket}/{scene.key.stream_id}?offset=-1"
 
@@ -247,7 +253,7 @@ def test_a_stream_does_not_expire_while_a_reader_waits(world: World, kind: str) 
 
 
 def test_a_hundred_waiting_readers_renew_a_stream_once_in_a_window(world: World) -> None:
-    """Not once for each reader, nor for each of the polls in between; and appends renew it for nothing."""
+    """Neither each reader nor each poll renews it, and an append renews it without an extra write."""
     scene = Scene(world, many_at_once, key=a_key("kept"))
     settled(scene.wake)
 
@@ -277,7 +283,8 @@ def test_a_hundred_waiting_readers_renew_a_stream_once_in_a_window(world: World)
 
 
 def test_a_reader_does_not_end_a_stream_that_others_renew(world: World) -> None:
-    """What the waiting reader remembers of the expiry is old: it asks before it gives up."""
+    """What the waiting reader remembers of the expiry is old, so it reads the stream's item before it
+    ends."""
     scene = Scene(world, many_at_once, key=a_key("renewed"))
 
     async def scenario() -> None:
@@ -301,7 +308,7 @@ def test_a_reader_does_not_end_a_stream_that_others_renew(world: World) -> None:
 
 
 def test_a_reader_that_is_behind_reads_on_without_waiting(world: World) -> None:
-    """Pages follow each other until the tail; only there is it worth registering."""
+    """It reads page after page until the tail, and registers only there."""
     scene = Scene(world, many_at_once)
     message = b"%01048575d;" % 7
 
@@ -349,8 +356,8 @@ def test_bad_input_is_refused_before_anything_waits(world: World, query: str, st
 
 
 @pytest.mark.parametrize("kind", ["sse", "long-poll"])
-def test_a_stream_that_is_not_there(world: World, kind: str) -> None:
-    """404, never an open event stream."""
+def test_a_live_read_of_a_missing_stream_gets_404(world: World, kind: str) -> None:
+    """No event stream begins."""
     scene = Scene(world, many_at_once)
 
     async def scenario() -> None:
@@ -360,7 +367,7 @@ def test_a_stream_that_is_not_there(world: World, kind: str) -> None:
     asyncio.run(scenario())
 
 
-def test_the_far_future_is_a_cursor_like_any_other(world: World) -> None:
+def test_a_cursor_ahead_of_the_clock_still_increases(world: World) -> None:
     """A client ahead of the clock still moves forward."""
     scene = Scene(world, many_at_once, settings=BRIEF)
     ahead = 2**52

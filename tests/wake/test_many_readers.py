@@ -1,4 +1,4 @@
-"""Five hundred readers in one process: one queue, one thread that listens, one look for all of them."""
+"""Five hundred readers in one process share one queue, one receiver thread and one poll of the log."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class WatchedQueues(CountedQueues):
 
 
 def test_five_hundred_readers_of_one_process(world: World) -> None:
-    """Half of them by long-poll, half by SSE. An append elsewhere reaches every one of them."""
+    """Half of them long-poll, half use SSE. An append in another process reaches every one of them."""
     scene = Scene(world, many_at_once, receive_seconds=5, make_queues=WatchedQueues)
 
     async def scenario() -> None:

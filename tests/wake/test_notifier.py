@@ -1,4 +1,5 @@
-"""The notifier, through the function's own handler: which queues get messages, calls made, failures."""
+"""The notifier, called through the function's own handler: which queues get messages, which calls it makes,
+what fails."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from tidemark.local.template import Function
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import load_waiters, put_waiter
 from tidemark.service.stores import wall_clock_ms
+from tidemark.service.stream_registry import StreamRegistry, Written
 from tidemark.wake.message import WakeMessage, decode_message
 from tidemark.wake.notifier import Notifier, message_from_record
 
@@ -24,7 +26,7 @@ FAR_MS = wall_clock_ms() + 3_600_000
 
 
 class Notified:
-    """The function with its environment, and everything it asks of the table and of SQS."""
+    """The function with its environment, and every call that it makes to the table and to SQS."""
 
     def __init__(self, world: World) -> None:
         self.prefix = make_prefix()
@@ -34,6 +36,10 @@ class Notified:
         self.notifier: Notifier = self.handler.__globals__["_notifier"]
         self.table = self.notifier._table
         self.calls: list[str] = []
+        # There is no registry of streams, and that is remembered: looked at once, here.
+        registry: StreamRegistry = self.handler.__globals__["_registry"]
+        registry.remember_ms = math.inf
+        registry.tell(Written(batches={"log/v1/a#before": 0}))
         before(self.table._dynamodb, self.calls.append)
         client = self.notifier._queues._client
         client.meta.events.register("before-send", self._count)
@@ -42,7 +48,7 @@ class Notified:
         self.calls.append(event_name.rpartition(".")[2])
 
     def wait(self, incarnation: str, url: str | None = None, until_ms: int = FAR_MS) -> str:
-        """Somebody waits at this stream; the queue's URL."""
+        """Register a waiter at this stream; returns the URL of its queue."""
         url = url or self.queues.create(wall_clock_ms())
         put_waiter(self.table, Waiter(incarnation, url, until_ms))
         self.calls.clear()
@@ -110,14 +116,15 @@ def test_an_append_sends_a_message_to_a_waiting_process(notified: Notified, reco
     assert notified.received(url) == [WakeMessage("log/v1/a#one", 5)]
 
 
-def test_nobody_waits_nothing_is_sent(notified: Notified, record: Record) -> None:
-    """Most appends: one query, and that is all."""
+def test_an_append_without_waiting_readers_sends_no_message(notified: Notified, record: Record) -> None:
+    """Most appends are such: the notifier makes one query."""
     assert notified(record("nobody")) == []
     assert notified.calls == ["Query"]
 
 
 def test_many_records_of_a_stream_cost_one_query_and_one_message(notified: Notified, record: Record) -> None:
-    """The newest says it all: who is behind it is behind the others. Out of order, and twice."""
+    """The newest record is enough: a reader that has not read it has not read what follows the others.
+    Records come out of order, and twice."""
     url = notified.wait("busy")
     records = [record("busy", start) for start in (10, 70, 30, 70, *range(60))]
     assert notified(*records) == []
@@ -132,7 +139,8 @@ def test_a_tombstone_after_the_closing_batch_sends_a_message(notified: Notified,
 
 
 def test_records_that_are_not_new_batches_send_no_message(notified: Notified, record: Record) -> None:
-    """Should the filter ever be missing: neither other items, nor what the janitor removes."""
+    """If the filter of the trigger were missing: neither other items nor removals by the janitor send a
+    message."""
     url = notified.wait("quiet")
     assert (
         notified(
@@ -143,7 +151,7 @@ def test_records_that_are_not_new_batches_send_no_message(notified: Notified, re
         )
         == []
     )
-    assert notified.calls == []
+    assert notified.calls == ["GetItem"], "a stream's item: is there a registry to tell?"
     assert notified.received(url) == []
 
 
@@ -157,7 +165,7 @@ def test_a_lapsed_waiter_gets_no_message(notified: Notified, record: Record) -> 
 
 @pytest.mark.parametrize("streams", [1, 10, 11, 35])
 def test_messages_to_a_queue_are_sent_ten_at_a_time(notified: Notified, record: Record, streams: int) -> None:
-    """One process waits at many streams: its sends are batched."""
+    """One process waits at many streams, so its messages are sent in batches."""
     names = [f"shared-{streams}-{number}" for number in range(streams)]
     url = notified.queues.create(wall_clock_ms())
     for name in names:
@@ -176,8 +184,10 @@ def test_every_waiting_process_gets_a_message(notified: Notified, record: Record
     assert [len(notified.received(url)) for url in urls] == [1] * 40
 
 
-def test_a_queue_that_is_gone_is_no_failure(notified: Notified, record: Record) -> None:
-    """Its process is too. The waiter is removed, so that it gets no more messages; the others get theirs."""
+def test_a_missing_queue_is_not_a_failure_and_its_waiter_is_removed(
+    notified: Notified, record: Record
+) -> None:
+    """Its process is gone too. The other queues get their messages."""
     gone, living = notified.wait("left"), notified.wait("left")
     notified.queues.delete(gone)
     assert notified(record("left")) == []
@@ -187,7 +197,7 @@ def test_a_queue_that_is_gone_is_no_failure(notified: Notified, record: Record) 
 
 
 def break_query(notified: Notified, incarnation: str) -> None:
-    """The table refuses whoever asks for this stream's waiters."""
+    """The table refuses the query for this stream's waiters."""
     send = notified.table._dynamodb.send
 
     def breaking(operation: str, body: bytes) -> tuple[int, bytes]:
@@ -198,7 +208,7 @@ def break_query(notified: Notified, incarnation: str) -> None:
     notified.table._dynamodb.send = breaking
 
 
-def test_what_cannot_be_queried_is_reported_and_nothing_else(notified: Notified, record: Record) -> None:
+def test_only_records_whose_query_fails_are_reported_as_failed(notified: Notified, record: Record) -> None:
     url = notified.wait("fine")
     notified.wait("broken")
     break_query(notified, "broken")
@@ -207,7 +217,7 @@ def test_what_cannot_be_queried_is_reported_and_nothing_else(notified: Notified,
     assert notified.received(url) == [WakeMessage("log/v1/a#fine", 2)]
 
 
-def test_what_cannot_be_sent_is_reported_and_nothing_else(
+def test_only_records_whose_messages_cannot_be_sent_are_reported_as_failed(
     notified: Notified, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken, fine = notified.wait("stuck"), notified.wait("sound")
@@ -228,7 +238,7 @@ def test_what_cannot_be_sent_is_reported_and_nothing_else(
 
 
 def test_a_record_that_cannot_be_read_fails_alone(notified: Notified, record: Record) -> None:
-    """One poisoned record must not hold up the others."""
+    """An unreadable record does not hold up the others."""
     url = notified.wait("healthy")
     bad = [record("bad"), record("bad", sk="not an offset")]
     del bad[0]["dynamodb"]["Keys"]["sk"]
@@ -236,8 +246,8 @@ def test_a_record_that_cannot_be_read_fails_alone(notified: Notified, record: Re
     assert len(notified.received(url)) == 1
 
 
-def test_when_everything_fails_the_invocation_does(notified: Notified, record: Record) -> None:
-    """Then Lambda counts it as an error, which an alarm sees, and delivers the whole batch again."""
+def test_the_invocation_fails_if_every_record_fails(notified: Notified, record: Record) -> None:
+    """Then Lambda counts an error, which an alarm sees, and delivers the whole batch again."""
     notified.wait("alone")
     break_query(notified, "alone")
     with pytest.raises(InvocationFailed):
@@ -250,7 +260,7 @@ def test_message_from_record_names_the_log_and_the_start_of_the_batch(record: Re
 
 
 def test_the_sample_event_is_understood(notified: Notified) -> None:
-    """What `sam local invoke NotifierFunction -e events/stream-records.json` sends."""
+    """`sam local invoke NotifierFunction -e events/stream-records.json` sends it."""
     event = json.loads((ROOT / "events" / "stream-records.json").read_text())
     url = notified.wait("WG7KCNdq5BW2agcN")
     assert notified(*event["Records"]) == []

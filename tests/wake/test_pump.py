@@ -1,4 +1,4 @@
-"""The pump: what Lambda's event source mapping does with the table's stream, here."""
+"""The pump reads the table's stream locally, as Lambda's event source mapping does in AWS."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def recording(
 
 
 def test_an_idle_pump_reads_the_stream_every_two_seconds() -> None:
-    """By a clock that only its pauses move: an idle server is to take no processor time."""
+    """Only its pauses move the clock: an idle server should take no processor time."""
     demand = by_trigger_alone(WriteSignal())
     pause, now, readings = demand.pause_after(0.0, is_busy=True), 0.0, []
     while now < 660:
@@ -106,7 +106,7 @@ def test_an_idle_pump_reads_the_stream_every_two_seconds() -> None:
 
 
 def test_a_write_of_this_server_is_read_at_once(function: Function, world: World, process: Process) -> None:
-    """However long the pause is: this one lasts for ever."""
+    """However long the pause is: here it would last for ever."""
     key = a_key()
     record = process.create(key).head.record
     with recording(function, world, pace=(1e6, 1e6)) as recorder:
@@ -118,7 +118,7 @@ def test_a_write_of_this_server_is_read_at_once(function: Function, world: World
         until(lambda: len(recorder.keys(log_pk(key, record.incarnation))) == 2)
 
 
-def test_a_signal_that_was_given_is_not_waited_for() -> None:
+def test_a_wait_returns_at_once_if_the_signal_was_given_before() -> None:
     signal = WriteSignal()
     assert signal.wait(0, 0) == 0
     signal.give()
@@ -130,8 +130,10 @@ def process(world: World) -> Process:
     return world.process()
 
 
-def test_the_functions_event_is_awss(function: Function, world: World, process: Process) -> None:
-    """Every field, as Lambda sends it: the handler must not see a difference."""
+def test_the_notifier_gets_the_event_that_lambda_sends(
+    function: Function, world: World, process: Process
+) -> None:
+    """In every field."""
     with recording(function, world) as recorder:
         key = a_key()
         record = process.create(key).head.record
@@ -153,7 +155,7 @@ def test_the_functions_event_is_awss(function: Function, world: World, process: 
     }
 
 
-def test_only_what_the_template_lets_through_arrives(
+def test_only_records_that_the_templates_filter_accepts_arrive(
     function: Function, world: World, process: Process
 ) -> None:
     with recording(function, world) as recorder:
@@ -166,7 +168,7 @@ def test_only_what_the_template_lets_through_arrives(
         assert {each["dynamodb"]["Keys"]["pk"]["S"] for call in recorder.calls for each in call} == {pk}
 
 
-def test_batches_are_no_larger_than_the_template_says(
+def test_a_batch_is_no_larger_than_the_templates_batch_size(
     function: Function, world: World, process: Process
 ) -> None:
     with recording(function, world, batch_size=7) as recorder:
@@ -181,7 +183,7 @@ def test_batches_are_no_larger_than_the_template_says(
 def test_batches_follow_each_other_without_a_pause(
     function: Function, world: World, process: Process, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The environment that has just answered may not have been put back when the next batch comes."""
+    """The environment that has just answered may not be free yet when the next batch comes."""
     with recording(function, world, batch_size=1) as recorder:
         key = a_key()
         pk = log_pk(key, process.create(key).head.record.incarnation)
@@ -196,7 +198,7 @@ def test_batches_follow_each_other_without_a_pause(
 def test_the_pump_goes_on_after_any_exception(
     function: Function, world: World, process: Process, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
-    """Whatever goes wrong with a batch: readers wait for those that follow."""
+    """Whatever goes wrong with a batch: readers wait for the next ones."""
     monkeypatch.setattr("tidemark.local.pump.TROUBLE_SECONDS", 0.01)
     with recording(function, world) as recorder:
         faults = iter([fault, fault])
@@ -213,7 +215,7 @@ def test_the_pump_goes_on_after_any_exception(
         until(lambda: process.append(key, b"x").next_offset and recorder.keys(pk))
 
 
-def test_what_failed_comes_again_with_all_that_followed(
+def test_a_failed_record_is_delivered_again_with_all_later_ones(
     function: Function, world: World, process: Process
 ) -> None:
     """Lambda goes on from the lowest number that is reported."""
@@ -229,7 +231,7 @@ def test_what_failed_comes_again_with_all_that_followed(
     assert recorder.keys(pk) == [f"{0:016}"] * 3 + [f"{1:016}"]
 
 
-def test_the_lowest_failure_decides() -> None:
+def test_delivery_goes_on_from_the_lowest_failed_record() -> None:
     records = [{"dynamodb": {"SequenceNumber": str(number)}} for number in range(5)]
     failures = {"batchItemFailures": [{"itemIdentifier": "3"}, {"itemIdentifier": "1"}]}
     assert from_first_failure(records, failures) == records[1:]
@@ -237,10 +239,10 @@ def test_the_lowest_failure_decides() -> None:
     assert from_first_failure(records, None) == []
 
 
-def test_what_never_succeeds_is_given_up(
+def test_a_record_that_always_fails_is_given_up(
     function: Function, world: World, process: Process, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A poisoned record must not stop the stream."""
+    """It must not stop the stream."""
     with recording(function, world, retries=2) as recorder:
         key = a_key()
         pk = log_pk(key, process.create(key).head.record.incarnation)
@@ -252,10 +254,10 @@ def test_what_never_succeeds_is_given_up(
     assert "given up" in capsys.readouterr().err
 
 
-def test_unwanted_it_rests_and_then_says_where_it_begins(
+def test_the_pump_stops_reading_while_no_reader_waits_and_signals_when_it_reads_again(
     function: Function, world: World, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written while nobody waited is not handed on; who waits is told when it is listening again."""
+    """Records of that time are not delivered, so a waiting reader learns from when on they are."""
     monkeypatch.setattr("tidemark.local.pump.LINGER_SECONDS", 0.05)
     reads: list[float] = []
     real = StreamRecords.read
@@ -290,7 +292,7 @@ def test_a_stream_that_cannot_be_read_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And then begins with the present: whoever waits is told to look."""
+    """Then the pump begins with new records and signals it, so that waiting readers poll the log."""
     monkeypatch.setattr("tidemark.local.pump.TROUBLE_SECONDS", 0.01)
     with recording(function, world) as recorder:
         recorder.positioned.clear()
@@ -327,15 +329,15 @@ def test_a_stream_that_cannot_be_read_is_tried_again(
         ({"a": ["x"], "b": ["y"]}, {"a": "x", "b": "z"}, False),
     ],
 )
-def test_patterns_match_as_eventbridges_do(
+def test_filter_patterns_match_as_those_of_eventbridge_do(
     pattern: dict[str, Any], event: dict[str, Any], *, expected: bool
 ) -> None:
     assert matches(pattern, event) is expected
 
 
 @pytest.mark.parametrize("pattern", [{"a": "x"}, {"a": [{"suffix": "x"}]}, {"a": [{"prefix": "a", "x": 1}]}])
-def test_a_pattern_that_is_not_understood_is_refused(pattern: dict[str, Any]) -> None:
-    """Rather than filtering otherwise than AWS would."""
+def test_an_unsupported_filter_pattern_is_refused(pattern: dict[str, Any]) -> None:
+    """Otherwise the pump would filter differently from AWS."""
     with pytest.raises(UnknownPattern):
         matches(pattern, {"a": "a"})
 

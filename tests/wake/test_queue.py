@@ -1,4 +1,4 @@
-"""The seam to SQS, on the local engine: what comes back, and what is raised when it does not."""
+"""The calls to SQS, on the local engine: what they return, and what they raise."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def queues(world: World) -> Queues:
     return make_queues()
 
 
-def test_what_is_sent_is_received_once(queues: Queues) -> None:
-    """More than one call takes, too. Nothing is deleted, and nothing comes twice."""
+def test_a_message_is_received_once(queues: Queues) -> None:
+    """Also messages that need more than one call. Nothing is deleted, and none comes twice."""
     url = queues.create(NOW_MS)
     sent = [f"message {number}" for number in range(25)]
     queues.send(url, sent)
@@ -34,14 +34,14 @@ def test_what_is_sent_is_received_once(queues: Queues) -> None:
     queues.delete(url)
 
 
-def test_an_empty_queue_answers_with_nothing(queues: Queues) -> None:
+def test_a_receive_from_an_empty_queue_returns_no_message(queues: Queues) -> None:
     url = queues.create(NOW_MS)
     assert queues.receive(url, 1) == []
     queues.delete(url)
 
 
-def test_messages_do_not_outlive_their_minute(queues: Queues) -> None:
-    """What was received stays hidden for longer than it is kept: so it need not be deleted."""
+def test_a_message_lives_for_one_minute(queues: Queues) -> None:
+    """After a receive it stays hidden for longer than it lives, so it need not be deleted."""
     url = queues.create(NOW_MS)
     attributes = shared_sqs().get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     assert attributes["MessageRetentionPeriod"] == "60"
@@ -49,7 +49,7 @@ def test_messages_do_not_outlive_their_minute(queues: Queues) -> None:
     queues.delete(url)
 
 
-def test_a_name_says_when_it_was_made_and_is_used_once(queues: Queues) -> None:
+def test_the_name_of_a_queue_is_unique_and_holds_its_creation_time(queues: Queues) -> None:
     urls = [queues.create(NOW_MS), queues.create(NOW_MS)]
     assert len(set(urls)) == 2
     assert [queues.made_ms(url) for url in urls] == [NOW_MS, NOW_MS]
@@ -60,8 +60,8 @@ def test_a_name_says_when_it_was_made_and_is_used_once(queues: Queues) -> None:
 
 
 @pytest.mark.parametrize("name", ["other", "orders-65f0-x", "{}", "{}nothex-x", "{}65f0", "{}65f0-"])
-def test_queues_of_others_are_not_taken_for_ours(queues: Queues, name: str) -> None:
-    """A sweep removes by this answer."""
+def test_queues_of_other_systems_are_not_listed(queues: Queues, name: str) -> None:
+    """The sweep removes queues by this list."""
     assert queues.made_ms(f"https://sqs/1/{name.format(queues._prefix)}") is None
 
 
@@ -77,8 +77,8 @@ def test_every_call_on_a_removed_queue_raises_queue_gone(queues: Queues) -> None
             asked()
 
 
-def test_no_answer_is_another_matter() -> None:
-    """Or a reader would make a queue after another for as long as SQS is down."""
+def test_an_unreachable_sqs_raises_queue_unavailable_and_not_queue_gone() -> None:
+    """Otherwise a reader would create one queue after another while SQS is down."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -101,8 +101,8 @@ def test_no_answer_is_another_matter() -> None:
             asked()
 
 
-def test_a_message_that_is_refused_is_a_failure() -> None:
-    """A batch is answered with 200 even when none of it was taken."""
+def test_a_message_that_sqs_refuses_raises_queue_unavailable() -> None:
+    """SQS answers a batch with 200 even if it has accepted none of it."""
 
     class Refusing:
         def send_message_batch(self, **_: object) -> dict[str, object]:
@@ -114,7 +114,7 @@ def test_a_message_that_is_refused_is_a_failure() -> None:
 
 @pytest.mark.parametrize("name", ["plain", "with space", "schräg/🌊", '"quoted"#hash', "\ufffe\uffff"])
 def test_a_wake_message_arrives_as_it_was_sent(queues: Queues, name: str) -> None:
-    """SQS refuses some characters that a stream's name may hold."""
+    """Also one with characters that a stream's name may hold and SQS refuses."""
     message = WakeMessage(f"log/v1/{name}#incarnation", 17)
     url = queues.create(NOW_MS)
     queues.send(url, [encode_message(message)])

@@ -1,4 +1,4 @@
-"""Clients that ask for events and never read them: the server holds little for each, and gives it back."""
+"""Clients that request events and never read them: the server holds little for each, and frees it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ BODIES = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """It lets them stay for ten minutes, whether they read or not. Its memory is the C library's, as with
-    `make run` and in the container."""
+    """Its event streams last for ten minutes, whether the client reads or not. It uses the C library's memory
+    allocator, as with `make run` and in the container."""
     patience = {"SSE_SECONDS": "600", "SEND_SECONDS": "600", "PYTHONMALLOC": "malloc"}
     with running(tidemark_server("asgi", tmp_path_factory.mktemp("server"), **patience)) as server:
         yield server
@@ -54,14 +54,16 @@ def send(server: Server, method: str, path: str, content_type: str, body: bytes 
 
 
 def read_events(server: Server, path: str) -> bytes:
-    """As a client that reads, until the stream's end."""
+    """Reads until the stream's end."""
     with urllib.request.urlopen(f"{server.base_url}{path}?offset=-1&live=sse") as answer:
         content: bytes = answer.read()
     return content
 
 
 @pytest.mark.parametrize("content_type", BODIES)
-def test_what_is_not_read_is_not_held(server: Server, content_type: str) -> None:
+def test_the_server_does_not_keep_events_that_a_client_does_not_read(
+    server: Server, content_type: str
+) -> None:
     path = f"/v1/stream/unread/{content_type}"
     send(server, "PUT", path, content_type)
     for _ in range(6):

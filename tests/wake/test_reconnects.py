@@ -1,6 +1,6 @@
-"""Clients that hang up at random moments and come back: every message once, in order.
+"""Clients that hang up at random moments and reconnect get every message once, in order.
 
-Appends run all the while, half of them in the readers' own process, half in another one.
+Appends go on all the time, half of them in the readers' own process, half in another one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TYPES = {"json": JSON, "text": TEXT, "binary": BYTES}
 
 
 def message(kind: str, number: int) -> bytes:
-    """Of different lengths, and in text with characters of several bytes."""
+    """Messages have different lengths, and text has characters of several bytes."""
     if kind == "json":
         return json.dumps({"n": number, "fill": "x" * (number % 7)}).encode()
     if kind == "text":
@@ -42,7 +42,7 @@ def message(kind: str, number: int) -> bytes:
 
 @dataclass
 class Client(ABC):
-    """Reads on from where it was, over and over, and remembers all it was given."""
+    """Reads on from its offset, over and over, and remembers everything it got."""
 
     scene: Scene
     kind: str
@@ -66,7 +66,7 @@ class Client(ABC):
         return f"{path}?offset={self.offset}&live={self.live}{cursor}"
 
     async def connect_once(self) -> None:
-        """Until the answer is complete or, mostly, until this client loses patience."""
+        """Until the response is complete or, mostly, until this client hangs up."""
         self.reconnects += 1
         patience = self.chance.choice([0.0, 0.002, 0.01, 0.03, 0.2])
         async with request(self.scene.app, self.target) as exchange:
@@ -97,7 +97,7 @@ class LongPoller(Client):
 
 
 class Listener(Client):
-    """As the protocol says: what came after the last control event comes again."""
+    """As the protocol says, data after the last control event comes again."""
 
     live: ClassVar[str] = "sse"
 
@@ -119,7 +119,7 @@ class Listener(Client):
 
 
 def received(client: Client) -> Any:
-    """All that the client was given, joined as its kind is."""
+    """Everything that the client got, joined as its content type requires."""
     if client.kind == "json":
         return [each for part in client.got for each in part]
     return b"".join(client.got)
@@ -131,7 +131,7 @@ def written(kind: str) -> Any:
 
 
 async def write(scene: Scene, kind: str, chance: random.Random) -> None:
-    """One after another, here and there."""
+    """Messages one after another, in alternating processes."""
     for number in range(MESSAGES):
         body = message(kind, number)
         if chance.random() < 0.5:
@@ -163,7 +163,9 @@ async def append_here(scene: Scene, kind: str, body: bytes) -> None:
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("make", [many_at_once, one_at_a_time], ids=["many at once", "one at a time"])
-def test_every_message_once_and_in_order(world: World, kind: str, make: Any) -> None:
+def test_a_client_that_reconnects_gets_every_message_once_and_in_order(
+    world: World, kind: str, make: Any
+) -> None:
     settings = Settings(long_poll_seconds=5, sse_seconds=5)
     scene = Scene(world, make, settings=settings, key=a_key(kind), content_type=TYPES[kind])
     chance = random.Random(SEED)

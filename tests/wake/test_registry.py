@@ -1,4 +1,4 @@
-"""Registrations and waiters: few writes while somebody waits, and nothing left behind."""
+"""Registrations and waiters: few writes while a reader waits, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def registry(process: Process) -> Registry:
     return Registry(process.stores.table, process.stores.clock_ms)
 
 
-def test_a_registration_is_one_write_and_serves_everybody(process: Process) -> None:
-    """However many readers of the stream ask, from however many threads."""
+def test_a_registration_is_one_write_for_all_readers_of_a_stream(process: Process) -> None:
+    """However many of them register, and from however many threads."""
     registered = registry(process)
     threads = [threading.Thread(target=registered.ensure, args=("many", URL)) for _ in range(50)]
     for thread in threads:
@@ -39,8 +39,8 @@ def test_a_registration_is_one_write_and_serves_everybody(process: Process) -> N
     assert waiter == Waiter("many", URL, process.stores.clock_ms() + LIFE_MS)
 
 
-def test_it_is_renewed_when_half_of_it_is_used_up(process: Process, world: World) -> None:
-    """So a minute of waiting costs two writes at most, and a registration never runs out under a reader."""
+def test_a_registration_is_renewed_after_half_of_its_life(process: Process, world: World) -> None:
+    """So a minute of waiting costs two writes at most, and no registration lapses while a reader waits."""
     registered = registry(process)
     registered.ensure("renewed", URL)
     world.clock.advance(RENEW_MS - 1)
@@ -53,8 +53,8 @@ def test_it_is_renewed_when_half_of_it_is_used_up(process: Process, world: World
     assert waiter.until_ms == world.clock() + LIFE_MS
 
 
-def test_another_queue_is_another_registration(process: Process, world: World) -> None:
-    """A process whose queue is gone registers again, at once, with the one it made instead."""
+def test_a_new_queue_is_registered_at_once(process: Process, world: World) -> None:
+    """A process whose queue is gone registers the one that it has created instead."""
     registered = registry(process)
     registered.ensure("moved", URL)
     registered.ensure("moved", URL + "1")
@@ -64,8 +64,8 @@ def test_another_queue_is_another_registration(process: Process, world: World) -
     }
 
 
-def test_after_a_freeze_it_is_written_again(process: Process, world: World) -> None:
-    """The wall clock decides: a frozen process wakes up in another minute."""
+def test_a_registration_that_lapsed_during_a_freeze_is_written_again(process: Process, world: World) -> None:
+    """The wall clock decides: a frozen process goes on minutes later."""
     registered = registry(process)
     registered.ensure("frozen", URL)
     world.clock.advance(10 * LIFE_MS)
@@ -75,7 +75,7 @@ def test_after_a_freeze_it_is_written_again(process: Process, world: World) -> N
 
 
 def test_lapsed_registrations_are_forgotten(process: Process, world: World) -> None:
-    """A process that serves a million streams, one after another, does not remember them."""
+    """A process that serves a million streams, one after another, does not remember them all."""
     registered = registry(process)
     for number in range(100):
         registered.ensure(f"lapsed-{number}", URL)
@@ -84,7 +84,7 @@ def test_lapsed_registrations_are_forgotten(process: Process, world: World) -> N
     assert len(registered._registrations) == 1
 
 
-def test_a_process_that_ends_withdraws(process: Process, world: World) -> None:
+def test_a_process_that_ends_removes_its_registrations(process: Process, world: World) -> None:
     registered = registry(process)
     for number in range(60):
         registered.ensure(f"withdrawn-{number}", URL)
@@ -94,8 +94,8 @@ def test_a_process_that_ends_withdraws(process: Process, world: World) -> None:
     ] == []
 
 
-def test_a_failed_write_is_no_registration(process: Process) -> None:
-    """Or a reader would wait for messages that nobody sends."""
+def test_a_registration_whose_write_failed_is_written_again(process: Process) -> None:
+    """Otherwise a reader would wait for messages that nobody sends."""
     registered = registry(process)
 
     def refuse(operation: str, body: bytes) -> tuple[int, bytes]:
@@ -109,7 +109,7 @@ def test_a_failed_write_is_no_registration(process: Process) -> None:
     assert len(load_waiters(process.stores.table, "failed", process.stores.clock_ms())) == 1
 
 
-def test_waiters_are_those_of_this_stream_that_have_not_lapsed(process: Process, world: World) -> None:
+def test_the_waiters_of_a_stream_are_its_own_that_have_not_lapsed(process: Process, world: World) -> None:
     """Streams share partitions, and one name may begin with another."""
     table, now = process.stores.table, world.clock()
     for incarnation in ("name", "name-", "name0", "nam", "name_", "nameA"):
@@ -118,7 +118,7 @@ def test_waiters_are_those_of_this_stream_that_have_not_lapsed(process: Process,
     assert load_waiters(table, "name", now) == [Waiter("name", URL, now + 1)]
 
 
-def test_all_waiters_are_found_lapsed_ones_too(process: Process, world: World) -> None:
+def test_a_sweep_finds_all_waiters_including_lapsed_ones(process: Process, world: World) -> None:
     table = process.stores.table
     put = {Waiter(f"found-{number}", URL, world.clock() - number) for number in range(200)}
     for waiter in put:
@@ -127,7 +127,7 @@ def test_all_waiters_are_found_lapsed_ones_too(process: Process, world: World) -
 
 
 def test_many_waiters_are_found_page_by_page(process: Process, world: World) -> None:
-    """A query answers with a megabyte at most; a thousand processes may wait at one stream."""
+    """A query returns a megabyte at most; a thousand processes may wait at one stream."""
     table = process.stores.table
     long_url = URL + "x" * 800
     put = [Waiter("paged", f"{long_url}{number:04}", world.clock() + 1) for number in range(1500)]
@@ -141,8 +141,8 @@ def test_many_waiters_are_found_page_by_page(process: Process, world: World) -> 
     assert load_waiters(table, "paged", world.clock()) == []
 
 
-def test_what_was_renewed_meanwhile_is_not_removed(process: Process, world: World) -> None:
-    """The sweep has seen it lapsed; its process has woken up since."""
+def test_a_waiter_that_was_renewed_meanwhile_is_not_removed(process: Process, world: World) -> None:
+    """The sweep has read it as lapsed; its process has renewed it since."""
     table, now = process.stores.table, world.clock()
     lapsed, renewed = Waiter("race", URL, now - 1), Waiter("race", URL, now + LIFE_MS)
     put_waiter(table, renewed)
@@ -154,8 +154,9 @@ def test_what_was_renewed_meanwhile_is_not_removed(process: Process, world: Worl
     assert [each for each in all_waiters(table) if each.incarnation == "race"] == []
 
 
-def test_a_waiter_is_written_as_it_is_read() -> None:
-    """`ttl` is in whole seconds and not before it lapses: DynamoDB must not remove what stands."""
+def test_a_waiter_is_read_back_and_its_ttl_is_rounded_up_to_seconds() -> None:
+    """`ttl` is in whole seconds and not before the waiter lapses: DynamoDB must not remove one that is
+    valid."""
     waiter = Waiter("incarnation", URL, 1_800_000_000_001)
     item = encode_waiter(waiter)
     assert decode_waiter(item) == waiter

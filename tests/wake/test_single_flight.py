@@ -1,4 +1,5 @@
-"""Looking together: one call for all who ask at once, and never an answer older than the question."""
+"""Single flight: callers that ask at once share one call, and no result is older than its caller's
+request."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tidemark.wake.single_flight import SingleFlight
 
 
 class Calls:
-    """Runs what is looked at, one turn of the loop later, and counts it."""
+    """Runs the call some turns of the loop later, and counts it."""
 
     def __init__(self, turns: int = 1) -> None:
         self.count = 0
@@ -63,7 +64,7 @@ def test_listeners_woken_together_share_one_call() -> None:
     asyncio.run(scenario())
 
 
-def test_calls_of_different_names_are_not_shared() -> None:
+def test_calls_with_different_names_are_not_shared() -> None:
     async def scenario() -> None:
         run = Calls()
         shared = looks(run)
@@ -74,8 +75,8 @@ def test_calls_of_different_names_are_not_shared() -> None:
     asyncio.run(scenario())
 
 
-def test_an_answer_is_never_older_than_the_question() -> None:
-    """Whoever asks while a look is under way gets another: the first may have looked already."""
+def test_a_result_is_never_older_than_its_callers_request() -> None:
+    """A caller that comes while a call is under way gets the next one: the first may have read already."""
 
     async def scenario(seed: int) -> None:
         chance = random.Random(seed)

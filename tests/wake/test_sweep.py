@@ -1,4 +1,4 @@
-"""The sweep: what dead processes left goes, what living ones need stays."""
+"""The sweep removes what dead processes left, and keeps what living ones need."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ def left(process: Process) -> set[str]:
     return {waiter.incarnation for waiter in all_waiters(process.stores.table)}
 
 
-def test_an_orphan_goes_once_it_is_old_enough(process: Process, world: World, queues: Queues) -> None:
-    """Nobody has registered with it yet, or nobody will again: its age tells."""
+def test_a_queue_without_waiters_is_removed_once_it_is_old(
+    process: Process, world: World, queues: Queues
+) -> None:
+    """A young one may belong to a process that has not registered yet."""
     url = queues.create(world.clock())
     world.clock.advance(ORPHAN_MS - 1000)
     assert sweep(process, queues) == WakeSwept()
@@ -57,7 +59,7 @@ def test_an_orphan_goes_once_it_is_old_enough(process: Process, world: World, qu
     assert list(queues.all()) == []
 
 
-def test_a_queue_in_use_stays_however_old_it_is(process: Process, world: World, queues: Queues) -> None:
+def test_a_queue_in_use_is_kept_however_old_it_is(process: Process, world: World, queues: Queues) -> None:
     url = queues.create(world.clock())
     world.clock.advance(HOUR_MS)
     put_waiter(process.stores.table, Waiter("living", url, world.clock() + LIFE_MS))
@@ -66,8 +68,9 @@ def test_a_queue_in_use_stays_however_old_it_is(process: Process, world: World, 
     assert sweep(process, queues).queues == 1
 
 
-def test_queues_of_another_system_stay(process: Process, world: World, queues: Queues) -> None:
-    """Two systems in one account tell their queues apart by the prefix, and by the form of the name."""
+def test_queues_of_another_system_are_kept(process: Process, world: World, queues: Queues) -> None:
+    """Two systems in one account have queues with different prefixes, and a queue's name must have the right
+    form."""
     other = make_queues(make_prefix())
     foreign = [
         other.create(world.clock()),
@@ -79,10 +82,10 @@ def test_queues_of_another_system_stay(process: Process, world: World, queues: Q
         shared_sqs().delete_queue(QueueUrl=url)
 
 
-def test_lapsed_waiters_go_after_dynamodb_had_its_time(
+def test_lapsed_waiters_are_removed_if_dynamodb_has_not_removed_them(
     process: Process, world: World, queues: Queues
 ) -> None:
-    """Removing them costs a write that DynamoDB's own expiry does not."""
+    """Removing them costs a write; DynamoDB's own expiry does not."""
     now = world.clock()
     put_waiter(process.stores.table, Waiter("just-lapsed", "u", now - LAPSED_MS + 1))
     put_waiter(process.stores.table, Waiter("long-lapsed", "u", now - LAPSED_MS))
@@ -92,7 +95,9 @@ def test_lapsed_waiters_go_after_dynamodb_had_its_time(
     assert "long-lapsed" not in left(process)
 
 
-def test_a_sweep_may_stop_anywhere_and_be_repeated(process: Process, world: World, queues: Queues) -> None:
+def test_a_sweep_can_stop_at_any_point_and_be_repeated(
+    process: Process, world: World, queues: Queues
+) -> None:
     for number in range(5):
         queues.create(world.clock())
         put_waiter(process.stores.table, Waiter(f"old-{number}", "u", world.clock() - 2 * HOUR_MS))
@@ -114,7 +119,7 @@ def test_a_sweep_costs_the_same_however_many_streams_there_are(
 
 
 def test_the_janitor_function_removes_lapsed_queues(world: World, queues: Queues) -> None:
-    """The function as it is deployed, by the clock on the wall."""
+    """The function as it is deployed, by the real clock."""
     process = world.process()
     put_waiter(process.stores.table, Waiter("ancient", "u", 1_000_000))
     orphan = queues.create(1_000_000)
@@ -133,5 +138,5 @@ def test_the_janitor_function_removes_lapsed_queues(world: World, queues: Queues
 
 
 def test_no_living_process_can_lose_its_queue() -> None:
-    """A registration is renewed long before the sweep takes its queue for an orphan."""
+    """A registration is renewed long before the sweep would remove its queue."""
     assert LIFE_MS + MINUTE_MS < ORPHAN_MS

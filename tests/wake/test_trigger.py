@@ -52,7 +52,7 @@ def is_done(exchange: Exchange) -> Callable[[Any], bool]:
 
 
 @BOTH_WAYS
-def test_an_append_elsewhere_ends_a_long_poll(world: World, make: Any, run: Run) -> None:
+def test_an_append_in_another_process_ends_a_long_poll(world: World, make: Any, run: Run) -> None:
     """By the wake message alone: no receive ends empty after the append."""
 
     async def scenario(scene: Scene) -> None:
@@ -69,7 +69,7 @@ def test_an_append_elsewhere_ends_a_long_poll(world: World, make: Any, run: Run)
         run(scene, scenario)
 
 
-def test_appends_elsewhere_arrive_one_after_another(world: World, run: Run) -> None:
+def test_appends_in_another_process_arrive_one_after_another(world: World, run: Run) -> None:
     async def scenario(scene: Scene) -> None:
         async with scene.reading("sse") as exchange:
             for number in range(20):
@@ -82,7 +82,7 @@ def test_appends_elsewhere_arrive_one_after_another(world: World, run: Run) -> N
 
 
 @BOTH_WAYS
-def test_closing_and_deleting_elsewhere_wake_too(world: World, make: Any, run: Run) -> None:
+def test_a_close_or_a_deletion_in_another_process_wakes_readers(world: World, make: Any, run: Run) -> None:
     async def scenario(scene: Scene) -> None:
         async with scene.reading("long-poll") as exchange:
             await asyncio.to_thread(scene.writer.append, scene.key, close=True)
@@ -94,8 +94,10 @@ def test_closing_and_deleting_elsewhere_wake_too(world: World, make: Any, run: R
         run(scene, scenario)
 
 
-def test_a_trigger_that_fails_at_first(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reports the record, the record is delivered again, the reader is woken."""
+def test_a_reader_is_woken_after_the_trigger_failed_at_first(
+    world: World, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The notifier reports the record as failed, and it is delivered again."""
     failures = iter([True, True])
     send = Queues.send
 
@@ -121,8 +123,11 @@ def test_a_trigger_that_fails_at_first(world: World, run: Run, monkeypatch: pyte
 
 @BOTH_WAYS
 @pytest.mark.parametrize("live", ["long-poll", "sse"])
-def test_without_any_trigger_one_receive_is_enough(world: World, make: Any, live: str, run: Run) -> None:
-    """Whatever has become of the wake message: the first receive that ends empty after the append tells."""
+def test_without_a_trigger_a_reader_finds_the_append_after_one_receive(
+    world: World, make: Any, live: str, run: Run
+) -> None:
+    """Whatever has happened to the wake message: after the first receive that ends empty, the reader polls
+    the log."""
 
     async def scenario(scene: Scene) -> None:
         async with scene.reading(live) as exchange:
@@ -136,7 +141,7 @@ def test_without_any_trigger_one_receive_is_enough(world: World, make: Any, live
 
 
 async def lose_queue(scene: Scene) -> str:
-    """Somebody removes the queue of the reader that waits."""
+    """Somebody removes the queue of the waiting reader."""
     receiver = scene.wake._receiver
     url = receiver.queue().url
     await asyncio.to_thread(scene.queues.delete, url)
@@ -144,7 +149,7 @@ async def lose_queue(scene: Scene) -> str:
 
 
 async def sweep_queue(scene: Scene) -> str:
-    """The janitor removes it, as it may for a process whose clock is slow or that slept."""
+    """The janitor removes the queue: a process may have a slow clock, or have been frozen."""
     url = scene.wake._receiver.queue().url
     future_ms = scene.world.clock() + ORPHAN_MS + MINUTE_MS
     table, queues = scene.writer.stores.table, Queues(shared_sqs, scene.prefix)
@@ -188,7 +193,7 @@ def test_a_reader_whose_queue_is_removed_gets_another_one_and_every_message(
 
 
 def test_a_reader_polls_when_its_queue_is_removed_with_a_message_in_it(world: World, run: Run) -> None:
-    """The notifier's message goes with its queue: the reader finds the queue gone and looks for itself."""
+    """The notifier's message is lost with the queue: the reader finds the queue gone and polls the log."""
 
     async def scenario(scene: Scene) -> None:
         async with scene.reading("long-poll") as exchange:
@@ -201,8 +206,8 @@ def test_a_reader_polls_when_its_queue_is_removed_with_a_message_in_it(world: Wo
     run(Scene(world, many_at_once), scenario)
 
 
-def test_records_out_of_order_and_twice(world: World, run: Run) -> None:
-    """Wake messages say that there is something, not what: every byte arrives once and in its place."""
+def test_records_out_of_order_and_twice_deliver_every_byte_once(world: World, run: Run) -> None:
+    """A wake message carries no data; it makes the reader read the log."""
 
     async def scenario(scene: Scene) -> None:
         async with scene.reading("sse") as exchange:
@@ -218,9 +223,9 @@ def test_records_out_of_order_and_twice(world: World, run: Run) -> None:
     run(Scene(world, many_at_once), scenario)
 
 
-def test_news_that_were_read_already_cost_nothing(world: World, run: Run) -> None:
-    """The process's own append has woken its reader. When the trigger's message for it arrives, the
-    reader has read further: it does not poll again."""
+def test_a_wake_message_for_data_already_read_causes_no_poll(world: World, run: Run) -> None:
+    """The process's own append has woken its reader. When the trigger's message for it arrives, the reader
+    has read further."""
 
     async def scenario(scene: Scene) -> None:
         async with scene.reading("sse") as exchange:
@@ -239,8 +244,8 @@ def test_news_that_were_read_already_cost_nothing(world: World, run: Run) -> Non
 
 
 def test_several_wakes_at_once_deliver_each_append_once(world: World, run: Run) -> None:
-    """An append of this process, whose bytes need no reading, and one from elsewhere behind it wake it in one
-    moment: the reader wakes once, and gets both."""
+    """An append of this process, whose bytes need no read, and a later one of another process wake the reader
+    at the same moment. It wakes once, and gets both."""
 
     async def scenario(scene: Scene) -> None:
         async with scene.reading("sse") as exchange:
@@ -258,8 +263,8 @@ def test_several_wakes_at_once_deliver_each_append_once(world: World, run: Run) 
     run(scene, scenario)
 
 
-def test_bytes_of_ones_own_are_not_read_again_before_they_are_sent(world: World, run: Run) -> None:
-    """The reader has them as soon as they are committed; what it looks for then is whether there is more."""
+def test_an_append_of_the_same_process_is_sent_before_the_log_is_read(world: World, run: Run) -> None:
+    """The reader gets its bytes as soon as they are committed; then it polls the log for more."""
 
     async def scenario(scene: Scene) -> None:
         async with scene.reading("sse") as exchange:
@@ -282,7 +287,7 @@ def test_bytes_of_ones_own_are_not_read_again_before_they_are_sent(world: World,
 
 @pytest.mark.parametrize("live", ["long-poll", "sse"])
 def test_a_client_that_hangs_up_causes_no_more_reads(world: World, live: str, run: Run) -> None:
-    """The moment a client hangs up, its reader stops: appends go by, receives end, nobody looks."""
+    """Its reader stops at once: appends happen and receives end, but nothing is read for it."""
 
     async def scenario(scene: Scene) -> None:
         async with scene.reading(live):
@@ -325,7 +330,7 @@ def test_every_process_that_reads_a_stream_is_woken(world: World, run: Run) -> N
 def test_readers_poll_the_log_when_sqs_is_down(
     world: World, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQS is down: readers are served all the same, by looking."""
+    """They get every append."""
 
     def refuse(*_: Any) -> str:
         raise QueueUnavailable("broken by the test")

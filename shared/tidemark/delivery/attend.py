@@ -18,10 +18,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Final, Literal, Protocol
 from urllib.parse import quote
 
 import orjson
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
 from tidemark.aws.sqs import MAX_DELAY_SECONDS
 from tidemark.delivery.signing_keys import SigningKeys
@@ -187,12 +188,16 @@ class Attendant:
             elif says_done(response.body):
                 self._while_same_wake(record, lambda latest: finish_delivery(self.stores, latest, streams))
             else:
-                self._settle(record, attempt_succeeded)
+                self._succeed(record)
 
     def _fail(self, record: SubscriptionRecord, *, maybe_working: bool) -> None:
         PROCESS.add(WEBHOOK_FAILURES)
         now_ms, chance = self.stores.clock_ms(), self.chance()
         self._settle(record, lambda state: attempt_failed(state, now_ms, chance, maybe_working=maybe_working))
+
+    def _succeed(self, record: SubscriptionRecord) -> None:
+        now_ms = self.stores.clock_ms()
+        self._settle(record, lambda state: attempt_succeeded(state, now_ms))
 
     def _call(
         self, record: SubscriptionRecord, streams: Sequence[PendingStream], timeout_seconds: float
@@ -274,7 +279,7 @@ class Attendant:
                 ),
             )
         else:
-            self._settle(record, attempt_succeeded)
+            self._succeed(record)
 
 
 def _is_same_wake(one: SubscriptionRecord, other: SubscriptionRecord) -> bool:
@@ -285,7 +290,20 @@ def _is_same_wake(one: SubscriptionRecord, other: SubscriptionRecord) -> bool:
     )
 
 
-def render_pending(stream: PendingStream) -> dict[str, Any]:
+LinkType = Literal["explicit", "glob"]
+
+
+class PendingDescription(TypedDict):
+    """A stream that has something new behind what is acked."""
+
+    path: str
+    link_type: LinkType
+    acked_offset: str
+    tail_offset: str
+    has_pending: Literal[True]
+
+
+def render_pending(stream: PendingStream) -> PendingDescription:
     """As webhooks and claims list it (§7.1, §7.2)."""
     return {
         "path": stream.link.path,

@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import orjson
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
 from tidemark.aws.clients import load_parameter, remove_parameter, save_parameter
 from tidemark.log.records import SigningKey
@@ -140,9 +141,29 @@ def choose_signing_key(published: Sequence[SigningKey], now_ms: int) -> SigningK
     return known[-1] if known else published[0]
 
 
-def render_jwks(keys: Sequence[SigningKey]) -> dict[str, Any]:
-    """The JSON Web Key Set (RFC 7517, RFC 8037) of the public halves."""
-    return {"keys": [_jwk(key.public) | {"kid": key.kid, "use": "sig", "alg": "EdDSA"} for key in keys]}
+class PublicKeyDescription(TypedDict):
+    kty: Literal["OKP"]
+    crv: Literal["Ed25519"]
+    x: str
+    kid: str
+    use: Literal["sig"]
+    alg: Literal["EdDSA"]
+
+
+class KeySet(TypedDict):
+    """A JSON Web Key Set (RFC 7517, RFC 8037)."""
+
+    keys: list[PublicKeyDescription]
+
+
+def render_jwks(keys: Sequence[SigningKey]) -> KeySet:
+    """Of the public halves."""
+    return {
+        "keys": [
+            {"crv": "Ed25519", "kty": "OKP", "x": key.public, "kid": key.kid, "use": "sig", "alg": "EdDSA"}
+            for key in keys
+        ]
+    }
 
 
 def _describe(private: Ed25519PrivateKey) -> tuple[str, str]:

@@ -15,10 +15,11 @@ from tidemark.http.backend import Backend
 from tidemark.http.control_paths import SUBSCRIPTION_ROOTS
 from tidemark.http.headers import ResponseHeaders
 from tidemark.http.metrics import METRICS_PATH, metrics
+from tidemark.http.traffic import TRAFFIC_PATH, traffic
 
 
 def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeaders:
-    """`with_metrics` shows the process's numbers at `/v1/metrics`."""
+    """`with_metrics` shows the process's numbers at `/v1/metrics`, its busiest streams at `/v1/traffic`."""
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -35,6 +36,7 @@ def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeade
     bucket_routes.install(app)
     if with_metrics:
         app.add_route(METRICS_PATH, metrics, methods=["GET"])
+        app.add_route(TRAFFIC_PATH, traffic, methods=["GET"])
     error_handlers.install(app)
     return ResponseHeaders(guarded(control_mounts.Routers(app, backend), backend))
 

@@ -26,10 +26,7 @@ async def operate(request: Request) -> Response:
         )
     if operation is None:
         raise HTTPException(405)
-    response = await operation(request)
-    if request.method == "HEAD":
-        response.body = b""  # Content-Length stays: it says how long the body of GET is.
-    return response
+    return await operation(request)
 
 
 def operations_at(resource: Resource) -> Mapping[str, routes.Operation]:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from tidemark.http import error_handlers
-from tidemark.http.headers import METHODS, PREFLIGHT
+from tidemark.http.headers import METHODS
 from tidemark.protocol.errors import Malformed
 
 
@@ -31,21 +31,24 @@ async def on_invalid_request(request: Request, error: Exception) -> Response:
 async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if request.method == "OPTIONS":
-        return Response(status_code=204, headers=PREFLIGHT | {"Content-Type": "text/plain"})
+        return error_handlers.preflight()
     if error.status_code == 404:
-        return error_handlers.response(request, 404, "Nothing is here; /v1/openapi.json lists what is")
+        return error_handlers.response(404, "Nothing is here; /v1/openapi.json lists what is")
     if error.status_code != 405:
-        return error_handlers.response(request, error.status_code, str(error.detail))
-    allow = ", ".join((*methods_at(request), "OPTIONS"))
+        return error_handlers.response(error.status_code, str(error.detail))
+    allow = ", ".join(methods_at(request))
     message = f"{request.method} is not allowed here; allowed: {allow}"
-    return error_handlers.response(request, 405, message, {"Allow": allow})
+    return error_handlers.response(405, message, {"Allow": allow})
 
 
 def methods_at(request: Request) -> list[str]:
-    """Of all routes with the request's path: each answers to its own methods."""
+    """Of all routes with the request's path: each answers to its own methods, to HEAD as to GET, and to
+    OPTIONS."""
     routes = request.app.routes
-    return [
+    found = {
         method
         for method in METHODS
         if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
-    ]
+    }
+    found |= {"OPTIONS"} | ({"HEAD"} if "GET" in found else set())
+    return [method for method in METHODS if method in found]

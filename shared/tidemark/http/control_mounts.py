@@ -22,6 +22,12 @@ from tidemark.http.requests import read_body, request_path
 from tidemark.protocol.errors import ProtocolError
 
 
+def routed_method(scope: Scope) -> str:
+    """HEAD is GET without the body, which `ResponseHeaders` leaves out. Routes of Starlette answer to it by
+    themselves, those of FastAPI do not."""
+    return "GET" if scope["method"] == "HEAD" else scope["method"]
+
+
 class Routers:
     """ASGI middleware: hands the requests of the listed routers to them, and all others to the data path."""
 
@@ -40,6 +46,7 @@ class Routers:
             path = scope["path"]
             if path in self._exact or path.startswith(self._below):
                 app = self._routers = self._routers or self._make()
+                scope = {**scope, "method": routed_method(scope)}
         await app(scope, receive, send)
 
     def _make(self) -> ASGIApp:
@@ -71,7 +78,13 @@ class Subscriptions:
 
             self._app = create_subscriptions_app(self._backend)
         decoded = subscriptions_path(path, encoded=encoded) or "/"
-        inner = {**scope, "path": decoded, "raw_path": quote(decoded).encode(), "root_path": ""}
+        inner = {
+            **scope,
+            "method": routed_method(scope),
+            "path": decoded,
+            "raw_path": quote(decoded).encode(),
+            "root_path": "",
+        }
 
         async def replay() -> Message:
             """The whole body, once; what comes after it is the client's leaving."""

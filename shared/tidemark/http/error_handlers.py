@@ -42,15 +42,15 @@ def install(app: Starlette) -> None:
     app.add_exception_handler(Exception, on_unexpected)
 
 
-def response(
-    request: Request, status: int, error: str | dict[str, Any], headers: dict[str, str] | None = None
-) -> Response:
+def response(status: int, error: str | dict[str, Any], headers: dict[str, str] | None = None) -> Response:
     """An error as every path answers it: what was wrong, of subscriptions with a code. It describes this
-    moment, so no cache may keep it. The response to HEAD has no body; Lambda would not cut it off."""
-    headers = {"Cache-Control": NO_STORE} | (headers or {})
-    if request.method == "HEAD":
-        return Response(status_code=status, headers=headers, media_type="application/json")
-    return JSONResponse({"error": error}, status, headers)
+    moment, so no cache may keep it."""
+    return JSONResponse({"error": error}, status, {"Cache-Control": NO_STORE} | (headers or {}))
+
+
+def preflight() -> Response:
+    """A browser asks what a page of another origin may send: everything, so no route is looked at."""
+    return Response(status_code=204, headers=PREFLIGHT | {"Content-Type": "text/plain"})
 
 
 async def on_protocol_error(request: Request, error: Exception) -> Response:
@@ -67,26 +67,24 @@ def error_response(request: Request, error: ProtocolError) -> Response:
         message = _WITH_TOKEN.get(message, message)
     if isinstance(error, SubscriptionError):
         told = {"code": error.code, "message": message, **error.details}
-        return response(request, error.status, told, error.headers)
-    return response(request, error.status, message, error.headers)
+        return response(error.status, told, error.headers)
+    return response(error.status, message, error.headers)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
     """No such path, no such method, or a browser's preflight request."""
     assert isinstance(error, HTTPException)
     if request.method == "OPTIONS":
-        return Response(status_code=204, headers=PREFLIGHT | {"Content-Type": "text/plain"})
+        return preflight()
     if error.status_code == 404:
-        return response(request, 404, f"Nothing is here; streams live under {STREAM_ROOT}")
+        return response(404, f"Nothing is here; streams live under {STREAM_ROOT}")
     if error.status_code != 405:
-        return response(request, error.status_code, str(error.detail))
+        return response(error.status_code, str(error.detail))
     path: str = request.scope["path"]
     methods: tuple[str, ...] = METHODS
     hint = ""
-    if path in {"/", "/favicon.ico"}:
+    if path in {"/", "/favicon.ico"} or (path.startswith("/v1/") and plain_name(path) is None):
         methods = ("GET", "HEAD", "OPTIONS")
-    elif path.startswith("/v1/") and plain_name(path) is None:
-        methods = ("GET",)
     elif plain_name(path) is None:
         try:
             methods, place = allowed_methods(request), parse_place(request)
@@ -96,7 +94,7 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
             hint = f"; a stream's path is {STREAM_ROOT}{place.bucket} or /{place.bucket}/{{stream id}}"
     allow = ", ".join(methods)
     message = f"{request.method} is not allowed here; allowed: {allow}{hint}"
-    return response(request, 405, message, {"Allow": allow})
+    return response(405, message, {"Allow": allow})
 
 
 async def on_disconnect(request: Request, _: Exception) -> Response:
@@ -107,4 +105,4 @@ async def on_disconnect(request: Request, _: Exception) -> Response:
 
 async def on_unexpected(request: Request, error: Exception) -> Response:
     _log.error("unexpected error in %s", request.method, exc_info=error)
-    return response(request, 500, "Internal error; try the request again")
+    return response(500, "Internal error; try the request again")

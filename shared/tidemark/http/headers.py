@@ -1,4 +1,9 @@
-"""Headers that every response carries, errors included: browser security (§12.7) and CORS."""
+"""Headers that every response carries, errors included: browser security (§12.7) and CORS.
+
+The list of headers that a page may read is half of the response to an append. A browser sends `Origin`
+with each request that writes, so whoever writes without it gets no list. A response to a read may be
+cached and given to anybody, so it always has it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ from tidemark.http.timing import begin, render_timing
 from tidemark.observability.metrics import PROCESS
 
 METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
+_WRITING: Final = frozenset({"PUT", "POST", "DELETE"})
 
 _REQUEST_HEADERS: Final = (
     "Authorization",
@@ -26,6 +32,8 @@ _REQUEST_HEADERS: Final = (
     "Stream-Fork-Offset",
     "Stream-Fork-Sub-Offset",
     "Stream-Forked-From",
+    "Stream-Retain-Bytes",
+    "Stream-Retain-Seconds",
     "Stream-Seq",
     "Stream-TTL",
 )
@@ -43,6 +51,8 @@ _RESPONSE_HEADERS: Final = (
     "Stream-Cursor",
     "Stream-Expires-At",
     "Stream-Next-Offset",
+    "Stream-Retain-Bytes",
+    "Stream-Retain-Seconds",
     "Stream-SSE-Data-Encoding",
     "Stream-Snapshot-Offset",
     "Stream-TTL",
@@ -52,7 +62,6 @@ _RESPONSE_HEADERS: Final = (
 _ALWAYS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "cross-origin",
-    "Access-Control-Expose-Headers": ", ".join(_RESPONSE_HEADERS),
     # The last header of all. Over plain HTTP, Chromium takes a response that was cut off inside its headers
     # for a complete one with an empty body, and a client would skip what it did not receive. Without this
     # header a page gets an error.
@@ -65,11 +74,12 @@ PREFLIGHT: Final = {
     "Access-Control-Max-Age": "86400",
 }
 _RAW: Final = [(name.lower().encode(), value.encode()) for name, value in _ALWAYS.items()]
+_EXPOSED: Final = (b"access-control-expose-headers", ", ".join(_RESPONSE_HEADERS).encode())
 
 
 class ResponseHeaders:
-    """ASGI middleware around the whole application: adds the headers of every response, and counts and
-    times the responses."""
+    """ASGI middleware around the whole application: adds the headers of every response, leaves the body out
+    of those to HEAD (RFC 9110 §9.3.2: an HTTP API would not), and counts and times the responses."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -79,13 +89,17 @@ class ResponseHeaders:
             await self._app(scope, receive, send)
             return
         method, started, spent = scope["method"], perf_counter(), begin()
+        is_no_page = method in _WRITING and not any(name == b"origin" for name, _ in scope["headers"])
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 seconds = perf_counter() - started
                 PROCESS.answered(method if method in METHODS else "other", message["status"], seconds)
                 timing = (b"server-timing", render_timing(spent[0], seconds))
-                message["headers"] = [*message.get("headers", ()), timing, *_RAW]
+                added = [timing, *_RAW] if is_no_page else [timing, _EXPOSED, *_RAW]
+                message["headers"] = [*message.get("headers", ()), *added]
+            elif method == "HEAD":
+                message["body"] = b""  # Content-Length stays: it says how long the body of GET is.
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

@@ -20,6 +20,7 @@ from tidemark.protocol.expiry import parse_expiry
 from tidemark.protocol.fork import ForkPoint, parse_fork_offset, parse_sub_offset
 from tidemark.protocol.offset import ReadFrom
 from tidemark.protocol.producer import parse_claim
+from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, parse_retention
 from tidemark.protocol.sequence import parse_stream_seq
 from tidemark.protocol.stream_key import StreamKey, parse_plain_path
 from tidemark.service.append import AppendRequest
@@ -171,6 +172,7 @@ async def parse_create(request: Request) -> CreateRequest:
         closed=is_closing(request),
         body=await read_body(request),
         fork=fork,
+        retention=parse_retention(single_header(request, AGE_HEADER), single_header(request, SIZE_HEADER)),
     )
 
 

@@ -16,6 +16,7 @@ from tidemark.protocol.etag import etag_matches, render_etag, render_tail_etag
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.messages import render_body
 from tidemark.protocol.offset import NOW, render_offset
+from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import Created
 from tidemark.service.read import Reading
@@ -78,6 +79,10 @@ def metadata(known: StreamHead) -> Response:
         headers["Stream-TTL"] = str(expiry.ttl_seconds)
     if expiry.expires_at is not None:
         headers["Stream-Expires-At"] = expiry.expires_at
+    if known.record.retention.seconds is not None:
+        headers[AGE_HEADER] = str(known.record.retention.seconds)
+    if known.record.retention.size is not None:
+        headers[SIZE_HEADER] = str(known.record.retention.size)
     if known.record.snapshot is not None:
         headers["Stream-Snapshot-Offset"] = render_offset(known.record.snapshot.offset)
     response = Response(headers=headers)

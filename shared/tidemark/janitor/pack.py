@@ -2,11 +2,13 @@
 
 The order of the writes:
 
-1. The object is put, under a name that is never used again. Nothing points to it yet.
+1. The object is put, under a name that is never used again. Nothing points to it yet. Small packs right
+   before the new one are taken in (`janitor/merge.py`).
 2. One transaction makes the pack: it takes the place of its first batch, the stream's item says how far
    packs reach now, and an entry in the queue says what is to be removed. Of two janitors that pack the same
    stretch, one is refused by the stream's item.
 3. The batches in between are removed, from the first to the last. Readers find either them or the pack.
+4. The objects of packs that were taken in are removed much later: readers may be on the way to them.
 
 A run may stop behind any of these. The last batch of a log is never packed: writers decide on it.
 """
@@ -18,15 +20,23 @@ from dataclasses import replace
 from functools import partial
 
 from tidemark.blobs.store import batch_blob_key
+from tidemark.janitor.merge import schedule_removal, take_in
 from tidemark.log.chain import ChainWalk, Span
 from tidemark.log.due import schedule, settle
 from tidemark.log.lifecycle import load_stream
-from tidemark.log.packs import NewPack, PackRefused, commit_pack, pack_bounds
+from tidemark.log.packs import NewPack, PackRefused, commit_pack, pack_start
 from tidemark.log.read import load_last
 from tidemark.log.records import Batch, Due, StreamRecord
-from tidemark.log.schema import PK, SK, decode_batch, just_behind, log_pk
+from tidemark.log.schema import BLOB, PK, SK, batch_key, decode_batch, decode_batch_start, just_behind, log_pk
 from tidemark.log.table import MAX_DELETES
-from tidemark.observability.metrics import PACKED_BATCHES, PACKS, PROCESS
+from tidemark.observability.metrics import (
+    MERGED_PACKS,
+    PACK_STORED_BYTES,
+    PACKED_BATCHES,
+    PACKED_BYTES,
+    PACKS,
+    PROCESS,
+)
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.pack import PackWriter
 from tidemark.protocol.packing import Packing
@@ -85,7 +95,7 @@ class _Packer:
         return None
 
     def _take(self, batch: Batch) -> None:
-        """A large body is in S3 already, under its own name; a pack is never packed again."""
+        """A large body is in S3 already, under its own name."""
         is_packable = bool(batch.data) and batch.blob is None and not batch.tombstone
         run = self._run
         if run is not None and not (is_packable and batch.start == run.last.end):
@@ -104,7 +114,9 @@ class _Packer:
             return
         stores, record = self._stores, self._record
         data, index = run.writer.finish()
-        new = NewPack(run.first, run.last, batch_blob_key(record.incarnation, stores.new_id()), index)
+        before, data, index = take_in(stores, self._packing, record, data, index)
+        first = before[0] if before else run.first
+        new = NewPack(first, run.last, batch_blob_key(record.incarnation, stores.new_id()), index)
         stores.blobs.put(new.blob, data)
         try:
             replaced = commit_pack(stores.table, record, new, stores.clock_ms())
@@ -115,7 +127,10 @@ class _Packer:
         self._record = replace(record, packed=new.last.end)
         self.made += 1
         PROCESS.add(PACKS)
+        PROCESS.add(MERGED_PACKS, len(before))
         PROCESS.add(PACKED_BATCHES, run.writer.batch_count)
+        PROCESS.add(PACKED_BYTES, run.writer.data_bytes)
+        PROCESS.add(PACK_STORED_BYTES, len(data))
         remove_replaced(stores, replaced, self._has_time_left)
 
 
@@ -163,18 +178,28 @@ class _OldBatches:
 def remove_replaced(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
     """Remove the batches that the entry's pack has replaced, the first ones first: readers that miss one
     look behind it for the pack. Whether there was time for all. That the pack is there is the proof that they
-    may go."""
-    pk, (start, end) = log_pk(due.key, due.incarnation), pack_bounds(due)
-    found = stores.table.get({PK: {"S": pk}, SK: {"S": render_offset(start)}})
+    may go. Packs among them were taken in: their objects stay for now."""
+    pk, start, end = log_pk(due.key, due.incarnation), pack_start(due), due.offset
+    if due.blob is not None:
+        schedule_removal(stores, due, start, due.blob)
+    found = stores.table.get(batch_key(pk, start))
     is_there = found is not None and (pack := decode_batch(found)).index is not None and pack.end == end
     more = is_there
     while more:
-        keys, more = stores.table.query(
-            pk, at_least=just_behind(start), at_most=render_offset(end - 1), attributes=(PK, SK), limit=1000
+        items, more = stores.table.query(
+            pk,
+            at_least=just_behind(start),
+            at_most=render_offset(end - 1),
+            attributes=(PK, SK, BLOB),
+            limit=1000,
         )
-        for first in range(0, len(keys), MAX_DELETES):
+        for first in range(0, len(items), MAX_DELETES):
             if not has_time_left():
                 return False
-            stores.table.delete_many(keys[first : first + MAX_DELETES])
+            some = items[first : first + MAX_DELETES]
+            for item in some:
+                if BLOB in item:
+                    schedule_removal(stores, due, decode_batch_start(item[SK]["S"]), item[BLOB]["S"])
+            stores.table.delete_many([{PK: item[PK], SK: item[SK]} for item in some])
     settle(stores.table, due)
     return True

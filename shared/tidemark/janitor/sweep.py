@@ -6,12 +6,15 @@ anywhere: what is left is still due the next time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
+from tidemark.janitor.merge import remove_object
 from tidemark.janitor.pack import pack, remove_replaced
 from tidemark.janitor.reclaim import reclaim
+from tidemark.janitor.retain import retain
 from tidemark.janitor.trim import remove_unused, trim
 from tidemark.log.append import TailMoved
 from tidemark.log.due import due_entries, schedule, settle
@@ -29,7 +32,8 @@ from tidemark.service.stores import Stores
 
 @dataclass(slots=True)
 class Swept:
-    """What one run did. `cut_short` is 1 where time was short: then more may be due."""
+    """What one run did. `cut_short` is 1 where time was short: then more may be due. `lag_ms` is how long the
+    oldest entry of packing had been due."""
 
     expired: int = 0
     postponed: int = 0
@@ -39,6 +43,9 @@ class Swept:
     released: int = 0
     orphans: int = 0
     packed: int = 0
+    let_go: int = 0
+    replaced: int = 0
+    lag_ms: int = 0
     cut_short: int = 0
 
 
@@ -51,17 +58,27 @@ class Sweep:
     swept: Swept
 
 
-def sweep(stores: Stores, has_time_left: Callable[[], bool] = lambda: True) -> Swept:
-    """One run over all that is due, until `has_time_left` says that time is short."""
+class Part(Enum):
+    """Of the queue. Packing takes long, and nothing else waits behind it; in a deployment it has a function
+    of its own."""
+
+    REMOVALS = False
+    PACKS = True
+
+
+def sweep(
+    stores: Stores, has_time_left: Callable[[], bool] = lambda: True, parts: Sequence[Part] = tuple(Part)
+) -> Swept:
+    """One run over all that is due in these parts, until `has_time_left` says that time is short."""
     run = Sweep(stores, has_time_left, Swept())
-    for due in due_entries(stores.table, stores.clock_ms()):
-        if not has_time_left():
-            break
-        STEPS[due.kind](run, due)
-    for due in due_entries(stores.table, stores.clock_ms(), packing=True):
-        if not has_time_left():
-            break
-        STEPS[due.kind](run, due)
+    for part in parts:
+        now_ms = stores.clock_ms()
+        for due in due_entries(stores.table, now_ms, packing=part is Part.PACKS):
+            if part is Part.PACKS:
+                run.swept.lag_ms = max(run.swept.lag_ms, now_ms - due.due_ms)
+            if not has_time_left():
+                break
+            STEPS[due.kind](run, due)
     if not has_time_left():
         run.swept.cut_short = 1
         PROCESS.add(ROUNDS_CUT_SHORT)
@@ -95,6 +112,10 @@ def reclaim_log(run: Sweep, due: Due) -> None:
     run.swept.reclaimed += reclaim(run.stores, due)
 
 
+def let_go(run: Sweep, due: Due) -> None:
+    run.swept.let_go += retain(run.stores, due)
+
+
 def trim_log(run: Sweep, due: Due) -> None:
     run.swept.trimmed += trim(run.stores, due, run.has_time_left)
 
@@ -123,6 +144,10 @@ def remove_packed(run: Sweep, due: Due) -> None:
     remove_replaced(run.stores, due, run.has_time_left)
 
 
+def remove_replaced_object(run: Sweep, due: Due) -> None:
+    run.swept.replaced += remove_object(run.stores, due)
+
+
 def forget_settled(run: Sweep, due: Due) -> None:
     settle(run.stores.table, due)
 
@@ -131,11 +156,13 @@ STEPS: Final[dict[DueKind, Callable[[Sweep, Due], None]]] = {
     DueKind.EXPIRE: expire_stream,
     DueKind.RECLAIM: reclaim_log,
     DueKind.TRIM: trim_log,
+    DueKind.RETAIN: let_go,
     DueKind.UPLOAD: remove_unused_blob,
     DueKind.ORPHAN: remove_unused_blob,
     DueKind.REMOVE: remove_unused_blob,
     DueKind.RELEASE: release_source,
     DueKind.PACK: pack_batches,
     DueKind.PACKED: remove_packed,
+    DueKind.REPLACED: remove_replaced_object,
     DueKind.SETTLED: forget_settled,
 }

@@ -43,8 +43,10 @@ from tidemark.local.subscriptions import SubscriptionWatch, watched
 from tidemark.local.template import InvalidTemplate, Template, load_template
 from tidemark.local.workers import Workers
 from tidemark.local.write_signal import WriteSignal
+from tidemark.log.lifecycle import load_stream
 from tidemark.log.subscriptions import load_roster
 from tidemark.service.stores import connect
+from tidemark.service.stream_registry import REGISTRY
 from tidemark.settings import InvalidSetting, Settings
 from tidemark.wake.hub import Hub
 
@@ -145,7 +147,10 @@ class System:
         # A creation may pass by in another process, and may have passed by in an earlier run.
         stores = connect(self.settings)
         is_wanted = self.configuration.workers > 1 or bool(load_roster(stores.table))
-        watch = SubscriptionWatch(application, stores, queue_url, is_wanted=is_wanted)
+        has_registry = load_stream(stores.table, REGISTRY) is not None
+        watch = SubscriptionWatch(
+            application, stores, queue_url, is_wanted=is_wanted, has_registry=has_registry
+        )
         workers = Workers(self.configuration.workers - 1, self.settings.log_level, self.root, self.fail)
         tasks = self._background_tasks(template, services, hub, watch)
         tasks += [

@@ -6,7 +6,7 @@ import os
 
 from tidemark.http.app import create_app
 from tidemark.local.backend import create_local_backend
-from tidemark.local.configuration import LocalConfiguration, Via
+from tidemark.local.configuration import LocalConfiguration, LocalEngines, Via
 from tidemark.local.edge import Edge, load_application
 from tidemark.local.gateway import Gateway
 from tidemark.local.server import Application
@@ -27,7 +27,7 @@ def make_application(
     The gateway gives `signal` for its writes. Raises FunctionNotLoaded.
     """
     if configuration.via is Via.ASGI:
-        backend = create_local_backend(settings)
+        backend = create_local_backend(settings, LocalEngines.from_environment(os.environ))
         return create_app(backend, with_metrics=True), backend.hub
     if not configuration.edge or template.streaming is None:
         return Gateway(template, signal=signal), None

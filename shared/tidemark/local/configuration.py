@@ -66,6 +66,30 @@ class LocalConfiguration:
 
 
 @dataclass(frozen=True)
+class LocalEngines:
+    """What the engines of `local/engines.py` allow beyond AWS. They say so in the environment, which the
+    workers have too."""
+
+    #: The directory of the buckets' directories, where S3 keeps objects as files.
+    object_files: Path | None = None
+    #: Whether many puts in one transaction cost one sync of the disk, as one put does.
+    group_puts: bool = False
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> LocalEngines:
+        """Raises InvalidConfiguration."""
+        try:
+            group_puts = parse_boolean(environment, "GROUP_PUTS", default=cls.group_puts)
+        except InvalidSetting as error:
+            raise InvalidConfiguration(str(error)) from None
+        directory = environment.get("OBJECT_FILES")
+        return cls(Path(directory) if directory else None, group_puts)
+
+
+AWS_ALONE: Final = LocalEngines()
+
+
+@dataclass(frozen=True)
 class ContainerConfiguration:
     """How `tidemark.local.container` is to run, from the environment."""
 

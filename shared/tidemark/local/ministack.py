@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -18,6 +19,10 @@ LAUNCHER = "tidemark.local.ministack_server"
 #: Not AWS_*: those of the user must neither reach the emulator nor be needed by it. The credentials alone
 #: do: presigned URLs are signed with them, and it verifies those.
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "TMPDIR")
+
+#: An access key of twelve digits is the account that it acts for; every other one acts for this account.
+ACCOUNT = re.compile("[0-9]{12}")
+DEFAULT_ACCOUNT = "000000000000"
 
 
 def is_installed() -> bool:
@@ -36,6 +41,13 @@ class Ministack:
     @property
     def endpoint(self) -> str:
         return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def buckets(self) -> Path:
+        """With `s3_directory`: each bucket is a directory in here, and each object a file by its key."""
+        assert self.s3_directory is not None
+        access_key = credentials_of(os.environ).get("AWS_ACCESS_KEY_ID", "")
+        return self.s3_directory / (access_key if ACCOUNT.fullmatch(access_key) else DEFAULT_ACCOUNT)
 
     def start(self, descriptors: tuple[int, ...] = ()) -> None:
         """Returns at once; `wait_until_ready` tells whether it works. Raises EngineFailed."""

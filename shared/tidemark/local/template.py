@@ -13,9 +13,14 @@ from typing import Any, Final
 
 import yaml
 
-from tidemark.local.routes import ANY, DEFAULT, Route
+from tidemark.local.routes import ANY, Route
 
 FUNCTION: Final = "AWS::Serverless::Function"
+HTTP_API: Final = "AWS::Serverless::HttpApi"
+#: API Gateway's extensions of OpenAPI.
+ANY_METHOD: Final = "x-amazon-apigateway-any-method"
+INTEGRATION: Final = "x-amazon-apigateway-integration"
+INTEGRATIONS: Final = "x-amazon-apigateway-integrations"
 SCHEDULES: Final = ("Schedule", "ScheduleV2")
 #: Lambda's own defaults, where the template says nothing.
 TIMEOUT_SECONDS: Final = 3
@@ -88,13 +93,9 @@ def load_template(path: Path) -> Template:
     if not isinstance(document, dict):
         raise InvalidTemplate(f"{path} is not a template")
     reader = _Reader(document, path.parent)
-    resources = dict(reader.resources())
+    resources = dict(reader.resources(FUNCTION))
     functions = {name: reader.function(name, resource) for name, resource in resources.items()}
-    leads_to: dict[str, Route] = {}
-    for route in (route for name, resource in resources.items() for route in _routes(name, resource)):
-        other = leads_to.setdefault(route.key, route)
-        if other is not route:
-            raise InvalidTemplate(f"{route.key} leads to both {other.function} and {route.function}")
+    routes = tuple(route for _, api in reader.resources(HTTP_API) for route in _routes(api, functions))
     scheduled = tuple(
         name
         for name, resource in resources.items()
@@ -110,7 +111,7 @@ def load_template(path: Path) -> Template:
     )
     triggers = tuple(trigger for name, resource in resources.items() for trigger in _triggers(name, resource))
     queues = tuple(queue for name, resource in resources.items() for queue in _queues(name, resource))
-    return Template(functions, tuple(leads_to.values()), scheduled, triggers, streaming, queues)
+    return Template(functions, routes, scheduled, triggers, streaming, queues)
 
 
 class _Loader(yaml.SafeLoader):
@@ -134,9 +135,9 @@ class _Reader:
     document: Mapping[str, Any]
     root: Path
 
-    def resources(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def resources(self, kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, resource in (self.document.get("Resources") or {}).items():
-            if resource.get("Type") == FUNCTION:
+            if resource.get("Type") == kind:
                 yield name, resource.get("Properties") or {}
 
     def function(self, name: str, properties: Mapping[str, Any]) -> Function:
@@ -171,14 +172,31 @@ class _Reader:
         return None if declared is None or isinstance(declared, (dict, list)) else str(declared)
 
 
-def _routes(function: str, properties: Mapping[str, Any]) -> Iterator[Route]:
-    for event in (properties.get("Events") or {}).values():
-        if event.get("Type") != "HttpApi":
-            continue
-        settings = event.get("Properties") or {}
-        path, method = settings.get("Path"), str(settings.get("Method") or ANY).upper()
-        # An event with neither path nor method is the API's $default route.
-        yield Route(method if path else ANY, path or DEFAULT, function)
+def _routes(api: Mapping[str, Any], functions: Mapping[str, Function]) -> Iterator[Route]:
+    """Those of an HTTP API's OpenAPI document, whose operations refer to its shared integrations."""
+    body = api.get("DefinitionBody") or {}
+    integrations = (body.get("components") or {}).get(INTEGRATIONS) or {}
+    for path, operations in (body.get("paths") or {}).items():
+        for method, operation in operations.items():
+            if method == "parameters":
+                continue
+            integration = integrations.get(operation[INTEGRATION]["$ref"].rpartition("/")[2])
+            called = [name.removesuffix(".Arn") for name in _attributes(integration)]
+            if not called or called[0] not in functions:
+                raise InvalidTemplate(f"{method} {path} leads to no function of the template")
+            yield Route(ANY if method == ANY_METHOD else method.upper(), path, called[0])
+
+
+def _attributes(declared: Any) -> Iterator[str]:
+    """What a declaration asks for by !GetAtt, at any depth."""
+    if isinstance(declared, Intrinsic):
+        if declared.tag == "GetAtt":
+            yield str(declared.value)
+        declared = declared.value
+    for each in declared.values() if isinstance(declared, Mapping) else ():
+        yield from _attributes(each)
+    for each in declared if isinstance(declared, list) else ():
+        yield from _attributes(each)
 
 
 def _triggers(function: str, properties: Mapping[str, Any]) -> Iterator[Trigger]:

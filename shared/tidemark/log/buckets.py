@@ -160,11 +160,14 @@ def list_records(
 
 def list_buckets(table: Table, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
     """Up to `limit` ids of buckets in order, and whether there may be more."""
+    at_least, last = max(prefix, after + _NEXT if after else prefix), _last_of(prefix)
+    if at_least > last:
+        return [], False
     found: list[str] = []
-    at_least, more = max(prefix, after + _NEXT if after else prefix), True
-    while more and len(found) < limit and at_least <= _last_of(prefix):
+    more = True
+    while more and len(found) < limit:
         left = limit - len(found)
-        items, more = table.query(BUCKETS_PK, at_least=at_least or "-", at_most=_last_of(prefix), limit=left)
+        items, more = table.query(BUCKETS_PK, at_least=at_least or "-", at_most=last, limit=left)
         found += [item[SK]["S"] for item in items if not is_end_mark(item)]
         if items:
             at_least = items[-1][SK]["S"] + _NEXT

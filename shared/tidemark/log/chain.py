@@ -32,7 +32,7 @@ from tidemark.protocol.tail import Tail
 _LAST_KEY: Final = "~"
 #: A pack that replaced a batch is found behind no more than what one call removes (`janitor/pack.py`), twice
 #: that where two runs do so at the same time.
-_MOST_BEHIND: Final = 100
+MOST_BEHIND: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,9 +224,9 @@ class ChainWalk(Generic[LinkT]):
     def _look_back(self, position: int) -> LinkT | None:
         """The batch that holds `position`, from which the walk did not come: a pack."""
         at_most, seen = position - 1, 0
-        while at_most >= 0 and seen < _MOST_BEHIND:
+        while at_most >= 0 and seen < MOST_BEHIND:
             items, has_more = self._query(
-                self.span.pk, at_most=render_offset(at_most), limit=_MOST_BEHIND, backward=True
+                self.span.pk, at_most=render_offset(at_most), limit=MOST_BEHIND, backward=True
             )
             for link in self._decode(items):
                 if link.end > position:

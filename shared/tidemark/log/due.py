@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import (
@@ -19,11 +20,16 @@ from tidemark.log.schema import (
 )
 from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, Write
 
+#: A prime, so that runs that come at even times begin with different shards.
+_TURN_MS: Final = 7919
+
 
 def due_entries(table: Table, now_ms: int, *, packing: bool = False) -> Iterator[Due]:
     """What has fallen due: one page of each shard, so that a run can stop anywhere. With `packing`, what
-    concerns packs, and else everything but that."""
-    for shard in range(DUE_SHARDS):
+    concerns packs, and else everything but that. Each run begins with another shard, so that those that run
+    out of time come to all of them."""
+    for turn in range(DUE_SHARDS):
+        shard = (now_ms // _TURN_MS + turn) % DUE_SHARDS
         items, _ = table.query(due_pk(shard, packing=packing), at_most=due_before(now_ms), limit=100)
         yield from map(decode_due, items)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 from tidemark.log.append import TailMoved, batch_item, check_landed
 from tidemark.log.buckets import count_streams
@@ -103,11 +104,21 @@ def _creation_extras(creation: Creation) -> list[Write]:
     if deadline is not None:
         due = Due(DueKind.EXPIRE, record.key, record.incarnation, deadline)
         extras.append(Write(encode_due(due)))
+    if record.retention.is_limited:
+        look_ms = next_look_ms(record, record.created_ms, None, record.created_ms)
+        look = Due(DueKind.RETAIN, record.key, record.incarnation, look_ms, "retain")
+        extras.append(Write(encode_due(look)))
     if record.fork is not None:
         extras.append(add_reference(record.fork))
     if creation.orphan is not None:
         extras.append(settle_for_good(creation.orphan))
     return extras
+
+
+def next_look_ms(record: StreamRecord, now_ms: int, oldest_ms: int | None, written_ms: int) -> int:
+    """When the janitor looks at what the stream lets go of; streams' hours begin at different times."""
+    phase_ms = crc32(record.incarnation.encode()) % 3_600_000
+    return record.retention.next_look_ms(now_ms, oldest_ms, written_ms, phase_ms)
 
 
 def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, maybe_landed: bool) -> None:
@@ -136,7 +147,9 @@ def tombstone(tail: Tail, append_id: str, now_ms: int) -> Batch:
     return Batch(tail.offset, after, append_id, now_ms, tombstone=True, behind_closing=tail.closed)
 
 
-def end_stream(table: Table, record: StreamRecord, last: Batch, release: Sequence[Write] = ()) -> None:
+def end_stream(
+    table: Table, record: StreamRecord, last: Batch, release: Sequence[Write] = (), *, expired: bool = False
+) -> None:
     """Delete or expire: tombstone the log, put an end mark in the item's place, count it out of its
     bucket, have the space reclaimed, and release the stream it was forked from (`log/references.py`).
 
@@ -148,7 +161,7 @@ def end_stream(table: Table, record: StreamRecord, last: Batch, release: Sequenc
         _end(table, last, record, [mark_deleted(record, last.time_ms), *counted])
     else:
         unreferenced = if_unreferenced(record.incarnation)
-        ended = Write(end_mark(record, last.time_ms), condition=unreferenced)
+        ended = Write(end_mark(record, last.time_ms, expired=expired), condition=unreferenced)
         _end(table, last, record, [ended, *counted, reclaim(record, last.time_ms), *release])
 
 

@@ -24,6 +24,7 @@ from tidemark.log.schema import (
     PACK_INDEX,
     PACKED,
     RETAINED,
+    Item,
     encode_due,
     encode_pack,
     log_pk,
@@ -31,7 +32,7 @@ from tidemark.log.schema import (
 )
 from tidemark.log.table import Condition, Table, TransactionRefused, Update, Write
 from tidemark.protocol.errors import Damaged, StorageUnavailable
-from tidemark.protocol.offset import render_offset
+from tidemark.protocol.offset import WIDTH, render_offset
 from tidemark.protocol.pack import BlockEntry, CorruptPack, decode_block
 from tidemark.protocol.tail import Tail
 
@@ -129,7 +130,8 @@ def cut_front(batch: Batch, begin: int) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class NewPack:
-    """It is to take the place of `first`, and to stand for all up to `last`; its object is in S3 already."""
+    """It is to take the place of `first`, a batch or a pack, and to stand for all up to `last`; its object is
+    in S3 already."""
 
     first: Batch
     last: Batch
@@ -141,20 +143,30 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
     """Make the pack part of the log. The entry that removes what it replaces is part of the transaction,
     and is returned. Raises PackRefused.
 
-    The conditions: the first batch is still a plain one. The stream is there, and its packs end where
-    `record` says, so that no two packs overlap. What is retained does not begin later than the pack: a trim
-    that is under way removes batches by their keys, and none of those is the pack's.
+    The conditions: the first batch is still the plain one, or the first pack the one that was taken in (the
+    entry names its object, because nothing else does from then on). The stream is there, and its packs end
+    where `record` says, so that no two packs overlap. What is retained does not begin later than the pack: a
+    trim that is under way removes batches by their keys, and none of those is the pack's.
     """
     first, last = new.first, new.last
     item = encode_pack(log_pk(record.key, record.incarnation), first, last, new.blob, new.index)
-    is_plain = Condition(
-        f"{APPEND_ID} = :id AND {END} = :end AND attribute_not_exists({PACK_INDEX})",
-        {":id": {"S": first.append_id}, ":end": {"N": str(first.end)}},
-    )
+    known: Item = {":id": {"S": first.append_id}, ":end": {"N": str(first.end)}}
+    is_known = f"{APPEND_ID} = :id AND {END} = :end AND attribute_not_exists({PACK_INDEX})"
+    if first.index is not None:
+        known = {":blob": {"S": first.blob or ""}}
+        is_known = f"{BLOB} = :blob"
     moved = Update(stream_key(record.key), f"SET {PACKED} = :packed", {":packed": {"N": str(last.end)}})
-    due = Due(DueKind.PACKED, record.key, record.incarnation, now_ms, render_offset(first.start), last.end)
+    due = Due(
+        DueKind.PACKED,
+        record.key,
+        record.incarnation,
+        now_ms,
+        pack_mark(first.start, new.blob),
+        last.end,
+        first.blob,
+    )
     writes = [
-        Write(item, condition=is_plain),
+        Write(item, condition=Condition(is_known, known)),
         Write(update=moved, condition=_if_unmoved(record, first.start)),
     ]
     try:
@@ -177,6 +189,11 @@ def _if_unmoved(record: StreamRecord, start: int) -> Condition:
     return Condition(f"{is_live} AND {is_last_pack} AND {is_retained}", values)
 
 
-def pack_bounds(due: Due) -> tuple[int, int]:
-    """Where the pack of an entry begins and ends."""
-    return int(due.mark), due.offset
+def pack_mark(start: int, blob: str) -> str:
+    """Of the entries of the pack at `start`: no other pack has its object."""
+    return f"{render_offset(start)}-{blob.rpartition('/')[2]}"
+
+
+def pack_start(due: Due) -> int:
+    """Where the pack begins that an entry is about."""
+    return int(due.mark[:WIDTH])

@@ -93,7 +93,8 @@ def read_page(
     """
     is_tail = known_tail is not None and known_tail.offset == start
     walk = _walk(table, record, start, recent, limit_bytes, looks_back=not is_tail)
-    is_begin = start == walk.span.begin
+    # The first retained offset is in the stream, though the batch that ended there may be gone.
+    is_begin = start in {walk.span.begin, record.retained}
     gathered = _gather(walk, start, recent, limit_bytes, max(limit_bytes, ahead_bytes))
     if gathered.found:
         batches = _load_blocks(gathered.found, fill, recent if ahead_bytes else None)

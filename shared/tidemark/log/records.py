@@ -10,6 +10,7 @@ from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.mail import Mailed
 from tidemark.protocol.pack import BlockEntry, PackIndex
+from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.subscription import SubscriptionConfiguration
 from tidemark.protocol.tail import Tail
@@ -33,11 +34,13 @@ class EndMark:
     """What stays in the place of a bucket or a stream that has ended. A creation takes that place
     only if it was made after `ended_ms`, so that a creation that is repeated late brings nothing back.
 
-    `ended_id` names what ended: a stream's incarnation, or the deletion of a bucket.
+    `ended_id` names what ended: a stream's incarnation, or the deletion of a bucket. `expired` says that a
+    stream was not deleted, but that its time was over.
     """
 
     ended_ms: int
     ended_id: str
+    expired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class StreamRecord:
 
     `touched_ms` is the last recorded read; appends are recorded by their batches, and a published
     snapshot by its own time.
-    `retained` is the earliest offset that may be read.
+    `retained` is the earliest offset that may be read; `retention` says what moves it without being asked.
     `lineage` is flat: whatever a fork of a fork inherits, in order of offsets.
     `packed` is where the last pack of the stream's own log ends (`docs/packs.md`).
     `references` counts the forks made of this very stream; `deleted` says that only they
@@ -96,6 +99,7 @@ class StreamRecord:
     snapshot: Snapshot | None = None
     retained: int = 0
     packed: int = 0
+    retention: Retention = FOREVER
 
     @property
     def used_ms(self) -> int:
@@ -176,6 +180,8 @@ class DueKind(Enum):
     RECLAIM = "reclaim"
     #: Remove the batches below `offset`, and the blob of the snapshot before.
     TRIM = "trim"
+    #: See what a stream with a limit lets go of.
+    RETAIN = "retain"
     #: Remove an upload that nobody has published.
     UPLOAD = "upload"
     #: Remove what was put into S3 for a stream that never came to be.
@@ -184,8 +190,11 @@ class DueKind(Enum):
     RELEASE = "release"
     #: Pack what is old enough below `offset`.
     PACK = "pack"
-    #: Remove the batches that the pack at the offset in `mark` has replaced; it ends at `offset`.
+    #: Remove the batches that the pack at the offset in `mark` has replaced; it ends at `offset`. `blob` is
+    #: the object of the pack that was there before, if there was one.
     PACKED = "packed"
+    #: Remove the object of the pack that was at the offset in `mark`, until a larger one took it in.
+    REPLACED = "replaced"
     #: The janitor has claimed an upload or an orphan, and removes it: it can no longer be used.
     REMOVE = "remove"
     #: The upload was published, or the stream created. The entry stays until it is due, so that the

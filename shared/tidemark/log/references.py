@@ -31,10 +31,10 @@ def _of(incarnation: str, expression: str = "", **values: Item) -> Condition:
     return Condition(f"{INCARNATION} = :inc{expression}", {":inc": {"S": incarnation}} | more)
 
 
-def end_mark(record: StreamRecord, now_ms: int) -> Item:
+def end_mark(record: StreamRecord, now_ms: int, *, expired: bool = False) -> Item:
     """What stays in the place of the stream's item. No stream ends before it began, even by a clock that
     is behind the one that dated the creation."""
-    mark = EndMark(max(now_ms, record.created_ms), record.incarnation)
+    mark = EndMark(max(now_ms, record.created_ms), record.incarnation, expired)
     return encode_end_mark(stream_key(record.key), mark)
 
 

@@ -57,8 +57,9 @@ class Reporter:
         self._reported = meter.snapshot()
         self._due_at = 0.0
 
-    def report(self) -> None:
-        """Write what was counted since the last report, unless that was less than ten seconds ago."""
+    def report(self, lasted_ms: Mapping[str, float] | None = None) -> None:
+        """Write what was counted since the last report, unless that was less than ten seconds ago, and
+        `lasted_ms`: durations by the names of their metrics."""
         seconds = self._clock()
         if seconds < self._due_at:
             return
@@ -74,7 +75,9 @@ class Reporter:
         for counter in counted:
             unit = MetricUnit.Bytes if counter.title.endswith("bytes") else MetricUnit.Count
             metrics.add_metric(_camel(counter.title), unit, grown[counter])
-        if _add_histograms(metrics, now, before) or counted:
+        for name, value in (lasted_ms or {}).items():
+            metrics.add_metric(name, MetricUnit.Milliseconds, value)
+        if _add_histograms(metrics, now, before) or counted or lasted_ms:
             metrics.flush_metrics()
 
     def answered(self, event: Mapping[str, Any], context: Any, status: int) -> None:

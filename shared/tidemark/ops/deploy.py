@@ -9,18 +9,23 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 CONFIG: Final = Path("samconfig.toml")
 SECTION: Final = "default"
+#: Where `make build` puts the layer.
+LAYER: Final = Path(".aws-sam/build/SharedLayer")
 #: New accounts may start at ten; waiting readers then stop every writer.
 _ENOUGH_CONCURRENCY: Final = 100
+#: Parameters for an account with less: a writer that found no environment free is let in within seconds.
+_SHORT_WAITS: Final = {"LongPollSeconds": "5", "SseSeconds": "10"}
 
 Ask = Callable[[str], str]
 
@@ -113,18 +118,46 @@ def concurrency_warning(limit: int) -> str:
     )
 
 
-def prepare(kept: dict[str, Any]) -> None:
-    """What the template needs and cannot make: the secret. And a look at the account's limit."""
+def short_waits(limit: int, given: Mapping[str, str]) -> dict[str, str]:
+    """Parameters that bound how long readers wait where `limit` functions run at once. What was given stays;
+    with a higher limit the next deployment takes them away."""
+    if limit >= _ENOUGH_CONCURRENCY:
+        return {}
+    return {name: value for name, value in _SHORT_WAITS.items() if name not in given}
+
+
+def check_bytecode(layer: Path = LAYER) -> None:
+    """Raises CannotDeploy for a layer that was built without the runtime's Python."""
+    if layer.is_dir() and not any(layer.rglob("*.pyc")):
+        raise CannotDeploy(
+            "The layer has no bytecode, so every cold start would compile every module: 2.5 times the CPU. "
+            "Install the runtime's Python (make build says which) and build again, or deploy it as it is: "
+            "make deploy ARGS=--without-bytecode"
+        )
+
+
+def overrides_of(kept: Mapping[str, Any]) -> dict[str, str]:
+    """The template's parameters that samconfig.toml names."""
+    pairs = shlex.split(str(kept.get("parameter_overrides", "")))
+    return dict(each.split("=", 1) for each in pairs if "=" in each)
+
+
+def make_what_is_missing(kept: Mapping[str, Any]) -> None:
+    """What the template needs and cannot make: the secret."""
     import boto3
 
-    region = kept.get("region")
-    overrides = dict(each.split("=", 1) for each in str(kept.get("parameter_overrides", "")).split())
-    if name := overrides.get("AuthSecretName"):
-        made = make_secret(name, boto3.client("ssm", region_name=region))
+    if name := overrides_of(kept).get("AuthSecretName"):
+        made = make_secret(name, boto3.client("ssm", region_name=kept.get("region")))
         print(f"{'Made' if made else 'Found'} the secret {name}. Tokens: make token SECRET_NAME={name}")
-    account = boto3.client("lambda", region_name=region).get_account_settings()
-    if warning := concurrency_warning(account["AccountLimit"]["ConcurrentExecutions"]):
-        print(warning, file=sys.stderr)
+
+
+def concurrency_limit(kept: Mapping[str, Any]) -> int:
+    """How many functions the account runs at once."""
+    import boto3
+
+    account = boto3.client("lambda", region_name=kept.get("region")).get_account_settings()
+    limit: int = account["AccountLimit"]["ConcurrentExecutions"]
+    return limit
 
 
 def run_sam(*arguments: str) -> int:
@@ -136,6 +169,7 @@ def main(arguments: Sequence[str] | None = None, ask: Ask = input, config: Path 
     parser.add_argument("--dry-run", action="store_true", help="show the change set, change nothing")
     parser.add_argument("--remove", action="store_true", help="delete the stack; table and bucket stay")
     parser.add_argument("--yes", action="store_true", help="do not ask before the change set is executed")
+    parser.add_argument("--without-bytecode", action="store_true", help="deploy a layer that has none")
     given = parser.parse_args(arguments)
     kept = remembered(config)
     if given.remove:
@@ -152,7 +186,10 @@ def main(arguments: Sequence[str] | None = None, ask: Ask = input, config: Path 
                 file.write(first)
             kept = remembered(config) or {}
         if not given.dry_run:
-            prepare(kept)
+            if not given.without_bytecode:
+                check_bytecode()
+            make_what_is_missing(kept)
+        waits = bound_waits(kept)
     except CannotDeploy as refusal:
         print(refusal, file=sys.stderr)
         return 2
@@ -160,7 +197,20 @@ def main(arguments: Sequence[str] | None = None, ask: Ask = input, config: Path 
         print("Nobody answers the questions: run `make deploy` in a terminal, once.", file=sys.stderr)
         return 2
     how = ["--no-execute-changeset"] if given.dry_run else ["--no-confirm-changeset"] if given.yes else []
-    return run_sam("deploy", "--config-file", str(config.resolve()), "--no-fail-on-empty-changeset", *how)
+    where = ["--config-file", str(config.resolve()), "--no-fail-on-empty-changeset"]
+    return run_sam("deploy", *where, *how, *waits)
+
+
+def bound_waits(kept: Mapping[str, Any]) -> list[str]:
+    """Options of sam for an account that runs few functions at once, and a warning."""
+    limit = concurrency_limit(kept)
+    if warning := concurrency_warning(limit):
+        print(warning, file=sys.stderr)
+    waits = " ".join(f"{name}={value}" for name, value in short_waits(limit, overrides_of(kept)).items())
+    if not waits:
+        return []
+    print(f"Until then readers wait for seconds only: {waits}", file=sys.stderr)
+    return ["--parameter-overrides", f"{kept.get('parameter_overrides', '')} {waits}".strip()]
 
 
 def remove(kept: dict[str, Any], *, yes: bool) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import Conflict
 from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.retention import FOREVER, Retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,7 @@ class StreamConfiguration:
     content_type: ContentType
     expiry: Expiry
     closed: bool
+    retention: Retention = FOREVER
 
 
 def check_same_configuration(existing: StreamConfiguration, requested: StreamConfiguration) -> None:
@@ -27,6 +29,8 @@ def check_same_configuration(existing: StreamConfiguration, requested: StreamCon
         )
     if not existing.expiry.matches(requested.expiry):
         raise Conflict("Stream exists with a different Stream-TTL or Stream-Expires-At")
+    if existing.retention != requested.retention:
+        raise Conflict("Stream exists with a different Stream-Retain-Seconds or Stream-Retain-Bytes")
     if existing.closed != requested.closed:
         state = "closed" if existing.closed else "open"
         raise Conflict(f"Stream exists and is {state}; Stream-Closed must match")

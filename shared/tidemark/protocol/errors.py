@@ -306,13 +306,14 @@ class UploadNotFound(Conflict):
 
 
 class RetentionGone(ProtocolError):
-    """The header says where to continue; the data before it is in the snapshot."""
+    """The header says where to continue. The data before it is in the snapshot, if there is one."""
 
     status = 410
 
     def __init__(self, retained: int) -> None:
         super().__init__(
-            f"Offsets below {render_offset(retained)} are no longer retained; start over from bootstrap",
+            f"Offsets below {render_offset(retained)} are no longer retained: read on from there, or, in a "
+            "bucket, start over from bootstrap",
             {"Stream-Next-Offset": render_offset(retained)},
         )
 

@@ -26,6 +26,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 MAGIC: Final = b"TIDEPACK"
@@ -103,7 +104,7 @@ class PackWriter:
         self.end = start
         self.batch_count = 0
         self._block_bytes = block_bytes
-        self._stored = [_HEADER.pack(MAGIC, VERSION)]
+        self._stored: list[bytes | memoryview] = [_HEADER.pack(MAGIC, VERSION)]
         self._entries: list[bytes] = []
         self._clear()
 
@@ -130,14 +131,31 @@ class PackWriter:
         self.end += len(data)
         self.batch_count += 1
 
+    def take(self, entry: BlockEntry, stored: bytes | memoryview) -> None:
+        """A block of another pack, which begins where this one ends. A block of some size is taken as it is;
+        the batches of a small one share a block with those around them. Raises CorruptPack."""
+        if 2 * (entry.end - entry.start) < self._block_bytes:
+            for batch in batches_of(decode_block(entry, stored)):
+                self.add(*batch)
+            return
+        check_block(entry, stored)
+        self._close_block()
+        self._append_block(entry.end - entry.start, stored)
+        self.end = entry.end
+
+    def _append_block(self, data_bytes: int, stored: bytes | memoryview) -> None:
+        self._entries.append(_INDEX_ENTRY.pack(data_bytes, len(stored), zlib.crc32(stored)))
+        self._stored.append(stored)
+
     def _close_block(self) -> None:
+        if not self._data_bytes:
+            return
         columns = (self._lengths, self._appends, self._batches, self._times_ms)
         counts = _COUNTS.pack(*map(len, columns[:3]))
         deflating = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW)
         pieces = [deflating.compress(piece) for piece in (counts, *map(_to_bytes, columns), *self._data)]
         stored = b"".join((*pieces, deflating.flush()))
-        self._entries.append(_INDEX_ENTRY.pack(self._data_bytes, len(stored), zlib.crc32(stored)))
-        self._stored.append(stored)
+        self._append_block(self._data_bytes, stored)
         self._clear()
 
     def finish(self) -> tuple[bytes, bytes]:
@@ -145,7 +163,9 @@ class PackWriter:
         self._close_block()
         index = _INDEX_HEAD.pack(VERSION, self.start) + b"".join(self._entries)
         footer = _FOOTER.pack(len(index), zlib.crc32(index), MAGIC)
-        return b"".join((*self._stored, index, footer)), index
+        pack = b"".join((*self._stored, index, footer))
+        self._stored.clear()
+        return pack, index
 
 
 def decode_index(encoded: bytes) -> PackIndex:
@@ -176,10 +196,15 @@ def read_index(pack: bytes) -> PackIndex:
     return decode_index(encoded)
 
 
-def decode_block(entry: BlockEntry, stored: bytes) -> Block:
+def check_block(entry: BlockEntry, stored: bytes | memoryview) -> None:
     """Raises CorruptPack unless the bytes are those that the index was made for."""
     if len(stored) != entry.stored_bytes or zlib.crc32(stored) != entry.checksum:
         raise CorruptPack(f"the block at {entry.start} does not fit its checksum")
+
+
+def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
+    """Raises CorruptPack as `check_block` does, and where the block says something else than the index."""
+    check_block(entry, stored)
     size = entry.end - entry.start
     inflating = zlib.decompressobj(_RAW)
     try:
@@ -204,6 +229,20 @@ def decode_block(entry: BlockEntry, stored: bytes) -> Block:
     if sum(block.lengths) != size or sum(block.appends) != messages or sum(block.batches) != messages:
         raise CorruptPack(f"the messages of the block at {entry.start} do not add up")
     return block
+
+
+def batches_of(block: Block) -> Iterator[tuple[bytes, tuple[int, ...], tuple[int, ...], int]]:
+    """Of each batch its data, the lengths of its messages, the messages of each append, and its time."""
+    lengths, appends, position = iter(block.lengths), iter(block.appends), 0
+    for messages, time_ms in zip(block.batches, block.times_ms, strict=True):
+        own = tuple(islice(lengths, messages))
+        counts, left = [], messages
+        while left > 0:
+            counts.append(next(appends))
+            left -= counts[-1]
+        end = position + sum(own)
+        yield block.data[position:end], own, tuple(counts), time_ms
+        position = end
 
 
 def _uint32s() -> array[int]:

@@ -9,13 +9,17 @@ from tidemark.protocol.pack import BLOCK_BYTES
 from tidemark.protocol.tail import Tail
 
 _KILOBYTE: Final = 1024
+_HOUR_MS: Final = 60 * 60 * 1000
+#: The table can be restored to any moment of the last 35 days, and then names the packs of that moment.
+KEEP_REPLACED_MS: Final = 36 * 24 * _HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
     """Batches are packed once they are `after_ms` old. An append that crosses a multiple of `every_bytes` has
     the janitor look. A pack takes about `pack_bytes`, and less only where no more is to come soon; it pays
-    from `min_batches` or `min_bytes` on."""
+    from `min_batches` or `min_bytes` on. The object of a pack that a larger one has replaced stays for
+    `keep_replaced_ms`."""
 
     after_ms: int
     every_bytes: int = 256 * _KILOBYTE
@@ -23,13 +27,14 @@ class Packing:
     min_batches: int = 64
     min_bytes: int = 256 * _KILOBYTE
     block_bytes: int = BLOCK_BYTES
+    keep_replaced_ms: int = KEEP_REPLACED_MS
 
     @classmethod
     def after_seconds(cls, seconds: float) -> Packing:
         """With 0, every append has the janitor look, and any two batches are packed: for tests and
         demonstrations."""
         if seconds == 0:
-            return cls(0, every_bytes=1, min_batches=2)
+            return cls(0, every_bytes=1, min_batches=2, keep_replaced_ms=_HOUR_MS)
         return cls(round(seconds * 1000))
 
     def is_due(self, start: int, after: Tail) -> bool:
@@ -40,6 +45,19 @@ class Packing:
         """Each batch that is removed costs a write: that is earned back by what storage and reads cost less.
         One batch alone stays as it is."""
         return batches > 1 and (batches >= self.min_batches or data_bytes >= self.min_bytes)
+
+    def takes_in(self, data_bytes: int, before_bytes: int) -> bool:
+        """Whether a new pack of `data_bytes` takes in the one of `before_bytes` right before it.
+
+        It does where that one is at most twice as large. So of the packs that stay small, each is more than
+        twice as large as the next, which makes them few; and what is written again lies in a pack that is
+        larger by half at least, so no byte is written often. A pack of half the size stays as it is.
+        """
+        return (
+            before_bytes <= 2 * data_bytes
+            and 2 * before_bytes < self.pack_bytes
+            and 2 * (data_bytes + before_bytes) <= 3 * self.pack_bytes
+        )
 
     def has_waited(self, oldest_ms: int, now_ms: int) -> bool:
         """Whether what would make a small pack is packed all the same, so that a stream that is always

@@ -34,7 +34,8 @@ JITTER: Final = 0.2
 @dataclass(frozen=True, slots=True)
 class WakeState:
     """`next_attempt_ms` is set while a webhook is to be called or a wake event to be written. While an
-    attempt is under way it is the time from which on the attempt counts as lost."""
+    attempt is under way it is the time from which on the attempt counts as lost. `delivered_ms` is when a
+    wake last arrived: a webhook accepted it, its event was written, or a worker claimed it."""
 
     generation: int = 0
     wake_id: str | None = None
@@ -43,6 +44,7 @@ class WakeState:
     next_attempt_ms: int | None = None
     attempts: int = 0
     failed: bool = False
+    delivered_ms: int | None = None
 
 
 class WakePhase(Enum):
@@ -113,6 +115,7 @@ def begin_wake(
         next_attempt_ms=now_ms,
         attempts=state.attempts if state.failed else 0,
         failed=state.failed,
+        delivered_ms=state.delivered_ms,
     )
 
 
@@ -134,8 +137,10 @@ def attempt_failed(state: WakeState, now_ms: int, chance: float, *, maybe_workin
     return replace(state, failed=True, next_attempt_ms=next_attempt_ms)
 
 
-def attempt_succeeded(state: WakeState) -> WakeState:
-    return replace(state, failed=False, attempts=0, next_attempt_ms=None)
+def attempt_succeeded(state: WakeState, now_ms: int) -> WakeState:
+    """The wake has arrived; where that was known before, it arrived then."""
+    delivered_ms = state.delivered_ms if state.next_attempt_ms is None else now_ms
+    return replace(state, failed=False, attempts=0, next_attempt_ms=None, delivered_ms=delivered_ms)
 
 
 def retry_delay_ms(attempts: int, chance: float) -> int:
@@ -160,6 +165,7 @@ def claim_wake(state: WakeState, worker: str, wake_id: str, now_ms: int, lease_t
         wake_id=state.wake_id if is_free else wake_id,
         holder=worker,
         lease_until_ms=now_ms + lease_ttl_ms,
+        delivered_ms=now_ms,
     )
 
 
@@ -171,12 +177,12 @@ def check_fence(state: WakeState, token_generation: int, generation: int, wake_i
 
 def extend_lease(state: WakeState, now_ms: int, lease_ttl_ms: int) -> WakeState:
     """A callback or ack without `done`. It proves that the delivery has arrived."""
-    return replace(attempt_succeeded(state), lease_until_ms=now_ms + lease_ttl_ms)
+    return replace(attempt_succeeded(state, now_ms), lease_until_ms=now_ms + lease_ttl_ms)
 
 
 def end_wake(state: WakeState) -> WakeState:
     """Done or released: idle, and everything of this wake is fenced from now on."""
-    return WakeState(generation=state.generation)
+    return WakeState(generation=state.generation, delivered_ms=state.delivered_ms)
 
 
 def decide_ack(token: str, acked: int, tail: int) -> int:

@@ -43,7 +43,7 @@ def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
     record = require_live(load_stream(stores.table, key))
     snapshot = record.snapshot
     if snapshot is None:
-        return _with_updates(stores, record, Part(DEFAULT, b""), read_record(stores, record, 0))
+        return _with_updates(stores, record, Part(DEFAULT, b""), read_record(stores, record, record.retained))
     if snapshot.size > MAX_ANSWER_BYTES:
         # The object that was made when it was published: the snapshot, and no update.
         now_ms = stores.clock_ms()

@@ -28,6 +28,7 @@ from tidemark.protocol.errors import Busy, Conflict
 from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.fork import ForkPoint, check_same_fork
 from tidemark.protocol.messages import Messages
+from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
@@ -50,6 +51,7 @@ class CreateRequest:
     closed: bool
     body: bytes = b""
     fork: ForkPoint | None = None
+    retention: Retention = FOREVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ class _Creation:
             fork=origin.fork,
             snapshot=origin.snapshot,
             retained=origin.retained,
+            retention=request.retention,
         )
         messages = parse_body(stores, record.content_type, request.body)
         if not messages.data and not request.closed:
@@ -168,8 +171,10 @@ class _Creation:
         # What a fork leaves to its source matches whatever the source had.
         expiry = existing.expiry if request.fork and request.expiry == NEVER else request.expiry
         check_same_configuration(
-            StreamConfiguration(existing.content_type, existing.expiry, head.tail.closed),
-            StreamConfiguration(request.content_type or existing.content_type, expiry, request.closed),
+            StreamConfiguration(existing.content_type, existing.expiry, head.tail.closed, existing.retention),
+            StreamConfiguration(
+                request.content_type or existing.content_type, expiry, request.closed, request.retention
+            ),
         )
         check_same_fork(existing.fork.point if existing.fork else None, request.fork)
         self._stores.tails.learn(head)

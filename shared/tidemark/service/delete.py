@@ -35,6 +35,6 @@ def end(stores: Stores, head: StreamHead, append_id: str) -> None:
     record = head.record
     last = tombstone(head.tail, append_id, now_ms)
     writes, due = ([], None) if record.references else release_writes(stores, record, now_ms)
-    end_stream(stores.table, record, last, writes)
+    end_stream(stores.table, record, last, writes, expired=head.is_expired(now_ms))
     stores.tails.forget(record.key)
     try_release(stores, due)

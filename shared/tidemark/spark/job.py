@@ -17,8 +17,11 @@ from typing import Any, Final
 from tidemark.spark.failures import Exit, explain_failure
 from tidemark.spark.options.connection import CONNECTION_OPTIONS
 
-#: How often a job that runs long says how far it is.
+#: How often a job that runs long says how far it is: in a log.
 TELL_SECONDS: Final = 15.0
+#: On a terminal, where one line is written over.
+SHOW_SECONDS: Final = 1.0
+_CLEAR_LINE: Final = "\r\x1b[K"
 
 
 class JobFailed(Exception):
@@ -35,8 +38,18 @@ class Job:
         self._started = time.monotonic()
 
     def say(self, text: str) -> None:
-        sys.stderr.write(f"{self.name}: {text}\n")
+        clear = _CLEAR_LINE if sys.stderr.isatty() else ""
+        sys.stderr.write(f"{clear}{self.name}: {text}\n")
         sys.stderr.flush()
+
+    def show(self, lines: Sequence[str]) -> None:
+        """How far it is: on a terminal in the place of what was shown before, elsewhere as lines."""
+        if not sys.stderr.isatty():
+            for line in lines:
+                self.say(line)
+        elif lines:
+            sys.stderr.write(f"{_CLEAR_LINE}{self.name}: {'; '.join(lines)}")
+            sys.stderr.flush()
 
     def finish(self, **summary: object) -> None:
         """The summary, on standard output, for people and for scripts."""
@@ -119,6 +132,16 @@ def read_options(given: argparse.Namespace) -> dict[str, str]:
     if given.subscribe:
         return options | {"subscribe": given.subscribe}
     return options | {"subscribePattern": given.pattern}
+
+
+def subscribed(rows: Any, options: Any) -> Any:
+    """Those of the archive's rows that a read with these options is about."""
+    from pyspark.sql import functions
+
+    rows = rows.where(functions.col("bucket") == options.connection.bucket)
+    if options.pattern is None:
+        return rows.where(functions.col("stream").isin(*options.names))
+    return rows.where(functions.col("stream").rlike(f"^(?:{options.pattern})$"))
 
 
 def add_write(parser: argparse.ArgumentParser) -> None:
@@ -241,6 +264,8 @@ def run_with(
     given = parse_arguments(parser, arguments)
     job = Job(name)
     try:
+        if sys.stderr.isatty():
+            job.show(["Spark starts"])
         spark = open_session(name)
         with watched(spark, job):
             body(spark, given, job)
@@ -265,14 +290,14 @@ def until_stopped() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def watched(spark: Any, job: Job, seconds: float = TELL_SECONDS) -> Iterator[None]:
+def watched(spark: Any, job: Job, seconds: float | None = None) -> Iterator[None]:
     """Report Spark's progress every `seconds`."""
     tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
+    pause = seconds or (SHOW_SECONDS if sys.stderr.isatty() else TELL_SECONDS)
 
     def tell() -> None:
-        while not ended.wait(seconds):
-            for line in stages_of(tracker):
-                job.say(line)
+        while not ended.wait(pause):
+            job.show(stages_of(tracker))
 
     teller = threading.Thread(target=tell, name="tidemark-progress", daemon=True)
     teller.start()

@@ -11,7 +11,9 @@ them from the files' statistics.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -61,6 +63,28 @@ SPARK_SCHEMA: Final = (
     "bucket STRING, stream STRING, incarnation STRING, offset STRING, end_offset STRING, position INT, "
     "time TIMESTAMP, content_type STRING, value BINARY, bytes BIGINT, key STRING"
 )
+
+
+#: Streams that are closed, in a table of its own beside that of the messages: closing brings no message.
+CLOSED_SCHEMA: Final = Schema(
+    *(
+        NestedField(number, name, StringType())
+        for number, name in enumerate(("bucket", "stream", "incarnation", "offset", "content_type"), 1)
+    )
+)
+#: The table of closed streams is written anew once it has more files.
+_CLOSED_FILES: Final = 20
+
+
+@dataclass(frozen=True)
+class ClosedStream:
+    """A stream that was closed at `offset`, its tail."""
+
+    bucket: str
+    stream: str
+    incarnation: str
+    offset: str
+    content_type: str
 
 
 class NoLakeTable(ValueError):
@@ -145,14 +169,38 @@ class LakeTable:
 
     def expire(self, before: datetime) -> tuple[int, int]:
         """Forget snapshots that are older, and delete the files that only they had. How many of each."""
+        return _expire(self.load(), before)
+
+    @property
+    def rows(self) -> int:
+        """How many the table has."""
+        snapshot = self.load().current_snapshot()
+        return int(snapshot.summary["total-records"] or 0) if snapshot and snapshot.summary else 0
+
+    def files(self) -> list[str]:
+        return [task.file.file_path for task in self.load().scan().plan_files()]
+
+    def snapshots(self) -> list[str]:
+        """The ids of those that are batches of the archive, and have not expired."""
+        return [
+            str(snapshot.snapshot_id)
+            for snapshot in self.load().snapshots()
+            if snapshot.summary and "tidemark.batch" in snapshot.summary.additional_properties
+        ]
+
+    def files_of_snapshots(self, ids: Sequence[str]) -> list[str]:
+        """Those that these snapshots have added, as far as they are there still."""
         table = self.load()
-        snapshots, files = len(table.snapshots()), _all_files(table)
-        table.maintenance.expire_snapshots().older_than(before).commit()
-        table = self.load()
-        unused = files - _all_files(table)
-        for path in unused:
-            table.io.delete(path)
-        return snapshots - len(table.snapshots()), len(unused)
+        found = [
+            entry.data_file.file_path
+            for snapshot in table.snapshots()
+            if str(snapshot.snapshot_id) in ids
+            for manifest in snapshot.manifests(table.io)
+            if manifest.added_snapshot_id == snapshot.snapshot_id
+            for entry in manifest.fetch_manifest_entry(table.io)
+            if entry.snapshot_id in {None, snapshot.snapshot_id}
+        ]
+        return [path for path in found if table.io.new_input(path).exists()]
 
     def files_of(self, bucket: str, stream: str) -> list[str]:
         """Those that may hold something of the stream."""
@@ -160,6 +208,58 @@ class LakeTable:
 
         wanted = And(EqualTo("bucket", bucket), EqualTo("stream", stream))
         return [task.file.file_path for task in self.load().scan(row_filter=wanted).plan_files()]
+
+    def files_of_bucket(self, bucket: str, since: datetime | None = None) -> list[str]:
+        """Those that may hold something of the bucket, and, with `since`, something as young as that."""
+        from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual
+
+        wanted: BooleanExpression = EqualTo("bucket", bucket)
+        if since is not None:
+            wanted = And(wanted, GreaterThanOrEqual("time", since.isoformat()))
+        return [task.file.file_path for task in self.load().scan(row_filter=wanted).plan_files()]
+
+    def add_closed(self, streams: Sequence[ClosedStream]) -> None:
+        """Those that the table of closed streams does not have yet, all of one bucket. After two runs at once
+        one may be there twice, which means nothing else."""
+        if not streams:
+            return
+        import pyarrow as pa
+
+        table = self._catalog.create_table_if_not_exists(self._closed, CLOSED_SCHEMA)
+        known = set(self.closed_streams(streams[0].bucket))
+        new = [vars(each) for each in streams if each not in known]
+        if new:
+            table.append(pa.Table.from_pylist(new, CLOSED_SCHEMA.as_arrow()))
+
+    def closed_streams(self, bucket: str, stream: str | None = None) -> list[ClosedStream]:
+        """Of a bucket, or those that had this name in it."""
+        from pyiceberg.expressions import And, BooleanExpression, EqualTo
+
+        wanted: BooleanExpression = EqualTo("bucket", bucket)
+        if stream is not None:
+            wanted = And(wanted, EqualTo("stream", stream))
+        try:
+            table = self._catalog.load_table(self._closed)
+        except NoSuchTableError:
+            return []
+        return [ClosedStream(**row) for row in table.scan(row_filter=wanted).to_arrow().to_pylist()]
+
+    def compact_closed(self, before: datetime) -> None:
+        """Many small files of closed streams become one. Where an archive adds some meanwhile, the next run
+        does it."""
+        try:
+            table = self._catalog.load_table(self._closed)
+        except NoSuchTableError:
+            return
+        if len(list(table.scan().plan_files())) > _CLOSED_FILES:
+            rows = table.scan().to_arrow().group_by(CLOSED_SCHEMA.column_names).aggregate([])
+            with suppress(CommitFailedException):
+                table.overwrite(rows)
+        _expire(self._catalog.load_table(self._closed), before)
+
+    @property
+    def _closed(self) -> str:
+        return f"{self._identifier}_closed"
 
     def _commit(self, change: Callable[[Table], bool]) -> bool:
         """Make a change to the table as it is now, again where another writer was faster."""
@@ -199,6 +299,16 @@ def _files_of(table: Table, query: str, batch: int) -> list[str]:
             added = [entry for entry in entries if entry["snapshot_id"] == snapshot.snapshot_id]
             return [entry["data_file"]["file_path"] for entry in added]
     return []
+
+
+def _expire(table: Table, before: datetime) -> tuple[int, int]:
+    snapshots, files = len(table.snapshots()), _all_files(table)
+    table.maintenance.expire_snapshots().older_than(before).commit()
+    table.refresh()
+    unused = files - _all_files(table)
+    for path in unused:
+        table.io.delete(path)
+    return snapshots - len(table.snapshots()), len(unused)
 
 
 def _all_files(table: Table) -> set[str]:

@@ -22,7 +22,7 @@ take in are new. For names that were given one by one nothing is forgotten; they
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -130,3 +130,14 @@ def not_before(start: Progress, look: Look) -> Look:
         if before.incarnation == head.tail.incarnation and is_past(before.offset, head.tail.offset):
             heads[name] = replace(head, tail=before)
     return replace(look, heads=heads)
+
+
+def least_taken(places: Sequence[Position | None]) -> Position | None:
+    """The least of what the consumers have taken of a stream. None where one of them has not begun it, or has
+    not begun it again since it was created again."""
+    least = places[0]
+    for place in places[1:]:
+        if least is None or place is None or place.is_of_another(least):
+            return None
+        least = place if is_past(least.offset, place.offset) else least
+    return least

@@ -12,6 +12,7 @@ from ministack.services.cloudformation import provisioners
 RESOURCE = "AWS::ApiGatewayV2::Api"
 ANY_METHOD = "x-amazon-apigateway-any-method"
 INTEGRATION = "x-amazon-apigateway-integration"
+SHARED = "#/components/x-amazon-apigateway-integrations/"
 
 
 def install() -> None:
@@ -41,7 +42,7 @@ def import_body(api_id: str, body: Any) -> None:
     integrations: dict[str, Any] = {}
     for route_key, operation in operations(body):
         route_id, integration_id = new_uuid()[:8], new_uuid()[:8]
-        integrations[integration_id] = integration(integration_id, operation[INTEGRATION])
+        integrations[integration_id] = integration(integration_id, declared(body, operation))
         routes[route_id] = {
             "routeId": route_id,
             "routeKey": route_key,
@@ -61,10 +62,20 @@ def operations(body: Any) -> Iterator[tuple[str, Any]]:
     """Route keys as API Gateway names them, each with its OpenAPI operation."""
     for path, methods in body["paths"].items():
         for method, operation in methods.items():
+            if method == "parameters":
+                continue
             if path.lstrip("/") == "$default":
                 yield "$default", operation
             else:
                 yield f"{'ANY' if method == ANY_METHOD else method.upper()} {path}", operation
+
+
+def declared(body: Any, operation: Any) -> Any:
+    """The integration of an operation, which may be one of the document's shared ones."""
+    found = operation[INTEGRATION]
+    if "$ref" in found:
+        return body["components"]["x-amazon-apigateway-integrations"][found["$ref"].removeprefix(SHARED)]
+    return found
 
 
 def integration(integration_id: str, declared: Any) -> dict[str, Any]:

@@ -38,6 +38,8 @@ _CREATE: Final[Part] = {
     "parameters": parameters(
         "Stream-TTL",
         "Stream-Expires-At",
+        "Stream-Retain-Seconds",
+        "Stream-Retain-Bytes",
         "Stream-Closed",
         "Stream-Forked-From",
         "Stream-Fork-Offset",
@@ -95,7 +97,15 @@ _METADATA: Final[Part] = {
     "summary": "What kind of stream it is, and where its tail is (§5.5)",
     "parameters": [],
     "responses": {
-        "200": answer("It is there.", *_TAIL, "ETag", "Stream-TTL", "Stream-Expires-At"),
+        "200": answer(
+            "It is there.",
+            *_TAIL,
+            "ETag",
+            "Stream-TTL",
+            "Stream-Expires-At",
+            "Stream-Retain-Seconds",
+            "Stream-Retain-Bytes",
+        ),
         **{status: headless(part) for status, part in faults().items()},
     },
     "security": [{"bearer": ["read"]}, {}],
@@ -176,6 +186,27 @@ _SECURITY: Final = {
 }
 
 
+TAGS: Final = {
+    "streams": "The protocol itself: create, append, read, follow, close, delete (§5).",
+    "buckets": "Streams in buckets, their listings, snapshots and bootstrap (extensions).",
+    "catalog": "What people and monitors ask: listings, stats, start points, what a token may do.",
+    "subscriptions": "Workers that are woken by what streams have new (§6, §7).",
+    "console": "Pages for people.",
+    "server": "What this server is, and whether it is up.",
+}
+
+
+def _tagged(paths: dict[str, Part]) -> dict[str, Part]:
+    """Each operation says which of the tags it belongs to, by its path."""
+    tagged = {}
+    for path, item in paths.items():
+        tag = "buckets" if path.startswith("/{bucket}") else "streams" if "{path}" in path else "server"
+        tagged[path] = {
+            name: part if name == "parameters" else part | {"tags": [tag]} for name, part in item.items()
+        }
+    return tagged
+
+
 @cache
 def document() -> dict[str, Any]:
     """The data path's part as it stands above, and what FastAPI says of the control surface."""
@@ -188,7 +219,9 @@ def document() -> dict[str, Any]:
             "version": __version__,
             "description": "Durable Streams. § names sections of the protocol's specification.",
         },
-        "paths": PATHS | control.get("paths", {}),
+        "servers": [{"url": "/", "description": "The server that this document comes from."}],
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
+        "paths": _tagged(PATHS) | control.get("paths", {}),
         "components": {
             "headers": HEADERS,
             "parameters": PARAMETERS,

@@ -48,6 +48,8 @@ HEADERS: Final[dict[str, Part]] = {
         "schema": {"type": "string", "format": "date-time"},
     },
     "Stream-Next-Offset": {"description": "Where to read on from.", "schema": _TOKEN},
+    "Stream-Retain-Bytes": {"description": "It keeps at least its last so many bytes.", "schema": _COUNT},
+    "Stream-Retain-Seconds": {"description": "It keeps messages for so long.", "schema": _COUNT},
     "Stream-SSE-Data-Encoding": {
         "description": "Data events are base64: the stream's type is not text.",
         "schema": {"type": "string", "enum": ["base64"]},
@@ -85,8 +87,26 @@ def _named(name: str, description: str, pattern: str, example: str) -> Part:
     }
 
 
-#: What a request may carry beside its body, by name.
-PARAMETERS: Final[dict[str, Part]] = {
+_EXAMPLES: Final[dict[str, Any]] = {
+    "prefix": "run-",
+    "after": "run-7",
+    "limit": 50,
+    "offset": "0000000000000042",
+    "live": "sse",
+    "cursor": 1234567,
+    "Stream-TTL": 3600,
+    "Stream-Expires-At": "2027-01-15T12:00:00Z",
+    "Stream-Closed": "true",
+    "Stream-Forked-From": "/v1/stream/chat-42",
+    "Stream-Fork-Offset": "0000000000000042",
+    "Stream-Fork-Sub-Offset": 2,
+    "Stream-Seq": "0007",
+    "Producer-Id": "worker-1",
+    "Producer-Epoch": 0,
+    "Producer-Seq": 7,
+    "If-Match": "*",
+}
+_PARAMETERS: Final[dict[str, Part]] = {
     "path": {
         "name": "path",
         "in": "path",
@@ -134,6 +154,12 @@ PARAMETERS: Final[dict[str, Part]] = {
     ),
     "If-None-Match": _sent("If-None-Match", "An `ETag`: 304 where it still holds.", {"type": "string"}),
     "Stream-TTL": _sent("Stream-TTL", "End after so many seconds without reads and writes.", _COUNT),
+    "Stream-Retain-Bytes": _sent(
+        "Stream-Retain-Bytes", "Let go of what lies before the last so many bytes (an extension).", _COUNT
+    ),
+    "Stream-Retain-Seconds": _sent(
+        "Stream-Retain-Seconds", "Let go of messages that are older (an extension).", _COUNT
+    ),
     "Stream-Expires-At": _sent(
         "Stream-Expires-At", "End at this instant (RFC 3339).", {"type": "string", "format": "date-time"}
     ),
@@ -162,6 +188,11 @@ PARAMETERS: Final[dict[str, Part]] = {
     ),
     "Producer-Epoch": _sent("Producer-Epoch", "Grows when the producer starts anew.", _COUNT),
     "Producer-Seq": _sent("Producer-Seq", "Counts from 0 in each epoch.", _COUNT),
+}
+#: What a request may carry beside its body, by name.
+PARAMETERS: Final[dict[str, Part]] = {
+    name: part | ({"example": _EXAMPLES[name]} if name in _EXAMPLES else {})
+    for name, part in _PARAMETERS.items()
 }
 
 ERROR: Final = {

@@ -30,6 +30,7 @@ from tidemark.http.requests import (
     request_path,
     single,
 )
+from tidemark.http.traffic import TRAFFIC_PATH
 from tidemark.protocol.authorization import RequiredScope, Right, Target
 from tidemark.protocol.bucket import Place, Resource
 from tidemark.protocol.errors import BucketNotFound, Malformed, ProtocolError, RouteNotFound, SourceNotFound
@@ -93,7 +94,7 @@ def required_scopes(request: Request) -> Iterator[RequiredScope]:
     if below is not None:
         yield _subscription(request, below)
         return
-    if path == METRICS_PATH:
+    if path in {METRICS_PATH, TRAFFIC_PATH}:
         yield RequiredScope(Target(None), _READ)
     elif name is not None:
         key = parse_plain_path(name, encoded=encoded)

@@ -36,15 +36,17 @@ _FAULTS: Final = {
 }
 
 
-def described(operation_id: str, summary: str, rights: str, answers: dict[int, str]) -> dict[str, Any]:
+def described(
+    operation_id: str, summary: str, rights: str, answers: dict[int, str], body: Any = None
+) -> dict[str, Any]:
     """Keyword arguments of a route. `rights` are what the service's token needs, one of these words; empty
-    where a wake's own token is asked for, or none. `answers` are those of success, the usual one first."""
+    where a wake's own token is asked for, or none. `answers` are those of success, the usual one first, and
+    `body` is the type of theirs."""
     responses: dict[int | str, dict[str, Any]] = {
         status: {"model": SubscriptionRefusal, "description": meaning} for status, meaning in _FAULTS.items()
     }
     for status, meaning in answers.items():
-        content = {} if status == 204 else {"content": {"application/json": {"schema": {"type": "object"}}}}
-        responses[status] = {"description": meaning} | content
+        responses[status] = {"description": meaning} | ({} if body is None else {"model": body})
     needed: list[dict[str, list[str]]] = [{"bearer": [right]} for right in rights.split()]
     return {
         "operation_id": operation_id,

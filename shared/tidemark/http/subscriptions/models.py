@@ -1,9 +1,8 @@
-"""Bodies of requests and responses (§6.2, §6.3, §7)."""
+"""Bodies of requests (§6.2, §6.3, §7)."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -16,8 +15,6 @@ from pydantic import (
     StrictStr,
 )
 
-from tidemark.log.records import StreamLink, SubscriptionRecord
-from tidemark.protocol.offset import render_offset
 from tidemark.protocol.subscription import (
     DEFAULT_LEASE_MS,
     MAX_STREAMS,
@@ -25,7 +22,6 @@ from tidemark.protocol.subscription import (
     SubscriptionKind,
     configure,
 )
-from tidemark.protocol.wake_state import WakeState, phase
 from tidemark.protocol.webhook_url import parse_webhook_url
 from tidemark.service.subscriptions.wakes import Ack
 
@@ -117,61 +113,3 @@ class AnswerWake(BaseModel):
 
     def as_acks(self) -> list[Ack]:
         return [Ack(ack.stream.strip("/"), ack.offset) for ack in self.acks]
-
-
-def render_subscription(
-    record: SubscriptionRecord,
-    links: list[StreamLink],
-    next_after: str | None,
-    signing: dict[str, str] | None,
-) -> dict[str, Any]:
-    """§6.3. `streams_after` is there where more streams follow: the value for `?after=`."""
-    rendered = render_listed(record)
-    if signing:
-        rendered["webhook"] |= {"signing": signing}
-    rendered["streams"] = [
-        {
-            "path": link.path,
-            "link_type": "explicit" if link.explicit else "glob",
-            "acked_offset": render_offset(link.acked),
-        }
-        for link in links
-    ]
-    return rendered | ({"streams_after": next_after} if next_after is not None else {})
-
-
-def render_listed(record: SubscriptionRecord) -> dict[str, Any]:
-    """Without its streams: there may be many. `wake` is an extension."""
-    asked = record.configuration
-    return {
-        "id": record.subscription_id,
-        "subscription_id": record.subscription_id,
-        "type": asked.kind.value,
-        "pattern": asked.pattern,
-        "webhook": None if asked.webhook_url is None else {"url": asked.webhook_url},
-        "wake_stream": asked.wake_stream,
-        "lease_ttl_ms": asked.lease_ttl_ms,
-        "created_at": _instant(record.created_ms),
-        "status": "failed" if record.wake.failed else "active",
-        "description": asked.description,
-        "wake": render_wake(record.wake),
-    }
-
-
-def render_wake(wake: WakeState) -> dict[str, Any]:
-    """Where the subscription stands in its wake cycle. `attempts` counts those of the present failure."""
-    return {
-        "state": phase(wake).value,
-        "generation": wake.generation,
-        "attempts": wake.attempts,
-        "next_attempt_at": _instant(wake.next_attempt_ms),
-        "holder": wake.holder,
-        "lease_until": _instant(wake.lease_until_ms),
-    }
-
-
-def _instant(ms: int | None) -> str | None:
-    """RFC 3339, with milliseconds."""
-    if ms is None:
-        return None
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -12,19 +12,23 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from tidemark.delivery.attend import render_pending
 from tidemark.delivery.connect import signing_keys
-from tidemark.delivery.signing_keys import render_jwks
+from tidemark.delivery.signing_keys import KeySet, render_jwks
 from tidemark.http.backend import Backend, backend_of
-from tidemark.http.error_handlers import on_protocol_error, on_unexpected, response
+from tidemark.http.control_errors import methods_at
+from tidemark.http.error_handlers import on_protocol_error, on_unexpected, preflight, response
 from tidemark.http.requests import ACCESS, single
 from tidemark.http.responses import absolute_url
 from tidemark.http.subscriptions.described import described
-from tidemark.http.subscriptions.models import (
-    AnswerWake,
-    ClaimWake,
-    CreateSubscription,
-    NameStreams,
+from tidemark.http.subscriptions.models import AnswerWake, ClaimWake, CreateSubscription, NameStreams
+from tidemark.http.subscriptions.rendered import (
+    ClaimDescription,
+    SigningDescription,
+    SubscriptionDescription,
+    SubscriptionPage,
+    WakeAnswered,
+    WakeDescription,
+    render_claim,
     render_listed,
     render_subscription,
     render_wake,
@@ -77,7 +81,13 @@ def create_subscriptions_app(backend: Backend) -> FastAPI:
 
 @router.get(
     "/subscriptions",
-    **described("listSubscriptions", "List them (an extension)", "write manage", {200: "A page of them."}),
+    **described(
+        "listSubscriptions",
+        "List them (an extension)",
+        "write manage",
+        {200: "A page of them."},
+        SubscriptionPage,
+    ),
 )
 async def list_all(
     request: Request,
@@ -93,7 +103,7 @@ async def list_all(
     records, next_cursor = await backend.run(
         lambda: configure.list_subscriptions(backend.stores, asked.prefix, asked.after, asked.limit)
     )
-    listed = {
+    listed: SubscriptionPage = {
         "prefix": asked.prefix,
         "subscriptions": [render_listed(record) for record in records],
         "next_cursor": next_cursor,
@@ -112,6 +122,7 @@ async def list_all(
             201: "Made.",
             200: "There already, the same.",
         },
+        SubscriptionDescription,
     ),
 )
 async def create(request: Request, id: Id, body: CreateSubscription) -> Response:  # noqa: A002
@@ -132,7 +143,13 @@ async def create(request: Request, id: Id, body: CreateSubscription) -> Response
 
 @router.get(
     "/subscriptions/{id}",
-    **described("describeSubscription", "Its state and its streams (§6.3)", "manage", {200: "It is there."}),
+    **described(
+        "describeSubscription",
+        "Its state and its streams (§6.3)",
+        "manage",
+        {200: "It is there."},
+        SubscriptionDescription,
+    ),
 )
 async def describe(request: Request, id: Id, after: Annotated[str, Query()] = "") -> Response:  # noqa: A002
     """§6.3. `after` continues a list of streams that was cut."""
@@ -143,7 +160,7 @@ async def _describe(request: Request, backend: Backend, name: str, status: int, 
     stores = backend.stores
     record = await backend.run(lambda: configure.require_subscription(stores, name))
     links, next_after = await backend.run(lambda: configure.list_links(stores, record, after, PAGE))
-    signing = None
+    signing: SigningDescription | None = None
     if record.configuration.webhook_url is not None:
         keys = signing_keys(backend.settings, stores)
         if keys is not None:
@@ -190,7 +207,9 @@ async def remove_stream(request: Request, id: Id, path: str) -> Response:  # noq
 
 @router.post(
     "/subscriptions/{id}/wake",
-    **described("wakeSubscription", "Deliver now (an extension)", "manage", {202: "A wake begins."}),
+    **described(
+        "wakeSubscription", "Deliver now (an extension)", "manage", {202: "A wake begins."}, WakeDescription
+    ),
 )
 async def begin_wake(request: Request, id: Id) -> Response:  # noqa: A002
     """An extension: what is pending is delivered now, and not at the time of the next attempt."""
@@ -201,7 +220,7 @@ async def begin_wake(request: Request, id: Id) -> Response:  # noqa: A002
 
 @router.post(
     "/subscriptions/{id}/callback",
-    **described("callback", "A webhook's later answer (§7.1)", "", {200: "Accepted."}),
+    **described("callback", "A webhook's later answer (§7.1)", "", {200: "Accepted."}, WakeAnswered),
 )
 async def callback(request: Request, id: Id, token: Token, body: AnswerWake) -> Response:  # noqa: A002
     """§7.1."""
@@ -210,26 +229,24 @@ async def callback(request: Request, id: Id, token: Token, body: AnswerWake) -> 
 
 @router.post(
     "/subscriptions/{id}/claim",
-    **described("claimWake", "A worker takes a wake (§7.2)", "write manage", {200: "What is pending."}),
+    **described(
+        "claimWake",
+        "A worker takes a wake (§7.2)",
+        "write manage",
+        {200: "What is pending."},
+        ClaimDescription,
+    ),
 )
 async def claim_wake(request: Request, id: Id, body: ClaimWake) -> Response:  # noqa: A002
     """§7.2."""
     backend = backend_of(request)
     claimed = await backend.run(lambda: claim(backend.stores, id, body.worker))
-    wake = claimed.record.wake
-    content = {
-        "wake_id": wake.wake_id,
-        "generation": wake.generation,
-        "token": claimed.token,
-        "streams": [render_pending(stream) for stream in claimed.streams],
-        "lease_ttl_ms": claimed.record.configuration.lease_ttl_ms,
-    }
-    return JSONResponse(content, headers=_NO_STORE)
+    return JSONResponse(render_claim(claimed), headers=_NO_STORE)
 
 
 @router.post(
     "/subscriptions/{id}/ack",
-    **described("ackWake", "A worker acknowledges (§7.2)", "", {200: "Accepted."}),
+    **described("ackWake", "A worker acknowledges (§7.2)", "", {200: "Accepted."}, WakeAnswered),
 )
 async def ack(request: Request, id: Id, token: Token, body: AnswerWake) -> Response:  # noqa: A002
     """§7.2."""
@@ -250,7 +267,7 @@ async def release_wake(request: Request, id: Id, token: Token, body: AnswerWake)
 
 @router.get(
     "/jwks.json",
-    **described("webhookKeys", "The keys that sign webhooks (§6.5)", "", {200: "A key set."}),
+    **described("webhookKeys", "The keys that sign webhooks (§6.5)", "", {200: "A key set."}, KeySet),
 )
 async def jwks(request: Request) -> Response:
     """§6.5."""
@@ -268,7 +285,8 @@ async def _answer(
     backend = backend_of(request)
     asked = WakeRequest(token, body.generation, body.wake_id, body.as_acks(), body.done)
     follows = await backend.run(lambda: answer_wake(backend.stores, name, kind, asked))
-    return JSONResponse({"ok": True, "next_wake": follows}, headers=_NO_STORE)
+    answered: WakeAnswered = {"ok": True, "next_wake": follows}
+    return JSONResponse(answered, headers=_NO_STORE)
 
 
 def check_may_follow(request: Request, asked: SubscriptionConfiguration) -> None:
@@ -319,9 +337,13 @@ async def on_invalid_body(request: Request, error: Exception) -> Response:
 
 async def on_no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if request.method == "OPTIONS":
+        return preflight()
     if error.status_code == 404:
         return await on_protocol_error(request, SubscriptionNotFound())
     if error.status_code == 400:
         return await on_protocol_error(request, InvalidSubscription(f"The body is no JSON: {error.detail}"))
-    told = {"code": "METHOD_NOT_ALLOWED", "message": f"{request.method} is not allowed here"}
-    return response(request, error.status_code, told, dict(error.headers or {}))
+    allow = ", ".join(methods_at(request))
+    message = f"{request.method} is not allowed here; allowed: {allow}"
+    told = {"code": "METHOD_NOT_ALLOWED", "message": message}
+    return response(error.status_code, told, {"Allow": allow})

@@ -15,8 +15,11 @@ from tidemark.aws.s3 import Objects, connect_objects
 from tidemark.aws.sigv4 import Service
 from tidemark.blobs.compose import Composition
 from tidemark.blobs.store import Blobs
+from tidemark.local.configuration import AWS_ALONE, LocalEngines
 from tidemark.local.on_loop.greenlets import await_only, greenlet_spawn
+from tidemark.local.on_loop.grouped_puts import GroupingTable
 from tidemark.local.on_loop.http import LoopHttp
+from tidemark.local.on_loop.object_files import ObjectFiles
 from tidemark.log.table import Table
 from tidemark.service.concurrency import Run
 from tidemark.service.stores import Stores
@@ -100,16 +103,25 @@ class OnLoop:
     """A second set of a process's stores, for functions run by `run`. Its caches (tails, recent batches) are
     those of `stores`."""
 
-    def __init__(self, stores: Stores, settings: Settings, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        stores: Stores,
+        settings: Settings,
+        pool: ThreadPoolExecutor,
+        engines: LocalEngines = AWS_ALONE,
+    ) -> None:
         self._https: list[LoopHttp] = []
         account = Account()
         dynamodb = connect_dynamodb(account, self._connect)
         objects = connect_objects(account, settings.bucket_name, self._connect)
         dynamodb.sleep = objects.sleep = sleep
+        if engines.object_files is not None:
+            objects.send = ObjectFiles(engines.object_files / settings.bucket_name, objects.send)
+        table = GroupingTable if engines.group_puts else Table
         self.run: Run = greenlet_spawn
         self.stores = replace(
             stores,
-            table=Table(dynamodb, settings.table_name),
+            table=table(dynamodb, settings.table_name),
             blobs=_Blobs(objects, stores.blobs, pool),
             concurrency=Concurrently(),
         )

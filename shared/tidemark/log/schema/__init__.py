@@ -33,18 +33,19 @@ Who writes an item, whether it changes, and who removes it:
 | bucket   | the bucket's creation      | the count, as streams are created  | its deletion, while empty: an |
 |          |                            | and end                            | end mark takes its place      |
 | stream   | the stream's creation      | touched, by reads; the snapshot    | its deletion or expiry: an    |
-|          |                            | and what is retained, by publishes;| end mark takes its place, or  |
-|          |                            | forks, by their creation and end;  | the new stream of that name   |
+|          |                            | and what is retained, by publishes | end mark takes its place, or  |
+|          |                            | and trims; forks, by their         | the new stream of that name   |
+|          |                            | creation and end;                  |                               |
 |          |                            | deleted, where forks still need it;|                               |
 |          |                            | packed, with each pack             |                               |
 | entry    | the bucket's creation      | never                              | its deletion: an end mark     |
 |          |                            |                                    | takes its place               |
 | end mark | a deletion or an expiry    | never                              | DynamoDB, by `ttl`; a later   |
 |          |                            |                                    | creation of the same name     |
-| batch    | an append, a creation with | never; but a pack takes the place  | the janitor: below a snapshot,|
-|          | content; a tombstone by a  | of the first of those that it      | with the whole log (the       |
-|          | deletion or an expiry; a   | stands for (`docs/packs.md`)       | tombstone last), or once a    |
-|          | pack by the janitor        |                                    | pack stands for it            |
+| batch    | an append, a creation with | never; but a pack takes the place  | the janitor: below what is    |
+|          | content; a tombstone by a  | of the first of those that it      | retained, with the whole log  |
+|          | deletion or an expiry; a   | stands for (`docs/packs.md`)       | (the tombstone last), or once |
+|          | pack by the janitor        |                                    | a pack stands for it          |
 | producer | the append whose batch     | epoch and sequence rise            | the janitor, with the log     |
 |          | carries it no longer       |                                    |                               |
 | mail     | a writer of a crowded      | never                              | DynamoDB, by `ttl`            |

@@ -23,7 +23,7 @@ def due_pk(shard: int, *, packing: bool = False) -> str:
 
 
 def due_key(due: Due) -> Key:
-    packing = due.kind in {DueKind.PACK, DueKind.PACKED}
+    packing = due.kind in {DueKind.PACK, DueKind.PACKED, DueKind.REPLACED}
     # Digits only, so that an instant before 1970 sorts with the rest.
     sk = f"{render_offset(max(0, due.due_ms))}/{due.incarnation}"
     pk = due_pk(shard_of(due.incarnation, DUE_SHARDS), packing=packing)

@@ -10,6 +10,7 @@ from tidemark.log.schema.items import TTL, Item, Key
 ENDED_MS: Final = "em"
 #: The incarnation that ended, or the mark of a bucket's deletion.
 ENDED_ID: Final = "ei"
+EXPIRED: Final = "ex"
 
 #: How long an end mark stays. A signed request is refused by AWS after fifteen minutes at the most
 #: (`docs/design.md`), so none can be repeated that late. DynamoDB removes the mark for free.
@@ -17,11 +18,12 @@ END_MARK_KEPT_MS: Final = 24 * 60 * 60 * 1000
 
 
 def encode_end_mark(key: Key, mark: EndMark) -> Item:
-    return key | {
+    item = key | {
         ENDED_MS: {"N": str(mark.ended_ms)},
         ENDED_ID: {"S": mark.ended_id},
         TTL: {"N": str(-(-(mark.ended_ms + END_MARK_KEPT_MS) // 1000))},
     }
+    return item | {EXPIRED: {"BOOL": True}} if mark.expired else item
 
 
 def is_end_mark(item: Item) -> bool:
@@ -29,4 +31,4 @@ def is_end_mark(item: Item) -> bool:
 
 
 def decode_end_mark(item: Item) -> EndMark:
-    return EndMark(ended_ms=int(item[ENDED_MS]["N"]), ended_id=item[ENDED_ID]["S"])
+    return EndMark(ended_ms=int(item[ENDED_MS]["N"]), ended_id=item[ENDED_ID]["S"], expired=EXPIRED in item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import orjson
@@ -23,6 +24,7 @@ from tidemark.protocol.wake_state import WakeState
 CONFIGURATION: Final = "cf"  # JSON
 TOKEN_SECRET: Final = "ts"
 WAKE_STATE: Final = "ws"  # JSON
+DELIVERED_MS: Final = "dv"  # Beside the state: an earlier release reads the state whole.
 ACTIVE: Final = "ac"
 VERSION: Final = "ve"
 WRITE_ID: Final = "wi"
@@ -91,19 +93,21 @@ def encode_subscription(record: SubscriptionRecord) -> Item:
         VERSION: {"N": str(record.version)},
         WRITE_ID: {"S": record.write_id},
     }
-    return item | ({ACTIVE: {"BOOL": True}} if record.active else {})
+    delivered = {} if wake.delivered_ms is None else {DELIVERED_MS: {"N": str(wake.delivered_ms)}}
+    return item | delivered | ({ACTIVE: {"BOOL": True}} if record.active else {})
 
 
 def decode_subscription(item: Item) -> SubscriptionRecord:
     """Of an item that is no end mark."""
     kind, pattern, streams, *rest = orjson.loads(item[CONFIGURATION]["S"])
+    delivered_ms = int(item[DELIVERED_MS]["N"]) if DELIVERED_MS in item else None
     return SubscriptionRecord(
         subscription_id=decode_subscription_pk(item[PK]["S"]),
         incarnation=item[INCARNATION]["S"],
         configuration=SubscriptionConfiguration(SubscriptionKind(kind), pattern, tuple(streams), *rest),
         secret=item[TOKEN_SECRET]["S"],
         created_ms=int(item[CREATED_MS]["N"]),
-        wake=WakeState(*orjson.loads(item[WAKE_STATE]["S"])),
+        wake=replace(WakeState(*orjson.loads(item[WAKE_STATE]["S"])), delivered_ms=delivered_ms),
         active=ACTIVE in item,
         version=int(item[VERSION]["N"]),
         write_id=item[WRITE_ID]["S"],

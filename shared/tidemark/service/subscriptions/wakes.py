@@ -24,6 +24,7 @@ from tidemark.protocol.subscription import SubscriptionKind
 from tidemark.protocol.wake_state import (
     WakePhase,
     WakeState,
+    attempt_succeeded,
     begin_wake,
     check_fence,
     check_unclaimed,
@@ -157,7 +158,7 @@ def answer_wake(stores: Stores, subscription_id: str, kind: SubscriptionKind, re
         while len(acks) > MAX_ACKS:
             record = commit(stores, record, extended, acks[:MAX_ACKS])
             acks = acks[MAX_ACKS:]
-        record = commit(stores, record, end_wake(record.wake) if request.done else extended, acks)
+        record = commit(stores, record, end_wake(extended) if request.done else extended, acks)
         return request.done and begin_if_pending(stores, record)
 
     return _decide_until_committed(stores, subscription_id, kind, step)
@@ -239,4 +240,5 @@ def finish_delivery(stores: Stores, record: SubscriptionRecord, streams: Sequenc
     while len(acks) > MAX_ACKS:
         record = commit(stores, record, record.wake, acks[:MAX_ACKS])
         acks = acks[MAX_ACKS:]
-    begin_if_pending(stores, commit(stores, record, end_wake(record.wake), acks))
+    arrived = attempt_succeeded(record.wake, stores.clock_ms())
+    begin_if_pending(stores, commit(stores, record, end_wake(arrived), acks))

@@ -100,13 +100,17 @@ def is_past(offset: str, other: str) -> bool:
 
 @dataclass(frozen=True)
 class Head:
-    """Where a stream began and ended when its head was loaded."""
+    """Where a stream began and ended when its head was loaded, and whether it was closed there."""
 
     name: str
     earliest: Position
     tail: Position
     #: In ms since 1970; 0 where the transport does not tell.
     created_ms: int = 0
+
+    @property
+    def closed(self) -> bool:
+        return self.tail.closed
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,14 @@ is shuffled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from tidemark.spark.options.connection import ConnectionOptions
-from tidemark.spark.progress import Progress
+from tidemark.spark.progress import Progress, least_taken
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.port import DataLoss, Head, MissingStream, Position, Reader, is_past
 from tidemark.spark.snapshots.folds import BadMessage, Fold, find_fold
@@ -152,14 +152,3 @@ def snapshot_streams(spark: Any, plan: SnapshotPlan, streams: Iterable[str], tas
                 yield pa.RecordBatch.from_pylist([vars(snapshotter.run(name))], schema=_RESULT)
 
     return names.mapInArrow(work, RESULT_SCHEMA)
-
-
-def least_taken(places: Sequence[Position | None]) -> Position | None:
-    """The least of what the consumers have taken of a stream. None where one of them has not begun it, or has
-    not begun it again since it was created again."""
-    least = places[0]
-    for place in places[1:]:
-        if least is None or place is None or place.is_of_another(least):
-            return None
-        least = place if is_past(least.offset, place.offset) else least
-    return least

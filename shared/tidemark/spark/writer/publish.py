@@ -58,6 +58,9 @@ class Publisher(Protocol):
     def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
         """Lands once however often it is sent. Raises NotPublished."""
 
+    def close(self, stream: str) -> None:
+        """Of a stream that is closed already, nothing. Raises NotPublished."""
+
 
 def connect_publisher(connection: ConnectionOptions) -> Publisher:
     if connection.transport is Transport.HTTP:
@@ -93,6 +96,14 @@ class HttpPublisher:
         except HttpFault as fault:
             raise NotPublished(_explain(stream, claim, fault.status, str(fault))) from fault
 
+    def close(self, stream: str) -> None:
+        try:
+            self._client.request(
+                "POST", self._connection.stream_url(stream), headers={"Stream-Closed": "true"}
+            )
+        except HttpFault as fault:
+            raise NotPublished(f"tidemark: {stream} could not be closed: {fault}") from fault
+
 
 class LogPublisher:
     """Through the application's own append, in this process: no server is asked."""
@@ -123,18 +134,27 @@ class LogPublisher:
         )
 
     def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
-        request = AppendRequest(content_type, body, claim=claim)
+        try:
+            self._append(stream, AppendRequest(content_type, body, claim=claim))
+        except ProtocolError as refusal:
+            text = _explain(stream, claim, refusal.status, refusal.message)
+            raise NotPublished(text) from refusal
+
+    def close(self, stream: str) -> None:
+        try:
+            self._append(stream, AppendRequest(None, b"", close=True))
+        except ProtocolError as refusal:
+            raise NotPublished(f"tidemark: {stream} could not be closed: {refusal.message}") from refusal
+
+    def _append(self, stream: str, request: AppendRequest) -> None:
+        """Raises what refuses it."""
 
         def once() -> None:
             answer = append(self._stores, self._key(stream), [request])[0]
             if isinstance(answer, ProtocolError):
                 raise answer
 
-        try:
-            retry(once, self._retry_seconds, Busy, OutcomeUnknown)
-        except ProtocolError as refusal:
-            text = _explain(stream, claim, refusal.status, refusal.message)
-            raise NotPublished(text) from refusal
+        retry(once, self._retry_seconds, Busy, OutcomeUnknown)
 
 
 def _explain(stream: str, claim: Claim, status: int, text: str) -> str:

@@ -95,7 +95,12 @@ def resolve_content_type(options: WriteOptions) -> ContentType:
         return options.content_type
     if target is None:
         raise InvalidOptions([f"no such stream: {options.stream}; with createStreams it would be made"])
-    faults = _target_faults(options.stream, target.content_type, options.content_type, closed=target.closed)
+    # What was written under this id may have been closed since: then nothing is left to write.
+    may_be_closed = options.producer_id is not None and StagedBatches(
+        connect_staging(options), options.producer_id
+    ).is_done(0)
+    closed = target.closed and not may_be_closed
+    faults = _target_faults(options.stream, target.content_type, options.content_type, closed=closed)
     if faults:
         raise InvalidOptions(faults)
     return target.content_type

@@ -9,7 +9,8 @@ import { snippets } from "./snippets.js"
 const METHODS = ["get", "head", "put", "post", "delete"]
 
 const resolve = (document, part) => (part?.$ref ? part.$ref.split("/").slice(1).reduce((at, name) => at[name], document) : part)
-const example = (parameter) => parameter.example ?? parameter.schema?.example ?? parameter.schema?.examples?.[0] ?? parameter.schema?.anyOf?.[0]?.examples?.[0] ?? parameter.name
+const shown = (parameter) => parameter.example ?? parameter.schema?.example ?? parameter.schema?.examples?.[0] ?? parameter.schema?.anyOf?.[0]?.examples?.[0]
+const example = (parameter) => shown(parameter) ?? parameter.name
 
 // A body as the document shows one. A stream takes whatever is of its type.
 function exampleBody(document, operation) {
@@ -36,8 +37,8 @@ function Operation({ document, path, method, operation, shared }) {
     <summary><b class=${`method ${method}`}>${method.toUpperCase()}</b> <code>${path}</code> <span>${operation.summary}</span></summary>
     ${scopes.length > 0 && html`<p>Right: ${scopes.map((each, index) => html`${index ? " or " : ""}<code>${each}</code>`)}</p>`}
     ${parameters.length > 0 &&
-    html`<table><caption>Parameters</caption><thead><tr><th scope="col">name</th><th scope="col">in</th><th scope="col">what it is</th></tr></thead>
-      <tbody>${parameters.map((each) => html`<tr key=${each.name}><td><code>${each.name}</code></td><td>${each.in}</td><td>${each.description}</td></tr>`)}</tbody></table>`}
+    html`<table><caption>Parameters</caption><thead><tr><th scope="col">name</th><th scope="col">in</th><th scope="col">what it is</th><th scope="col">for example</th></tr></thead>
+      <tbody>${parameters.map((each) => html`<tr key=${each.name}><td><code>${each.name}</code></td><td>${each.in}</td><td>${each.description}</td><td>${shown(each) !== undefined && html`<code>${String(shown(each))}</code>`}</td></tr>`)}</tbody></table>`}
     <table><caption>Responses</caption><thead><tr><th scope="col">status</th><th scope="col">meaning</th><th scope="col">body</th></tr></thead>
       <tbody>${Object.entries(operation.responses).map(([status, part]) => {
         const response = resolve(document, part)
@@ -55,11 +56,12 @@ function Docs() {
   if (!document) return html`<main><p role="alert" class="error">${error}</p></main>`
   return html`<header><span class="brand"><img src="/v1/console/icon.svg" alt="" width="24" height="24" /> Tidemark</span><nav aria-label="Pages"><a href="/v1/console">Console</a><a href="/v1/openapi.json">OpenAPI document</a></nav></header>
     <main id="main"><h1>${document.info.title} ${document.info.version}</h1><p>${document.info.description}</p>
-    ${Object.entries(document.paths).map(([path, operations]) =>
-      METHODS.filter((method) => operations[method]).map(
-        (method) => html`<${Operation} key=${`${method} ${path}`} document=${document} path=${path} method=${method} operation=${operations[method]} shared=${operations.parameters ?? []} />`,
-      ),
-    )}</main>`
+    ${document.tags.map(({ name, description }) => html`<section key=${name} aria-labelledby=${`tag-${name}`}><h2 id=${`tag-${name}`}>${name}</h2><p>${description}</p>
+      ${Object.entries(document.paths).map(([path, operations]) =>
+        METHODS.filter((method) => operations[method]?.tags.includes(name)).map(
+          (method) => html`<${Operation} key=${`${method} ${path}`} document=${document} path=${path} method=${method} operation=${operations[method]} shared=${operations.parameters ?? []} />`,
+        ),
+      )}</section>`)}</main>`
 }
 
 const app = globalThis.document.getElementById("app")

@@ -1,8 +1,9 @@
 // Where a stream was forked from, and what was forked from it, as a tree. It is looked for once it is opened.
-import { useEffect, useState } from "./preact-hooks.js"
+import { useState } from "./preact-hooks.js"
 import { getJson } from "./api.js"
 import { html } from "./html.js"
 import { linkTo } from "./links.js"
+import { useLoaded } from "./loading.js"
 
 const GENERATIONS = 32
 
@@ -26,26 +27,13 @@ async function loadSources(stats, signal) {
   return sources
 }
 
-function useLoaded(load, key) {
-  const [state, setState] = useState({ found: null, error: "" })
-  useEffect(() => {
-    const abort = new AbortController()
-    load(abort.signal).then(
-      (found) => setState({ found, error: "" }),
-      (error) => abort.signal.aborted || setState({ found: null, error: error.message }),
-    )
-    return () => abort.abort()
-  }, [key])
-  return state
-}
-
 function Name({ stream, offset, note }) {
   return html`<a href=${linkTo(stream)}>${stream}</a>${offset && html` <span class="hint">at <code>${offset}</code></span>`}${note && html` <span class="hint">(${note})</span>`}`
 }
 
 function Made({ stream }) {
-  const { found, error } = useLoaded((signal) => ask("forks", stream, signal), stream)
-  if (error) return html`<p role="alert" class="error">${error}</p>`
+  const [{ found, error }] = useLoaded((signal) => ask("forks", stream, signal), stream)
+  if (error) return html`<p role="alert" class="error">${error.message}</p>`
   if (!found) return html`<p class="hint">Loading…</p>`
   const hidden = found.fork_count - found.forks.length
   return html`<ul class="tree">
@@ -60,8 +48,8 @@ function Below({ stream, count }) {
 }
 
 function Tree({ stats }) {
-  const { found: sources, error } = useLoaded((signal) => loadSources(stats, signal), stats.stream)
-  if (error) return html`<p role="alert" class="error">${error}</p>`
+  const [{ found: sources, error }] = useLoaded((signal) => loadSources(stats, signal), stats.stream)
+  if (error) return html`<p role="alert" class="error">${error.message}</p>`
   if (!sources) return html`<p class="hint">Loading…</p>`
   const own = html`<b aria-current="page">${stats.stream}</b>${stats.forked_from && html` <span class="hint">at <code>${stats.forked_from.offset}</code></span>`}<${Made} stream=${stats.stream} />`
   const nested = [...sources].reverse().reduce((below, each) => html`<${Name} ...${each} /><ul class="tree"><li>${below}</li></ul>`, own)

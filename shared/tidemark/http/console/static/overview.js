@@ -1,9 +1,10 @@
 // Whether the server is well, and which streams were written last.
-import { useEffect, useState } from "./preact-hooks.js"
+import { useEffect, useRef, useState } from "./preact-hooks.js"
 import { getJson, missing, pathOf, send } from "./api.js"
 import { ago, bytes, number } from "./format.js"
 import { html } from "./html.js"
 import { linkTo } from "./links.js"
+import { useLoaded } from "./loading.js"
 
 const EVERY_MS = 3000
 const LOOKED_AT = 200
@@ -37,54 +38,62 @@ function Card({ title, value, note }) {
   return html`<div class="card"><h3>${title}</h3><p class="big">${value}</p>${note && html`<p class="hint">${note}</p>`}</div>`
 }
 
+// Two looks at the metrics, one after the other.
+async function loadMetrics(before, signal) {
+  const now = parseMetrics(await (await send({ path: "/v1/metrics" }, signal)).text())
+  const at = performance.now()
+  return { now, at, before: before?.now ?? null, seconds: before ? (at - before.at) / 1000 : 1 }
+}
+
+async function loadRecent(signal) {
+  const page = await getJson(`/v1/streams?limit=${LOOKED_AT}`, signal)
+  const streams = page.streams.sort((one, other) => other.last_write_at_ms - one.last_write_at_ms).slice(0, RECENT)
+  return { streams, all: !page.has_more }
+}
+
+function Rows({ streams }) {
+  return streams.map((each) => html`<tr key=${each.stream_id}>
+    <td><a href=${linkTo(pathOf("v1", each.stream_id))}>${each.stream_id}</a></td>
+    <td>${each.status.toLowerCase()}</td><td>${bytes(each.tail_offset)}</td><td>${ago(each.last_write_at_ms)}</td>
+  </tr>`)
+}
+
+function Busiest({ traffic: { seconds, streams, left_out: leftOut } }) {
+  const perSecond = (count) => (count / Math.max(seconds, 1)).toFixed(1)
+  return html`<h2>Busiest</h2>
+    <p class="hint">What this server process has answered in the last ${Math.round(seconds)} s, this page's own reads with it. Other processes (<code>WORKERS</code>) count their own.${leftOut > 0 && html` ${number(leftOut)} requests to further streams are left out.`}</p>
+    ${streams.length
+      ? html`<table class="streams" id="busiest">
+          <thead><tr><th scope="col">stream</th><th scope="col">appends a second</th><th scope="col">appended</th><th scope="col">reads a second</th><th scope="col">read</th></tr></thead>
+          <tbody>
+            ${streams.map((each) => html`<tr key=${pathOf(each.bucket_id, each.stream_id)}>
+              <td><a href=${linkTo(pathOf(each.bucket_id, each.stream_id))}>${each.bucket_id === "v1" ? each.stream_id : `${each.bucket_id}/${each.stream_id}`}</a></td>
+              <td>${perSecond(each.appends)}</td><td>${bytes(each.append_bytes)}</td><td>${perSecond(each.reads)}</td><td>${bytes(each.read_bytes)}</td>
+            </tr>`)}
+          </tbody>
+        </table>`
+      : html`<p class="hint">No stream was written or read.</p>`}`
+}
+
 export function Overview() {
-  const [health, setHealth] = useState(null)
-  const [metrics, setMetrics] = useState({ now: null, before: null, seconds: 1, error: "" })
-  const [recent, setRecent] = useState({ streams: [], error: "", all: true })
+  const before = useRef(null)
+  const [isDeployed, setIsDeployed] = useState(false)
+  // A deployment has no numbers of its own, and is not asked for them again.
+  const everyMs = isDeployed ? 0 : EVERY_MS
+  const [{ found: health, error: healthError }] = useLoaded((signal) => getJson("/v1/health", signal), "health", { everyMs })
+  const [{ found: numbers, error }] = useLoaded(async (signal) => {
+    before.current = await loadMetrics(before.current, signal)
+    return { ...before.current, traffic: await getJson("/v1/traffic", signal) }
+  }, "numbers", { everyMs })
+  const [recent] = useLoaded(loadRecent, "recent")
+  useEffect(() => setIsDeployed(error?.status === 404), [error])
 
-  useEffect(() => {
-    let last = null
-    const abort = new AbortController()
-    async function look() {
-      try {
-        setHealth(await getJson("/v1/health", abort.signal))
-      } catch (error) {
-        if (!abort.signal.aborted) setHealth({ status: error.message })
-      }
-      try {
-        const now = parseMetrics(await (await send({ path: "/v1/metrics" }, abort.signal)).text())
-        const at = performance.now()
-        setMetrics({ now, before: last?.now ?? null, seconds: last ? (at - last.at) / 1000 : 1, error: "" })
-        last = { now, at }
-      } catch (error) {
-        if (!abort.signal.aborted) setMetrics((old) => ({ ...old, error: error.status === 404 ? "none" : error.message }))
-        if (error.status === 404) clearInterval(timer)
-      }
-    }
-    async function list() {
-      try {
-        const page = await getJson(`/v1/streams?limit=${LOOKED_AT}`, abort.signal)
-        const streams = page.streams.sort((one, other) => other.last_write_at_ms - one.last_write_at_ms).slice(0, RECENT)
-        setRecent({ streams, error: "", all: !page.has_more })
-      } catch (error) {
-        if (!abort.signal.aborted) setRecent({ streams: [], error: error.message, all: true })
-      }
-    }
-    const timer = setInterval(look, EVERY_MS)
-    look()
-    list()
-    return () => {
-      clearInterval(timer)
-      abort.abort()
-    }
-  }, [])
-
-  const { now, before, seconds } = metrics
-  const rate = (name) => (before ? ((total(now, name) - total(before, name)) / seconds).toFixed(1) : "–")
+  const { now, before: earlier, seconds, traffic } = numbers ?? {}
+  const rate = (name) => (earlier ? ((total(now, name) - total(earlier, name)) / seconds).toFixed(1) : "–")
   return html`<main id="main" tabindex="-1">
     <h1>Overview</h1>
     <div class="cards">
-      <${Card} title="Health" value=${health?.status ?? "…"} note=${health?.version && `version ${health.version}${health.commit ? `, commit ${health.commit}` : ""}`} />
+      <${Card} title="Health" value=${health?.status ?? healthError?.message ?? "…"} note=${health?.version && `version ${health.version}${health.commit ? `, commit ${health.commit}` : ""}`} />
       ${now &&
       html`<${Card} title="Requests a second" value=${rate("tidemark_requests_total")} note=${`${number(total(now, "tidemark_requests_total"))} since the start`} />
         <${Card} title="Appends a second" value=${rate("tidemark_appends_total")} note=${bytes(total(now, "tidemark_append_bytes_total"))} />
@@ -93,20 +102,16 @@ export function Overview() {
         <${Card} title="From an append to its reader" value=${quantile(now, "tidemark_wake_seconds", 0.5)} note=${`99 %: ${quantile(now, "tidemark_wake_seconds", 0.99)}`} />
         <${Card} title="Errors of the server" value=${number(total(now, "tidemark_faults_total"))} note="since the start" />`}
     </div>
-    ${metrics.error === "none" && html`<p class="notice">This deployment keeps its metrics in CloudWatch; the stack has a dashboard.</p>`}
-    ${metrics.error && metrics.error !== "none" && html`<p class="notice">No metrics: ${metrics.error}${missing(["read"], "*") && html` (needs <code>read:*</code>)`}</p>`}
+    ${isDeployed && html`<p class="notice">This deployment keeps its metrics in CloudWatch; the stack has a dashboard. Which streams are busiest is not known: each of its environments sees its own requests alone.</p>`}
+    ${error && !isDeployed && html`<p class="notice">No metrics: ${error.message}${missing(["read"], "*") && html` (needs <code>read:*</code>)`}</p>`}
+    ${traffic && html`<${Busiest} traffic=${traffic} />`}
     <h2>Written last</h2>
-    ${recent.error && html`<p role="alert" class="error">${recent.error}</p>`}
-    ${!recent.all && html`<p class="hint">Of the first ${LOOKED_AT} streams by name.</p>`}
+    ${recent.error && html`<p role="alert" class="error">${recent.error.message}</p>`}
+    ${recent.found && !recent.found.all && html`<p class="hint">Of the first ${LOOKED_AT} streams by name.</p>`}
     <table class="streams">
       <thead><tr><th scope="col">stream</th><th scope="col">state</th><th scope="col">size</th><th scope="col">last write</th></tr></thead>
-      <tbody>
-        ${recent.streams.map((each) => html`<tr key=${each.stream_id}>
-          <td><a href=${linkTo(pathOf("v1", each.stream_id))}>${each.stream_id}</a></td>
-          <td>${each.status.toLowerCase()}</td><td>${bytes(each.tail_offset)}</td><td>${ago(each.last_write_at_ms)}</td>
-        </tr>`)}
-      </tbody>
+      <tbody><${Rows} streams=${recent.found?.streams ?? []} /></tbody>
     </table>
-    ${!recent.streams.length && !recent.error && html`<p class="hint">There are no plain streams yet. <a href="#/streams">Create one.</a></p>`}
+    ${recent.found && !recent.found.streams.length && html`<p class="hint">There are no plain streams yet. <a href="#/streams">Create one.</a></p>`}
   </main>`
 }

@@ -9,6 +9,7 @@ import { html } from "./html.js"
 import { JsonTree } from "./json-tree.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
 import { VirtualList } from "./list.js"
+import { useLoaded } from "./loading.js"
 import { Messages, hex, kindOf, renderOffset } from "./messages.js"
 import { readSnippets } from "./snippets.js"
 import { Tail } from "./tail.js"
@@ -155,26 +156,6 @@ function useTail(path, start, kind, paused) {
   return { ...held, version, state }
 }
 
-function useStats(path) {
-  const [stats, setStats] = useState({ found: null, error: null })
-  const [round, setRound] = useState(0)
-  useEffect(() => {
-    const abort = new AbortController()
-    const load = () =>
-      getJson(`/v1/stats?${new URLSearchParams({ stream: path })}`, abort.signal).then(
-        (found) => setStats({ found, error: null }),
-        (error) => abort.signal.aborted || setStats((old) => ({ ...old, error })),
-      )
-    load()
-    const timer = setInterval(() => document.hidden || load(), STATS_EVERY_MS)
-    return () => {
-      clearInterval(timer)
-      abort.abort()
-    }
-  }, [path, round, token.value])
-  return [stats, () => setRound((old) => old + 1)]
-}
-
 // Numbers of the messages that contain the text, looked for only among those that are new since the last time.
 function useFilter(messages, filter, version) {
   const found = useRef({ messages: null, filter: "", numbers: [], seen: 0 })
@@ -205,7 +186,7 @@ function Announcer({ messages, version }) {
 
 export function StreamPage({ path }) {
   const place = placeOf(path)
-  const [{ found: stats, error }, reload] = useStats(path)
+  const [{ found: stats, error }, reload] = useLoaded((signal) => getJson(`/v1/stats?${new URLSearchParams({ stream: path })}`, signal), path, { everyMs: STATS_EVERY_MS, keepsFound: true })
   const [start, setStart] = useState(null)
   const [paused, setPaused] = useState(null)
   const [follow, setFollow] = useState(true)

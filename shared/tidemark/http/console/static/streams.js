@@ -1,10 +1,11 @@
 // The streams of the plain surface or of a bucket, by prefix, a page at a time.
 import { useEffect, useLayoutEffect, useRef, useState } from "./preact-hooks.js"
-import { getJson, me, missing, pathOf } from "./api.js"
+import { getJson, missing, pathOf } from "./api.js"
 import { ActionDialog } from "./dialogs.js"
 import { ago, bytes, duration } from "./format.js"
 import { html } from "./html.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
+import { useLoaded } from "./loading.js"
 
 const PAGE = 50
 const PAUSE_MS = 250
@@ -22,12 +23,9 @@ export function Streams() {
   const [bucket, setBucket] = useState(asked.get("bucket") ?? "v1")
   const [typedBucket, setTypedBucket] = useState(bucket)
   const [prefix, setPrefix] = useState(asked.get("prefix") ?? "")
-  const [buckets, setBuckets] = useState({ ids: [], error: "" })
   const [cursors, setCursors] = useState([""])
-  const [page, setPage] = useState({ streams: [], has_more: false, error: "", loading: true })
   const [selected, setSelected] = useState(0)
   const [isCreating, setIsCreating] = useState(false)
-  const [round, setRound] = useState(0)
   const table = useRef(null)
   // Keys may come faster than the page is drawn, so each goes on from what the one before has selected.
   const latest = useRef(0)
@@ -35,42 +33,26 @@ export function Streams() {
     latest.current = index
     setSelected(index)
   }
-
-  useEffect(() => {
-    getJson("/v1/buckets?limit=1000").then(
-      (found) => setBuckets({ ids: found.buckets.map((each) => each.bucket_id), error: "" }),
-      (error) => setBuckets({ ids: [], error: error.message }),
-    )
-  }, [me.value])
-
-  useEffect(() => {
-    const abort = new AbortController()
-    const timer = setTimeout(async () => {
-      replaceQuery({ bucket: bucket === "v1" ? null : bucket, prefix: prefix || null })
-      try {
-        const query = new URLSearchParams({ limit: PAGE, prefix, after: cursors.at(-1) })
-        setPage({ ...(await getJson(listPath(bucket, query), abort.signal)), error: "", loading: false })
-        select(0)
-      } catch (error) {
-        if (!abort.signal.aborted) setPage({ streams: [], has_more: false, error: error.message, loading: false })
-      }
-    }, PAUSE_MS)
-    return () => {
-      clearTimeout(timer)
-      abort.abort()
-    }
-  }, [bucket, prefix, cursors, round, me.value])
+  const [buckets] = useLoaded((signal) => getJson("/v1/buckets?limit=1000", signal), "buckets")
+  const query = new URLSearchParams({ limit: PAGE, prefix, after: cursors.at(-1) })
+  const [{ found, error }, reload] = useLoaded(async (signal) => {
+    replaceQuery({ bucket: bucket === "v1" ? null : bucket, prefix: prefix || null })
+    const listed = await getJson(listPath(bucket, query), signal)
+    select(0)
+    return listed
+  }, listPath(bucket, query), { pauseMs: PAUSE_MS })
+  const streams = found?.streams ?? []
 
   useLayoutEffect(() => {
     function onKey(event) {
       const step = { j: 1, k: -1 }[event.detail]
-      if (step) select(Math.max(0, Math.min(page.streams.length - 1, latest.current + step)))
-      const chosen = page.streams[latest.current]
+      if (step) select(Math.max(0, Math.min(streams.length - 1, latest.current + step)))
+      const chosen = streams[latest.current]
       if (event.detail === "Enter" && chosen) location.hash = linkTo(pathOf(bucket, chosen.stream_id))
     }
     addEventListener("console-key", onKey)
     return () => removeEventListener("console-key", onKey)
-  }, [page, bucket])
+  }, [found, bucket])
 
   useEffect(() => table.current?.querySelector(".selected")?.scrollIntoView({ block: "nearest" }), [selected])
 
@@ -84,30 +66,30 @@ export function Streams() {
     <form class="toolbar" role="search" onSubmit=${(event) => event.preventDefault()}>
       <label>Bucket
         <input name="bucket" list="buckets" value=${typedBucket} onInput=${(event) => setTypedBucket(event.currentTarget.value)} onChange=${(event) => { setBucket(event.currentTarget.value || "v1"); setCursors([""]) }} autocomplete="off" />
-        <datalist id="buckets"><option value="v1"></option>${buckets.ids.map((id) => html`<option key=${id} value=${id}></option>`)}</datalist>
+        <datalist id="buckets"><option value="v1"></option>${(buckets.found?.buckets ?? []).map(({ bucket_id: id }) => html`<option key=${id} value=${id}></option>`)}</datalist>
       </label>
       <label>Names that begin with
         <input id="search" name="prefix" type="search" value=${prefix} onInput=${(event) => search(event.currentTarget.value)} autocomplete="off" spellcheck=${false} />
       </label>
-      <button type="button" onClick=${() => setRound(round + 1)}>Refresh</button>
+      <button type="button" onClick=${reload}>Refresh</button>
     </form>
-    ${buckets.error && html`<p class="hint">Buckets cannot be listed: ${buckets.error}.</p>`}
-    ${page.error && html`<p role="alert" class="error">${page.error}${lacks && html` – the token lacks <code>${lacks}</code>`}</p>`}
+    ${buckets.error && html`<p class="hint">Buckets cannot be listed: ${buckets.error.message}.</p>`}
+    ${error && html`<p role="alert" class="error">${error.message}${lacks && html` – the token lacks <code>${lacks}</code>`}</p>`}
     <div class="wide">
     <table class="streams" ref=${table}>
       <thead><tr><th scope="col">stream</th><th scope="col">state</th><th scope="col">type</th><th scope="col">size</th><th scope="col">last write</th></tr></thead>
       <tbody>
-        ${page.streams.map((each, index) => html`<tr key=${each.stream_id} class=${index === selected ? "selected" : ""}>
+        ${streams.map((each, index) => html`<tr key=${each.stream_id} class=${index === selected ? "selected" : ""}>
           <td><a href=${linkTo(pathOf(bucket, each.stream_id))}>${each.stream_id}</a></td>
           <td><${Status} stream=${each} /></td><td>${each.content_type}</td><td>${bytes(each.tail_offset)}</td><td>${ago(each.last_write_at_ms)}</td>
         </tr>`)}
       </tbody>
     </table>
     </div>
-    <p role="status" class="hint">${page.loading ? "Loading…" : page.error ? "" : page.streams.length ? `${page.streams.length} streams on page ${cursors.length}` : "No stream has a name that begins like this."}</p>
+    <p role="status" class="hint">${error ? "" : !found ? "Loading…" : streams.length ? `${streams.length} streams on page ${cursors.length}` : "No stream has a name that begins like this."}</p>
     <nav class="paging" aria-label="Pages">
       <button disabled=${cursors.length < 2} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous page</button>
-      <button disabled=${!page.has_more} onClick=${() => setCursors([...cursors, page.next_cursor])}>Next page</button>
+      <button disabled=${!found?.has_more} onClick=${() => setCursors([...cursors, found.next_cursor])}>Next page</button>
     </nav>
     ${isCreating &&
     html`<${ActionDialog}

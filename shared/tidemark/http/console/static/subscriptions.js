@@ -1,16 +1,19 @@
 // Subscriptions: who is woken by which streams, and whether that works.
-import { useEffect, useState } from "./preact-hooks.js"
-import { getJson, missing, pathOf, token } from "./api.js"
+import { useState } from "./preact-hooks.js"
+import { getJson, missing, pathOf, send } from "./api.js"
 import { ActionDialog } from "./dialogs.js"
-import { duration, number, time } from "./format.js"
+import { ago, bytes, duration, number, time } from "./format.js"
 import { html } from "./html.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
+import { useLoaded } from "./loading.js"
 
 const ROOT = "/v1/stream/__ds/subscriptions"
-const EVERY_MS = 3000
-const PAUSE_MS = 250
+const POLLED = { everyMs: 3000, pauseMs: 250 }
 const PAGE = 50
 const MAX_STREAMS = 100
+// Of so many streams the tails are asked for, so often.
+const MAX_TAILS = 20
+const TAIL_EVERY_MS = 10_000
 const TEST_SECONDS = 3600
 const STATES = {
   idle: "● idle: nothing is pending",
@@ -31,29 +34,6 @@ function State({ wake }) {
     ${wake.state === "retrying" && html`<span class="hint">, ${wake.attempts} ${wake.attempts === 1 ? "attempt" : "attempts"}; the next in ${until(wake.next_attempt_at)}</span>`}
     ${wake.state === "claimed" && html`<span class="hint"> by ${wake.holder}</span>`}
     ${wake.lease_until && wake.state !== "retrying" && html`<span class="hint">, lease for ${until(wake.lease_until)}</span>`}`
-}
-
-// What `load` returns, again every few seconds while the page is seen; `key` says when to begin anew.
-function usePolled(load, key) {
-  const [state, setState] = useState({ found: null, error: "" })
-  const [round, setRound] = useState(0)
-  useEffect(() => {
-    const abort = new AbortController()
-    const look = () =>
-      load(abort.signal).then(
-        (found) => setState({ found, error: "" }),
-        // What was found stays in sight while the server is away.
-        (error) => abort.signal.aborted || setState((old) => ({ found: error.status ? null : old.found, error: error.message })),
-      )
-    const first = setTimeout(look, PAUSE_MS)
-    const timer = setInterval(() => document.hidden || look(), EVERY_MS)
-    return () => {
-      clearTimeout(first)
-      clearInterval(timer)
-      abort.abort()
-    }
-  }, [key, round, token.value])
-  return [state, () => setRound((old) => old + 1)]
 }
 
 const FIELDS = [
@@ -80,10 +60,10 @@ function List() {
   const [cursors, setCursors] = useState([""])
   const [isCreating, setIsCreating] = useState(false)
   const asked = new URLSearchParams({ prefix, limit: PAGE, after: cursors.at(-1) })
-  const [{ found, error }] = usePolled((signal) => {
+  const [{ found, error }] = useLoaded((signal) => {
     replaceQuery({ prefix: prefix || null })
     return getJson(`${ROOT}?${asked}`, signal)
-  }, String(asked))
+  }, String(asked), POLLED)
   const lacks = missing(["write", "manage"], "v1", `__ds/subscriptions/${prefix}`)
   return html`<main id="main" tabindex="-1">
     <div class="page-head"><h1>Subscriptions</h1><button class="primary" onClick=${() => setIsCreating(true)}>Create a subscription</button></div>
@@ -93,15 +73,15 @@ function List() {
         <input id="search" name="prefix" type="search" value=${prefix} onInput=${(event) => { setPrefix(event.currentTarget.value); setCursors([""]) }} autocomplete="off" spellcheck=${false} />
       </label>
     </form>
-    ${error && html`<p role="alert" class="error">${error}${lacks && html` – the token lacks <code>${lacks}*</code>`}</p>`}
+    ${error && html`<p role="alert" class="error">${error.message}${lacks && html` – the token lacks <code>${lacks}*</code>`}</p>`}
     <div class="wide">
     <table class="streams">
-      <thead><tr><th scope="col">subscription</th><th scope="col">kind</th><th scope="col">follows</th><th scope="col">state</th><th scope="col">wakes so far</th></tr></thead>
+      <thead><tr><th scope="col">subscription</th><th scope="col">kind</th><th scope="col">follows</th><th scope="col">state</th><th scope="col">wakes so far</th><th scope="col">last delivery</th></tr></thead>
       <tbody>
         ${(found?.subscriptions ?? []).map((each) => html`<tr key=${each.id}>
           <td><a href=${linkToSubscription(each.id)}>${each.id}</a></td>
           <td>${each.type}</td><td>${each.pattern ? html`<code>${each.pattern}</code>` : "streams by name"}</td>
-          <td><${State} wake=${each.wake} /></td><td>${number(each.wake.generation)}</td>
+          <td><${State} wake=${each.wake} /></td><td>${number(each.wake.generation)}</td><td>${each.wake.last_delivery_at ? ago(Date.parse(each.wake.last_delivery_at)) : "–"}</td>
         </tr>`)}
       </tbody>
     </table>
@@ -120,12 +100,12 @@ function List() {
 const ACTIONS = { test: "Test", wake: "Wake now", delete: "Delete" }
 
 function Subscription({ id }) {
-  const [{ found, error }, reload] = usePolled((signal) => getJson(pathTo(id), signal), id)
+  const [{ found, error }, reload] = useLoaded((signal) => getJson(pathTo(id), signal), id, POLLED)
   const [action, setAction] = useState("")
   return html`<main id="main" tabindex="-1">
     <p><a href="#/subscriptions">All subscriptions</a></p>
     <h1>${id}</h1>
-    ${error && html`<p role="alert" class="error">${error}</p>`}
+    ${error && html`<p role="alert" class="error">${error.message}</p>`}
     ${found && html`<div class="actions">${Object.entries(ACTIONS).map(([name, title]) => html`<button key=${name} class=${name === "delete" ? "danger" : ""} onClick=${() => setAction(name)}>${title}</button>`)}</div>`}
     ${found && html`<${Facts} subscription=${found} /><${Links} subscription=${found} />`}
     ${found && action && html`<${Action} name=${action} subscription=${found} onDone=${reload} onClose=${() => setAction("")} />`}
@@ -136,10 +116,12 @@ function Card({ title, children }) {
   return html`<div class="card"><h3>${title}</h3>${children}</div>`
 }
 
+const lastDelivery = (wake) => (wake.last_delivery_at ? `last delivered ${ago(Date.parse(wake.last_delivery_at))}` : "never delivered so far")
+
 function Facts({ subscription }) {
   const { wake, webhook, wake_stream: wakeStream } = subscription
   return html`<div class="cards">
-    <${Card} title="State"><p id="wake-state"><${State} wake=${wake} /></p><p class="hint">generation ${wake.generation}</p><//>
+    <${Card} title="State"><p id="wake-state"><${State} wake=${wake} /></p><p class="hint">generation ${wake.generation}</p><p class="hint" id="last-delivery">${lastDelivery(wake)}</p><//>
     ${webhook && html`<${Card} title="Webhook"><p><code>${webhook.url}</code></p>${webhook.signing && html`<p class="hint">signed with <code>${webhook.signing.kid}</code> (<a href="/v1/stream/__ds/jwks.json">the public keys</a>)</p>`}<//>`}
     ${wakeStream && html`<${Card} title="Wake stream"><p><a href=${linkTo(pathOf("v1", wakeStream))}>${wakeStream}</a></p><//>`}
     <${Card} title="Follows"><p>${subscription.pattern ? html`<code>${subscription.pattern}</code>` : "streams by name"}</p><//>
@@ -148,13 +130,21 @@ function Facts({ subscription }) {
   </div>`
 }
 
+// How much of a stream is not processed yet.
+function Pending({ stream }) {
+  const path = pathOf("v1", stream.path)
+  const [{ found: tail, error }] = useLoaded(async (signal) => (await send({ method: "HEAD", path }, signal)).headers.get("Stream-Next-Offset"), `${path} ${stream.acked_offset}`, { everyMs: TAIL_EVERY_MS })
+  const count = Number(tail) - Math.max(0, Number(stream.acked_offset))
+  return error?.status === 404 ? "the stream is gone" : tail === null ? "…" : count > 0 ? bytes(count) : "nothing"
+}
+
 function Links({ subscription }) {
   const shown = subscription.streams.slice(0, MAX_STREAMS)
   const isCut = shown.length < subscription.streams.length || subscription.streams_after
   return html`<h2>Streams</h2>
     <div class="wide"><table class="streams">
-      <thead><tr><th scope="col">stream</th><th scope="col">why</th><th scope="col">processed up to</th></tr></thead>
-      <tbody>${shown.map((each) => html`<tr key=${each.path}><td><a href=${linkTo(pathOf("v1", each.path))}>${each.path}</a></td><td>${each.link_type === "glob" ? "matches the pattern" : "named"}</td><td><code>${each.acked_offset}</code></td></tr>`)}</tbody>
+      <thead><tr><th scope="col">stream</th><th scope="col">why</th><th scope="col">processed up to</th><th scope="col">pending</th></tr></thead>
+      <tbody>${shown.map((each, index) => html`<tr key=${each.path}><td><a href=${linkTo(pathOf("v1", each.path))}>${each.path}</a></td><td>${each.link_type === "glob" ? "matches the pattern" : "named"}</td><td><code>${each.acked_offset}</code></td><td>${index < MAX_TAILS ? html`<${Pending} stream=${each} />` : "–"}</td></tr>`)}</tbody>
     </table></div>
     <p class="hint">${isCut ? `The first ${shown.length} by name.` : shown.length ? "" : "No stream yet: one that matches is followed from its first message on."}</p>`
 }

@@ -1,0 +1,198 @@
+"""A long stream before and after it is packed: `python -m benchmarks.packs` (ten million messages).
+
+The table and the bucket are stand-ins (`tests/log/long_stream.py`): items are made when they are asked for,
+objects are files. So what is measured is calls, memory, and this project's own CPU with that of the stand-ins
+on top; calls take no time. `--messages` takes fewer; `--only numbers` is what a reader pays before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tests.costs import prices
+from tests.log.long_stream import HOUR_MS, KEY, MESSAGE_BYTES, LongStream, Peak, data_between
+from tests.support import BYTES, append_request, create_request
+from tidemark.cold_start import spare_what_is_loaded
+from tidemark.http.app import create_app
+from tidemark.http.backend import one_at_a_time
+from tidemark.http.lambda_adapter import adapted
+from tidemark.janitor.sweep import sweep
+from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.append import append
+from tidemark.service.create import create
+from tidemark.service.delete import delete
+from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
+from tidemark.service.read import read
+from tidemark.settings import Settings
+
+FORK: Final = StreamKey("v1", "fork")
+#: What DynamoDB counts for such a message when it is read, and when it is kept.
+ITEM_BYTES: Final = 213
+STORED_BYTES: Final = ITEM_BYTES + 100
+#: A month's storage of a GiB, in dollars: the table, its backup, and S3.
+TABLE_GIB, BACKUP_GIB, S3_GIB = 0.25, 0.20, 0.023
+#: A cold 5 MB catch-up, and rounds of it.
+COLD_MESSAGES: Final = 50_000
+ROUNDS: Final = 5
+
+
+@contextmanager
+def step(name: str, stream: LongStream) -> Iterator[None]:
+    """One line: what it took."""
+    stream.calls.clear()
+    peak, cpu, wall = Peak(), time.process_time(), time.monotonic()
+    yield
+    calls = ", ".join(f"{count:,} {operation}" for operation, count in sorted(stream.calls.items()))
+    print(
+        f"| {name} | {calls} | {time.process_time() - cpu:,.1f} | {time.monotonic() - wall:,.0f} "
+        f"| {peak.grown_bytes / 1e6:,.0f} |",
+        flush=True,
+    )
+
+
+def whole_life(messages: int, folder: Path) -> None:
+    stream = LongStream(messages, folder)
+    print("| step | calls | CPU, s | time, s | memory at most, MB more |\n| --- | --- | ---: | ---: | ---: |")
+    with step("pack", stream):
+        sweep(stream.process())
+    assert stream.table.batches_left == 0
+    print(f"objects: {len([*stream.bucket])}, {stream.bucket.size() / 1e6:,.0f} MB", flush=True)
+    with step("read all", stream):
+        read_all(stream)
+    with step("10,000 random reads", stream):
+        chance, stores = random.Random(1), stream.process()
+        for _ in range(10_000):
+            start = chance.randrange(0, messages) * MESSAGE_BYTES
+            page = read(stores, KEY, start, small=True)
+            end = min(page.page.end, stream.end)
+            assert page.data[: end - start] == data_between(start, end)
+    inside = messages // 2 * MESSAGE_BYTES
+    with step("fork in the middle, read around it, delete it", stream):
+        stores = stream.process()
+        create(stores, FORK, create_request(None, fork=ForkPoint(KEY, inside, 0)))
+        append(stores, FORK, [append_request(b"[2]", content_type=stream.record.content_type)])
+        assert read(stores, FORK, inside - 200).data == data_between(inside - 200, inside) + b"2,"
+        delete(stores, FORK)
+        stream.now_ms += 2 * HOUR_MS
+        sweep(stream.process())
+    with step("trim the first half", stream):
+        publish_snapshot(stream.process(), KEY, PublishRequest(inside, BYTES, b"folded"))
+        stream.now_ms += 2 * HOUR_MS
+        sweep(stream.process())
+    print(f"objects: {len([*stream.bucket])}", flush=True)
+    with step("delete, and what is left goes", stream):
+        delete(stream.process(), KEY)
+        stream.now_ms += 2 * HOUR_MS
+        sweep(stream.process())
+    assert [*stream.bucket] == []
+
+
+def read_all(stream: LongStream) -> None:
+    stores, start, is_at_tail = stream.process(), 0, False
+    while not is_at_tail:
+        reading = read(stores, KEY, start)
+        end = min(reading.page.end, stream.end)
+        assert reading.data[: end - start] == data_between(start, end)
+        start, is_at_tail = reading.page.end, reading.page.up_to_date
+
+
+def numbers(folder: Path) -> None:
+    """What a reader pays for a conversation of 5 MB, before and after, by the `read` function's handler."""
+    stream = LongStream(COLD_MESSAGES, folder)
+    plain = catch_up(stream)
+    sweep(stream.process())
+    stored = stream.bucket.size()
+    packed = catch_up(stream)
+    megabytes = stream.end / 1e6
+    factor = 1e9 / stream.end
+    items_gb, objects_gb = COLD_MESSAGES * STORED_BYTES * factor / 2**30, stored * factor / 2**30
+    rows = [
+        ("CPU of a read, ms a MB", *(f"{each['cpu'] * 1e3 / megabytes:.1f}" for each in (plain, packed))),
+        (
+            "CPU of an environment's first read, ms",
+            *(f"{each['first'] * 1e3:,.0f}" for each in (plain, packed)),
+        ),
+        ("calls", plain["calls"], packed["calls"]),
+        ("stored for 1 GB of messages", f"{items_gb:.2f} GiB", f"{objects_gb:.2f} GiB"),
+        ("a month of that, $", f"{items_gb * TABLE_GIB:.2f}", f"{objects_gb * S3_GIB:.3f}"),
+        ("a month of its backup, $", f"{items_gb * BACKUP_GIB:.2f}", "0"),
+        ("a full read of 1 GB, $", *(f"{each['dollars'] * factor:.5f}" for each in (plain, packed))),
+    ]
+    print("| 5 MB of 100-byte messages | plain | packed |\n| --- | ---: | ---: |")
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+
+
+def catch_up(stream: LongStream) -> dict[str, Any]:
+    """All pages by the handler, each time in an environment that knows nothing. `first` is the first time."""
+    spare_what_is_loaded()
+    taken = []
+    for _ in range(ROUNDS):
+        handler = adapted(create_app(one_at_a_time(stream.process(), Settings())))
+        stream.calls.clear()
+        began, offset, received = time.process_time(), "-1", 0
+        while True:
+            answer = handler(read_event(offset), None)
+            assert answer["statusCode"] == 200, answer
+            received += len(answer["body"]) * 3 // 4
+            offset = answer["headers"]["stream-next-offset"]
+            if "stream-up-to-date" in answer["headers"]:
+                break
+        taken.append(time.process_time() - began)
+        assert received > stream.end * 0.99
+    calls = stream.calls
+    # A consistent read takes a unit for each 4 KB; a query, for all that it finds.
+    units = calls["GetItem"] + (
+        COLD_MESSAGES * ITEM_BYTES / 4096 if not calls["GetRange"] else calls["Query"]
+    )
+    dollars = (units * prices.READ_UNIT + calls["GetRange"] * prices.S3_READ) / 1e6
+    return {
+        "cpu": min(taken),
+        "first": taken[0],
+        "calls": ", ".join(f"{count} `{name}`" for name, count in sorted(calls.items())),
+        "dollars": dollars,
+    }
+
+
+def read_event(offset: str) -> dict[str, Any]:
+    path = f"/v1/stream/{KEY.stream_id}"
+    return {
+        "version": "2.0",
+        "routeKey": "GET /v1/stream/{proxy+}",
+        "rawPath": path,
+        "rawQueryString": f"offset={offset}",
+        "headers": {"host": "example.execute-api.us-east-1.amazonaws.com"},
+        "requestContext": {
+            "http": {"method": "GET", "path": path, "sourceIp": "203.0.113.7"},
+            "domainName": "example.execute-api.us-east-1.amazonaws.com",
+        },
+        "isBase64Encoded": False,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.packs", description=__doc__)
+    parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--only", choices=["numbers", "life"])
+    asked = parser.parse_args()
+    if asked.only != "life":
+        with tempfile.TemporaryDirectory() as folder:
+            numbers(Path(folder))
+    if asked.only != "numbers":
+        print(f"\n{asked.messages:,} messages of {MESSAGE_BYTES} bytes")
+        with tempfile.TemporaryDirectory() as folder:
+            whole_life(asked.messages, Path(folder))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

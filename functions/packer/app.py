@@ -1,0 +1,37 @@
+"""The `packer` function: packs old batches, and removes what packs have replaced (`docs/packs.md`)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+from tidemark.cold_start import garbage_collection_paused
+
+with garbage_collection_paused():
+    from tidemark.janitor.sweep import Part, sweep
+    from tidemark.observability.report import Reporter
+    from tidemark.observability.tracing import traced
+    from tidemark.service.stores import connect
+    from tidemark.settings import Settings
+
+_settings = Settings.from_environment(os.environ)
+#: It reads no pages: nothing is worth keeping.
+_stores = connect(_settings, recent_bytes=0)
+_reporter = Reporter("packer", _settings)
+#: Time to finish the pack in hand before the function is stopped.
+_SPARE_MS = 20_000
+
+
+def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
+    def has_time_left() -> bool:
+        return bool(context.get_remaining_time_in_millis() > _SPARE_MS)
+
+    swept = sweep(_stores, has_time_left, [Part.PACKS])
+    if swept.packed or swept.cut_short or swept.lag_ms:
+        # Otherwise not: a metric is billed for each hour in which it has a value.
+        _reporter.report({"PackingLag": swept.lag_ms})
+    return asdict(swept)
+
+
+handler = traced("packer", _settings, _run)

@@ -1,0 +1,86 @@
+"""Have streams let go of what the archive has, and of nothing else.
+
+Takes from the Iceberg table's committed snapshot which stretches of each stream are whole in it, by the
+sizes of the messages, and trims each stream to where they go on without a gap from its first retained
+offset. Readers below get 410; the janitor removes the messages an hour later. Messages younger than
+--keep-hours stay, and so does what a --consumer has not taken. A stream with a snapshot stays as it is.
+
+    spark-submit pipeline/trim.py --archived --iceberg lake.messages --catalog-property type=glue \\
+        --bucket agents --pattern '.*' --keep-hours 24
+"""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tidemark.spark.job import (
+    Job,
+    JobFailed,
+    add_lake,
+    add_subscription,
+    open_lake,
+    parse_consumer,
+    parser_for,
+    read_options,
+    run,
+    subscribed,
+    taken_by,
+)
+
+NAME = "trim"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = parser_for(NAME, __doc__ or "")
+    add_subscription(made)
+    add_lake(made)
+    made.add_argument("--archived", action="store_true", help="let go of what the table has")
+    made.add_argument(
+        "--keep-hours", type=float, default=24, help="messages that are younger stay (24); 0 for none"
+    )
+    made.add_argument(
+        "--days", type=float, help="look no further back in the table than so many days; less is read"
+    )
+    made.add_argument(
+        "--consumer", action="append", default=[], metavar="NAME=CHECKPOINT", help="may be repeated"
+    )
+    made.add_argument("--tasks", type=int, default=8, help="how many tasks share the streams (default: 8)")
+    made.add_argument("--dry-run", action="store_true", help="say what would go, and change nothing")
+    return made
+
+
+def trim(spark: Any, given: argparse.Namespace, job: Job) -> None:
+    from tidemark.spark.lake import SPARK_SCHEMA
+    from tidemark.spark.options.connection import Transport
+    from tidemark.spark.options.read import parse_read_options
+    from tidemark.spark.trim import TrimPlan, archived_stretches, trim_streams
+
+    if not given.archived or not given.iceberg:
+        raise JobFailed("give --archived and --iceberg: streams let go of what this table has")
+    options = parse_read_options(read_options(given), streaming=False)
+    if options.connection.transport is Transport.HTTP:
+        raise JobFailed("trim works on the table of the streams: give --table in place of --url")
+    consumers = tuple(taken_by(spark, parse_consumer(text)[1]) for text in given.consumer)
+    plan = TrimPlan(options.connection, consumers, dry_run=given.dry_run)
+    now = datetime.now(UTC)
+    since = now - timedelta(days=given.days) if given.days else None
+    files = open_lake(given).files_of_bucket(options.connection.bucket, since)
+    if not files:
+        raise JobFailed(f"{given.iceberg} has nothing of {options.connection.bucket}")
+    rows = subscribed(spark.read.schema(SPARK_SCHEMA).parquet(*files), options)
+    if given.keep_hours:
+        rows = rows.where(rows["time"] < now - timedelta(hours=given.keep_hours))
+    results = trim_streams(plan, archived_stretches(rows), given.tasks).collect()
+    counts: dict[str, int] = {}
+    for row in results:
+        counts[row.outcome] = counts.get(row.outcome, 0) + 1
+        if row.detail:
+            job.say(f"{row.stream}: {row.outcome} {row.detail}")
+    words = {outcome.replace(" ", "_"): count for outcome, count in sorted(counts.items())}
+    job.finish(streams=len(results), bytes=sum(row.bytes for row in results), **words)
+
+
+if __name__ == "__main__":
+    run(NAME, parser(), trim)

@@ -1,0 +1,104 @@
+"""Which streams this process has appended to and read the most, in the last minute or less.
+
+Counted in memory, by the requests that it has answered: nothing is stored or asked of storage. Other
+processes and environments count their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.protocol.stream_key import StreamKey
+
+#: There are two windows, one that is being counted and the one before it.
+WINDOW_SECONDS: Final = 30.0
+#: Streams in a window. A busy one is soon among them; those that come later are left out until the next.
+MAX_STREAMS: Final = 2_000
+
+
+@dataclass(slots=True)
+class StreamTraffic:
+    """Appends and reads that succeeded, and the bytes of their bodies."""
+
+    appends: int = 0
+    append_bytes: int = 0
+    reads: int = 0
+    read_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficSnapshot:
+    """The busiest first. `left_out` counts requests to streams for which there was no room."""
+
+    seconds: float
+    streams: list[tuple[StreamKey, StreamTraffic]]
+    left_out: int
+
+
+class Traffic:
+    """Used from one event loop. An append pays for a look into a dictionary and two additions."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._streams: dict[StreamKey, StreamTraffic] = {}
+        self._before: dict[StreamKey, StreamTraffic] = {}
+        self._began = self._before_began = clock()
+        self._left_out = self._left_out_before = 0
+
+    def appended(self, key: StreamKey, size: int) -> None:
+        counted = self._of(key)
+        counted.appends += 1
+        counted.append_bytes += size
+
+    def read(self, key: StreamKey, size: int) -> None:
+        counted = self._of(key)
+        counted.reads += 1
+        counted.read_bytes += size
+
+    def sent(self, key: StreamKey, size: int) -> None:
+        """Of a read that goes on, as an event stream's does."""
+        self._of(key).read_bytes += size
+
+    def snapshot(self, limit: int) -> TrafficSnapshot:
+        now = self._turn()
+        total: dict[StreamKey, StreamTraffic] = {}
+        for window in (self._before, self._streams):
+            for key, counted in window.items():
+                shown = total.setdefault(key, StreamTraffic())
+                shown.appends += counted.appends
+                shown.append_bytes += counted.append_bytes
+                shown.reads += counted.reads
+                shown.read_bytes += counted.read_bytes
+        busiest = sorted(total.items(), key=lambda each: each[1].appends + each[1].reads, reverse=True)
+        left_out = self._left_out_before + self._left_out
+        return TrafficSnapshot(now - self._before_began, busiest[:limit], left_out)
+
+    def _of(self, key: StreamKey) -> StreamTraffic:
+        self._turn()
+        counted = self._streams.get(key)
+        if counted is None:
+            counted = StreamTraffic()
+            if len(self._streams) < MAX_STREAMS:
+                self._streams[key] = counted
+            else:
+                self._left_out += 1
+        return counted
+
+    def _turn(self) -> float:
+        """Begin a new window where this one is over. Returns the time."""
+        now = self._clock()
+        age = now - self._began
+        if age >= WINDOW_SECONDS:
+            is_recent = age < 2 * WINDOW_SECONDS
+            self._before = self._streams if is_recent else {}
+            self._left_out_before = self._left_out if is_recent else 0
+            self._before_began = self._began if is_recent else now
+            self._streams, self._left_out, self._began = {}, 0, now
+        return now
+
+
+#: Of this process.
+TRAFFIC: Final = Traffic()

@@ -1,0 +1,134 @@
+"""The registry: the stream `__registry__`, whose messages say which streams of the plain surface there are.
+
+It is kept where somebody has created it. Its messages are change events of the ecosystem's State protocol, in
+the shape that upstream's example server writes and upstream's test UI reads:
+
+    {"type": "stream", "key": "chat/42", "value": {"path": "chat/42", "contentType": …, "createdAt": …},
+     "headers": {"operation": "insert", "timestamp": …}}
+
+A creation is an insert, a closing an update, an end (a deletion or an expiry) a delete.
+
+Whoever writes them looks at a stream as it is now, late, more than once, and at the same time as others. Each
+stream's name is therefore an idempotent producer (§5.2.1) of its own, and the epoch says how far the name's
+life has come: an event that was written is not written again, and one that later ones have overtaken is
+refused. A creation is dated after the end before it, so with `c` and `c'` as the dates of two creations and
+`e` as that of the end between them, `c <= e < c'`:
+
+| event                                            | epoch      |
+| ------------------------------------------------ | ---------- |
+| delete of an earlier stream that is still listed | 4 × c      |
+| insert                                           | 4 × c + 1  |
+| update: closed                                   | 4 × c + 2  |
+| delete                                           | 4 × e + 3  |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import IntEnum
+from hashlib import blake2b
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+
+from tidemark.protocol.producer import Claim
+
+REGISTRY_ID: Final = "__registry__"
+_STAGES: Final = 4
+
+
+class Stage(IntEnum):
+    REPLACED = 0
+    CREATED = 1
+    CLOSED = 2
+    ENDED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStream:
+    """A stream that is there. `closed_ms` is None where it is open, or where nobody has looked."""
+
+    stream_id: str
+    content_type: str
+    created_ms: int
+    closed_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedStream:
+    """A name without a stream. `since_ms` is when it ended; of one that is kept for its forks it is when it
+    was created, because its item does not tell more. `reason` is "deleted" or "expired", if it is known."""
+
+    stream_id: str
+    since_ms: int
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryEvent:
+    claim: Claim
+    body: bytes
+
+
+def producer_of(stream_id: str) -> str:
+    """The producer id of a stream's events: a name may be longer than an id, and is not ASCII."""
+    return blake2b(stream_id.encode(), digest_size=16).hexdigest()
+
+
+def events_of(seen: LiveStream | EndedStream, known_epoch: int | None) -> list[RegistryEvent]:
+    """What is still to be told of a stream, in order. `known_epoch` is its producer's in the registry; None
+    if nothing was ever told of it."""
+    if isinstance(seen, EndedStream):
+        # Told also where no creation was: somebody who has seen the stream alive may be about to tell that.
+        return _later([_delete(seen.stream_id, seen.since_ms, Stage.ENDED, seen.reason)], known_epoch)
+    found = []
+    if known_epoch is not None and known_epoch % _STAGES in {Stage.CREATED, Stage.CLOSED}:
+        found.append(_delete(seen.stream_id, seen.created_ms, Stage.REPLACED, "replaced"))
+    found.append(_change(seen, Stage.CREATED, "insert", seen.created_ms))
+    if seen.closed_ms is not None:
+        found.append(_change(seen, Stage.CLOSED, "update", seen.closed_ms))
+    return _later(found, known_epoch)
+
+
+def _later(events: list[RegistryEvent], known_epoch: int | None) -> list[RegistryEvent]:
+    return [event for event in events if known_epoch is None or event.claim.epoch > known_epoch]
+
+
+def _change(seen: LiveStream, stage: Stage, operation: str, at_ms: int) -> RegistryEvent:
+    value: dict[str, Any] = {
+        "path": _path(seen.stream_id),
+        "contentType": seen.content_type,
+        "createdAt": seen.created_ms,
+    }
+    if stage is Stage.CLOSED:
+        value["closed"] = True
+    headers = {"operation": operation, "timestamp": _timestamp(at_ms)}
+    return _event(seen.stream_id, seen.created_ms, stage, headers, value)
+
+
+def _delete(stream_id: str, at_ms: int, stage: Stage, reason: str | None) -> RegistryEvent:
+    headers = {"operation": "delete"}
+    if reason is not None:
+        headers |= {"timestamp": _timestamp(at_ms), "reason": reason}
+    return _event(stream_id, at_ms, stage, headers)
+
+
+def _event(
+    stream_id: str, at_ms: int, stage: Stage, headers: dict[str, str], value: dict[str, Any] | None = None
+) -> RegistryEvent:
+    event: dict[str, Any] = {"type": "stream", "key": _path(stream_id)}
+    if value is not None:
+        event["value"] = value
+    body = orjson.dumps(event | {"headers": headers})
+    return RegistryEvent(Claim(producer_of(stream_id), at_ms * _STAGES + stage, 0), body)
+
+
+def _path(stream_id: str) -> str:
+    """As it stands in the stream's URL, behind `/v1/stream/`."""
+    return quote(stream_id)
+
+
+def _timestamp(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

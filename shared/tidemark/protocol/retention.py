@@ -1,0 +1,75 @@
+"""Retention: which part of a stream is let go of, and when to look (docs/retention.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from tidemark.protocol.errors import Malformed
+from tidemark.protocol.integer import parse_integer
+
+AGE_HEADER: Final = "Stream-Retain-Seconds"
+SIZE_HEADER: Final = "Stream-Retain-Bytes"
+
+_HOUR_MS: Final = 60 * 60 * 1000
+_DAY_MS: Final = 24 * _HOUR_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """A stream keeps messages for at least `seconds`, and at least its last `size` bytes; None is no limit.
+    With both, what either of them lets go of goes."""
+
+    seconds: int | None = None
+    size: int | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        return self.seconds is not None or self.size is not None
+
+    def next_look_ms(self, now_ms: int, oldest_ms: int | None, written_ms: int, phase_ms: int) -> int:
+        """When to look at the stream again: an hour after it may let go of something at the latest.
+
+        `oldest_ms` is when the first retained message was written, or None where none is, and `written_ms`
+        when the last one was: the longer nothing came, the longer nobody looks at a stream with a size, up
+        to a day. Looks are at multiples of 1, 2, 4, … hours, moved by `phase_ms`, so that an entry of the
+        janitor's queue that was written twice soon becomes one.
+        """
+        waits = []
+        if self.seconds is not None:
+            waits.append((now_ms if oldest_ms is None else oldest_ms) + self.seconds * 1000 - now_ms)
+        if self.size is not None:
+            waits.append(min(now_ms - written_ms, _DAY_MS))
+        step = _HOUR_MS
+        while step * 2 <= min(waits):
+            step *= 2
+        return (now_ms - phase_ms) // step * step + step + phase_ms
+
+
+FOREVER: Final = Retention()
+
+
+def parse_retention(seconds: str | None, size: str | None) -> Retention:
+    """Raises Malformed."""
+    return Retention(_parse_limit(AGE_HEADER, seconds), _parse_limit(SIZE_HEADER, size))
+
+
+def _parse_limit(name: str, value: str | None) -> int | None:
+    if value is None:
+        return None
+    limit = parse_integer(name, value)
+    if limit == 0:
+        raise Malformed(f"{name} must be at least 1; leave it out to keep everything")
+    return limit
+
+
+def contiguous_end(begin: int, stretches: Iterable[tuple[int, int]]) -> int:
+    """How far the stretches go on from `begin` without a gap; `begin` itself where none of them holds it.
+    A stretch is from its first offset up to its second one; they may overlap, and come in any order."""
+    reached = begin
+    for start, end in sorted(stretches):
+        if start > reached:
+            break
+        reached = max(reached, end)
+    return reached

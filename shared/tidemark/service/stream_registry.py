@@ -1,0 +1,235 @@
+"""Keeping the registry (`protocol/registry.py`): from the records of the table's stream to its events.
+
+A record only says which item was written. The stream is looked at as it is now, so records may come late,
+twice, out of order, and to several processes at once; what is told is decided by the registry's own
+conditional write. Where there is no registry, nothing is read but whether there is one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from tidemark.log.buckets import list_records
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.records import StreamRecord
+from tidemark.log.schema import (
+    PK,
+    SK,
+    STATE_ATTRIBUTES,
+    bucket_pk,
+    decode_batch_start,
+    decode_end_mark,
+    decode_log_pk,
+    decode_producer,
+    decode_state,
+    decode_stream,
+    is_end_mark,
+    is_log_pk,
+    just_behind,
+    producer_key,
+    stream_key,
+    stream_sk,
+)
+from tidemark.log.tails import StreamHead
+from tidemark.protocol.append import Outcome
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.errors import ProducerFenced, StreamGone, StreamNotFound
+from tidemark.protocol.expiry import is_expired
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.registry import (
+    REGISTRY_ID,
+    EndedStream,
+    LiveStream,
+    RegistryEvent,
+    events_of,
+    producer_of,
+)
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.service.append import INLINE_BYTES, AppendRequest, append
+from tidemark.service.load import load_head
+from tidemark.service.stores import Stores
+
+_log = logging.getLogger("tidemark")
+
+REGISTRY: Final = StreamKey(PLAIN_BUCKET, REGISTRY_ID)
+#: How long it is remembered whether there is a registry, for batches alone. Creations and ends look anew.
+REMEMBER_MS: Final = 5_000
+#: Streams that are there before the registry is: as many are listed when it is created.
+MAX_LISTED: Final = 5_000
+#: Events that share one write. The producers that it pushes out are in the same transaction.
+_GROUP: Final = 48
+_JSON: Final = parse_content_type("application/json")
+_STREAM_SK: Final = stream_sk("")
+
+
+@dataclass(slots=True)
+class Written:
+    """What some records say: streams whose item was written, and of each log the latest batch."""
+
+    items: dict[str, None] = field(default_factory=dict)
+    #: The partition of a log → where its latest batch begins.
+    batches: dict[str, int] = field(default_factory=dict)
+    #: The registry's own item was written for the first time.
+    makes_registry: bool = False
+
+
+def written_by(records: Iterable[Mapping[str, Any]]) -> Written:
+    """Of the plain surface's streams. Records that cannot be read say nothing: the notifier reports them."""
+    written = Written()
+    for record in records:
+        try:
+            name, keys = record["eventName"], record["dynamodb"]["Keys"]
+            pk, sk = keys[PK]["S"], keys[SK]["S"]
+            if name == "REMOVE":
+                continue
+            if pk == bucket_pk(PLAIN_BUCKET) and sk.startswith(_STREAM_SK):
+                stream_id = sk.removeprefix(_STREAM_SK)
+                written.items[stream_id] = None
+                written.makes_registry |= stream_id == REGISTRY_ID
+            elif name == "INSERT" and is_log_pk(pk):
+                key = decode_log_pk(pk)[0]
+                if key.bucket == PLAIN_BUCKET and key != REGISTRY:
+                    written.batches[pk] = max(decode_batch_start(sk), written.batches.get(pk, 0))
+        except (KeyError, ValueError, TypeError):
+            continue
+    return written
+
+
+class StreamRegistry:
+    """Safe to call again with the same records. One call at a time."""
+
+    def __init__(self, stores: Stores, remember_ms: float = REMEMBER_MS) -> None:
+        self._stores = stores
+        self.remember_ms = remember_ms
+        self._looked_ms: int | None = None
+        self._exists = False
+
+    def tell(self, written: Written) -> None:
+        """Append to the registry what these writes have changed. Raises what storage raises: the records
+        must be delivered again then."""
+        if not written.items and not written.batches:
+            return
+        if not self._is_kept(is_remembered_enough=not written.items):
+            return
+        seen = [*self._look_at_items(written.items), *self._look_for_closings(written.batches)]
+        try:
+            if seen:
+                self._append(seen, load_head(self._stores, REGISTRY))
+            if written.makes_registry:
+                self._list_existing()
+        except (StreamNotFound, StreamGone):
+            self._exists = False
+
+    def _is_kept(self, *, is_remembered_enough: bool) -> bool:
+        now_ms = self._stores.clock_ms()
+        is_recent = self._looked_ms is not None and now_ms - self._looked_ms < self.remember_ms
+        if not (is_recent and is_remembered_enough):
+            record = load_stream(self._stores.table, REGISTRY)
+            self._exists = record is not None and not record.deleted
+            self._looked_ms = now_ms
+        return self._exists
+
+    # --- looking ---
+
+    def _look_at_items(self, stream_ids: Iterable[str]) -> Iterator[LiveStream | EndedStream]:
+        wanted = [stream_id for stream_id in stream_ids if stream_id != REGISTRY_ID]
+        for found in self._stores.concurrency.each(self._look, wanted):
+            if found is not None:
+                yield found if isinstance(found, EndedStream) else _live(found)
+
+    def _look(self, stream_id: str) -> StreamRecord | EndedStream | None:
+        item = self._stores.table.get(stream_key(StreamKey(PLAIN_BUCKET, stream_id)))
+        if item is None:
+            return None
+        if is_end_mark(item):
+            mark = decode_end_mark(item)
+            return EndedStream(stream_id, mark.ended_ms, "expired" if mark.expired else "deleted")
+        record = decode_stream(item)
+        if record.deleted:
+            # No stream of this name is created before the forks that keep it are gone.
+            return EndedStream(stream_id, record.created_ms, None)
+        return record
+
+    def _look_for_closings(self, batches: Mapping[str, int]) -> Iterator[LiveStream]:
+        """Closing is a flag on the last batch. A later batch of the same log would be a tombstone."""
+        closed = self._stores.concurrency.each(self._closed_ms, list(batches.items()))
+        for pk, closed_ms in zip(batches, closed, strict=True):
+            if closed_ms is None:
+                continue
+            key, incarnation = decode_log_pk(pk)
+            found = self._look(key.stream_id)
+            if isinstance(found, StreamRecord) and found.incarnation == incarnation:
+                yield _live(found, closed_ms)
+
+    def _closed_ms(self, batch: tuple[str, int]) -> int | None:
+        pk, start = batch
+        items, _ = self._stores.table.query(
+            pk, at_least=render_offset(start), at_most=just_behind(start), attributes=STATE_ATTRIBUTES
+        )
+        states = [decode_state(item) for item in items]
+        return next((state.time_ms for state in states if state.after.closed and not state.tombstone), None)
+
+    # --- telling ---
+
+    def _append(self, seen: Sequence[LiveStream | EndedStream], registry: StreamHead) -> None:
+        epochs = {state.producer_id: state.epoch for state in registry.tail.producers}
+        if registry.tail.overflowed:
+            unknown = sorted({producer_of(each.stream_id) for each in seen} - epochs.keys())
+            keys = [producer_key(registry.record.incarnation, producer_id) for producer_id in unknown]
+            items = self._stores.concurrency.each(self._stores.table.get, keys)
+            states = [decode_producer(item) for item in items if item]
+            epochs |= {state.producer_id: state.epoch for state in states}
+        events: list[RegistryEvent] = []
+        for each in seen:
+            told = events_of(each, epochs.get(producer_of(each.stream_id)))
+            if told:
+                epochs[producer_of(each.stream_id)] = told[-1].claim.epoch
+            events += told
+        for group in _groups(events):
+            requests = [AppendRequest(_JSON, event.body, claim=event.claim) for event in group]
+            results = append(self._stores, REGISTRY, requests)
+            refused = [each for each in results if not isinstance(each, Outcome | ProducerFenced)]
+            if refused:
+                _log.warning("the registry does not take %d events: %s", len(refused), refused[0])
+
+    def _list_existing(self) -> None:
+        """The streams that were there before the registry."""
+        registry = load_head(self._stores, REGISTRY)
+        if registry.record.touched_ms != registry.record.created_ms:
+            return  # It is the item of a registry that has been used: no creation.
+        after, listed = "", 0
+        more = True
+        while more and listed < MAX_LISTED:
+            records, more = list_records(self._stores.table, PLAIN_BUCKET, "", after, 500)
+            now_ms = self._stores.clock_ms()
+            live = [
+                _live(record)
+                for record in records
+                if record.key != REGISTRY
+                and not record.deleted
+                and not is_expired(record.expiry, record.used_ms, now_ms)
+            ]
+            self._append(live, load_head(self._stores, REGISTRY))
+            listed += len(live)
+            after = max([after, *(record.key.stream_id for record in records)])
+        if more:
+            _log.warning("the registry lists the first %d streams; later ones as they change", listed)
+
+
+def _live(record: StreamRecord, closed_ms: int | None = None) -> LiveStream:
+    return LiveStream(record.key.stream_id, record.content_type.served, record.created_ms, closed_ms)
+
+
+def _groups(events: Sequence[RegistryEvent]) -> Iterator[list[RegistryEvent]]:
+    """In order, each small enough for the table's item."""
+    left = iter(events)
+    while group := list(islice(left, _GROUP)):
+        while sum(len(event.body) for event in group) > INLINE_BYTES:
+            half = len(group) // 2
+            yield group[:half]
+            group = group[half:]
+        yield group

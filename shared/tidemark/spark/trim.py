@@ -1,0 +1,159 @@
+"""Streams let go of what the lake has: `trim --archived`.
+
+A stretch of a stream is in the lake when all its bytes are: the sizes of its rows add up to the distance
+between its offsets. A stream is trimmed to where such stretches go on from its first retained offset without
+a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import load_last
+from tidemark.log.records import StreamRecord
+from tidemark.log.schema import log_pk
+from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StreamGone, StreamNotFound
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.retention import contiguous_end
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.stores import Stores
+from tidemark.service.trim import check_may_trim, trim_below
+from tidemark.spark.clients.retry import retry
+from tidemark.spark.clients.storage import connect_blobs, connect_table
+from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.progress import Progress, least_taken
+from tidemark.spark.readers.port import Head, Position
+
+#: What became of a stream.
+TRIMMED: Final = "trimmed"
+WOULD_TRIM: Final = "would trim"
+UNCHANGED: Final = "unchanged"
+GONE: Final = "gone"
+KEPT: Final = "kept"
+
+RESULT_SCHEMA: Final = "stream STRING, outcome STRING, bytes BIGINT, detail STRING"
+_RESULT: Final = pa.schema(
+    [("stream", pa.string()), ("outcome", pa.string()), ("bytes", pa.int64()), ("detail", pa.string())]
+)
+
+
+@dataclass(frozen=True)
+class TrimPlan:
+    """What every task is told. `consumers` is how far each of them has come: no stream is trimmed beyond what
+    every one has taken."""
+
+    connection: ConnectionOptions
+    consumers: tuple[Progress, ...] = ()
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class TrimResult:
+    """`bytes` are those that were let go of."""
+
+    stream: str
+    outcome: str
+    bytes: int = 0
+    detail: str = ""
+
+
+def archived_stretches(rows: Any) -> Any:
+    """For each stream and incarnation, what the lake has of it, as `stretches` of begin and end. `rows` are
+    those of the lake's table, of one bucket; no value is read.
+
+    A message that was archived twice counts once, and one whose copies differ counts for nothing. Offsets
+    that are no numbers are another server's, and count for nothing either.
+    """
+    from pyspark.sql import Window, functions
+
+    stream, page = ["stream", "incarnation"], ["begin", "end"]
+    is_json = "lower(trim(split(content_type, ';')[0])) = 'application/json'"
+    messages = rows.selectExpr(
+        *stream,
+        "CASE offset WHEN '-1' THEN 0 ELSE try_cast(offset AS BIGINT) END AS begin",
+        "try_cast(end_offset AS BIGINT) AS end",
+        "position",
+        # A stored JSON message ends in a comma.
+        f"bytes + IF({is_json}, 1, 0) AS stored",
+    )
+    once = messages.groupBy(*stream, *page, "position").agg(
+        functions.min("stored").alias("stored"), functions.max("stored").alias("most")
+    )
+    sizes = functions.sum(functions.expr("IF(stored = most, stored, NULL)"))
+    pages = once.groupBy(*stream, *page).agg(sizes.alias("stored"), functions.count("*").alias("rows"))
+    whole = pages.where("stored = end - begin")
+    before = Window.partitionBy(*stream).orderBy(*page).rowsBetween(Window.unboundedPreceding, -1)
+    until_here = Window.partitionBy(*stream).orderBy(*page).rowsBetween(Window.unboundedPreceding, 0)
+    reached = functions.max("end").over(before)
+    begins = whole.withColumn("gap", (reached.isNull() | (functions.col("begin") > reached)).cast("int"))
+    numbered = begins.withColumn("number", functions.sum("gap").over(until_here))
+    found = numbered.groupBy(*stream, "number").agg(
+        functions.min("begin").alias("begin"), functions.max("end").alias("end")
+    )
+    stretches = functions.collect_list(functions.struct("begin", "end")).alias("stretches")
+    return found.groupBy(*stream).agg(stretches)
+
+
+class Trimmer:
+    """One task's work, connected."""
+
+    def __init__(self, plan: TrimPlan) -> None:
+        self._plan = plan
+        self._stores = Stores(connect_table(plan.connection), connect_blobs(plan.connection))
+
+    def run(self, stream: str, incarnation: str, stretches: list[tuple[int, int]]) -> TrimResult:
+        """`stretches` are of this incarnation, and say nothing of a stream that has taken its name."""
+        key = StreamKey(self._plan.connection.bucket, stream)
+        record = load_stream(self._stores.table, key)
+        if record is None or record.deleted or record.incarnation != incarnation:
+            return TrimResult(stream, GONE)
+        end = self._limit(record, contiguous_end(record.retained, stretches))
+        size = end - record.retained
+        if size <= 0:
+            return TrimResult(stream, UNCHANGED)
+        try:
+            check_may_trim(record, incarnation)
+            if self._plan.dry_run:
+                return TrimResult(stream, WOULD_TRIM, size, f"to {render_offset(end)}")
+            seconds = self._plan.connection.retry_seconds
+            retry(lambda: trim_below(self._stores, key, end, incarnation), seconds, Busy, OutcomeUnknown)
+        except (StreamNotFound, StreamGone):
+            return TrimResult(stream, GONE)
+        except ProtocolError as refusal:
+            return TrimResult(stream, KEPT, detail=refusal.message)
+        return TrimResult(stream, TRIMMED, size, f"to {render_offset(end)}")
+
+    def _limit(self, record: StreamRecord, end: int) -> int:
+        """Never beyond what every consumer has taken. What was taken of a stream that was deleted and created
+        again says nothing of the new one."""
+        if not self._plan.consumers:
+            return end
+        last = load_last(self._stores.table, log_pk(record.key, record.incarnation))
+        place = last.end if last else record.base
+        closed = last is not None and last.after.closed
+        tail = Position(render_offset(place), record.incarnation, closed=closed)
+        head = Head(record.key.stream_id, tail.at(render_offset(record.retained)), tail, record.created_ms)
+        bucket = record.key.bucket
+        floor = least_taken([consumer.taken(bucket, head) for consumer in self._plan.consumers])
+        if floor is None or floor.is_of_another(tail) or not floor.offset.isdigit():
+            return 0
+        return min(end, int(floor.offset))
+
+
+def trim_streams(plan: TrimPlan, stretches: Any, tasks: int) -> Any:
+    """A data frame with the outcome of each stream of `archived_stretches`."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        trimmer = Trimmer(plan)
+        for batch in batches:
+            for row in batch.to_pylist():
+                places = [(each["begin"], each["end"]) for each in row["stretches"]]
+                result = trimmer.run(row["stream"], row["incarnation"] or "", places)
+                yield pa.RecordBatch.from_pylist([vars(result)], schema=_RESULT)
+
+    return stretches.repartition(tasks).mapInArrow(work, RESULT_SCHEMA)

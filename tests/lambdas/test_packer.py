@@ -1,0 +1,74 @@
+"""The packer's handler: what concerns packs is its part of the queue, and the janitor's is the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.http.asgi import Door
+from tests.lambdas.functions import Context, Functions, http_event, load_event
+
+TEXT = {"Content-Type": "text/plain"}
+SCHEDULE = load_event("janitor-schedule")
+
+
+@pytest.fixture
+def packing(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> Functions:
+    """The functions of a stack with `Packing=true`, which packs at once."""
+    monkeypatch.setenv("PACK_AFTER_SECONDS", "0")
+    for name in ("write", "janitor", "packer"):
+        monkeypatch.setitem(functions.handlers, name, functions.load(name))
+    return functions
+
+
+def write_three(packing: Functions, path: str) -> None:
+    """Each append schedules a look."""
+    packing(http_event("PUT", path, headers=TEXT))
+    for letter in (b"a", b"b", b"c"):
+        assert packing(http_event("POST", path, headers=TEXT, body=letter)).status == 204
+
+
+def test_the_packer_packs_and_the_janitor_leaves_that_to_it(
+    packing: Functions, door: Door, path: str
+) -> None:
+    write_three(packing, path)
+    assert packing.invoke("janitor", SCHEDULE)["packed"] == 0
+    assert packing.invoke("packer", SCHEDULE)["packed"] == 1
+    assert packing.invoke("packer", SCHEDULE)["packed"] == 0
+    assert door.get(path).body == b"abc"
+
+
+def test_what_expires_is_the_janitors(packing: Functions, door: Door, path: str) -> None:
+    door.put(path, TEXT | {"Stream-TTL": "0"}, b"gone")
+    assert packing.invoke("packer", SCHEDULE)["expired"] == 0
+    assert packing.invoke("janitor", SCHEDULE)["expired"] == 1
+
+
+def test_once_packing_is_off_the_janitor_does_what_is_left(
+    packing: Functions, door: Door, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_three(packing, path)
+    monkeypatch.delenv("PACK_AFTER_SECONDS")
+    monkeypatch.setitem(packing.handlers, "janitor", packing.load("janitor"))
+    assert packing.invoke("janitor", SCHEDULE)["packed"] == 0
+    assert packing.invoke("packer", SCHEDULE)["packed"] == 0, "the entry is forgotten"
+    assert door.get(path).body == b"abc"
+
+
+def test_a_round_with_work_is_a_metric_and_one_without_is_none(
+    packing: Functions, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The alarm is by the lag's name."""
+    packing.invoke("packer", SCHEDULE)
+    assert "CloudWatchMetrics" not in capsys.readouterr().out
+    write_three(packing, path)
+    packing.invoke("packer", SCHEDULE)
+    written = capsys.readouterr().out.replace(" ", "")
+    for name in ("Packs", "PackedBatches", "PackedBytes", "PackStoredBytes", "PackingLag"):
+        assert f'"{name}":[' in written, name
+
+
+def test_a_packer_without_time_leaves_what_is_due(packing: Functions, path: str) -> None:
+    write_three(packing, path)
+    hurried = packing.invoke("packer", SCHEDULE, Context(remaining_ms=1000))
+    assert (hurried["packed"], hurried["cut_short"]) == (0, 1)
+    assert packing.invoke("packer", SCHEDULE)["packed"] == 1

@@ -1,0 +1,120 @@
+"""The busiest streams of a process: what is counted, for how long, and where it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.authorization.tokens import SECRET, bearer
+from tests.authorization.ways import WAYS, Asgi, in_environment
+from tidemark.http.app import create_app
+from tidemark.http.backend import many_at_once
+from tidemark.local.engines import LocalServices
+from tidemark.observability import traffic
+from tidemark.observability.traffic import StreamTraffic, Traffic
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.stores import connect
+from tidemark.settings import Settings
+
+A, B = StreamKey("v1", "a"), StreamKey("agents", "b")
+TEXT = {"Content-Type": "text/plain"}
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_busiest_stream_comes_first() -> None:
+    counted = Traffic(Clock())
+    counted.appended(A, 10)
+    for _ in range(3):
+        counted.read(B, 100)
+    counted.sent(B, 1)
+    found = counted.snapshot(10)
+    assert found.streams == [(B, StreamTraffic(reads=3, read_bytes=301)), (A, StreamTraffic(1, 10))]
+    assert [key for key, _ in counted.snapshot(1).streams] == [B]
+
+
+def test_what_is_older_than_two_windows_does_not_count() -> None:
+    clock = Clock()
+    counted = Traffic(clock)
+    counted.appended(A, 1)
+    clock.now += traffic.WINDOW_SECONDS
+    counted.appended(B, 1)
+    found = counted.snapshot(10)
+    assert (found.seconds, {key for key, _ in found.streams}) == (traffic.WINDOW_SECONDS, {A, B})
+    clock.now += traffic.WINDOW_SECONDS + 5
+    counted.appended(A, 7)
+    found = counted.snapshot(10)
+    assert found.seconds == traffic.WINDOW_SECONDS + 5
+    assert dict(found.streams) == {A: StreamTraffic(1, 7), B: StreamTraffic(1, 1)}
+    clock.now += 10 * traffic.WINDOW_SECONDS
+    assert counted.snapshot(10).streams == []
+
+
+def test_streams_beyond_the_limit_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "MAX_STREAMS", 2)
+    counted = Traffic(Clock())
+    for name in ("a", "b", "c", "d", "a"):
+        counted.appended(StreamKey("v1", name), 1)
+    found = counted.snapshot(10)
+    assert {key.stream_id for key, _ in found.streams} == {"a", "b"}
+    assert found.left_out == 2
+
+
+@pytest.fixture
+def environment(services: LocalServices) -> Iterator[None]:
+    with in_environment(services):
+        yield
+
+
+def test_appends_and_reads_of_every_kind_are_counted_without_a_storage_call(environment: None) -> None:
+    settings = Settings.from_environment(os.environ | {"LONG_POLL_SECONDS": "0", "SSE_SECONDS": "0"})
+    with asyncio.Runner() as runner:
+        backend = many_at_once(connect(settings), settings)
+        server = Asgi(create_app(backend, with_metrics=True), runner)
+        path = "/v1/stream/traffic/counted"
+        server("PUT", path, TEXT)
+        server("POST", path, TEXT, b"twelve bytes")
+        server("POST", path, TEXT | {"Stream-Seq": ""}, b"refused")
+        server("GET", path)
+        server("GET", f"{path}?offset=-1&live=long-poll")
+        server("GET", f"{path}?offset=-1&live=sse")
+        server("GET", "/v1/stream/traffic/nothing")
+        answer = server("GET", "/v1/traffic")
+        assert answer.timing.startswith("storage;dur=0.00")
+        found = json.loads(answer.body)
+        [counted] = [each for each in found["streams"] if each["stream_id"].startswith("traffic/")]
+        assert counted.pop("read_bytes") > 24, "the event stream has bytes of its own"
+        assert counted == {
+            "bucket_id": "v1",
+            "stream_id": "traffic/counted",
+            "appends": 1,
+            "append_bytes": 12,
+            "reads": 3,
+        }
+        runner.run(backend.close())
+
+
+def test_traffic_takes_a_token_with_read_everywhere(environment: None) -> None:
+    settings = Settings.from_environment(os.environ | {"ALLOW_ANONYMOUS": "", "AUTH_SECRET": SECRET})
+    with asyncio.Runner() as runner:
+        backend = many_at_once(connect(settings), settings)
+        server = Asgi(create_app(backend, with_metrics=True), runner)
+        assert server("GET", "/v1/traffic").status == 401
+        assert server("GET", "/v1/traffic", bearer("read:v1")).status == 404
+        assert server("GET", "/v1/traffic", bearer("read:*")).status == 200
+        runner.run(backend.close())
+
+
+def test_a_deployed_function_shows_no_traffic(environment: None) -> None:
+    """It knows of its own environment alone."""
+    with WAYS["HTTP API"](Settings.from_environment(os.environ)) as way:
+        assert way("GET", "/v1/traffic").status == 404

@@ -1,0 +1,367 @@
+"""The registry of streams: from the table's own stream to State events, whatever becomes of the records."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.support import Clock, Process, World, make_world
+from tests.wake.support import ROOT
+from tidemark.janitor.sweep import sweep
+from tidemark.local.engines import LocalServices
+from tidemark.local.patterns import matches
+from tidemark.local.records import Record, StreamRecords
+from tidemark.local.template import load_template
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.errors import Busy, OutcomeUnknown
+from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.service import stream_registry
+from tidemark.service.append import append
+from tidemark.service.buckets import create_bucket
+from tidemark.service.delete import delete
+from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_by
+
+JSON = parse_content_type("application/json")
+[TRIGGER] = load_template(ROOT / "template.yaml").triggers
+
+
+@dataclass
+class Scene:
+    """A table of its own, whoever writes to it, and the records that the trigger lets through."""
+
+    world: World
+    process: Process = field(init=False)
+    notifier: Process = field(init=False)
+    registry: StreamRegistry = field(init=False)
+    _records: StreamRecords = field(init=False)
+    _marks: int = 0
+
+    def __post_init__(self) -> None:
+        self.process, self.notifier = self.world.process(), self.world.process()
+        self.registry = StreamRegistry(self.notifier.stores)
+        self._records = StreamRecords(self.world.table_name)
+
+    @property
+    def clock(self) -> Clock:
+        return self.world.clock
+
+    def create(self, name: str, **asked: Any) -> None:
+        self.clock.advance(1)
+        self.process.create(StreamKey(PLAIN_BUCKET, name), **asked)
+
+    def close(self, name: str, body: bytes = b"") -> None:
+        self.clock.advance(1)
+        self.process.append(StreamKey(PLAIN_BUCKET, name), body, close=True)
+
+    def delete(self, name: str) -> None:
+        self.clock.advance(1)
+        delete(self.process.stores, StreamKey(PLAIN_BUCKET, name))
+        self.clock.advance(1)
+
+    def open_registry(self) -> None:
+        self.clock.advance(1)
+        self.process.create(REGISTRY, content_type=JSON)
+
+    def records(self) -> list[Record]:
+        """What was written since the last time."""
+        self._marks += 1
+        mark = f"mark-{self._marks}"
+        self.process.stores.table.put({"pk": {"S": mark}, "sk": {"S": "."}})
+        found: list[Record] = []
+        while not any(record["dynamodb"]["Keys"]["pk"]["S"] == mark for record in found):
+            found += self._records.read()
+        return [record for record in found if any(matches(each, record) for each in TRIGGER.patterns)]
+
+    def told(self) -> list[Any]:
+        """The registry's messages."""
+        return list(json.loads(b"[" + self.process.read_all(REGISTRY).rstrip(b",") + b"]"))
+
+    def tell(self) -> list[Any]:
+        """Hand over all records at once; the messages that this made."""
+        before = len(self.told())
+        self.registry.tell(written_by(self.records()))
+        return self.told()[before:]
+
+
+@pytest.fixture
+def scene(services: LocalServices) -> Scene:
+    return Scene(make_world(services))
+
+
+@pytest.fixture
+def kept(scene: Scene) -> Scene:
+    """With a registry from the beginning."""
+    scene.open_registry()
+    assert scene.tell() == []
+    return scene
+
+
+def said(events: Sequence[Any]) -> list[tuple[str, str]]:
+    return [(event["headers"]["operation"], event["key"]) for event in events]
+
+
+def listed(events: Sequence[Any]) -> dict[str, Any]:
+    """As a reader of the State protocol sees it."""
+    found: dict[str, Any] = {}
+    for event in events:
+        if event["headers"]["operation"] == "delete":
+            found.pop(event["key"], None)
+        else:
+            found[event["key"]] = event["value"]
+    return found
+
+
+def test_without_a_registry_nothing_is_read_but_whether_there_is_one(scene: Scene) -> None:
+    scene.create("a", body=b"x")
+    created = written_by(scene.records())
+    scene.process.append(StreamKey(PLAIN_BUCKET, "a"), b"y")
+    appended = written_by(scene.records())
+    assert (created.items, appended.items) == ({"a": None}, {})
+    scene.notifier.calls.taken()
+    scene.registry.tell(created)
+    assert scene.notifier.calls.taken() == {"GetItem": 1}
+    scene.registry.tell(appended)
+    assert scene.notifier.calls.taken() == {}, "it is remembered for a while"
+    scene.clock.advance(stream_registry.REMEMBER_MS)
+    scene.registry.tell(appended)
+    assert scene.notifier.calls.taken() == {"GetItem": 1}
+
+
+def test_a_creation_a_closing_and_a_deletion_are_told_as_upstream_tells_them(kept: Scene) -> None:
+    kept.create("chat/é 1", content_type=parse_content_type("text/plain; charset=utf-8"))
+    created_ms = kept.clock()
+    [event] = kept.tell()
+    assert event == {
+        "type": "stream",
+        "key": "chat/%C3%A9%201",
+        "value": {
+            "path": "chat/%C3%A9%201",
+            "contentType": "text/plain; charset=utf-8",
+            "createdAt": created_ms,
+        },
+        "headers": {"operation": "insert", "timestamp": "2027-01-15T08:00:00.002Z"},
+    }
+    kept.close("chat/é 1")
+    [event] = kept.tell()
+    assert event["value"]["closed"] is True
+    assert event["headers"] == {"operation": "update", "timestamp": "2027-01-15T08:00:00.003Z"}
+    kept.delete("chat/é 1")
+    [event] = kept.tell()
+    assert event == {
+        "type": "stream",
+        "key": "chat/%C3%A9%201",
+        "headers": {"operation": "delete", "timestamp": "2027-01-15T08:00:00.004Z", "reason": "deleted"},
+    }
+
+
+def test_a_stream_that_begins_closed_is_told_so(kept: Scene) -> None:
+    kept.create("done", body=b"x", closed=True)
+    assert said(kept.tell()) == [("insert", "done"), ("update", "done")]
+
+
+def test_an_expired_stream_is_told_when_the_janitor_ends_it(kept: Scene) -> None:
+    kept.create("short", expiry=Expiry(ttl_seconds=10))
+    kept.tell()
+    kept.clock.advance(60_000)
+    sweep(kept.process.stores)
+    [event] = kept.tell()
+    assert (event["headers"]["operation"], event["headers"]["reason"]) == ("delete", "expired")
+
+
+def test_a_stream_that_takes_the_name_of_an_expired_one_replaces_it(kept: Scene) -> None:
+    kept.create("short", expiry=Expiry(ttl_seconds=10))
+    kept.tell()
+    kept.clock.advance(60_000)
+    kept.create("short")
+    assert said(kept.tell()) == [("delete", "short"), ("insert", "short")]
+
+
+@pytest.mark.parametrize("looks_between", [True, False])
+def test_a_stream_deleted_and_created_again_is_there_in_the_end(kept: Scene, looks_between: bool) -> None:
+    kept.create("again", content_type=JSON)
+    kept.tell()
+    kept.delete("again")
+    between = kept.tell() if looks_between else []
+    kept.create("again")
+    assert said(between + kept.tell()) == [("delete", "again"), ("insert", "again")]
+    assert listed(kept.told())["again"]["contentType"] == "application/octet-stream"
+
+
+def test_a_deleted_stream_that_its_forks_keep_is_not_listed(kept: Scene) -> None:
+    kept.create("source", body=b"x")
+    kept.tell()
+    kept.process.fork(StreamKey(PLAIN_BUCKET, "fork"), StreamKey(PLAIN_BUCKET, "source"))
+    kept.delete("source")
+    kept.tell()
+    assert listed(kept.told()).keys() == {"fork"}
+    kept.delete("fork")
+    sweep(kept.process.stores)
+    kept.tell()
+    assert listed(kept.told()) == {}
+
+
+def test_appends_and_renewals_tell_nothing(kept: Scene) -> None:
+    kept.create("busy", expiry=Expiry(ttl_seconds=10))
+    kept.tell()
+    for _ in range(5):
+        kept.clock.advance(5_000)
+        kept.process.append(StreamKey(PLAIN_BUCKET, "busy"), b"x")
+        kept.process.read_all(StreamKey(PLAIN_BUCKET, "busy"))
+    assert kept.tell() == []
+
+
+def test_streams_of_a_bucket_are_not_told(kept: Scene) -> None:
+    create_bucket(kept.process.stores, "agents")
+    run = StreamKey("agents", "run")
+    kept.process.create(run, body=b"x", closed=True)
+    delete(kept.process.stores, run)
+    assert kept.tell() == []
+
+
+def test_the_registry_never_registers_itself(kept: Scene) -> None:
+    kept.create("a")
+    kept.tell()
+    assert said(kept.tell()) == [], "its own batches are no news"
+    delete(kept.process.stores, REGISTRY)
+    kept.clock.advance(1)
+    kept.registry.tell(written_by(kept.records()))
+    kept.open_registry()
+    kept.registry.tell(written_by(kept.records()))
+    assert said(kept.told()) == [("insert", "a")]
+
+
+def test_streams_that_are_older_than_the_registry_are_listed_when_it_is_created(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"old/{number:03}" for number in range(120)]
+    for name in names:
+        scene.create(name)
+    scene.delete(names[0])
+    scene.open_registry()
+    records = scene.records()
+    scene.registry.tell(written_by(records))
+    assert sorted(listed(scene.told())) == names[1:]
+    count = len(scene.told())
+    scene.registry.tell(written_by(records))
+    assert len(scene.told()) == count, "what is repeated writes nothing twice"
+
+
+def test_a_closed_registry_holds_up_nothing(kept: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    kept.close("__registry__")
+    kept.create("a")
+    assert kept.tell() == []
+    assert "does not take" in caplog.text
+
+
+def test_a_registry_of_another_type_holds_up_nothing(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    scene.create("__registry__", content_type=parse_content_type("text/plain"))
+    scene.create("a")
+    scene.registry.tell(written_by(scene.records()))
+    assert scene.process.read_all(REGISTRY) == b""
+    assert "does not take" in caplog.text
+
+
+def test_records_that_cannot_be_read_say_nothing() -> None:
+    written = written_by([{}, {"eventName": "INSERT"}, {"eventName": "INSERT", "dynamodb": {"Keys": 1}}])
+    assert (written.items, written.batches) == ({}, {})
+
+
+def test_whoever_is_overtaken_between_looking_and_telling_brings_nothing_back(kept: Scene) -> None:
+    """Two environments: one has seen the stream alive, and sleeps while the other one tells of its end."""
+    kept.create("gone")
+    records = kept.records()
+
+    class Slow(StreamRegistry):
+        def _append(self, *arguments: Any) -> None:
+            kept.delete("gone")
+            kept.registry.tell(written_by(kept.records()))
+            super()._append(*arguments)
+
+    Slow(kept.notifier.stores).tell(written_by(records))
+    assert listed(kept.told()) == {}
+
+
+def crashing(chance: random.Random) -> Callable[..., Any]:
+    """An append whose process dies before it, or after it was committed."""
+
+    def call(*arguments: Any) -> Any:
+        fate = chance.random()
+        if fate < 0.15:
+            raise Busy
+        results = append(*arguments)
+        if fate < 0.3:
+            raise OutcomeUnknown
+        return results
+
+    return call
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_in_the_end_the_registry_lists_what_is_there_whatever_becomes_of_the_records(
+    kept: Scene, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Streams come and go while their records arrive late, in any order, twice, cut into any batches, at two
+    environments, and processes die before and after they have appended."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(stream_registry, "append", crashing(chance))
+    writers = [kept.registry, StreamRegistry(kept.world.process().stores)]
+    names = [f"s{number}" for number in range(4)]
+    alive: dict[str, bool] = {}
+    waiting: list[Record] = []
+    for _ in range(60):
+        name = chance.choice(names)
+        if name not in alive:
+            alive[name] = chance.random() < 0.2
+            kept.create(name, body=b"x", closed=alive[name])
+        elif chance.random() < 0.4:
+            kept.delete(name)
+            del alive[name]
+        elif not alive[name]:
+            alive[name] = chance.random() < 0.5
+            kept.clock.advance(1)
+            kept.process.append(StreamKey(PLAIN_BUCKET, name), b"y", close=alive[name])
+        waiting += kept.records()
+        if chance.random() < 0.5:
+            chance.shuffle(waiting)
+            batch = waiting[: chance.randrange(len(waiting) + 1)]
+            if delivered(chance.choice(writers), batch):
+                # Some arrive once more.
+                waiting = [each for each in waiting if each not in batch or chance.random() < 0.1]
+    while not delivered(chance.choice(writers), waiting):
+        pass
+    found = {name: value.get("closed", False) for name, value in listed(kept.told()).items()}
+    assert found == alive
+    told = [json.dumps(event) for event in kept.told()]
+    assert len(told) == len(set(told)), "no event is written twice"
+
+
+def delivered(registry: StreamRegistry, records: Sequence[Record]) -> bool:
+    try:
+        registry.tell(written_by(records))
+    except (Busy, OutcomeUnknown):
+        return False
+    return True
+
+
+def test_what_a_creation_a_closing_and_an_append_cost_where_there_is_a_registry(kept: Scene) -> None:
+    """docs/registry.md and docs/costs.md name these calls."""
+    for number in range(20):
+        kept.create(f"before/{number}")
+        kept.tell()
+    kept.create("a")
+    records = kept.records()
+    kept.notifier.calls.taken()
+    kept.registry.tell(written_by(records))
+    # Is there a registry, the stream, the registry and its tail, the producer twice; the event.
+    assert kept.notifier.calls.taken() == {"GetItem": 5, "Query": 1, "TransactWriteItems": 1}
+    kept.process.append(StreamKey(PLAIN_BUCKET, "a"), b"x")
+    records = kept.records()
+    kept.notifier.calls.taken()
+    kept.registry.tell(written_by(records))
+    assert kept.notifier.calls.taken() == {"Query": 1}
