@@ -13,7 +13,7 @@ from tidemark.protocol.packing import Packing
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers.export import is_replaced
-from tidemark.spark.readers.items import BatchItem, Binary, Number, Text, in_runs
+from tidemark.spark.readers.items import BatchItem, Binary, Number, Text, merge_page
 
 SMALL = Packing(0, every_bytes=1, pack_bytes=150, min_batches=2, block_bytes=40)
 
@@ -126,9 +126,9 @@ def single(start: int, end: int, **more: Any) -> BatchItem:
     ids=["empty", "inside", "gap before", "gap", "beyond", "messages", "producers", "blob"],
 )
 def test_a_page_is_one_run_only_where_it_may_be(page: list[BatchItem], reached: int, high: int) -> None:
-    assert in_runs(page, reached, high) is page
+    assert merge_page(page, reached, high) is page
     whole = [single(0, 4), single(4, 9)]
-    [run] = in_runs(whole, 0, 5)
+    [run] = merge_page(whole, 0, 5)
     assert (run.start, run.end, run.starts, run.ends) == (0, 9, [0, 4], [4, 9])
 
 

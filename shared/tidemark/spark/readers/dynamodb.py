@@ -34,8 +34,8 @@ from tidemark.spark.readers.items import (
     BOUNDARY_ATTRIBUTES,
     BatchItem,
     BulkDynamoDB,
-    Run,
-    in_runs,
+    PlainPage,
+    merge_page,
     message_ends,
     pack_blocks,
     pieces_of,
@@ -264,16 +264,18 @@ class DynamoDBReader:
         until = high if span.end is None else min(high, span.end)
 
         # The items of a bulk query are decoded already.
-        def decode(items: Sequence[BatchItem]) -> Iterable[BatchItem | Run]:
-            return in_runs(items, walk.reached, until) if span.end is None else items
+        def decode(items: Sequence[BatchItem]) -> Iterable[BatchItem | PlainPage]:
+            return merge_page(items, walk.reached, until) if span.end is None else items
 
-        walk = ChainWalk[BatchItem | Run](self._bulk.query, decode, [span], low, until=high, on_gap=tell_loss)
+        walk = ChainWalk[BatchItem | PlainPage](
+            self._bulk.query, decode, [span], low, until=high, on_gap=tell_loss
+        )
         reached = low
         for item in walk:
             # What ends before: the mark of closing, a tombstone, or a batch that a pack has replaced.
             if item.end <= reached:
                 continue
-            pieces = [item] if isinstance(item, Run) else pieces_of(item, self._blobs, reached, until)
+            pieces = [item] if isinstance(item, PlainPage) else pieces_of(item, self._blobs, reached, until)
             for piece in pieces:
                 if rows.add(piece, reached):
                     yield rows.take()

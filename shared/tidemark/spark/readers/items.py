@@ -126,9 +126,9 @@ def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Itera
                 raise Damaged from fault
 
 
-class Run:
-    """Batches of one message each, one behind the other, that are read together: column by column in place of
-    one by one."""
+class PlainPage:
+    """Batches of one message each, one behind the other, that are read together: column by column in place
+    of one by one."""
 
     __slots__ = ("end", "ends", "items", "start", "starts")
 
@@ -139,16 +139,16 @@ class Run:
         self.start, self.end = self.starts[0], self.ends[-1]
 
 
-def in_runs(items: Sequence[BatchItem], reached: int, high: int) -> Iterable[BatchItem | Run]:
-    """A page that goes on from `reached` without a gap or a pack, and begins no batch at `high` or later, as
-    one run. A run that began elsewhere could lie in a pack in part, and the walk takes it as a whole."""
+def merge_page(items: Sequence[BatchItem], reached: int, high: int) -> Iterable[BatchItem | PlainPage]:
+    """The items; or one plain page, where they go on from `reached` without a gap or a pack, and none begins
+    at `high` or later. One that began elsewhere could lie in a pack in part; the walk takes it as a whole."""
     for item in items:
         if item.b is None or item.m is not None or item.p is not None:
             return items
-    run = Run(items) if items else None
-    if run is None or run.start != reached or run.starts[-1] >= high or run.starts[1:] != run.ends[:-1]:
+    page = PlainPage(items) if items else None
+    if page is None or page.start != reached or page.starts[-1] >= high or page.starts[1:] != page.ends[:-1]:
         return items
-    return [run]
+    return [page]
 
 
 Piece = tuple[bytes, int, Iterable[int], Iterable[int], "dict[int, Producer] | None"]

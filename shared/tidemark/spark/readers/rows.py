@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from tidemark.protocol.offset import WIDTH
 from tidemark.spark.options.read import DEFAULT_COLUMNS, JSON_COLUMNS
 from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, make_batch
-from tidemark.spark.readers.items import Piece, Producer, Run
+from tidemark.spark.readers.items import Piece, PlainPage, Producer
 from tidemark.spark.readers.json_columns import json_arrays
 
 
@@ -56,10 +56,10 @@ class Rows:
         self._producers: list[tuple[int, Producer]] = []
         self._size = 0
 
-    def add(self, piece: Piece | Run, reached: int = 0) -> bool:
-        """Those of its messages that are wanted and begin at `reached` or later; of a run all are. Whether
-        there are so many rows now that they are to be taken."""
-        if isinstance(piece, Run):
+    def add(self, piece: Piece | PlainPage, reached: int = 0) -> bool:
+        """Those of its messages that are wanted and begin at `reached` or later; of a plain page all are.
+        Whether there are so many rows now that they are to be taken."""
+        if isinstance(piece, PlainPage):
             self._starts += piece.starts
             self._ends += piece.ends
             self._times += [int(item.t.N) for item in piece.items]
