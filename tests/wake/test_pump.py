@@ -20,7 +20,9 @@ from tidemark.local.pump import PollingDemand, Pump, by_trigger_alone, from_firs
 from tidemark.local.records import StreamRecords
 from tidemark.local.template import Function, load_template
 from tidemark.local.write_signal import WriteSignal
+from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
+from tidemark.log.waiters import put_waiter
 
 #: A function that writes down what it is given, and fails as it is told to.
 FUNCTION = """
@@ -134,9 +136,9 @@ def test_the_notifier_gets_the_event_that_lambda_sends(
     function: Function, world: World, process: Process
 ) -> None:
     """In every field."""
+    key = a_key()
+    record = process.create(key).head.record
     with recording(function, world) as recorder:
-        key = a_key()
-        record = process.create(key).head.record
         process.append(key, b"x")
         until(lambda: recorder.calls)
         [[event]] = recorder.calls
@@ -160,12 +162,15 @@ def test_only_records_that_the_templates_filter_accepts_arrive(
 ) -> None:
     with recording(function, world) as recorder:
         key = a_key()
-        record = process.create(key).head.record  # A stream item: filtered out.
+        record = process.create(key).head.record
+        # The filter does not accept a waiter's item.
+        put_waiter(process.stores.table, Waiter(record.incarnation, "http://queue", 1))
         for _ in range(5):
             process.append(key, b"x")
         pk = log_pk(key, record.incarnation)
         until(lambda: len(recorder.keys(pk)) == 5)
-        assert {each["dynamodb"]["Keys"]["pk"]["S"] for call in recorder.calls for each in call} == {pk}
+        found = [each["dynamodb"]["Keys"]["pk"]["S"] for call in recorder.calls for each in call]
+        assert sorted(found) == ["bucket/v1", *[pk] * 5]
 
 
 def test_a_batch_is_no_larger_than_the_templates_batch_size(
