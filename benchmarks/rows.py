@@ -60,7 +60,7 @@ JSON = load("fillJson", name="bench-json", appends=1000, messages=100)
 
 
 #: A server that packs has the time to do so.
-SMALL = load("fillJson", name="bench-small", appends=5000, messages=100, rest_seconds=60)
+SMALL = load("fillJson", name="bench-small", appends=5000, messages=100, rest_seconds=45)
 
 
 def read_binary(times: int) -> Load:

@@ -1,9 +1,16 @@
-"""Keep an Iceberg table of the archive fit: small files become large ones, and old snapshots go.
+"""Small files of the archive become large ones.
 
-Runs beside the archive: where both commit at once, one of them looks again. What readers of the table see
-does not change. A snapshot that a reader may still be at must be younger than --keep-days.
+Of an Iceberg table: in place, and old snapshots go. Runs beside the archive: where both commit at once, one
+of them looks again. What readers of the table see does not change. A snapshot that a reader may still be at
+must be younger than --keep-days.
+
+Of an archive of plain files: into a copy, --to, in which the files of runs that did not end are left out.
+Any reader of Parquet counts right there. A run replaces each day that it copies as a whole: one that is
+killed may leave a day out, until it is run again, and leaves none twice. With --days it copies the last ones
+alone.
 
     spark-submit pipeline/compact.py --iceberg lake.messages --catalog-property type=glue
+    spark-submit pipeline/compact.py --archive s3a://lake/streams --to s3a://lake/streams-large --days 2
 """
 
 from __future__ import annotations
@@ -20,6 +27,9 @@ NAME = "compact"
 def parser() -> argparse.ArgumentParser:
     made = parser_for(NAME, __doc__ or "")
     add_lake(made)
+    made.add_argument("--archive", metavar="DIR", help="or, of plain files: the directory")
+    made.add_argument("--to", metavar="DIR", help="where their copy is")
+    made.add_argument("--days", type=int, help="copy so many days, today's among them (default: all)")
     made.add_argument(
         "--file-bytes", type=int, default=128 * 1024 * 1024, help="of a file, about (134217728)"
     )
@@ -28,8 +38,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def compact(spark: Any, given: argparse.Namespace, job: Job) -> None:
-    if not given.iceberg:
-        raise JobFailed("--iceberg is missing: only a table is compacted")
+    if bool(given.archive) == bool(given.iceberg) or bool(given.archive) != bool(given.to):
+        raise JobFailed("give either --iceberg, or --archive and --to")
+    if given.archive:
+        return copy_files(spark, given, job)
     lake = open_lake(given)
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     old, new = lake.compact(spark, given.file_bytes)
@@ -37,6 +49,23 @@ def compact(spark: Any, given: argparse.Namespace, job: Job) -> None:
     snapshots, files = lake.expire(before)
     lake.compact_closed(before)
     job.finish(files_before=old, files_after=new, snapshots_expired=snapshots, files_deleted=files)
+    return None
+
+
+def copy_files(spark: Any, given: argparse.Namespace, job: Job) -> None:
+    """Spark leaves out the files of runs that did not end. It writes beside the copy, and then puts each day
+    in the place of the one that was there."""
+    rows, place = spark.read.parquet(given.archive), ["bucket", "date"]
+    if given.days is not None:
+        first = datetime.now(UTC).date() - timedelta(days=given.days - 1)
+        rows = rows.where(rows["date"] >= first.isoformat())
+    messages, size = rows.selectExpr("count(*)", "sum(bytes)").first()
+    order = [*place, "stream", "incarnation", "offset", "position"]
+    parts = rows.repartitionByRange(1 + (size or 0) // given.file_bytes, *order).sortWithinPartitions(*order)
+    writing = parts.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy(*place)
+    writing.parquet(given.to)
+    before, after = (len(spark.read.parquet(path).inputFiles()) for path in (given.archive, given.to))
+    job.finish(messages=messages, files_before=before, files_after=after)
 
 
 if __name__ == "__main__":

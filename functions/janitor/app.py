@@ -12,7 +12,7 @@ with garbage_collection_paused():
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
     from tidemark.janitor.queues import sweep_wake
     from tidemark.janitor.subscriptions import remind
-    from tidemark.janitor.sweep import Part, sweep
+    from tidemark.janitor.sweep import SweepPart, sweep
     from tidemark.observability.report import Reporter
     from tidemark.observability.tracing import traced
     from tidemark.service.stores import connect
@@ -24,7 +24,7 @@ _queues = Queues(sqs_client, _settings.queue_prefix)
 _subscriptions = WorkQueue(sqs_client, _settings.subscriptions_queue_url)
 _reporter = Reporter("janitor", _settings)
 #: With packing the `packer` works off the other part. Without it what is left of that is removed here.
-_PARTS = [Part.REMOVALS] if _stores.packing else [*Part]
+_PARTS = [SweepPart.REMOVALS] if _stores.packing else [*SweepPart]
 #: Time to finish the entry in hand before the function is stopped.
 _SPARE_MS = 10_000
 

@@ -480,7 +480,7 @@ def test_secrets_are_read_by_name(run: Run) -> None:
 
 @pytest.fixture(scope="module")
 def roles() -> Roles:
-    """With every function: moto describes those that are left out as nothing at all."""
+    """With the packer's role."""
     return make_roles(expanded(f"AuthSecretName={SECRET_NAME}"), AuthSecretName=SECRET_NAME, Packing="true")
 
 

@@ -1,4 +1,5 @@
-"""Region, credentials and endpoints are those that boto3 would find; botocore is imported only if needed."""
+"""Region, credentials and endpoints are those that boto3 would find; botocore is imported only if it is
+needed."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def triple(credentials: Credentials) -> tuple[str, str, str | None]:
 
 
 def check_as_botocore() -> None:
-    """The same credentials as botocore finds in the environment and the files."""
+    """The credentials equal those that botocore finds in the environment and the files."""
     expected: Any = get_session().get_credentials()
     assert triple(Account()._credentials()) == triple(expected.get_frozen_credentials())
 
@@ -66,7 +67,7 @@ def check_as_botocore() -> None:
 def test_credentials_in_the_environment_are_those_that_botocore_finds(
     environment: pytest.MonkeyPatch, tmp_path: Path, more: dict[str, str]
 ) -> None:
-    """Where there are both, a key in the environment counts and the profile's does not."""
+    """If there are both, a key in the environment wins over the profile."""
     write_profile(tmp_path)
     for name, value in more.items():
         environment.setenv(name, value)
@@ -94,7 +95,7 @@ def write_profile(directory: Path) -> None:
     )
 
 
-def test_an_account_without_credentials_is_refused_with_what_to_set(environment: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_refused_with_what_to_set(environment: pytest.MonkeyPatch) -> None:
     environment.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(RuntimeError, match="AWS_ACCESS_KEY_ID"):
         Account()
@@ -117,7 +118,7 @@ def test_the_endpoint_in_every_region_is_that_of_botocore(service: str) -> None:
         assert Account(region).endpoint(service) == expected, region
 
 
-def test_an_endpoint_of_the_environment_counts_before_the_regions(environment: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_in_the_environment_wins_over_that_of_the_region(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("AWS_ENDPOINT_URL", "http://both:1/")
     assert Account().s3().endpoint == "http://both:1"
     environment.setenv("AWS_ENDPOINT_URL_S3", "http://s3:2")

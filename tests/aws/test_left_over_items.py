@@ -1,4 +1,5 @@
-"""What DynamoDB leaves over of a BatchWriteItem is sent again after a pause, and not for ever."""
+"""Items that BatchWriteItem returns as unprocessed are sent again after a pause, a limited number of
+times."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ KEYS: list[Any] = [{"pk": {"S": "log/inc"}, "sk": {"S": str(number)}} for number
 
 
 class LeavesOver:
-    """A table that deletes `at_once` items of each call and leaves the others over."""
+    """A table that deletes `at_once` items of each call and returns the others as unprocessed."""
 
     def __init__(self, at_once: int) -> None:
         self.deleted: list[Any] = []
@@ -36,8 +37,8 @@ class LeavesOver:
         return 200, orjson.dumps({"UnprocessedItems": {"table": left} if left else {}})
 
 
-def test_items_that_are_left_over_are_deleted_after_a_pause() -> None:
-    """Each call asks for the rest alone, and none follows at once."""
+def test_unprocessed_items_are_deleted_after_a_pause() -> None:
+    """Each call sends only the rest, and there is a pause before each."""
     leaves = LeavesOver(at_once=10)
     leaves.table.delete_many(KEYS)
     assert leaves.deleted == KEYS
@@ -45,8 +46,8 @@ def test_items_that_are_left_over_are_deleted_after_a_pause() -> None:
 
 
 @pytest.mark.parametrize("at_once", [0, 1])
-def test_a_table_that_keeps_leaving_items_over_is_busy(at_once: int) -> None:
-    """A throttled table gets six calls with longer and longer pauses; the caller comes again later."""
+def test_a_table_that_keeps_returning_unprocessed_items_raises_busy(at_once: int) -> None:
+    """It gets six calls with longer and longer pauses; the caller tries again later."""
     leaves = LeavesOver(at_once)
     with pytest.raises(Busy):
         leaves.table.delete_many(KEYS)

@@ -1,4 +1,4 @@
-"""Our signature is botocore's, which AWS accepts: no engine here checks one."""
+"""Our signature is botocore's, which AWS accepts: no local engine checks one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Headers = dict[str, str]
 
 
 def paths(service: str) -> st.SearchStrategy[str]:
-    """As they are sent: the signature of S3 takes a path as it is, dots, double slashes and all."""
+    """As they are sent: S3's signature uses the path as it is, with dots and double slashes."""
     if service == "dynamodb":
         return st.just("/")
     return st.builds(lambda bucket, key: f"/{bucket}/{quote(key, safe='/-_.~')}", st.just("bucket"), KEYS)
@@ -93,14 +93,14 @@ def test_every_request_is_signed_as_botocore_signs_it(
     credentials: EnvironmentCredentials,
     at: dt.datetime,
 ) -> None:
-    """All headers, not the signature alone: what is sent beside it is covered by it."""
+    """All headers, not the signature alone: it covers the headers."""
     name, request = asked
     expected = signed_by_botocore(name, region, endpoint, credentials, request, at)
     assert signed_by_us(Service(name, region, endpoint, lambda: credentials), request, at) == expected
 
 
-def test_thousands_of_requests_of_the_shapes_that_are_sent_have_botocores_signature() -> None:
-    """Quickly made ones, of both services, with and without a session, over forty days."""
+def test_thousands_of_typical_requests_have_botocores_signature() -> None:
+    """Generated fast, for both services, with and without a session token, over forty days."""
     chance = random.Random(20260102)
     for number in range(4000):
         session = EnvironmentCredentials(
@@ -124,10 +124,10 @@ def test_thousands_of_requests_of_the_shapes_that_are_sent_have_botocores_signat
 
 
 @given(st.lists(st.tuples(CREDENTIALS, TIMES), min_size=2, max_size=6))
-def test_the_kept_key_is_that_of_the_day_and_of_the_credentials(
+def test_the_cached_key_belongs_to_the_day_and_the_credentials(
     turns: list[tuple[EnvironmentCredentials, dt.datetime]],
 ) -> None:
-    """One process outlives midnight and its first credentials."""
+    """A process may run past midnight, and get new credentials."""
     request = AwsRequest("POST", "/", {"X-Amz-Target": "DynamoDB_20120810.PutItem"}, b"{}")
     endpoint, current = ENDPOINTS[0], turns[0][0]
     service = Service("dynamodb", "eu-central-1", endpoint, lambda: current)
@@ -138,7 +138,7 @@ def test_the_kept_key_is_that_of_the_day_and_of_the_credentials(
 
 
 def test_the_signing_key_is_derived_once_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four of the five HMACs of a signature are the key's."""
+    """It takes four of the five HMACs of a signature."""
     service = Service("s3", "eu-central-1", ENDPOINTS[0], lambda: EnvironmentCredentials("a", "b", None))
     digests = mock.Mock(wraps=hmac.digest)
     monkeypatch.setattr("tidemark.aws.sigv4.hmac.digest", digests)

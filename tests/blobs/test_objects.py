@@ -1,4 +1,4 @@
-"""The short way to S3: what comes of each answer, and that requests are signed as boto3 does."""
+"""The direct client of S3: what each response means, and that requests are signed as boto3 signs them."""
 
 from __future__ import annotations
 
@@ -41,21 +41,22 @@ def objects(world: World) -> Objects:
     "key", ["a", "log/a-b_c/d", "snapshot/i/0000000000000001-x.bootstrap", "ä b+%2F=&?#~"]
 )
 @pytest.mark.parametrize("data", [b"", b"x", bytes(range(256)) * 1000])
-def test_what_is_put_is_got(world: World, objects: Objects, key: str, data: bytes) -> None:
-    """Also by boto3, which does the rest of what is done to objects."""
+def test_an_object_that_is_put_is_read_back(world: World, objects: Objects, key: str, data: bytes) -> None:
+    """Also by boto3, which makes the other calls for objects."""
     objects.put(key, data)
     assert objects.get(key) == data
     found = world.process().s3.get_object(Bucket=world.bucket_name, Key=key)
     assert found["Body"].read() == data
 
 
-def test_what_boto3_puts_is_got(world: World, objects: Objects) -> None:
+def test_an_object_that_boto3_put_is_read(world: World, objects: Objects) -> None:
     world.process().s3.put_object(Bucket=world.bucket_name, Key="ä b", Body=b"there")
     assert objects.get("ä b") == b"there"
 
 
 def answering(*answers: Answer) -> tuple[Objects, deque[Answer], list[float]]:
-    """Objects over an S3 that gives these answers in turn; which are left, and each pause."""
+    """Objects over an S3 that gives these responses in turn; also the responses that are left, and each
+    pause."""
     left = deque(answers)
     pauses: list[float] = []
 
@@ -72,7 +73,7 @@ def answering(*answers: Answer) -> tuple[Objects, deque[Answer], list[float]]:
 
 @pytest.mark.parametrize("passing", [SLOW_DOWN, BROKEN, (429, b""), NoAnswer("lost")])
 @pytest.mark.parametrize("times", [1, 5])
-def test_what_may_pass_is_tried_again(passing: Answer, times: int) -> None:
+def test_a_transient_error_is_retried(passing: Answer, times: int) -> None:
     objects, left, pauses = answering(*[passing] * times, OK)
     assert objects.get("a") == b"body"
     assert (len(left), len(pauses)) == (0, times)
@@ -82,8 +83,8 @@ def test_what_may_pass_is_tried_again(passing: Answer, times: int) -> None:
     ("answer", "error"),
     [(SLOW_DOWN, Busy), (BROKEN, StorageUnavailable), (NoAnswer("lost"), StorageUnavailable)],
 )
-def test_what_does_not_pass_is_told(answer: Answer, error: type[Exception]) -> None:
-    """A client is told to come again, and nothing of what S3 said."""
+def test_an_error_that_outlasts_the_retries_is_raised(answer: Answer, error: type[Exception]) -> None:
+    """Without the text that S3 sent."""
     objects, left, pauses = answering(*[answer] * 7)
     with pytest.raises(error):
         objects.put("a", b"x")
@@ -94,7 +95,7 @@ def test_what_does_not_pass_is_told(answer: Answer, error: type[Exception]) -> N
     ("answer", "error"),
     [(MISSING, StorageUnavailable), (REFUSED, StorageUnavailable), ((400, b"odd"), Refusal)],
 )
-def test_what_will_not_pass_is_not_tried_again(answer: Answer, error: type[Exception]) -> None:
+def test_a_permanent_error_is_not_retried(answer: Answer, error: type[Exception]) -> None:
     objects, left, _ = answering(answer, OK)
     with pytest.raises(error):
         objects.get("a")
@@ -102,35 +103,35 @@ def test_what_will_not_pass_is_not_tried_again(answer: Answer, error: type[Excep
 
 
 @pytest.mark.parametrize(("first", "size"), [(0, 1), (0, 256), (7, 100), (255, 1)])
-def test_a_part_of_an_object_is_got(objects: Objects, first: int, size: int) -> None:
+def test_a_range_of_an_object_is_read(objects: Objects, first: int, size: int) -> None:
     data = bytes(range(256))
     objects.put("log/part", data)
     assert objects.get_range("log/part", first, size) == data[first : first + size]
 
 
 @pytest.mark.parametrize(("first", "size"), [(0, 257), (255, 2), (256, 1), (1000, 5)])
-def test_a_part_that_an_object_does_not_have_is_damage(objects: Objects, first: int, size: int) -> None:
+def test_a_range_beyond_an_object_raises_damaged(objects: Objects, first: int, size: int) -> None:
     objects.put("log/part", bytes(256))
     objects.sleep = lambda _seconds: None
     with pytest.raises(Damaged):
         objects.get_range("log/part", first, size)
 
 
-def test_a_part_of_no_object_is_unavailable(objects: Objects) -> None:
+def test_a_range_of_a_missing_object_raises_storage_unavailable(objects: Objects) -> None:
     with pytest.raises(StorageUnavailable):
         objects.get_range("log/nothing", 0, 1)
 
 
-def test_a_whole_object_in_the_place_of_a_part_is_not_taken_for_it() -> None:
-    """Even where it has as many bytes."""
+def test_a_whole_object_instead_of_a_range_is_refused() -> None:
+    """Even if it has as many bytes."""
     objects, _, _ = answering(*[(200, b"body")] * 7)
     with pytest.raises(Damaged):
         objects.get_range("a", 4, 4)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 2.0, 8.0])
-def test_the_answer_comes_before_the_gateway_gives_up(seconds: float) -> None:
-    """Connecting and reading have two and six seconds: a gateway that waits for thirty hears from us."""
+def test_a_silent_s3_raises_before_the_gateway_times_out(seconds: float) -> None:
+    """A connection may take two seconds and a read six; the gateway waits for thirty."""
     now = [0.0]
 
     def silent(*_: object) -> tuple[int, bytes]:
@@ -145,7 +146,7 @@ def test_the_answer_comes_before_the_gateway_gives_up(seconds: float) -> None:
 
 
 def signed_by_boto3(operation: str, **arguments: Any) -> dict[str, str]:
-    """The headers that boto3 would send, at `NOW`."""
+    """The headers that boto3 would send at `NOW`."""
     sent: list[Any] = []
 
     class Sent(Exception):
@@ -172,14 +173,14 @@ def at_one_instant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("at_one_instant")
 def test_a_read_is_signed_as_boto3_signs_it(world: World) -> None:
-    """No engine here checks a signature; AWS does."""
+    """No local engine checks a signature; AWS does."""
     expected = signed_by_boto3("get_object", Bucket=world.bucket_name, Key="log/ä b+c/1")
     headers = sign("GET", world.bucket_name, b"")
     assert headers["authorization"] == expected["authorization"]
     assert headers["x-amz-date"] == expected["x-amz-date"]
 
 
-def test_a_body_is_part_of_what_is_signed(world: World) -> None:
+def test_the_signature_covers_the_body(world: World) -> None:
     headers = sign("PUT", world.bucket_name, b"body")
     assert headers["x-amz-content-sha256"] == hashlib.sha256(b"body").hexdigest()
     assert "x-amz-content-sha256" in headers["authorization"]
@@ -187,7 +188,7 @@ def test_a_body_is_part_of_what_is_signed(world: World) -> None:
 
 
 def sign(method: str, bucket: str, body: bytes) -> dict[str, str]:
-    """The headers that a request of ours has."""
+    """The headers of one of our requests."""
     account, sent = Account(), {}
 
     def http(service: Any, _seconds: float) -> Any:

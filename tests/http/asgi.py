@@ -54,6 +54,7 @@ EXPOSED: Final = (
     "Stream-Next-Offset",
     "Stream-Retain-Bytes",
     "Stream-Retain-Seconds",
+    "Stream-Retained-Offset",
     "Stream-SSE-Data-Encoding",
     "Stream-Snapshot-Offset",
     "Stream-TTL",

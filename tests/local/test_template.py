@@ -11,7 +11,7 @@ from tidemark.local.template import InvalidTemplate, load_template
 
 
 def test_the_deployed_template_is_complete() -> None:
-    """Every function it declares has its code in this repository, and the janitor has its schedule."""
+    """Every function it declares has its code in this repository, and two of them have a schedule."""
     template = load_template(ROOT / "template.yaml")
     assert {"WriteFunction", "ReadFunction", "JanitorFunction"} <= template.functions.keys()
     functions = dict(template.functions)
@@ -20,7 +20,7 @@ def test_the_deployed_template_is_complete() -> None:
     for function in functions.values():
         assert function.module.is_file(), function.module
         assert function.attribute == "handler"
-    assert template.scheduled == ("JanitorFunction",)
+    assert template.scheduled == ("JanitorFunction", "PackerFunction")
 
 
 DECLARED = """

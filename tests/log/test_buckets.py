@@ -52,7 +52,7 @@ def pages(process: Process, bucket: str, limit: int, prefix: str = "") -> list[l
 # --- the bucket itself --------------------------------------------------------------
 
 
-def test_a_bucket_is_made_once(world: World) -> None:
+def test_a_bucket_is_created_once(world: World) -> None:
     process = world.process()
     bucket = new_bucket(process)
     with pytest.raises(BucketExists):
@@ -60,7 +60,7 @@ def test_a_bucket_is_made_once(world: World) -> None:
     assert describe_bucket(process.stores, bucket).streams == 0
 
 
-def test_a_bucket_whose_creation_lost_its_reply_was_made(world: World) -> None:
+def test_a_bucket_is_created_even_if_the_reply_was_lost(world: World) -> None:
     injected = 0
     for seed in range(8):
         process = world.process()
@@ -70,7 +70,7 @@ def test_a_bucket_whose_creation_lost_its_reply_was_made(world: World) -> None:
     assert injected > 0
 
 
-def test_a_missing_bucket_is_404(world: World) -> None:
+def test_a_missing_bucket_raises_bucket_not_found(world: World) -> None:
     stores = world.process().stores
     for use in (describe_bucket, delete_bucket):
         with pytest.raises(BucketNotFound):
@@ -80,7 +80,7 @@ def test_a_missing_bucket_is_404(world: World) -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, {"body": b"x"}, {"expiry": TTL}, {"closed": True}])
-def test_a_stream_never_makes_its_bucket(world: World, asked: dict[str, object]) -> None:
+def test_creating_a_stream_does_not_create_its_bucket(world: World, asked: dict[str, object]) -> None:
     process, key = world.process(), StreamKey("missing", "a")
     with pytest.raises(BucketNotFound):
         process.create(key, **asked)
@@ -89,7 +89,7 @@ def test_a_stream_never_makes_its_bucket(world: World, asked: dict[str, object])
     assert process.stores.table.get(bucket_key("missing")) is None
 
 
-def test_the_plain_surface_has_no_bucket_and_counts_nothing(world: World) -> None:
+def test_the_plain_surface_has_no_bucket_item_and_no_count(world: World) -> None:
     process, key = world.process(), a_key()
     process.calls.taken()
     process.create(key)
@@ -101,7 +101,7 @@ def test_the_plain_surface_has_no_bucket_and_counts_nothing(world: World) -> Non
 # --- counts -------------------------------------------------------------------------
 
 
-def test_the_count_follows_every_way_a_stream_comes_and_goes(world: World) -> None:
+def test_the_count_changes_with_every_creation_deletion_and_expiry(world: World) -> None:
     process = world.process()
     bucket = new_bucket(process)
     key = StreamKey(bucket, "a")
@@ -126,7 +126,7 @@ def test_the_count_follows_every_way_a_stream_comes_and_goes(world: World) -> No
 
 
 @pytest.mark.parametrize("lost", [0.15, 0.3])
-def test_lost_replies_count_once(world: World, lost: float) -> None:
+def test_a_creation_or_deletion_whose_reply_was_lost_counts_once(world: World, lost: float) -> None:
     process = world.process()
     bucket = new_bucket(process)
     faults = Faults(process.dynamodb, seed=5, lost=lost)
@@ -142,7 +142,7 @@ def test_lost_replies_count_once(world: World, lost: float) -> None:
     "expiry", [TTL, parse_expiry(None, "2027-01-15T08:01:40Z")], ids=["sliding", "fixed"]
 )
 def test_expired_streams_are_neither_counted_nor_listed(world: World, expiry: Expiry) -> None:
-    """Long before the janitor comes, and they do not keep their bucket from being deleted."""
+    """Long before the janitor removes them; nor do they keep their bucket from being deleted."""
     process = world.process()
     bucket, other = new_bucket(process), new_bucket(process)
     process.create(StreamKey(bucket, "stays"))
@@ -166,7 +166,7 @@ def test_expired_streams_are_neither_counted_nor_listed(world: World, expiry: Ex
 
 
 def test_a_stream_renewed_by_a_write_is_counted_and_listed(world: World) -> None:
-    """Its entry is overdue and its item looks idle: only its log says that it is alive."""
+    """Its entry is overdue and its item looks idle: only its log shows that it is alive."""
     process = world.process()
     bucket = new_bucket(process)
     for name in ("a", "b"):
@@ -180,8 +180,8 @@ def test_a_stream_renewed_by_a_write_is_counted_and_listed(world: World) -> None
     assert pages(process, bucket, 1) == [["0"], ["b"]]
 
 
-def test_the_janitor_may_come_by_while_a_bucket_is_counted(world: World) -> None:
-    """A stream it ends between the two looks is not left out twice."""
+def test_a_sweep_while_a_bucket_is_counted_does_not_change_the_count(world: World) -> None:
+    """A stream that the janitor ends between the two reads is not subtracted twice."""
     process = world.process()
     bucket = new_bucket(process)
     process.create(StreamKey(bucket, "stays"))
@@ -271,7 +271,7 @@ def test_a_stream_is_never_left_in_a_missing_bucket(world: World) -> None:
         ahead_seconds += 0.001
 
 
-def test_many_creators_and_deleters_count_right(world: World) -> None:
+def test_the_count_is_right_after_many_concurrent_creations_and_deletions(world: World) -> None:
     bucket = new_bucket(world.process())
     names = [str(index) for index in range(6)]
 
@@ -312,7 +312,7 @@ UNSORTED = [
 ]
 
 
-def test_listings_are_in_the_order_of_utf8_bytes(world: World) -> None:
+def test_a_listing_is_in_the_order_of_utf8_bytes(world: World) -> None:
     process = world.process()
     bucket = new_bucket(process)
     for name in UNSORTED:
@@ -333,7 +333,7 @@ def test_listings_are_in_the_order_of_utf8_bytes(world: World) -> None:
 
 
 def test_a_listing_shows_committed_tails(world: World) -> None:
-    """Whoever appended, and however long ago this process looked."""
+    """Whichever process appended, and however long ago this one read the tail."""
     process, rival = world.process(), world.process()
     bucket = new_bucket(process)
     key = StreamKey(bucket, "a")
@@ -346,8 +346,8 @@ def test_a_listing_shows_committed_tails(world: World) -> None:
     assert (known.record.created_ms, known.written_ms) == (created, created + 1000)
 
 
-def test_other_buckets_are_not_listed(world: World) -> None:
-    """Not even one whose name begins alike."""
+def test_streams_of_other_buckets_are_not_listed(world: World) -> None:
+    """Not even those of a bucket whose name begins with this one's."""
     process = world.process()
     bucket = new_bucket(process)
     create_bucket(process.stores, f"{bucket}-x")
@@ -381,8 +381,8 @@ def _stream_ids(page: tuple[list[StreamRecord], bool]) -> tuple[list[str], bool]
     return [record.key.stream_id for record in page[0]], page[1]
 
 
-def test_a_listing_by_pages_shows_every_stream_that_stays(world: World) -> None:
-    """Those that are there throughout appear once each, whatever happens between the pages."""
+def test_a_listing_by_pages_shows_every_stream_that_exists_throughout(world: World) -> None:
+    """Each of them once, whatever happens between the pages."""
     process, chance = world.process(), random.Random(1)
     bucket = new_bucket(process)
     lasting = [f"s{index:02d}" for index in range(0, 40, 2)]

@@ -16,7 +16,7 @@ from tidemark.protocol.offset import render_offset
 
 @dataclass(frozen=True)
 class Piece:
-    """A batch as far as a walk looks at it."""
+    """The part of a batch that a walk reads."""
 
     start: int
     end: int
@@ -70,7 +70,7 @@ def chains(draw: st.DrawFn) -> tuple[Logs, list[Span]]:
 
 
 def expected(logs: Logs, spans: list[Span], start: int) -> list[Piece]:
-    """Every batch of every span that holds a byte from `start` on, or vouches for `start`."""
+    """Every batch of every span that holds a byte from `start` on, or ends at `start` and so proves it."""
     found: list[Piece] = []
     for span in spans:
         inside = [piece for piece in logs.pieces[span.pk] if span.end is None or piece.start < span.end]
@@ -87,7 +87,7 @@ def tail_of(logs: Logs, spans: list[Span]) -> int:
 def test_a_walk_from_any_offset_gives_every_batch_once_and_in_order(
     chain: tuple[Logs, list[Span]], data: st.DataObject
 ) -> None:
-    """Whatever the pages of the table are, and however often the stream was forked."""
+    """Whatever the table's pages are, and however often the stream was forked."""
     logs, spans = chain
     start = data.draw(st.integers(0, tail_of(logs, spans)))
     ahead = [span for span in spans if span.end is None or span.end > start]
@@ -100,10 +100,10 @@ def test_a_walk_from_any_offset_gives_every_batch_once_and_in_order(
 
 
 @given(chains(), st.data())
-def test_a_walk_makes_no_query_for_batches_that_nobody_asks_for(
+def test_a_walk_makes_no_query_for_batches_that_its_reader_does_not_take(
     chain: tuple[Logs, list[Span]], data: st.DataObject
 ) -> None:
-    """A reader that stops at a batch has made the queries up to it, and knows if it was the last."""
+    """A reader that stops at a batch has made the queries up to it, and knows whether it was the last."""
     logs, spans = chain
     everything = expected(logs, spans, 0)
     if not everything:
@@ -120,10 +120,10 @@ def test_a_walk_makes_no_query_for_batches_that_nobody_asks_for(
 
 
 @given(chains(), st.data())
-def test_a_walk_between_two_offsets_tells_exactly_what_is_missing(
+def test_a_walk_between_two_offsets_reports_exactly_the_missing_bytes(
     chain: tuple[Logs, list[Span]], data: st.DataObject
 ) -> None:
-    """As a partition of a bulk read: one span, and one batch of it is gone."""
+    """As in a partition of a bulk read: one span, one of whose batches is missing."""
     logs, spans = chain
     span = spans[-1]
     own = logs.pieces[span.pk]
@@ -142,7 +142,7 @@ def test_a_walk_between_two_offsets_tells_exactly_what_is_missing(
 
 
 @given(chains(), st.integers(1, 3))
-def test_a_walk_of_so_many_queries_ends_and_says_that_it_is_not_at_the_tail(
+def test_a_walk_ends_at_its_limit_of_queries_and_says_that_it_is_not_at_the_tail(
     chain: tuple[Logs, list[Span]], max_queries: int
 ) -> None:
     logs, spans = chain
@@ -156,7 +156,7 @@ def test_a_walk_of_so_many_queries_ends_and_says_that_it_is_not_at_the_tail(
 
 
 def test_known_batches_cost_no_query() -> None:
-    """The query begins behind them; where they fill the span there is none."""
+    """The query begins after them; if they fill the span, there is none."""
     logs = Logs({"source": [Piece(0, 2), Piece(2, 4)], "own": [Piece(3, 5)]}, page_items=10)
     spans = [Span("source", "s", 0, 3), Span("own", "o", 3, None)]
     known = {"s": [Piece(0, 2), Piece(2, 4)], "o": []}
@@ -166,7 +166,8 @@ def test_known_batches_cost_no_query() -> None:
 
 
 def test_an_offset_at_the_tail_is_proven_by_the_batch_before_it() -> None:
-    """At the tail nothing begins, and the batch that ends there is given out; within a batch, that batch."""
+    """No batch begins at the tail, so the walk returns the batch that ends there; within a batch, it returns
+    that batch."""
     logs = Logs({"own": [Piece(0, 2), Piece(2, 4)]}, page_items=10)
     spans = [Span("own", "o", 0, None)]
     assert list(ChainWalk(logs.query, iter, spans, 4)) == [Piece(2, 4)]
@@ -174,8 +175,8 @@ def test_an_offset_at_the_tail_is_proven_by_the_batch_before_it() -> None:
     assert list(ChainWalk(logs.query, iter, spans, 4, looks_back=False)) == []
 
 
-def test_batches_are_decoded_when_it_is_their_turn() -> None:
-    """Deflated, the items of one query may be many pages of bytes."""
+def test_a_batch_is_decoded_only_when_its_reader_takes_it() -> None:
+    """The deflated items of one query may be many pages of bytes."""
     logs = Logs({"own": [Piece(0, 2), Piece(2, 4), Piece(4, 6)]}, page_items=10)
     decoded: list[Piece] = []
 

@@ -1,4 +1,4 @@
-"""Bodies in the table: fewer bytes where that saves something, and always the same bytes again."""
+"""Deflated bodies in the table: fewer bytes where that saves money, and always the same bytes when read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_deflated_body_inflates_to_the_same_bytes(piece: bytes, times: int) ->
 
 @pytest.mark.parametrize("size", [0, 1, 300, 767])
 def test_a_body_within_a_billed_kilobyte_is_not_deflated(size: int) -> None:
-    """Nothing to save there: a reader finds it as it was sent, and a writer spends no time."""
+    """It would save nothing: a reader gets it as it was sent, and a writer spends no time."""
     assert deflate(b"x" * size) is None
 
 
@@ -42,14 +42,16 @@ def test_random_bytes_are_not_deflated(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [768, 1024, 4096, 4097, 10_240, INLINE_BYTES])
-def test_json_takes_half_at_most(size: int) -> None:
+def test_deflated_json_takes_at_most_half_its_size(size: int) -> None:
     deflated = deflate(json_event(size))
     assert deflated is not None
     assert len(deflated) <= size * 0.6
 
 
-def test_a_long_body_that_does_not_shrink_is_not_tried_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image or a video costs its writer a look at the start, not a pass over everything."""
+def test_only_the_beginning_of_a_long_incompressible_body_is_deflated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An image or a video costs its writer a test of its beginning, not of all its bytes."""
     tried, plain = [], zlib.compress
 
     def compress(data: bytes, *arguments: int) -> bytes:
@@ -67,7 +69,7 @@ def stored_items(process: Process, key: StreamKey) -> list[dict[str, Any]]:
 
 
 def test_a_page_counts_inflated_bytes(world: World) -> None:
-    """One query's megabyte could hold hundreds of megabytes deflated; a function has 512."""
+    """One query's megabyte could hold hundreds of deflated megabytes; a function has 512."""
     process, key = world.process(), a_key()
     process.create(key)
     for _ in range(100):
@@ -82,7 +84,7 @@ def test_a_page_counts_inflated_bytes(world: World) -> None:
     assert [page.up_to_date for page in pages] == [False, True]
 
 
-def test_no_more_than_a_page_is_inflated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_inflates_no_more_than_a_page(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     process, key = world.process(), a_key()
     process.create(key)
     for _ in range(100):
@@ -98,8 +100,8 @@ def test_no_more_than_a_page_is_inflated(world: World, monkeypatch: pytest.Monke
     assert PAGE_BYTES <= sum(inflated) <= PAGE_BYTES + INLINE_BYTES
 
 
-def test_a_stream_of_both_kinds_is_read_as_it_was_written(world: World) -> None:
-    """From any message, by a process that has seen none of it."""
+def test_a_stream_of_plain_and_deflated_batches_is_read_as_it_was_written(world: World) -> None:
+    """From any message, by a process that knows none of it."""
     process, key = world.process(), a_key()
     process.create(key, content_type=JSON)
     chance = random.Random(7)

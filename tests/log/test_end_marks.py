@@ -1,4 +1,4 @@
-"""End marks: what stays in the place of a stream or a bucket that has ended, and who sees it."""
+"""End marks: what stays under the key of a stream or a bucket that has ended, and who reads it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidemark.service.list_streams import list_streams
 
 
 @given(st.integers(0, 2**50), st.text(min_size=1), st.booleans())
-def test_an_end_mark_is_read_as_it_was_written(ended_ms: int, ended_id: str, expired: bool) -> None:
+def test_an_end_mark_is_read_back_as_it_was_written(ended_ms: int, ended_id: str, expired: bool) -> None:
     mark = EndMark(ended_ms, ended_id, expired)
     item = encode_end_mark({"pk": {"S": "bucket/v1"}, "sk": {"S": "stream/a"}}, mark)
     assert is_end_mark(item)
@@ -33,7 +33,7 @@ def test_an_end_mark_is_read_as_it_was_written(ended_ms: int, ended_id: str, exp
 
 
 def test_an_end_mark_outlives_every_late_write() -> None:
-    """The attribute is the table's time to live (`template.yaml`), in whole seconds, not too early."""
+    """The attribute is the table's time to live (`template.yaml`), in whole seconds and not too early."""
     item = encode_end_mark({}, EndMark(1_234, "x"))
     assert int(item["ttl"]["N"]) * 1000 >= 1_234 + END_MARK_KEPT_MS
     assert END_MARK_KEPT_MS > RECLAIM_AFTER_MS
@@ -58,8 +58,8 @@ def bucket_of(process: Process, count: int, deleted: range) -> str:
     return bucket
 
 
-def test_a_listing_passes_over_ended_streams(world: World) -> None:
-    """However many lie between two that are there, a page is full and the next one begins behind it."""
+def test_a_listing_skips_ended_streams(world: World) -> None:
+    """However many lie between two live ones: a page is full, and the next one begins after it."""
     process = world.process()
     bucket = bucket_of(process, 40, range(3, 37))
     listed: list[str] = []
@@ -72,13 +72,13 @@ def test_a_listing_passes_over_ended_streams(world: World) -> None:
     assert listed == ["0000", "0001", "0002", "0037", "0038", "0039"]
 
 
-def test_a_bucket_of_ended_streams_alone_lists_none(world: World) -> None:
+def test_a_bucket_with_only_ended_streams_lists_none(world: World) -> None:
     process = world.process()
     bucket = bucket_of(process, 7, range(7))
     assert list_records(process.stores.table, bucket, "", "", 2) == ([], False)
 
 
-def test_a_name_is_created_again_with_one_call_once_time_has_passed(world: World) -> None:
+def test_a_name_is_created_again_with_one_call_a_millisecond_after_its_end(world: World) -> None:
     process, key = world.process(), a_key()
     process.create(key)
     delete(process.stores, key)

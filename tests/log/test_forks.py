@@ -1,4 +1,4 @@
-"""Forks: no copy, the same bytes at the same offsets, and lives of their own."""
+"""Forks: no copy, the same bytes at the same offsets, and an independent life."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def test_a_fork_is_one_transaction_whatever_the_source_holds(world: World, batch
 
 
 @pytest.mark.parametrize("generations", [0, 1, 2, 5])
-def test_a_read_costs_a_query_more_for_each_boundary_it_crosses(world: World, generations: int) -> None:
+def test_a_read_costs_one_more_query_for_each_fork_boundary_it_crosses(
+    world: World, generations: int
+) -> None:
     process, key = source_of(world, b"0")
     for generation in range(1, generations + 1):
         fork = a_key(f"generation-{generation}")
@@ -104,7 +106,7 @@ def test_every_offset_of_a_fork_reads_on_across_its_lineage(world: World, start:
 
 
 @pytest.mark.parametrize("offset", range(12))
-def test_bytes_may_be_forked_anywhere(world: World, offset: int) -> None:
+def test_a_byte_stream_can_be_forked_at_any_byte(world: World, offset: int) -> None:
     process, source = source_of(world, b"abcd", b"ef", b"ghijk")
     fork = a_key()
     assert process.fork(fork, source, offset).head.tail.offset == offset
@@ -113,7 +115,7 @@ def test_bytes_may_be_forked_anywhere(world: World, offset: int) -> None:
         read(world.process().stores, fork, offset + 1)
 
 
-def test_json_is_forked_at_message_ends(world: World) -> None:
+def test_a_json_stream_can_be_forked_only_at_message_ends(world: World) -> None:
     process, source = source_of(world, b'[1,"two"]', b"3", content_type=JSON)
     tail = load_head(process.stores, source).tail.offset
     accepted = {}
@@ -167,7 +169,7 @@ def test_bodies_in_s3_are_inherited_too(world: World) -> None:
     assert world.process().read_all(fork) == b"<" + body[:INLINE_BYTES] + b">"
 
 
-def test_a_fork_of_a_closed_stream_is_open_and_knows_no_producer(world: World) -> None:
+def test_a_fork_of_a_closed_stream_is_open_and_has_no_producers(world: World) -> None:
     process, source = source_of(world, b"a")
     process.append(source, b"b", close=True, seq="9", claim=("p", 3, 0))
     for offset in (1, 2):
@@ -192,7 +194,7 @@ def test_readers_of_a_fork_do_not_see_what_its_source_does_later(world: World) -
 
 @pytest.mark.parametrize("asked", [None, Expiry(ttl_seconds=5)])
 @pytest.mark.parametrize("source_expiry", [Expiry(), Expiry(ttl_seconds=50)])
-def test_expiry_is_inherited_unless_asked_for(
+def test_a_fork_inherits_the_expiry_unless_it_has_its_own(
     world: World, source_expiry: Expiry, asked: Expiry | None
 ) -> None:
     process, source = world.process(), a_key()
@@ -204,7 +206,7 @@ def test_expiry_is_inherited_unless_asked_for(
 # --- made again -----------------------------------------------------------------------
 
 
-def test_the_same_fork_again_is_200(world: World) -> None:
+def test_a_repeated_creation_of_a_fork_is_idempotent(world: World) -> None:
     process, source = source_of(world, b"abc")
     fork = a_key()
     assert process.fork(fork, source, 1).is_new
@@ -257,7 +259,7 @@ def test_a_fork_beyond_the_last_generation_is_refused(world: World) -> None:
 # --- how it ends ----------------------------------------------------------------------
 
 
-def test_a_deleted_source_lives_on_for_its_forks_alone(world: World) -> None:
+def test_only_forks_can_read_a_deleted_source(world: World) -> None:
     process, source = source_of(world, b"abc")
     process.fork(fork := a_key(), source)
     delete(process.stores, source)
@@ -302,10 +304,10 @@ def test_deleted_sources_are_removed_with_their_last_fork(world: World) -> None:
 
 
 @pytest.mark.parametrize("as_fork", [False, True])
-def test_a_name_is_free_with_its_last_fork_even_if_that_one_was_ended_by_a_process_that_died(
+def test_a_name_is_free_after_its_last_fork_ended_even_if_that_process_died(
     world: World, monkeypatch: pytest.MonkeyPatch, *, as_fork: bool
 ) -> None:
-    """A PUT need not wait for the janitor: to every other request the deleted sources are not there."""
+    """A PUT need not wait for the janitor: every other request gets 404 for the deleted sources."""
     process, first = source_of(world, b"a")
     process.fork(second := a_key(), first)
     process.fork(third := a_key(), second)
@@ -330,8 +332,8 @@ def test_a_name_is_free_with_its_last_fork_even_if_that_one_was_ended_by_a_proce
     assert items_left(process) == [], "nothing is left behind but end marks"
 
 
-def test_a_creation_is_acknowledged_though_storage_is_out_of_reach_behind_it(world: World) -> None:
-    """What is left, releasing the source of the stream that was replaced, is the janitor's."""
+def test_a_creation_is_acknowledged_if_storage_fails_right_after_it(world: World) -> None:
+    """The janitor does the rest: it releases the source of the stream that was replaced."""
     process, source = source_of(world, b"abc")
     process.fork(fork := a_key(), source, expiry=Expiry(ttl_seconds=10))
     delete(process.stores, source)
@@ -373,8 +375,8 @@ def test_a_source_that_expires_is_kept_for_its_forks(world: World) -> None:
     assert items_left(process) == []
 
 
-def test_an_expired_fork_is_made_again_from_the_same_source(world: World) -> None:
-    """It lets go of the source and takes hold of it: two changes of one count."""
+def test_an_expired_fork_can_be_created_again_from_the_same_source(world: World) -> None:
+    """One count goes down and up again: the old fork releases the source, and the new one takes it."""
     process, source = source_of(world, b"abc")
     fork = a_key()
     process.fork(fork, source, 1, expiry=Expiry(ttl_seconds=10))

@@ -1,4 +1,4 @@
-"""What lies in S3 and belongs to nothing is removed, and nothing else is."""
+"""Objects in S3 that belong to nothing are removed, and no others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_body_of_a_successful_creation_stays(world: World) -> None:
 
 
 def test_the_bodies_of_a_deleted_stream_are_removed(world: World) -> None:
-    """Those that lost a race and are in no batch, too."""
+    """Also those of appends that lost a race and are in no batch."""
     process, rival, key = world.process(), world.process(), a_key()
     process.create(key, body=BODY)
     process.append(key, BODY)

@@ -1,4 +1,4 @@
-"""Packs: what a reader gets is the same before and after batches are packed."""
+"""Packs: readers get the same before and after batches are packed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Scene:
         return self.world.process()[1]
 
     def append(self, batches: int) -> None:
-        """Some of one message, some of several appends together."""
+        """Some batches have one message, some have several appends together."""
         for _ in range(batches):
             group = [self.body() for _ in range(self.chance.choice((1, 1, 1, 3)))]
             appended = append(
@@ -95,8 +95,8 @@ class Scene:
         return data
 
     def check(self, *, everywhere: bool = True) -> None:
-        """From every end of a message the rest is there, for a process that knows nothing and for one that
-        has read it all."""
+        """From the end of every message the rest can be read, by a process that knows nothing and by one that
+        has read everything."""
         knowing = self.process()
         for start in self.ends if everywhere else self.ends[:: max(1, len(self.ends) // 7)]:
             assert self.read_from(start) == self.data[start:], start
@@ -115,7 +115,7 @@ def a_packed_scene(batches: int = 60, **asked: Any) -> Scene:
 
 
 @pytest.mark.parametrize("content_type", [BYTES, JSON])
-def test_old_batches_become_packs_and_the_last_one_stays(content_type: ContentType) -> None:
+def test_old_batches_become_packs_except_the_last_one(content_type: ContentType) -> None:
     scene = a_packed_scene(content_type=content_type)
     *packs, last = [decode_batch(item) for item in scene.items()]
     assert len(packs) > 2
@@ -129,7 +129,7 @@ def test_old_batches_become_packs_and_the_last_one_stays(content_type: ContentTy
     scene.check()
 
 
-def test_a_stream_that_goes_on_is_packed_again_and_again() -> None:
+def test_a_growing_stream_is_packed_again_and_again() -> None:
     scene = Scene(content_type=JSON)
     for _ in range(4):
         scene.append(20)
@@ -139,7 +139,7 @@ def test_a_stream_that_goes_on_is_packed_again_and_again() -> None:
     scene.check()
 
 
-def test_nothing_young_is_packed() -> None:
+def test_batches_younger_than_an_hour_are_not_packed() -> None:
     scene = Scene()
     scene.append(60)
     scene.world.advance(HOUR_MS - 1)
@@ -147,8 +147,7 @@ def test_nothing_young_is_packed() -> None:
     assert len(scene.items()) == 60
 
 
-def test_what_is_left_waits_for_more_and_not_for_ever() -> None:
-    """A small rest is packed once the stream is idle, or has waited for a day of hours."""
+def test_a_small_rest_is_packed_when_the_stream_is_idle_or_after_a_day() -> None:
     scene = Scene(packing=Packing(HOUR_MS, every_bytes=64, pack_bytes=10**6, min_batches=2))
     looks = 0
     for _ in range(30):
@@ -163,7 +162,7 @@ def test_what_is_left_waits_for_more_and_not_for_ever() -> None:
     assert len(scene.items()) == 2
 
 
-def test_too_little_is_not_packed() -> None:
+def test_batches_below_the_minimum_size_are_not_packed() -> None:
     scene = Scene(packing=Packing(HOUR_MS, every_bytes=64))
     scene.append(40)
     assert scene.pack() == 0
@@ -171,7 +170,7 @@ def test_too_little_is_not_packed() -> None:
     assert scene.pack() == 1
 
 
-def test_large_bodies_stay_where_they_are_and_part_the_packs() -> None:
+def test_large_bodies_are_not_packed_and_separate_the_packs() -> None:
     scene = Scene(packing=Packing(HOUR_MS, every_bytes=64, min_batches=2))
     large = b"x" * 70_000
     for body in (b"a", b"b", large, b"c", b"d", b"e", large, b"f", large, b"g", b"h"):
@@ -197,7 +196,7 @@ def test_batches_of_combined_appends_are_packed_too() -> None:
     scene.check()
 
 
-def test_without_packing_nothing_is_scheduled_and_packs_are_read_all_the_same() -> None:
+def test_with_packing_off_nothing_is_scheduled_and_existing_packs_are_read() -> None:
     scene = a_packed_scene()
     scene.world._packing = None
     scene.stores = scene.process()
@@ -223,7 +222,7 @@ def counted(scene: Scene) -> Iterator[tuple[Stores, Counter[str]]]:
     yield stores, calls
 
 
-def test_a_read_anywhere_in_a_pack_is_one_query_and_one_range_and_the_next_page_no_query() -> None:
+def test_a_read_in_a_pack_costs_one_query_and_one_range_and_the_next_page_no_query() -> None:
     scene = Scene(packing=Packing(HOUR_MS, every_bytes=64, min_batches=2, block_bytes=40))
     scene.append(200)
     scene.pack()
@@ -240,8 +239,8 @@ def test_a_read_anywhere_in_a_pack_is_one_query_and_one_range_and_the_next_page_
             assert calls == {"Query": 1, "GetRange": 2}
 
 
-def test_a_page_of_several_packs_asks_for_their_ranges_at_once() -> None:
-    """Behind the one query there is one round trip more, however many packs the page lies in."""
+def test_a_page_of_several_packs_requests_their_ranges_concurrently() -> None:
+    """After the one query there is one more round trip, however many packs the page lies in."""
     scene = Scene(packing=Packing(HOUR_MS, every_bytes=64, pack_bytes=400, min_batches=2, block_bytes=80))
     scene.append(200)
     packs = scene.pack()
@@ -271,7 +270,7 @@ def test_an_append_makes_one_call_more_only_where_it_crosses_a_boundary() -> Non
         assert calls == {"PutItem": 20 + 20 * 60_000 // (256 * 1024)}
 
 
-def test_many_random_reads_of_a_packed_stream_are_those_of_the_plain_one() -> None:
+def test_random_reads_of_a_packed_stream_equal_those_of_the_plain_one() -> None:
     scene = Scene(
         packing=Packing(HOUR_MS, every_bytes=1000, block_bytes=300, pack_bytes=4000), content_type=JSON
     )
@@ -309,7 +308,7 @@ def test_snapshots_may_be_published_at_the_same_offsets(content_type: ContentTyp
 
 
 @pytest.mark.parametrize("content_type", [BYTES, JSON])
-def test_forks_leave_a_pack_where_they_would_leave_the_batches(content_type: ContentType) -> None:
+def test_a_fork_inside_a_pack_reads_as_one_of_the_plain_batches(content_type: ContentType) -> None:
     plain, packed = Scene(content_type=content_type), a_packed_scene(30, content_type=content_type)
     plain.append(30)
     for place in range(0, len(plain.data), 11):
@@ -329,7 +328,7 @@ def test_forks_leave_a_pack_where_they_would_leave_the_batches(content_type: Con
             assert answers[0] == answers[1], (place, sub_offset)
 
 
-def test_a_fork_reads_from_anywhere_what_it_inherits_of_a_pack() -> None:
+def test_a_fork_reads_its_part_of_a_pack_from_any_offset() -> None:
     scene = a_packed_scene()
     for place in scene.ends[5:40:6]:
         create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, place, 0)))
@@ -340,15 +339,15 @@ def test_a_fork_reads_from_anywhere_what_it_inherits_of_a_pack() -> None:
         scene.world.advance(1)
 
 
-def test_json_is_read_from_the_ends_of_messages_only() -> None:
+def test_packed_json_is_read_only_from_message_ends() -> None:
     scene = a_packed_scene(content_type=JSON)
     for offset in set(range(scene.ends[-2])) - set(scene.ends):
         with pytest.raises(Malformed):
             read(scene.process(), KEY, offset)
 
 
-def test_what_is_retained_may_begin_inside_a_pack() -> None:
-    """The pack stays until all of it may go, and with it its object."""
+def test_the_retained_offset_may_lie_inside_a_pack() -> None:
+    """The pack and its object stay until nothing in it is retained."""
     scene = a_packed_scene(content_type=JSON)
     first, second, *_ = [decode_batch(item) for item in scene.items()]
     inside = next(end for end in scene.ends if second.start < end < second.end)
@@ -364,7 +363,7 @@ def test_what_is_retained_may_begin_inside_a_pack() -> None:
     assert b"".join(part.body + b"," for part in updates) == scene.data[inside:]
 
 
-def test_a_deleted_stream_leaves_no_pack_behind() -> None:
+def test_the_packs_of_a_deleted_stream_are_removed() -> None:
     scene = a_packed_scene()
     delete(scene.stores, KEY)
     scene.world.advance(25 * HOUR_MS)
@@ -373,7 +372,7 @@ def test_a_deleted_stream_leaves_no_pack_behind() -> None:
     assert scene.world.bucket.objects == {}
 
 
-def test_a_pack_outlives_its_stream_for_a_fork() -> None:
+def test_a_pack_is_kept_while_a_fork_of_its_stream_lives() -> None:
     scene = a_packed_scene()
     create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, scene.ends[30], 0)))
     delete(scene.stores, KEY)
@@ -391,7 +390,7 @@ def test_a_pack_outlives_its_stream_for_a_fork() -> None:
 # --- what is missing or damaged ---------------------------------------------------------------
 
 
-def test_a_missing_object_is_503_and_the_log_names_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_object_gets_503_and_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     scene = a_packed_scene()
     name = decode_batch(scene.items()[0]).blob
     del scene.world.bucket.objects[name or ""]
@@ -400,7 +399,7 @@ def test_a_missing_object_is_503_and_the_log_names_it(caplog: pytest.LogCaptureF
     assert f"a pack cannot be read: {name}" in caplog.text
 
 
-def test_a_damaged_block_is_503_and_the_others_are_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_block_gets_503_and_the_others_are_read(caplog: pytest.LogCaptureFixture) -> None:
     scene = a_packed_scene()
     pack = decode_batch(scene.items()[0])
     assert pack.blob
@@ -415,7 +414,7 @@ def test_a_damaged_block_is_503_and_the_others_are_read(caplog: pytest.LogCaptur
     assert scene.read_from(start) == scene.data[start:]
 
 
-def test_an_object_that_was_cut_is_503() -> None:
+def test_a_truncated_object_gets_503() -> None:
     scene = a_packed_scene()
     objects = scene.world.bucket.objects
     for name in objects:
@@ -424,7 +423,7 @@ def test_an_object_that_was_cut_is_503() -> None:
         read(scene.process(), KEY, 0)
 
 
-def test_a_missing_pack_is_503_and_never_silence(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_pack_gets_503_and_not_an_empty_read(caplog: pytest.LogCaptureFixture) -> None:
     scene = a_packed_scene()
     _, second, third, *_ = scene.items()
     scene.world.table._drop(second)
@@ -436,7 +435,7 @@ def test_a_missing_pack_is_503_and_never_silence(caplog: pytest.LogCaptureFixtur
     assert read(scene.process(), KEY, decode_batch(third).start).data
 
 
-def test_an_index_of_another_stretch_is_503() -> None:
+def test_an_index_of_another_range_gets_503() -> None:
     scene = a_packed_scene()
     one, other, *_ = scene.items()
     one["px"] = other["px"]

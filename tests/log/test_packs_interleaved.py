@@ -68,7 +68,7 @@ def calls_of_a_sweep() -> int:
 CALLS: Final = calls_of_a_sweep()
 
 
-def test_between_any_two_calls_of_the_janitor_everything_is_read_from_everywhere() -> None:
+def test_between_any_two_calls_of_the_janitor_every_offset_can_be_read() -> None:
     scene = an_old_scene()
     create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, scene.ends[33], 0)))
     append(scene.stores, FORK, [append_request(b"own")])
@@ -88,8 +88,7 @@ def test_between_any_two_calls_of_the_janitor_everything_is_read_from_everywhere
 
 
 def broken(scene: Scene, at: int, how: str) -> None:
-    """A sweep in which the call of that number is the last, lost on its way or carried out, or has its
-    reply lost once."""
+    """A sweep whose call of that number is its last, is lost or carried out, or loses its reply once."""
     packer, calls = scene.process(), []
 
     def before(operation: str) -> None:
@@ -111,7 +110,7 @@ def broken(scene: Scene, at: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed before", "killed behind", "lost"])
-def test_a_janitor_may_be_killed_or_lose_a_reply_at_any_call(how: str) -> None:
+def test_a_janitor_that_is_killed_or_loses_a_reply_at_any_call_loses_nothing(how: str) -> None:
     for at in range(CALLS):
         scene = an_old_scene()
         broken(scene, at, how)
@@ -126,7 +125,8 @@ def test_a_janitor_may_be_killed_or_lose_a_reply_at_any_call(how: str) -> None:
 
 
 def play(seed: int) -> int:
-    """Two janitors, three readers, one of them of a fork, and a writer, all at once. The packs made."""
+    """Two janitors, three readers, one of them of a fork, and a writer, all at once. Returns the number of
+    packs."""
     chance = random.Random(seed)
     scene = Scene(packing=replace(SMALL, pack_bytes=chance.choice((100, 300, 10**6))), chance=chance)
     scene.append(40)
@@ -172,7 +172,7 @@ def play_on(scene: Scene) -> int:
     return sum(packed)
 
 
-def test_janitors_readers_and_a_writer_at_once() -> None:
+def test_concurrent_janitors_readers_and_a_writer_lose_nothing() -> None:
     assert sum(play(seed) for seed in range(60)) > 60
 
 
@@ -189,7 +189,7 @@ def goes_wrong(seeds: Iterable[int], play: Callable[[int], int] = play) -> bool:
 
 
 def all_of_it(self: ChainWalk[Any], page: Iterable[Any]) -> Iterator[Any]:
-    """Without passing over what lies in a pack."""
+    """Without the rule that skips batches that a pack holds."""
     for link in page:
         if link.start > self._reached:
             yield from self._bridge(link.start)
@@ -198,14 +198,16 @@ def all_of_it(self: ChainWalk[Any], page: Iterable[Any]) -> Iterator[Any]:
         yield link
 
 
-def test_without_passing_over_what_a_pack_holds_readers_get_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_skipping_batches_that_a_pack_holds_readers_get_them_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ChainWalk, "_in_order", all_of_it)
     assert goes_wrong(range(60))
 
 
 def fork_of_a_half_removed_stretch() -> bool:
-    """Of the batches that one call removes, every second one is gone when the janitor dies. Whether a
-    fork reads what it inherits from anywhere."""
+    """One call removes every second of its batches, then the janitor dies. Returns whether a fork can read
+    what it inherits from any offset."""
     scene = an_old_scene()
     base = scene.ends[40]
     create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, base, 0)))
@@ -232,7 +234,7 @@ def fork_of_a_half_removed_stretch() -> bool:
     return True
 
 
-def test_a_call_that_removes_some_of_its_batches_hides_nothing() -> None:
+def test_a_removal_that_stops_half_way_hides_no_message() -> None:
     assert fork_of_a_half_removed_stretch()
 
 
@@ -257,14 +259,14 @@ def test_a_snapshot_may_be_published_at_every_end_while_batches_are_removed() ->
     assert refused == set()
 
 
-def test_without_looking_back_for_a_pack_readers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_looking_for_the_pack_before_an_offset_reads_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ChainWalk, "_look_back", lambda _self, _position: None)
     assert not fork_of_a_half_removed_stretch()
 
 
 def append_by_a_sleeper(packing: Packing) -> tuple[bool, bool]:
-    """A writer that knows an old tail, whose key the janitor has emptied: whether its append is
-    acknowledged, and whether anybody can read it."""
+    """A writer knows an old tail, whose key the janitor has emptied. Returns whether its append is
+    acknowledged, and whether it can be read."""
     scene = an_old_scene(packing=packing)
     sleeper = scene.process()
     load_head(sleeper, KEY)
@@ -277,12 +279,12 @@ def append_by_a_sleeper(packing: Packing) -> tuple[bool, bool]:
     return acknowledged, b"late" in scene.read_from(0)
 
 
-def test_a_writer_with_an_old_tail_finds_the_new_one() -> None:
+def test_an_append_with_an_old_tail_is_decided_on_the_new_one() -> None:
     assert append_by_a_sleeper(ONE) == (True, True)
 
 
-def test_where_young_batches_are_packed_an_append_is_lost() -> None:
-    """So nobody packs batches in AWS that are not an hour old."""
+def test_if_young_batches_were_packed_an_append_would_be_lost() -> None:
+    """So no batch younger than an hour is packed in AWS."""
     assert append_by_a_sleeper(replace(ONE, after_ms=0)) == (True, False)
 
 
@@ -291,7 +293,8 @@ def only_live(record: StreamRecord, _start: int) -> Condition:
 
 
 def trim_while_a_pack_is_committed() -> bool:
-    """The trim has its list of batches when the first of them becomes a pack. Whether all is there."""
+    """The trim has its list of batches when the first of them becomes a pack. Returns whether all messages
+    are there."""
     scene = an_old_scene()
     packer, trimmer, published = scene.process(), scene.process(), False
 
@@ -336,18 +339,20 @@ def trim_while_a_pack_is_committed() -> bool:
         return False
 
 
-def test_a_pack_is_refused_where_a_trim_may_be_under_way() -> None:
+def test_a_pack_is_refused_while_a_trim_may_be_under_way() -> None:
     assert trim_while_a_pack_is_committed()
 
 
-def test_without_regard_to_what_is_retained_a_trim_removes_a_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_checking_the_retained_offset_a_trim_would_remove_a_pack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(log_packs, "_if_unmoved", only_live)
     assert not trim_while_a_pack_is_committed()
 
 
 def overlapping_packs() -> bool:
-    """One janitor reads from the beginning, the other later from what is retained by then; the first one's
-    transaction comes last. Whether all is there."""
+    """One janitor reads from the beginning, the other later from the offset retained by then; the first one's
+    transaction comes last. Returns whether all messages are there."""
     scene = an_old_scene(packing=replace(ONE, pack_bytes=300))
     first, pending = scene.process(), [True]
     inside = scene.ends[10]
@@ -372,6 +377,8 @@ def test_packs_do_not_overlap() -> None:
     assert overlapping_packs()
 
 
-def test_without_the_streams_item_packs_overlap_and_one_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_checking_the_streams_item_packs_overlap_and_one_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(log_packs, "_if_unmoved", only_live)
     assert not overlapping_packs()

@@ -1,4 +1,4 @@
-"""Pages: no gap, no repetition, cut at batch ends, from any offset a reader may name."""
+"""Pages: no gap, no repetition, cut at batch ends, from any valid offset."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_a_read_may_begin_at_any_byte(world: World, start: int, warm: bool) -> N
 
 @pytest.mark.parametrize("warm", [True, False])
 def test_an_offset_beyond_the_tail_is_refused(world: World, warm: bool) -> None:
-    """It is none that we gave, or one of a stream that was here before: a reader that
-    waited there would wait for ever."""
+    """The server has never returned it, or it belongs to an earlier stream of that name: a reader would wait
+    there for ever."""
     process, key = filled(world, b"abcd")
     with pytest.raises(Malformed, match="beyond the end"):
         read((process if warm else world.process()).stores, key, 5)
 
 
-def test_json_is_read_from_message_ends_only(world: World) -> None:
+def test_json_is_read_only_from_message_ends(world: World) -> None:
     process, key = filled(world, b'["a","bc"]', b"1", content_type=JSON)
     accepted = []
     for start in range(11):
@@ -55,7 +55,7 @@ def test_json_is_read_from_message_ends_only(world: World) -> None:
 
 @pytest.mark.parametrize("limit", [1, 4, 5, 6, 7, 11, 12, 100])
 @pytest.mark.parametrize("start", [0, 1, 4, 5, 6])
-def test_pages_follow_on_each_other(world: World, limit: int, start: int) -> None:
+def test_each_page_begins_where_the_last_one_ended(world: World, limit: int, start: int) -> None:
     process, key = filled(world, b"abcd", b"ef", b"ghijkl")
     record = process.create(key).head.record
     table = process.stores.table
@@ -80,7 +80,7 @@ def test_a_page_stops_before_four_megabytes(world: World) -> None:
 
 
 @pytest.mark.parametrize("size", [INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, 1_000_000])
-def test_bodies_read_back_whichever_way_they_are_stored(world: World, size: int) -> None:
+def test_a_body_is_read_back_however_it_is_stored(world: World, size: int) -> None:
     body = bytes(index * 7 % 256 for index in range(size))
     process, key = filled(world, b"<", body, b">")
     assert process.read_all(key) == b"<" + body + b">"
@@ -89,7 +89,9 @@ def test_bodies_read_back_whichever_way_they_are_stored(world: World, size: int)
 
 @pytest.mark.parametrize("last", [b"", b"end"], ids=["mark of closing", "append and close"])
 @pytest.mark.parametrize("warm", [True, False])
-def test_the_end_of_a_closed_stream_is_seen_from_every_offset(world: World, last: bytes, warm: bool) -> None:
+def test_a_read_from_any_offset_reports_the_end_of_a_closed_stream(
+    world: World, last: bytes, warm: bool
+) -> None:
     process, key = filled(world, b"abc")
     process.append(key, last, close=True)
     tail = 3 + len(last)
@@ -98,7 +100,7 @@ def test_the_end_of_a_closed_stream_is_seen_from_every_offset(world: World, last
         assert (reading.page.end, reading.page.closed) == (tail, True)
 
 
-def test_waiting_readers_see_what_comes_and_what_ends(world: World) -> None:
+def test_a_waiting_reader_gets_an_append_a_close_and_a_deletion(world: World) -> None:
     process, key = filled(world, b"abc")
     at_tail = read(process.stores, key, "now")
     assert not read_on(process.stores, at_tail).page.has_data
@@ -113,8 +115,8 @@ def test_waiting_readers_see_what_comes_and_what_ends(world: World) -> None:
 
 
 def test_an_append_between_two_queries_does_not_confuse_a_reader_at_the_tail(world: World) -> None:
-    """The first query finds nothing behind the tail; by the time of the second, which asks
-    for the batch before it, an append has landed exactly there."""
+    """The first query finds nothing after the tail. Before the second one, which reads the batch before the
+    tail, an append lands exactly there."""
     writer, key = filled(world, b'"first"', content_type=JSON)
     tail = writer.append(key, b'"second"', content_type=JSON).next_offset
     reader = world.process()
@@ -134,7 +136,7 @@ def test_an_append_between_two_queries_does_not_confuse_a_reader_at_the_tail(wor
     assert read_on(reader.stores, reading).data == b'"third",'
 
 
-def test_the_last_batch_is_read_without_its_bytes(world: World) -> None:
+def test_a_read_of_the_tail_does_not_read_the_bytes_of_the_last_batch(world: World) -> None:
     process, key = filled(world, b"a", b"bcd")
     record = process.create(key).head.record
     last = load_last(process.stores.table, log_pk(key, record.incarnation))

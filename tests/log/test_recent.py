@@ -1,4 +1,4 @@
-"""Batches in memory: bounded, whole, and never more than the stream that they are of."""
+"""Batches in memory: bounded, complete, and only of the stream's present incarnation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_chain_of_recent_batches_ends_at_the_first_gap() -> None:
 
 
 def test_a_chain_goes_one_batch_over_the_limit() -> None:
-    """So that who asked can tell a full page from the end of what is known."""
+    """So its reader can tell a full page from the end of what is in memory."""
     recent = RecentBatches(1_000_000)
     recent.keep("one", *(a_batch(start, 10) for start in range(0, 100, 10)))
     assert recent.chain("one", 0, 25)[-1].end == 30
@@ -43,7 +43,7 @@ def a_pack(start: int, *ends: int) -> Batch:
     return Batch(start, Tail(ends[-1]), "id", 0, None, "blob", index=decode_index(writer.finish()[1]))
 
 
-def test_a_pack_is_part_of_a_chain_for_those_who_can_get_its_bytes() -> None:
+def test_a_pack_is_part_of_a_chain_only_for_a_reader_that_can_load_its_bytes() -> None:
     recent = RecentBatches(1_000_000)
     recent.keep("one", a_batch(0, 3), a_batch(9, 2))
     recent.keep_pack("one", a_pack(3, 5, 9))
@@ -53,7 +53,7 @@ def test_a_pack_is_part_of_a_chain_for_those_who_can_get_its_bytes() -> None:
     assert recent.chain("two", 3, 100, with_pack=True) == []
 
 
-def test_a_block_is_not_taken_for_the_batch_that_began_where_it_does() -> None:
+def test_a_block_of_a_pack_is_not_confused_with_the_batch_at_its_offset() -> None:
     recent = RecentBatches(1_000_000)
     small, block = a_batch(0, 3), a_batch(0, 9)
     recent.keep("one", small)
@@ -61,7 +61,7 @@ def test_a_block_is_not_taken_for_the_batch_that_began_where_it_does() -> None:
     assert recent.keep("one", block) == (block,)
 
 
-def test_a_process_remembers_so_many_packs_and_no_more() -> None:
+def test_the_number_of_remembered_packs_is_bounded() -> None:
     recent = RecentBatches(1_000_000)
     for number in range(100):
         recent.keep_pack(str(number), a_pack(0, 5))
@@ -69,7 +69,7 @@ def test_a_process_remembers_so_many_packs_and_no_more() -> None:
     assert known == [False] * 36 + [True] * 64
 
 
-def test_memory_is_bounded_and_the_least_used_goes_first() -> None:
+def test_memory_is_bounded_and_the_least_recently_used_batch_is_dropped_first() -> None:
     recent = RecentBatches(capacity_bytes=10_000)
     for start in range(0, 20_000, 1000):
         recent.keep("one", a_batch(start, 1000))

@@ -1,4 +1,4 @@
-"""The table's schema: whatever is written is read back the same, and sorts where it must."""
+"""The table's schema: every item is read back as it was written, and sorts in the right place."""
 
 from __future__ import annotations
 
@@ -162,8 +162,8 @@ def batches(draw: st.DrawFn) -> Batch:
 
 
 def stored(item: dict[str, Any]) -> dict[str, Any]:
-    """What DynamoDB makes of an item: each attribute one of its types, numbers as text, and
-    binary values in base64."""
+    """The item as DynamoDB returns it: each attribute of one type, numbers as text, binary values in
+    base64."""
     for name, value in item.items():
         ((kind, content),) = value.items()
         expected: type = {"S": str, "N": str, "B": str, "BOOL": bool}[kind]
@@ -207,8 +207,8 @@ def test_a_batch_is_read_back_as_it_was_written(key: StreamKey, incarnation: str
 
 
 @given(st.binary(min_size=1, max_size=3000), st.integers(min_value=-2, max_value=2).filter(bool))
-def test_bytes_of_another_length_are_damaged(data: bytes, change: int) -> None:
-    """As they are and deflated, more and fewer: also where a fork would inherit a part alone."""
+def test_a_batch_with_more_or_fewer_bytes_than_its_offsets_say_is_damaged(data: bytes, change: int) -> None:
+    """Plain and deflated; also if a fork inherits only a part."""
     size = max(1, len(data) + change)
     item = encode_batch("log/x", Batch(0, Tail(len(data)), "id", 0, data)) | {"e": {"N": str(size)}}
     if size != len(data):
@@ -233,7 +233,7 @@ def test_a_due_entry_is_read_back_as_it_was_written(due: Due) -> None:
 
 @given(waiters)
 def test_a_waiter_is_read_back_as_it_was_written(waiter: Waiter) -> None:
-    """DynamoDB may remove it once it has lapsed, and not before."""
+    """DynamoDB may remove it after it has lapsed, and not before."""
     item = stored(encode_waiter(waiter))
     assert decode_waiter(item) == waiter
     assert key_of(item) == waiter_key(waiter)
@@ -246,15 +246,16 @@ def test_lengths_are_read_back_as_they_were_written(lengths: list[int]) -> None:
 
 
 @given(batches())
-def test_every_attribute_of_a_batch_says_something(batch: Batch) -> None:
-    """A write is billed by the kilobyte of the whole item: what can be left out without loss is left out."""
+def test_no_attribute_of_a_batch_can_be_left_out(batch: Batch) -> None:
+    """A write is billed by the kilobyte of the whole item, so an attribute that is not needed is not
+    written."""
     item = encode_batch("log/x", batch)
     for name in item.keys() - {"pk"}:
         assert read_without(item, name) != batch, name
 
 
 def read_without(item: dict[str, Any], name: str) -> Batch | None:
-    """None where it cannot be read at all."""
+    """The batch without that attribute; None if it cannot be read at all."""
     try:
         return decode_batch({other: value for other, value in item.items() if other != name})
     except (KeyError, Damaged):
@@ -262,8 +263,8 @@ def read_without(item: dict[str, Any], name: str) -> Batch | None:
 
 
 @given(batches())
-def test_a_batch_without_its_bytes_still_tells_the_tail(batch: Batch) -> None:
-    """What a read for the tail asks for is all that a writer decides on."""
+def test_the_tail_can_be_decoded_from_a_batch_without_its_bytes(batch: Batch) -> None:
+    """A writer decides on nothing else than what a read of the tail returns."""
     item = encode_batch("log/x", batch)
     lean = decode_batch({name: item[name] for name in STATE_ATTRIBUTES if name in item})
     assert (lean.start, lean.after, lean.append_id, lean.time_ms) == (
@@ -275,15 +276,15 @@ def test_a_batch_without_its_bytes_still_tells_the_tail(batch: Batch) -> None:
     assert (lean.tombstone, lean.behind_closing) == (batch.tombstone, batch.behind_closing)
 
 
-def test_the_tail_is_read_without_the_bytes() -> None:
-    """They and the messages' lengths are what such a read must not pay for."""
+def test_a_read_of_the_tail_leaves_out_the_bytes() -> None:
+    """And the messages' lengths: such a read must not pay for them."""
     item = encode_batch("log/x", Batch(0, Tail(4000), "id", 1, bytes(range(200)) * 20, lengths=(1,) * 4000))
     lean = {name: item[name] for name in STATE_ATTRIBUTES if name in item}
     assert len(orjson.dumps(lean)) < 200 < len(orjson.dumps(item)) // 4
 
 
 @given(batches())
-def test_a_batch_without_its_bytes_still_tells_where_messages_end(batch: Batch) -> None:
+def test_message_ends_can_be_decoded_from_a_batch_without_its_bytes(batch: Batch) -> None:
     item = encode_batch("log/x", batch)
     lean = decode_batch({name: item[name] for name in BOUNDARY_ATTRIBUTES if name in item})
     assert (lean.start, lean.end, lean.lengths) == (batch.start, batch.end, batch.lengths)
@@ -307,8 +308,8 @@ def test_batches_sort_by_their_start(one: Batch, other: Batch) -> None:
 
 
 @given(batches())
-def test_a_tombstone_behind_a_closing_mark_sorts_before_the_next_batch(batch: Batch) -> None:
-    """Between the batch and whatever starts one byte on; a tombstone behind a closing mark is there."""
+def test_a_tombstone_after_a_closing_batch_sorts_before_the_next_offset(batch: Batch) -> None:
+    """A closing batch has no bytes, so its tombstone sorts between it and a batch one byte on."""
     assume(batch.start < MAX_OFFSET)  # Behind the last offset of all there is none.
     plain = render_offset(batch.start)
     assert plain < just_behind(batch.start) < render_offset(batch.start + 1)
@@ -320,23 +321,25 @@ def test_a_tombstone_behind_a_closing_mark_sorts_before_the_next_batch(batch: Ba
     times,
     ids,
 )
-def test_the_janitor_finds_exactly_what_has_fallen_due(due_ms: int, now_ms: int, incarnation: str) -> None:
-    """Its query is for sort keys from "0" on: an instant before 1970 must not lie below that, and
-    one in a far future with more digits not in between."""
+def test_the_janitors_query_finds_exactly_the_entries_that_are_due(
+    due_ms: int, now_ms: int, incarnation: str
+) -> None:
+    """Its query is for sort keys from "0" on: a time before 1970 must not sort below that, and one far in the
+    future, with more digits, not in between."""
     due = Due(DueKind.EXPIRE, StreamKey("v1", "x"), incarnation, due_ms)
     sk = due_key(due)["sk"]["S"]
     assert ("0" <= sk <= due_before(now_ms)) == (due_ms <= now_ms)
 
 
 @given(ids)
-def test_the_janitor_looks_where_entries_are(incarnation: str) -> None:
+def test_every_entry_is_in_a_shard_that_the_janitor_reads(incarnation: str) -> None:
     due = Due(DueKind.RECLAIM, StreamKey("v1", "x"), incarnation, 1)
     assert due_key(due)["pk"]["S"] in {due_pk(shard) for shard in range(DUE_SHARDS)}
 
 
 @given(waiters, ids)
-def test_a_stream_finds_its_own_waiters(waiter: Waiter, other: str) -> None:
-    """All of them with one query, and nobody else's; a sweep finds everyone's."""
+def test_one_query_finds_all_waiters_of_a_stream_and_no_others(waiter: Waiter, other: str) -> None:
+    """A sweep finds those of all streams."""
     key = waiter_key(waiter)
     for incarnation in (waiter.incarnation, other, waiter.incarnation[:-1] + "~"):
         pk, low, high = waiters_of(incarnation)
@@ -349,24 +352,24 @@ def test_a_stream_finds_its_own_waiters(waiter: Waiter, other: str) -> None:
 
 
 @given(stream_keys, stream_keys, ids, ids)
-def test_one_log_for_one_incarnation_of_one_stream(
+def test_each_incarnation_of_each_stream_has_its_own_log_key(
     one: StreamKey, other: StreamKey, first: str, second: str
 ) -> None:
-    """A name may hold whatever separates the parts of a key."""
+    """Even if a name holds the characters that separate the parts of a key."""
     assume((one, first) != (other, second))
     assert log_pk(one, first) != log_pk(other, second)
 
 
 @given(stream_keys, ids, batches())
-def test_a_key_of_the_log_names_its_stream(key: StreamKey, incarnation: str, batch: Batch) -> None:
-    """All that a stream record says: whose readers to wake, and where they would read."""
+def test_the_key_of_a_log_names_its_stream(key: StreamKey, incarnation: str, batch: Batch) -> None:
+    """A stream record has nothing else: whose readers to wake, and from which offset."""
     pk = log_pk(key, incarnation)
     assert is_log_pk(pk)
     assert decode_log_pk(pk) == (key, incarnation)
     assert decode_batch_start(batch_sk(batch)) == batch.start
 
 
-def test_only_batches_have_keys_of_a_log() -> None:
+def test_only_batches_have_the_key_of_a_log() -> None:
     due = Due(DueKind.EXPIRE, StreamKey("v1", "log/"), "x", 1)
     for key in (
         stream_key(due.key),

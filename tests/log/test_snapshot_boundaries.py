@@ -1,4 +1,4 @@
-"""Where a snapshot may be published: at the ends of messages that are retained, for ever."""
+"""Where a snapshot may be published: at the end of any message that is retained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidemark.service.read_snapshot import delete_snapshot, latest_snapshot, rea
 
 
 def test_boundaries_are_the_ends_of_messages(world: World) -> None:
-    """Alone, in a group, in one JSON array, in the creation's body, in S3: before and after."""
+    """Of a single append, a group, a JSON array, the creation's body, a body in S3; before and after them."""
     process = world.process()
     key = key_in_new_bucket(process)
     process.create(key, content_type=JSON, body=b'[1, "ab"]')
@@ -78,7 +78,7 @@ def test_an_empty_stream_has_one_boundary(world: World) -> None:
 def test_a_publish_is_refused_in_the_documented_order(
     world: World, offset: int, expected: type[ProtocolError]
 ) -> None:
-    """5 is a message's end too, but lies below what is retained."""
+    """5 is the end of a message, too, but lies below the retained offset."""
     process = world.process()
     key = key_in_new_bucket(process)
     process.create(key, body=b"12345")
@@ -88,7 +88,7 @@ def test_a_publish_is_refused_in_the_documented_order(
     assert verdict(process, key, offset) is expected
 
 
-def test_nothing_is_stored_for_a_publish_that_is_refused(world: World) -> None:
+def test_a_refused_publish_stores_nothing(world: World) -> None:
     process = world.process()
     key = key_in_new_bucket(process)
     process.create(key, body=b"12345")
@@ -99,7 +99,7 @@ def test_nothing_is_stored_for_a_publish_that_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("end", ["never", "deleted", "expired"])
-def test_a_snapshot_of_a_missing_stream_is_404(world: World, end: str) -> None:
+def test_a_snapshot_of_a_missing_stream_raises_stream_not_found(world: World, end: str) -> None:
     process = world.process()
     key = key_in_new_bucket(process)
     if end != "never":

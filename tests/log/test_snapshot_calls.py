@@ -22,7 +22,7 @@ from tidemark.service.upload_snapshot import begin_upload
 
 @pytest.fixture
 def stream(world: World) -> tuple[Process, StreamKey]:
-    """Twenty batches, and a process that has seen none of them."""
+    """Twenty batches, and a process that knows none of them."""
     writer = world.process()
     key = key_in_new_bucket(writer)
     writer.create(key)
@@ -35,7 +35,7 @@ def stream(world: World) -> tuple[Process, StreamKey]:
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_publish_costs_three_calls_and_the_blob(stream: tuple[Process, StreamKey], warm: bool) -> None:
-    """Three, and the blob: also where there is one already, and however deep the offset lies."""
+    """Also if there is a snapshot already, and however old the offset is."""
     process, key = stream
     if warm:
         process.read_all(key)
@@ -47,7 +47,6 @@ def test_a_publish_costs_three_calls_and_the_blob(stream: tuple[Process, StreamK
 
 
 def test_reading_a_snapshot_costs_two_calls_and_the_blob(stream: tuple[Process, StreamKey]) -> None:
-    """Two, and the blob."""
     process, key = stream
     publish(process, key, 100)
     process.calls.taken()
@@ -58,7 +57,7 @@ def test_reading_a_snapshot_costs_two_calls_and_the_blob(stream: tuple[Process, 
 
 
 def test_bootstrap_costs_the_streams_item_the_blob_and_the_pages(stream: tuple[Process, StreamKey]) -> None:
-    """The stream's item; then the blob and the pages at once."""
+    """First the stream's item; then the blob and the pages at the same time."""
     process, key = stream
     bootstrap(process.stores, key)
     assert process.calls.taken() == {"GetItem": 1, "Query": 1}
@@ -68,7 +67,7 @@ def test_bootstrap_costs_the_streams_item_the_blob_and_the_pages(stream: tuple[P
     assert process.calls.taken() == {"GetItem": 1, "Query": 1, "GetObject": 1}
 
 
-def test_bootstrap_of_bodies_in_s3_costs(world: World) -> None:
+def test_bootstrap_costs_one_call_more_for_each_body_in_s3(world: World) -> None:
     process = world.process()
     key = key_in_new_bucket(process)
     process.create(key)
@@ -85,8 +84,8 @@ def test_bootstrap_of_bodies_in_s3_costs(world: World) -> None:
 def test_a_listing_costs_a_page_and_each_listed_tail(
     world: World, streams: int, content_type: object
 ) -> None:
-    """The bucket, a page of items, and each listed stream's tail: the one that only shows that
-    there is more costs none."""
+    """The bucket, a page of items, and the tail of each listed stream. The stream that only shows that there
+    is more costs nothing."""
     process = world.process()
     bucket = new_bucket(process)
     for index in range(streams):
@@ -100,8 +99,8 @@ def test_a_listing_costs_a_page_and_each_listed_tail(
     assert process.calls.taken() == {"GetItem": 1, "Query": 3}
 
 
-def test_bucket_operations_cost(world: World) -> None:
-    """However many streams there are: the item twice, and what is overdue in eight shards."""
+def test_bucket_operations_cost_the_same_for_any_number_of_streams(world: World) -> None:
+    """The item twice, and the overdue entries in eight shards."""
     process = world.process()
     bucket = create_bucket(process.stores, "calls").bucket
     assert process.calls.taken() == {"TransactWriteItems": 1}
@@ -118,7 +117,7 @@ def test_bucket_operations_cost(world: World) -> None:
     assert process.calls.taken() == {"TransactWriteItems": 1}, "end marks take both places"
 
 
-def test_appends_and_reads_in_a_bucket_cost_what_they_cost_elsewhere(
+def test_appends_and_reads_in_a_bucket_cost_as_on_the_plain_surface(
     stream: tuple[Process, StreamKey],
 ) -> None:
     process, key = stream
@@ -134,7 +133,7 @@ def test_appends_and_reads_in_a_bucket_cost_what_they_cost_elsewhere(
     assert process.calls.taken() == {"GetItem": 1, "Query": 1}, "at once, as the process knows the stream"
 
 
-def test_an_upload_is_presigned_without_a_call(stream: tuple[Process, StreamKey]) -> None:
+def test_presigning_an_upload_costs_no_call(stream: tuple[Process, StreamKey]) -> None:
     process, key = stream
     begin_upload(process.stores, key, 100)
     assert process.calls.taken() == {"GetItem": 1, "Query": 1, "PutItem": 1}

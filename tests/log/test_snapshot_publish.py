@@ -1,4 +1,5 @@
-"""Publishing a snapshot: pointer and retention move in one write, the highest offset stays, appends go on."""
+"""Publishing a snapshot: one write changes the pointer and the retained offset, the highest offset wins,
+appends go on."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def test_a_snapshot_is_read_back(world: World) -> None:
             read_snapshot(reader.stores, key, 0)
 
 
-def test_the_same_offset_again_replaces_the_blob(world: World) -> None:
+def test_a_second_publish_at_the_same_offset_replaces_the_blob(world: World) -> None:
     process = world.process()
     key = key_in_new_bucket(process)
     process.create(key, body=b"12345")
@@ -55,7 +56,7 @@ def test_the_same_offset_again_replaces_the_blob(world: World) -> None:
     assert read_snapshot(process.stores, key, 5).data == b"two"
 
 
-def test_the_latest_snapshot_stays(world: World) -> None:
+def test_the_latest_snapshot_cannot_be_deleted(world: World) -> None:
     process = world.process()
     key = key_in_new_bucket(process)
     process.create(key, body=b"12345")
@@ -70,8 +71,8 @@ def test_the_latest_snapshot_stays(world: World) -> None:
     assert read_snapshot(process.stores, key, 6).data == b"snapshot"
 
 
-def test_of_two_publishes_at_once_the_higher_stays(world: World) -> None:
-    """The lower one is between its blob and its pointer when the higher one lands."""
+def test_of_two_concurrent_publishes_the_higher_offset_wins(world: World) -> None:
+    """The lower one has written its blob and not its pointer when the higher one lands."""
     process, rival = world.process(), world.process()
     key = key_in_new_bucket(process)
     process.create(key, body=b"12345")
@@ -91,7 +92,7 @@ def test_of_two_publishes_at_once_the_higher_stays(world: World) -> None:
     assert read_snapshot(rival.stores, key, 6).data == b"later"
 
 
-def test_racing_publishers_leave_the_highest(world: World) -> None:
+def test_many_concurrent_publishes_leave_the_highest_offset(world: World) -> None:
     processes = [world.process() for _ in range(4)]
     key = key_in_new_bucket(processes[0])
     processes[0].create(key)
@@ -114,7 +115,7 @@ def test_racing_publishers_leave_the_highest(world: World) -> None:
     assert record_of(processes[0], key).retained == 4
 
 
-def test_a_crash_between_blob_and_pointer_leaves_the_old_snapshot_whole(world: World) -> None:
+def test_a_crash_between_blob_and_pointer_leaves_the_old_snapshot_intact(world: World) -> None:
     process, crashing = world.process(), world.process()
     key = key_in_new_bucket(process)
     process.create(key, body=b"12345")
@@ -147,7 +148,7 @@ def test_a_publish_whose_reply_was_lost_is_published(world: World) -> None:
     assert injected > 3
 
 
-def test_a_stream_re_created_under_a_publish_is_another_one(world: World) -> None:
+def test_a_publish_does_not_change_a_stream_that_was_re_created_meanwhile(world: World) -> None:
     process, rival = world.process(), world.process()
     key = key_in_new_bucket(process)
     process.create(key, body=b"12345")
@@ -183,7 +184,7 @@ def test_publishing_renews_a_sliding_expiry(world: World) -> None:
 def test_without_the_pointers_condition_a_lower_snapshot_would_win(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `test_of_two_publishes_at_once_the_higher_stays`, without the rule."""
+    """As `test_of_two_concurrent_publishes_the_higher_offset_wins`, without the rule."""
     move = snapshots._move_pointer
 
     def unconditional(record: StreamRecord, snapshot: object) -> Write:
@@ -199,8 +200,8 @@ def test_without_the_pointers_condition_a_lower_snapshot_would_win(
     assert record_of(process, key).retained == 5
 
 
-def test_a_publish_of_ten_megabytes_holds_no_append_up(world: World) -> None:
-    """Appends go on while the blob is under way: the upload ends only once ten have landed."""
+def test_a_publish_of_ten_megabytes_delays_no_append(world: World) -> None:
+    """Appends go on during the upload: here it ends only after ten of them have landed."""
     publisher, writer = world.process(), world.process()
     key = key_in_new_bucket(publisher)
     publisher.create(key, body=b"0")

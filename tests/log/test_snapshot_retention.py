@@ -1,4 +1,4 @@
-"""What lies below a snapshot is gone for every reader, and a fork begins with its source's snapshot."""
+"""No reader gets messages below a snapshot, and a fork begins with its source's snapshot."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tidemark.service.read_snapshot import latest_snapshot
 
 @pytest.mark.parametrize("warm", [True, False])
 @pytest.mark.parametrize("content_type", [BYTES, JSON], ids=["bytes", "JSON"])
-def test_every_lower_offset_is_gone(world: World, warm: bool, content_type: object) -> None:
-    """For a process that has all of it in memory too, before and after anything is trimmed."""
+def test_every_offset_below_the_snapshot_is_gone(world: World, warm: bool, content_type: object) -> None:
+    """Also for a process that has all of it in memory, before and after a trim."""
     process, rival = world.process(), world.process()
     key = key_in_new_bucket(process)
     process.create(key, content_type=content_type)
@@ -43,7 +43,7 @@ def test_every_lower_offset_is_gone(world: World, warm: bool, content_type: obje
     assert batch_starts(process, key) == [2 * size]
 
 
-def test_a_re_created_stream_retains_all_of_it(world: World) -> None:
+def test_a_re_created_stream_retains_all_its_messages(world: World) -> None:
     process = world.process()
     key = key_in_new_bucket(process)
     process.create(key, body=b"12345")

@@ -1,4 +1,4 @@
-"""Trimming what a snapshot made unreadable: not too early, never the tail's batch, and no append is lost."""
+"""Trimming below a snapshot: not too early, never the tail's batch, and no append is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidemark.service.read import read
 
 
 def stream_of_batches(process: Process, count: int) -> StreamKey:
-    """So many batches of one byte."""
+    """So many batches of one byte each."""
     key = key_in_new_bucket(process)
     process.create(key)
     for _ in range(count):
@@ -27,7 +27,7 @@ def stream_of_batches(process: Process, count: int) -> StreamKey:
     return key
 
 
-def test_trimming_keeps_what_is_retained_and_the_last_batch(world: World) -> None:
+def test_trimming_keeps_retained_batches_and_the_last_one(world: World) -> None:
     process = world.process()
     key = key_in_new_bucket(process)
     process.create(key)
@@ -73,8 +73,8 @@ def test_a_trimmed_stream_that_is_closed_stays_closed(world: World) -> None:
     assert (made.closed, made.up_to_date, made.next_offset) == (True, True, 5)
 
 
-def test_each_snapshot_trims_its_own_hour_later(world: World) -> None:
-    """Batches that a later snapshot made unreadable are kept for an hour of their own."""
+def test_each_snapshot_trims_one_hour_after_it_was_published(world: World) -> None:
+    """Batches below a later snapshot are kept for an hour after that one."""
     process = world.process()
     key = stream_of_batches(process, 4)
     publish(process, key, 1)
@@ -100,7 +100,7 @@ def test_trimming_stops_when_time_is_short_and_goes_on_later(world: World) -> No
     assert batch_starts(process, key) == [59]
 
 
-def test_an_ended_stream_takes_its_snapshots_along(world: World) -> None:
+def test_the_snapshots_of_an_ended_stream_are_removed_with_it(world: World) -> None:
     process = world.process()
     key = key_in_new_bucket(process)
     process.create(key, body=b"12345")
@@ -114,8 +114,8 @@ def test_an_ended_stream_takes_its_snapshots_along(world: World) -> None:
     assert objects(process, world, prefix) == []
 
 
-def test_a_reader_in_flight_reads_to_the_end(world: World) -> None:
-    """It has read the stream's item, and two snapshots follow before it comes for the blob."""
+def test_a_reader_that_began_before_two_snapshots_gets_the_blob_it_needs(world: World) -> None:
+    """It has read the stream's item; two snapshots follow before it loads the blob."""
     process, rival = world.process(), world.process()
     key = key_in_new_bucket(process)
     process.create(key, body=b"1")
@@ -142,8 +142,8 @@ def test_a_reader_in_flight_reads_to_the_end(world: World) -> None:
 
 
 def append_by_a_sleeper(world: World, minutes: float) -> tuple[bool, bool]:
-    """It knows a tail; others append behind it, publish a snapshot, and the janitor comes.
-    Whether its append was acknowledged, and whether anybody can read it."""
+    """A writer knows an old tail; others append, publish a snapshot, and the janitor trims. Returns whether
+    its append was acknowledged, and whether it can be read."""
     sleeper, rival = world.process(), world.process()
     key = key_in_new_bucket(sleeper)
     sleeper.create(key)
@@ -158,11 +158,13 @@ def append_by_a_sleeper(world: World, minutes: float) -> tuple[bool, bool]:
 
 
 @pytest.mark.parametrize("minutes", [0, 4.9, 5.1, 59, 61, 600])
-def test_no_append_lands_where_a_batch_was_trimmed(world: World, minutes: float) -> None:
+def test_no_append_lands_at_the_key_of_a_trimmed_batch(world: World, minutes: float) -> None:
     assert append_by_a_sleeper(world, minutes) == (True, True)
 
 
-def test_trimmed_at_once_an_append_would_be_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rule that this is about, taken out: so we know that the scenario tests it."""
+def test_if_batches_were_trimmed_at_once_an_append_would_be_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the rule the scenario goes wrong, so it tests the rule."""
     monkeypatch.setattr(publishing, "RECLAIM_AFTER_MS", 0)
     assert append_by_a_sleeper(world, 4) == (True, False)

@@ -18,7 +18,7 @@ from tidemark.service.stats import load_stats
 
 @pytest.fixture(autouse=True)
 def no_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short streams have many tiny packs here; real ones have few."""
+    """Short streams have many tiny packs here; real streams have few."""
     monkeypatch.setattr(start_point, "MAX_QUERIES", 10_000)
     monkeypatch.setattr(stats, "_COUNTING_CALLS", 10_000)
 
@@ -41,7 +41,7 @@ def a_scene(*, packed: bool, half_removed: bool = False) -> Scene:
 
 
 @pytest.mark.parametrize("half_removed", [False, True])
-def test_the_last_messages_of_a_packed_stream(half_removed: bool) -> None:
+def test_the_start_point_of_the_last_messages_is_found_in_a_packed_stream(half_removed: bool) -> None:
     scene = a_scene(packed=True, half_removed=half_removed)
     for last in range(1, len(scene.ends)):
         found = find_start(scene.process(), KEY, LastMessages(last))
@@ -49,7 +49,7 @@ def test_the_last_messages_of_a_packed_stream(half_removed: bool) -> None:
 
 
 @pytest.mark.parametrize("half_removed", [False, True])
-def test_the_messages_of_a_packed_stream_are_counted(half_removed: bool) -> None:
+def test_stats_count_the_messages_of_a_packed_stream(half_removed: bool) -> None:
     scene = a_scene(packed=True, half_removed=half_removed)
     found = load_stats(scene.process(), KEY)
     assert (found.messages, found.messages_exact) == (len(scene.ends) - 1, True)
@@ -57,8 +57,8 @@ def test_the_messages_of_a_packed_stream_are_counted(half_removed: bool) -> None
 
 
 @pytest.mark.parametrize("half_removed", [False, True])
-def test_a_time_in_a_packed_stream_misses_nothing(half_removed: bool) -> None:
-    """It is found to a block."""
+def test_the_start_point_of_a_time_in_a_packed_stream_misses_no_message(half_removed: bool) -> None:
+    """It is the beginning of a block."""
     plain = a_scene(packed=False)
     packed = a_scene(packed=True, half_removed=half_removed)
     assert plain.data == packed.data
@@ -70,7 +70,7 @@ def test_a_time_in_a_packed_stream_misses_nothing(half_removed: bool) -> None:
         assert found in packed.ends
 
 
-def test_counting_ends_before_it_reads_a_whole_packed_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_stops_before_it_reads_a_whole_packed_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_point, "MAX_QUERIES", 3)
     monkeypatch.setattr(stats, "_COUNTING_CALLS", 3)
     scene = a_scene(packed=True)

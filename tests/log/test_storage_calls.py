@@ -39,7 +39,7 @@ def grown(request: pytest.FixtureRequest, services: LocalServices) -> tuple[Worl
 
 
 def _grow(world: World, length: int) -> StreamKey:
-    """Batches as appends would have left them, written past the service for speed."""
+    """Batches as appends would leave them, written without the service for speed."""
     process, key = world.process(), a_key(f"{length}-batches")
     record = process.create(key).head.record
     for first in range(0, length, 25):
@@ -60,7 +60,9 @@ def history(grown: tuple[World, StreamKey]) -> tuple[Process, StreamKey]:
     return world.process(), key
 
 
-def test_a_cold_append_costs(history: tuple[Process, StreamKey]) -> None:
+def test_a_cold_append_reads_the_item_and_the_tail_and_writes_once(
+    history: tuple[Process, StreamKey],
+) -> None:
     process, key = history
     process.append(key, b"x")
     assert process.calls.taken() == {"GetItem": 1, "Query": 1, "PutItem": 1}
@@ -77,7 +79,7 @@ def test_a_warm_append_costs_one_call(history: tuple[Process, StreamKey]) -> Non
 
 
 @pytest.mark.parametrize("asked", [{"body": b"x"}, {}], ids=["append and close", "close"])
-def test_closing_is_one_write(world: World, asked: dict[str, bytes]) -> None:
+def test_a_close_is_one_write(world: World, asked: dict[str, bytes]) -> None:
     process, key = world.process(), a_key()
     process.create(key)
     process.calls.taken()
@@ -85,7 +87,9 @@ def test_closing_is_one_write(world: World, asked: dict[str, bytes]) -> None:
     assert process.calls.taken() == {"PutItem": 1}
 
 
-def test_catch_up_page_cold(history: tuple[Process, StreamKey]) -> None:
+def test_a_cold_catch_up_page_costs_the_item_and_at_most_two_queries(
+    history: tuple[Process, StreamKey],
+) -> None:
     process, key = history
     tail = _tail(process, key)
     assert read(process.stores, key, tail - len(MESSAGE)).page.up_to_date
@@ -96,7 +100,9 @@ def test_catch_up_page_cold(history: tuple[Process, StreamKey]) -> None:
     assert not calls
 
 
-def test_catch_up_page_from_a_batch_start(history: tuple[Process, StreamKey]) -> None:
+def test_a_catch_up_page_from_the_start_of_a_batch_costs_the_item_and_its_queries(
+    history: tuple[Process, StreamKey],
+) -> None:
     process, key = history
     reading = read(process.stores, key, 5 * len(MESSAGE))
     # A query returns at most 1 MB: a page of many tiny batches takes several.
@@ -104,7 +110,7 @@ def test_catch_up_page_from_a_batch_start(history: tuple[Process, StreamKey]) ->
     assert process.calls.taken() == {"GetItem": 1, "Query": queries}
 
 
-def test_catch_up_at_the_tail_warm(history: tuple[Process, StreamKey]) -> None:
+def test_a_warm_read_at_the_tail_costs_the_item_and_one_query(history: tuple[Process, StreamKey]) -> None:
     process, key = history
     tail = load_head(process.stores, key).tail.offset
     process.calls.taken()
@@ -112,21 +118,21 @@ def test_catch_up_at_the_tail_warm(history: tuple[Process, StreamKey]) -> None:
     assert process.calls.taken() == {"GetItem": 1, "Query": 1}
 
 
-def test_catch_up_at_the_tail_cold(history: tuple[Process, StreamKey]) -> None:
-    """Nothing follows the tail, so the batch before it has to vouch that it is the tail."""
+def test_a_cold_read_at_the_tail_costs_one_query_more(history: tuple[Process, StreamKey]) -> None:
+    """No batch begins at the tail, so the batch before it must prove that it is the tail."""
     process, key = history
     tail = _tail(process, key)
     assert read(process.stores, key, tail).page.up_to_date
     assert process.calls.taken() == {"GetItem": 1, "Query": 2}
 
 
-def test_reading_from_now_costs(history: tuple[Process, StreamKey]) -> None:
+def test_a_read_from_now_costs_the_item_and_one_query(history: tuple[Process, StreamKey]) -> None:
     process, key = history
     read(process.stores, key, "now")
     assert process.calls.taken() == {"GetItem": 1, "Query": 1}
 
 
-def test_another_look_at_the_tail_while_waiting(history: tuple[Process, StreamKey]) -> None:
+def test_a_poll_of_a_waiting_reader_costs_one_query(history: tuple[Process, StreamKey]) -> None:
     process, key = history
     reading = read(process.stores, key, "now")
     process.calls.taken()
@@ -135,7 +141,7 @@ def test_another_look_at_the_tail_while_waiting(history: tuple[Process, StreamKe
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_metadata_costs(history: tuple[Process, StreamKey], warm: bool) -> None:
+def test_metadata_cost_the_item_and_one_query(history: tuple[Process, StreamKey], warm: bool) -> None:
     process, key = history
     if warm:
         process.append(key, b"x")
@@ -154,8 +160,8 @@ def test_a_lost_race_costs_one_call(world: World) -> None:
     assert process.calls.taken() == {"PutItem": 2}
 
 
-def test_a_race_lost_by_several_batches_costs_a_read_more(world: World) -> None:
-    """The first loss adopts the winner's end, which others have passed; then the tail is read."""
+def test_a_race_lost_by_several_batches_costs_one_more_read(world: World) -> None:
+    """The first refused write returns the winner's tail, which others have passed; then the tail is read."""
     process, rival, key = world.process(), world.process(), a_key()
     process.create(key)
     process.append(key, b"x")
@@ -176,7 +182,7 @@ def test_a_refusal_is_decided_on_fresh_state(world: World) -> None:
     assert process.calls.taken() == {"GetItem": 1, "Query": 1}
 
 
-def test_create_costs(world: World) -> None:
+def test_a_creation_is_one_write(world: World) -> None:
     process = world.process()
     process.create(a_key())
     assert process.calls.taken() == {"PutItem": 1}
@@ -186,14 +192,14 @@ def test_create_costs(world: World) -> None:
     assert process.calls.taken() == {"TransactWriteItems": 1}
 
 
-def test_create_with_a_large_body_costs(world: World) -> None:
-    """A note to look for the blob, in case the stream never comes to be; the blob; the stream."""
+def test_a_creation_with_a_large_body_costs_an_entry_the_object_and_the_stream(world: World) -> None:
+    """The entry in the janitor's queue removes the object if the stream is never created."""
     process = world.process()
     process.create(a_key(), body=bytes(INLINE_BYTES + 1))
     assert process.calls.taken() == {"PutItem": 1, "PutObject": 1, "TransactWriteItems": 1}
 
 
-def test_creating_an_existing_stream_costs(world: World) -> None:
+def test_a_repeated_creation_costs_one_refused_write_and_a_read_of_the_tail(world: World) -> None:
     process, key = world.process(), a_key()
     process.create(key, content_type=JSON)
     process.calls.taken()
@@ -201,7 +207,7 @@ def test_creating_an_existing_stream_costs(world: World) -> None:
     assert process.calls.taken() == {"PutItem": 1, "Query": 1}
 
 
-def test_delete_costs(world: World) -> None:
+def test_a_deletion_costs_the_item_the_tail_and_one_transaction(world: World) -> None:
     process, key = world.process(), a_key()
     process.create(key, body=b"x")
     process.calls.taken()
@@ -233,7 +239,7 @@ def test_a_large_body_that_loses_races_is_uploaded_once(world: World) -> None:
 
 
 def test_bytes_that_a_process_has_seen_are_not_read_again(world: World) -> None:
-    """A page from memory costs the one read that says that the stream is still there."""
+    """A page from memory costs the one read that proves that the stream still exists."""
     process, key = world.process(), a_key()
     process.create(key)
     for _ in range(3):
@@ -257,7 +263,7 @@ def test_reads_renew_a_sliding_expiry_at_most_once_per_twentieth(world: World) -
     assert process.calls.taken()["UpdateItem"] == 12
 
 
-def test_appends_renew_a_sliding_expiry_for_nothing(world: World) -> None:
+def test_an_append_renews_a_sliding_expiry_without_another_call(world: World) -> None:
     process, key = world.process(), a_key()
     process.create(key, expiry=Expiry(ttl_seconds=10))
     process.calls.taken()
@@ -268,7 +274,7 @@ def test_appends_renew_a_sliding_expiry_for_nothing(world: World) -> None:
 
 
 def _tail(process: Process, key: StreamKey) -> int:
-    """The tail as another process sees it, so that this one stays cold."""
+    """The tail as another process reads it, so that this one stays cold."""
     name = process.stores.table._name
     other = World(name, name).process(clock=process.stores.clock_ms)
     return load_head(other.stores, key).tail.offset

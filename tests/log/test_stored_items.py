@@ -1,6 +1,6 @@
-"""Items as earlier versions stored them: they stay readable, whatever a newer version writes.
+"""Items as earlier versions stored them stay readable, whatever a newer version writes.
 
-An example is never changed or removed. What a newer version stores in another form gets an example more.
+An example is never changed or removed. If a newer version stores another form, it adds an example.
 """
 
 from __future__ import annotations

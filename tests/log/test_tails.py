@@ -1,4 +1,4 @@
-"""The tails that a process remembers: how many, and what a full cache drops."""
+"""The tails that a process remembers: how many, and which ones a full cache drops."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def a_head(number: int, offset: int = 1, incarnation: str = "A", closed: bool = 
 
 
 def share_of_hits(cache: TailCache, streams: Sequence[StreamHead], rounds: int) -> float:
-    """Writers append to the streams in turn, and each learns what it did not find."""
+    """Writers append to the streams in turn; each writer remembers the tail that it had to read."""
     hits = 0
     for _ in range(rounds):
         for head in streams:
@@ -43,19 +43,19 @@ FITTING = 1000
 
 @pytest.mark.parametrize(("streams", "least"), [(900, 0.89), (1100, 0.7), (1500, 0.35), (2000, 0.15)])
 def test_a_working_set_larger_than_the_cache_still_hits_in_part(streams: int, least: float) -> None:
-    """Least-recently-used would find 100 % of 900 in turn, and nothing at all of 1,100. Of what is dropped
-    at random, exp(-streams/fitting * (1 - hits)) is found again: 82 %, 42 % and 20 % here."""
+    """Least-recently-used would find 100 % of 900 in turn, and none of 1,100. With random eviction,
+    exp(-streams/fitting * (1 - hits)) are found: 82 %, 42 % and 20 % here."""
     cache = TailCache(FITTING * held_bytes(a_head(0)), random.Random(1))
     assert share_of_hits(cache, [a_head(number) for number in range(streams)], rounds=10) > least
 
 
-def test_the_default_cache_knows_fifty_thousand_streams() -> None:
+def test_the_default_cache_remembers_fifty_thousand_streams() -> None:
     """Ten thousand were too few for one server, and the memory for them is small."""
     assert CAPACITY_BYTES // held_bytes(a_head(0)) > 50_000
 
 
 def test_a_full_cache_stays_within_its_bytes() -> None:
-    """Whatever is learned, forgotten, learned again with more producers, or too old."""
+    """Whatever is remembered, forgotten, remembered again with more producers, or too old."""
     chance = random.Random(2)
     cache = TailCache(20 * held_bytes(a_head(0)), chance)
     for _ in range(5000):
@@ -74,7 +74,7 @@ def test_a_full_cache_stays_within_its_bytes() -> None:
 
 
 def test_a_later_tail_of_the_same_log_is_kept() -> None:
-    """Two appends may learn in the other order than they were written."""
+    """Two appends may return in another order than they were written."""
     cache = TailCache()
     later = a_head(1, offset=9)
     cache.learn(later)
@@ -82,8 +82,8 @@ def test_a_later_tail_of_the_same_log_is_kept() -> None:
     assert cache.get(later.record.key, NOW_MS) == later
 
 
-def test_a_closing_at_the_same_offset_is_later() -> None:
-    """A mark of closing adds no bytes, so the offset alone does not tell which came first."""
+def test_a_closed_tail_replaces_the_open_one_at_the_same_offset() -> None:
+    """A close adds no bytes, so the offset alone does not say which is later."""
     cache = TailCache()
     closed = a_head(1, closed=True)
     cache.learn(closed)
@@ -102,7 +102,7 @@ def test_a_recreated_stream_replaces_the_tail_of_the_old_one() -> None:
 
 @pytest.mark.parametrize("age_ms", [-1, MAX_AGE_MS])
 def test_a_tail_of_the_future_or_of_five_minutes_ago_is_not_used(age_ms: int) -> None:
-    """Half of the proof that no write lands where a batch used to be rests on this age."""
+    """One half of the proof that no write lands at the key of an earlier batch rests on this age."""
     cache = TailCache()
     head = a_head(1)
     cache.learn(head)
@@ -110,8 +110,8 @@ def test_a_tail_of_the_future_or_of_five_minutes_ago_is_not_used(age_ms: int) ->
 
 
 @pytest.mark.parametrize("kind", ["plain", "producers", "fork", "snapshot"])
-def test_the_bytes_of_a_head_are_about_what_python_takes(kind: str) -> None:
-    """The capacity is given in bytes, so a head must not take several times what is counted."""
+def test_the_counted_bytes_of_a_head_are_about_those_that_python_uses(kind: str) -> None:
+    """The capacity is given in bytes, so a head must not take several times its count."""
     cache = TailCache()
     heads = 500
     gc.collect()

@@ -1,4 +1,4 @@
-"""Calls at once on a few threads: in order, and never waiting for a thread."""
+"""Concurrent calls on a few threads: results in order, and no deadlock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 60.0
 
 
 def outcome_of(call: Callable[[], Any]) -> Any:
-    """What a call returns; fails where it does not return."""
+    """What a call returns; fails if it does not return."""
     returned: list[Any] = []
     thread = threading.Thread(target=lambda: returned.append(call()), daemon=True)
     thread.start()
@@ -34,9 +34,9 @@ def test_results_are_in_the_order_of_the_items() -> None:
 
 
 @pytest.mark.parametrize("way", ["each", "pair"])
-def test_calls_that_make_calls_themselves_end_however_few_threads_there_are(way: str) -> None:
-    """As many requests share the threads of one process: each combining append looks into several boxes while
-    its mail is posted. All threads are taken by calls that wait for calls which no thread is left for."""
+def test_nested_calls_end_however_few_threads_there_are(way: str) -> None:
+    """Many requests share the threads of one process: each combining append reads several boxes while it
+    posts its mail. All threads may run calls that wait for further calls, for which no thread is left."""
     threads = Threads(THREADS)
 
     def inner() -> list[int]:

@@ -12,7 +12,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.protocol.packing import Packing
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
-from tidemark.spark.readers.export import is_replaced
+from tidemark.spark.readers.export import is_replaced, outermost
 from tidemark.spark.readers.items import BatchItem, Binary, Number, Text, merge_page
 
 SMALL = Packing(0, every_bytes=1, pack_bytes=150, min_batches=2, block_bytes=40)
@@ -141,6 +141,13 @@ def test_what_lies_beside_a_pack_in_an_export_is_left_out() -> None:
     assert found == [True, True, True, False, False, False, False, False]
     assert is_replaced(packs, "b", 10)
     assert not is_replaced([], "a", 0)
+
+
+def test_packs_that_a_larger_one_has_taken_in_are_left_out_of_an_export() -> None:
+    packs = [("a", 40, 50), ("a", 0, 90), ("a", 60, 90), ("a", 90, 100), ("b", 0, 10), ("b", 10, 20)]
+    left = outermost(packs)
+    assert left == [("a", 0, 90), ("a", 90, 100), ("b", 0, 10), ("b", 10, 20)]
+    assert is_replaced(left, "a", 55), "what is left of batches between the packs that are left"
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -36,7 +36,7 @@ def lake(services: Any, spark: Any) -> Iterator[tuple[str, Recorder]]:
 def test_every_job_with_its_lake_in_s3(
     start: Start, where: list[str], spark: Any, world: World, name: str, lake: tuple[str, Recorder]
 ) -> None:
-    """Archive, replay, ingest, stats and a fold, each a second time: checkpoints, Parquet, JSON and
+    """Archive, copy, replay, ingest, stats and a fold, each a second time: checkpoints, Parquet, JSON and
     staging, all of them in one bucket. And what was asked of the bucket is what the role allows."""
     bucket, recorder = lake
     root = f"s3a://{bucket}"
@@ -48,6 +48,10 @@ def test_every_job_with_its_lake_in_s3(
     world.process().append(key(f"{name}-a"), b"[3]", content_type=JSON)
     assert "messages=1" in start(*archive)[1]
     assert "messages=0" in start(*archive)[1]
+    for _ in range(2):
+        compact = ["compact", "--archive", f"{root}/archive", "--to", f"{root}/archive-large"]
+        assert "messages=5 " in start(*compact)[1]
+    assert spark.read.parquet(f"{root}/archive-large").count() == 5
     process, staging = world.process(), ["--staging", f"{root}/staging"]
     for kind in ("a", "b"):
         replay = ["replay", *where, "--archive", f"{root}/archive", "--stream", f"{name}-{kind}"]
@@ -63,10 +67,9 @@ def test_every_job_with_its_lake_in_s3(
     stored = orjson.loads(b"[" + process.read_all(key(f"{name}-in"))[:-1] + b"]")
     assert sorted(row["id"] for row in stored) == list(range(100))
     consumer = ["--consumer", f"archive={root}/checkpoints/a"]
+    counted = ["--archive", f"{root}/archive", "--state", f"{root}/stats/state", "--out", f"{root}/stats/t"]
     for _ in range(2):
-        code, said, err = start(
-            "stats", *where, *both, *consumer, "--archive", f"{root}/archive", "--out", f"{root}/stats/t"
-        )
+        code, said, err = start("stats", *where, *both, *consumer, *counted)
         assert (code, f"{name}-a" in said) == (0, True), err
     assert spark.read.json(f"{root}/stats/t").count() == 2
     fold = ["--fold", "merge-patch", "--on-error", "skip", "--dry-run", f"{root}/stats/folds"]

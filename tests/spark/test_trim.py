@@ -205,6 +205,18 @@ def test_rows_count_once_and_only_where_all_bytes_are_there(spark: Any) -> None:
     }
 
 
+def test_a_trimmed_stream_is_read_from_what_it_retains_by_both_ways(
+    world: World, name: str, server: Any, read: Callable[..., Any], spark: Any, run: Callable[..., Any]
+) -> None:
+    filled(world, f"{name}-a", b"[1]", b"[22]", content_type=JSON)
+    assert run("archive")[0] == 0
+    assert "trimmed=1" in run("trim")[1]
+    world.process().append(key(f"{name}-a"), b"[333]", content_type=JSON)
+    by_http = spark.read.format("tidemark").options(url=server.url, subscribe=f"{name}-a").load()
+    for frame in (read(subscribe=f"{name}-a"), by_http):
+        assert [bytes(row["value"]) for row in frame.select("value").collect()] == [b"333"]
+
+
 def test_trim_says_what_it_needs(run: Callable[..., Any], start: Start, where: list[str], lake: Lake) -> None:
     code, _, err = start("trim", *where, "--pattern", ".*", *lake.given)
     assert (code, "give --archived and --iceberg" in err) == (Exit.YOUR_INPUT, True)

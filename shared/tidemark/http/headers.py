@@ -53,6 +53,7 @@ _RESPONSE_HEADERS: Final = (
     "Stream-Next-Offset",
     "Stream-Retain-Bytes",
     "Stream-Retain-Seconds",
+    "Stream-Retained-Offset",
     "Stream-SSE-Data-Encoding",
     "Stream-Snapshot-Offset",
     "Stream-TTL",

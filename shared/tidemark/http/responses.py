@@ -83,6 +83,8 @@ def metadata(known: StreamHead) -> Response:
         headers[AGE_HEADER] = str(known.record.retention.seconds)
     if known.record.retention.size is not None:
         headers[SIZE_HEADER] = str(known.record.retention.size)
+    if known.record.retained:
+        headers["Stream-Retained-Offset"] = render_offset(known.record.retained)
     if known.record.snapshot is not None:
         headers["Stream-Snapshot-Offset"] = render_offset(known.record.snapshot.offset)
     response = Response(headers=headers)

@@ -58,7 +58,7 @@ class Sweep:
     swept: Swept
 
 
-class Part(Enum):
+class SweepPart(Enum):
     """Of the queue. Packing takes long, and nothing else waits behind it; in a deployment it has a function
     of its own."""
 
@@ -67,14 +67,16 @@ class Part(Enum):
 
 
 def sweep(
-    stores: Stores, has_time_left: Callable[[], bool] = lambda: True, parts: Sequence[Part] = tuple(Part)
+    stores: Stores,
+    has_time_left: Callable[[], bool] = lambda: True,
+    parts: Sequence[SweepPart] = tuple(SweepPart),
 ) -> Swept:
     """One run over all that is due in these parts, until `has_time_left` says that time is short."""
     run = Sweep(stores, has_time_left, Swept())
     for part in parts:
         now_ms = stores.clock_ms()
-        for due in due_entries(stores.table, now_ms, packing=part is Part.PACKS):
-            if part is Part.PACKS:
+        for due in due_entries(stores.table, now_ms, packing=part is SweepPart.PACKS):
+            if part is SweepPart.PACKS:
                 run.swept.lag_ms = max(run.swept.lag_ms, now_ms - due.due_ms)
             if not has_time_left():
                 break

@@ -25,13 +25,20 @@ _TURN_MS: Final = 7919
 
 
 def due_entries(table: Table, now_ms: int, *, packing: bool = False) -> Iterator[Due]:
-    """What has fallen due: one page of each shard, so that a run can stop anywhere. With `packing`, what
-    concerns packs, and else everything but that. Each run begins with another shard, so that those that run
-    out of time come to all of them."""
-    for turn in range(DUE_SHARDS):
-        shard = (now_ms // _TURN_MS + turn) % DUE_SHARDS
-        items, _ = table.query(due_pk(shard, packing=packing), at_most=due_before(now_ms), limit=100)
-        yield from map(decode_due, items)
+    """What has fallen due, a page of each shard in turn, so that a run can stop anywhere and no shard waits
+    for another one. With `packing`, what concerns packs, and else everything but that. Each run begins with
+    another shard, so that those that run out of time come to all of them."""
+    begins = {(now_ms // _TURN_MS + turn) % DUE_SHARDS: "0" for turn in range(DUE_SHARDS)}
+    while begins:
+        for shard, begin in list(begins.items()):
+            items, more = table.query(
+                due_pk(shard, packing=packing), at_least=begin, at_most=due_before(now_ms), limit=100
+            )
+            yield from map(decode_due, items)
+            if more and items:
+                begins[shard] = f"{items[-1][SK]['S']} "  # just behind the last one
+            else:
+                del begins[shard]
 
 
 def overdue(table: Table, now_ms: int, shard: int) -> list[Due]:

@@ -105,6 +105,7 @@ _METADATA: Final[Part] = {
             "Stream-Expires-At",
             "Stream-Retain-Seconds",
             "Stream-Retain-Bytes",
+            "Stream-Retained-Offset",
         ),
         **{status: headless(part) for status, part in faults().items()},
     },

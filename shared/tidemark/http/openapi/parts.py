@@ -50,6 +50,7 @@ HEADERS: Final[dict[str, Part]] = {
     "Stream-Next-Offset": {"description": "Where to read on from.", "schema": _TOKEN},
     "Stream-Retain-Bytes": {"description": "It keeps at least its last so many bytes.", "schema": _COUNT},
     "Stream-Retain-Seconds": {"description": "It keeps messages for so long.", "schema": _COUNT},
+    "Stream-Retained-Offset": {"description": "The first offset that can be read.", "schema": _TOKEN},
     "Stream-SSE-Data-Encoding": {
         "description": "Data events are base64: the stream's type is not text.",
         "schema": {"type": "string", "enum": ["base64"]},

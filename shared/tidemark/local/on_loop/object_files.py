@@ -30,18 +30,24 @@ class ObjectFiles:
     def __call__(self, operation: str, key: str, body: bytes) -> tuple[int, bytes]:
         if operation != "PutObject" and _NAME.fullmatch(key):
             try:
-                found = self._read(self._bucket / key, body)
+                found = _read(f"{self._bucket}/{key}", body)
             except OSError:
                 found = None  # Not there, or not readable: S3 says what that means.
             if found is not None:
                 return found
         return self._send(operation, key, body)
 
-    def _read(self, path: Path, asked: bytes) -> tuple[int, bytes] | None:
-        """None where the file does not have all the bytes that are asked for."""
+
+def _read(path: str, asked: bytes) -> tuple[int, bytes] | None:
+    """None where the file does not have all the bytes that are asked for."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
         if not asked:
-            return 200, path.read_bytes()
+            size = os.fstat(file).st_size
+            data = os.pread(file, size, 0)
+            return (200, data) if len(data) == size else None
         first, last = map(int, _RANGE.fullmatch(asked).groups())  # type: ignore[union-attr]
-        with path.open("rb") as file:
-            part = os.pread(file.fileno(), last - first + 1, first)
+        part = os.pread(file, last - first + 1, first)
         return (206, part) if len(part) == last - first + 1 else None
+    finally:
+        os.close(file)

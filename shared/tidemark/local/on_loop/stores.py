@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, TypeVar
 
 from tidemark.aws.account import Account
@@ -45,13 +44,16 @@ class Concurrently:
         return first, second
 
     def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
-        room = asyncio.Semaphore(_AT_ONCE)
+        results: dict[int, _T] = {}
+        left = iter(enumerate(items))
 
-        async def when_there_is_room(item: _A) -> _T:
-            async with room:
-                return await greenlet_spawn(partial(call, item))
+        def work_off() -> None:
+            for index, item in left:
+                results[index] = call(item)
 
-        return await_only(asyncio.gather(*map(when_there_is_room, items)))
+        workers = range(min(_AT_ONCE, len(items)))
+        await_only(asyncio.gather(*(greenlet_spawn(work_off) for _ in workers)))
+        return [results[index] for index in range(len(items))]
 
     def compute(self, call: Callable[[], _T]) -> _T:
         return await_only(asyncio.to_thread(call))

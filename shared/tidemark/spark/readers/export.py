@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -48,10 +48,10 @@ def read_export(spark: Any, path: str, connection: ConnectionOptions) -> Any:
     known = spark.sparkContext.broadcast(dict(filter(None, streams.collect())))
     # What a pack has replaced may still be there beside it.
     packs = lines.where(lines.value.contains(f'"{PACK_INDEX}"')).rdd.map(lambda row: pack_span(row.value))
-    packed = spark.sparkContext.broadcast(sorted(filter(None, packs.collect())))
+    packed = spark.sparkContext.broadcast(outermost(filter(None, packs.collect())))
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        blobs = connect_blobs(connection)
+        blobs, whole = connect_blobs(connection), set(packed.value)
         for batch in batches:
             for line in batch.column(0).to_pylist():
                 decoded = decode_batch_line(line)
@@ -61,7 +61,8 @@ def read_export(spark: Any, path: str, connection: ConnectionOptions) -> Any:
                 if incarnation not in known.value or item.end == item.start:
                     continue
                 found = Rows(key.bucket, key.stream_id, known.value[incarnation], incarnation)
-                if item.px is None and is_replaced(packed.value, incarnation, item.start):
+                is_whole = (incarnation, item.start, item.end) in whole
+                if not is_whole and is_replaced(packed.value, incarnation, item.start):
                     continue
                 for piece in pieces_of(item, blobs, item.start, item.end):
                     found.add(piece)
@@ -89,8 +90,17 @@ def pack_span(line: str) -> tuple[str, int, int] | None:
     return decoded[1], decoded[2].start, decoded[2].end
 
 
+def outermost(packs: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """The packs, sorted, without those that a larger one has taken in and that are not removed yet."""
+    found: list[tuple[str, int, int]] = []
+    for incarnation, start, end in sorted(packs):
+        if not found or found[-1][0] != incarnation or end > found[-1][2]:
+            found.append((incarnation, start, end))
+    return found
+
+
 def is_replaced(packs: Sequence[tuple[str, int, int]], incarnation: str, start: int) -> bool:
-    """Whether one of the sorted packs holds the batch that begins at `start`."""
+    """Whether one of the `outermost` packs holds the batch or the pack that begins at `start`."""
     before = bisect_right(packs, (incarnation, start, sys.maxsize)) - 1
     return before >= 0 and packs[before][0] == incarnation and start < packs[before][2]
 

@@ -156,7 +156,8 @@ class HttpReader:
         if not incarnation:
             tail, incarnation, closed = self._read_tail(name, tail, closed=closed)
         content_type = response.headers.get("Content-Type", "application/octet-stream")
-        earliest = response.headers.get("Stream-Snapshot-Offset", BEGINNING)
+        snapshot = response.headers.get("Stream-Snapshot-Offset", BEGINNING)
+        earliest = response.headers.get("Stream-Retained-Offset", snapshot)
         begin = Position(earliest, incarnation, content_type)
         return Head(name, begin, replace(begin, offset=tail, closed=closed))
 
