@@ -89,7 +89,6 @@ def measures(
         fold="last-by-key",
         key="key",
         skip_bad=False,
-        floors=None,
         dry_run=True,
     )
     sink = {"url": urls["many"], "stream": "bench", "stagingDir": str(directory / "staging")}

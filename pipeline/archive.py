@@ -114,19 +114,19 @@ def take_what_came(spark: Any, given: argparse.Namespace, job: Job, found: Archi
     limit = {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
     source = spark.readStream.format("tidemark").options(**options | limit).load()
     heads = heads_of(options)
-    before = positions(spark, given.checkpoint)
+    before = progress(spark, given.checkpoint)
     if given.iceberg:
         start, new_files = to_table(spark, source, given)
     else:
-        start, new_files = to_directory(spark, source, given, is_first=not before)
+        start, new_files = to_directory(spark, source, given, is_first=not before.positions)
     batches: dict[int, int] = {}
     came_to = before
     while True:
         batches |= take_batches(start, job)
         # Before Spark 4.2 a query that ends by itself reads a single batch. One that the table has already
         # brings no rows.
-        came_from, came_to = came_to, positions(spark, given.checkpoint)
-        if came_to == came_from or has_reached(came_to, heads):
+        came_from, came_to = came_to, progress(spark, given.checkpoint)
+        if came_to == came_from or has_reached(came_to, given.bucket, heads):
             break
     if given.iceberg:
         record_closed(open_lake(given), options, heads, came_to)
@@ -134,7 +134,7 @@ def take_what_came(spark: Any, given: argparse.Namespace, job: Job, found: Archi
     found.batches += len(batches)
     new = new_files()
     rows = spark.read.schema(ROWS).parquet(*new) if new else None
-    lost = find_losses(rows, before, positions(spark, given.checkpoint))
+    lost = find_losses(rows, before.positions, progress(spark, given.checkpoint).positions)
     for name, size in sorted(lost.items()):
         told = "what was not read when it was deleted and created again" if size is None else f"{size} bytes"
         job.say(f"{name}: {told} could not be archived")
@@ -193,7 +193,7 @@ def logged_files(spark: Any, out: str, batch: int | None) -> frozenset[str]:
 
 
 def heads_of(options: dict[str, str]) -> Any:
-    """By stream, where it ends now. Raises InvalidOptions."""
+    """The streams as they are now, by name. Raises InvalidOptions."""
     from tidemark.spark.options.read import parse_read_options
     from tidemark.spark.queries.plan import load_heads
     from tidemark.spark.readers.connect import connect
@@ -202,40 +202,46 @@ def heads_of(options: dict[str, str]) -> Any:
     return load_heads(parsed, connect(parsed.connection))
 
 
-def has_reached(places: Any, heads: Any) -> bool:
+def has_reached(reached: Any, bucket: str | None, heads: Any) -> bool:
+    from tidemark.protocol.stream_key import PLAIN_BUCKET
     from tidemark.spark.readers.port import is_past
 
+    places = {name: reached.taken(bucket or PLAIN_BUCKET, head) for name, head in heads.items()}
     return all(
-        name in places and not is_past(head.tail.offset, places[name].offset) for name, head in heads.items()
+        places[name] is not None and not is_past(head.tail.offset, places[name].offset)
+        for name, head in heads.items()
     )
 
 
-def record_closed(lake: Any, options: dict[str, str], heads: Any, places: Any) -> None:
+def record_closed(lake: Any, options: dict[str, str], heads: Any, reached: Any) -> None:
     """Streams that were closed, once the table has all of them."""
     from tidemark.spark.lake import ClosedStream
     from tidemark.spark.options.read import parse_read_options
 
     bucket = parse_read_options(options, streaming=True).connection.bucket
     whole = {
-        name: head.tail for name, head in heads.items() if head.closed and has_reached(places, {name: head})
+        name: head
+        for name, head in heads.items()
+        if head.closed and has_reached(reached, bucket, {name: head})
     }
     lake.add_closed(
         [
-            ClosedStream(bucket, name, tail.incarnation, tail.offset, tail.content_type)
-            for name, tail in whole.items()
-            if not places[name].is_of_another(tail)
+            ClosedStream(bucket, name, head.tail.incarnation, head.tail.offset, head.tail.content_type)
+            for name, head in whole.items()
+            if not reached.taken(bucket, head).is_of_another(head.tail)
         ]
     )
 
 
-def positions(spark: Any, checkpoint: str) -> Any:
-    """By stream, how far the archive has come; nothing before its first run."""
-    from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_positions
+def progress(spark: Any, checkpoint: str) -> Any:
+    """How far the archive has come; nothing before its first run."""
+    from tidemark.spark.progress import Progress
+    from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_progress
 
     try:
-        return taken_positions(spark, checkpoint)
+        return taken_progress(spark, checkpoint)
     except NoCheckpoint:
-        return {}
+        return Progress({})
 
 
 def files_of(spark: Any, out: str) -> frozenset[str]:

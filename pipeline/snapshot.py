@@ -56,7 +56,7 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.options.read import parse_read_options
     from tidemark.spark.queries.plan import load_heads, require_all
     from tidemark.spark.readers.connect import connect
-    from tidemark.spark.snapshots.fold_streams import SnapshotPlan, floors_of, snapshot_streams
+    from tidemark.spark.snapshots.fold_streams import SnapshotPlan, snapshot_streams
     from tidemark.spark.snapshots.folds import UnknownFold, find_fold
 
     options = parse_read_options(read_options(given), streaming=False)
@@ -68,14 +68,13 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     except UnknownFold as fault:
         raise JobFailed(str(fault)) from fault
     consumers = [parse_consumer(text) for text in given.consumer or []]
-    taken = [taken_by(spark, checkpoint) for _, checkpoint in consumers]
     plan = SnapshotPlan(
         connection=options.connection,
         publish_to=published_by(options.connection, url),
         fold=given.fold,
         key=given.key,
         skip_bad=given.on_error == "skip",
-        floors=floors_of(taken),
+        consumers=tuple(taken_by(spark, checkpoint) for _, checkpoint in consumers),
         dry_run=bool(given.dry_run),
     )
     reader = connect(options.connection)

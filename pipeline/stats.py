@@ -77,7 +77,7 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
         minutes = by_minute(streamed(spark, given))
     minutes = minutes.persist()
     table = [row.asDict() for row in measure(minutes).collect()]
-    add_lag(spark, table, consumers, heads)
+    add_lag(spark, table, consumers, heads, options.connection.bucket)
     sys.stdout.write(render(table, [*COLUMNS, *(f"lag_{name}" for name, _ in consumers)]))
     if given.out:
         spark.createDataFrame(table).coalesce(1).write.mode("overwrite").json(given.out)
@@ -193,12 +193,17 @@ def measure(minutes: Any) -> Any:
 
 
 def add_lag(
-    spark: Any, table: list[dict[str, Any]], consumers: list[tuple[str, str]], heads: dict[str, Any]
+    spark: Any,
+    table: list[dict[str, Any]],
+    consumers: list[tuple[str, str]],
+    heads: dict[str, Any],
+    bucket: str,
 ) -> None:
     for name, checkpoint in consumers:
         taken = taken_by(spark, checkpoint)
         for row in table:
-            row[f"lag_{name}"] = lag(heads.get(row["stream"]), taken.get(row["stream"]))
+            head = heads.get(row["stream"])
+            row[f"lag_{name}"] = lag(head, head and taken.taken(bucket, head))
 
 
 def lag(head: Any, taken: Any) -> int | None:

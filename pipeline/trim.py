@@ -55,7 +55,6 @@ def trim(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.lake import SPARK_SCHEMA
     from tidemark.spark.options.connection import Transport
     from tidemark.spark.options.read import parse_read_options
-    from tidemark.spark.snapshots.fold_streams import floors_of
     from tidemark.spark.trim import TrimPlan, archived_stretches, trim_streams
 
     if not given.archived or not given.iceberg:
@@ -63,8 +62,8 @@ def trim(spark: Any, given: argparse.Namespace, job: Job) -> None:
     options = parse_read_options(read_options(given), streaming=False)
     if options.connection.transport is Transport.HTTP:
         raise JobFailed("trim works on the table of the streams: give --table in place of --url")
-    taken = [taken_by(spark, parse_consumer(text)[1]) for text in given.consumer]
-    plan = TrimPlan(options.connection, floors_of(taken), dry_run=given.dry_run)
+    consumers = tuple(taken_by(spark, parse_consumer(text)[1]) for text in given.consumer)
+    plan = TrimPlan(options.connection, consumers, dry_run=given.dry_run)
     now = datetime.now(UTC)
     since = now - timedelta(days=given.days) if given.days else None
     files = open_lake(given).files_of_bucket(options.connection.bucket, since)

@@ -76,6 +76,7 @@ SLOW_FILES = frozenset(
         "local/test_workers.py",
         "observability/test_traces.py",
         "on_loop/test_loop_lag.py",
+        "spark/test_churn.py",
         "wake/test_caching_proxy.py",
         "wake/test_environments.py",
         "wake/test_hang_up.py",

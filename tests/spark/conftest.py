@@ -20,10 +20,15 @@ from tidemark.settings import Settings
 
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None
 #: What runs without Spark as well.
-PURE = {"test_options.py", "test_folds.py"}
+PURE = {"test_options.py", "test_folds.py", "test_churn.py", "test_forgetting.py"}
+#: What needs Hypothesis, which Spark's environment has not.
+PROPERTIES = {"test_forgetting.py"}
+HAS_HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    if collection_path.name in PROPERTIES and not HAS_HYPOTHESIS:
+        return True
     if HAS_SPARK or collection_path.is_dir() or collection_path.name in PURE:
         return None
     return collection_path.name.startswith("test_")

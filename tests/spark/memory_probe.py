@@ -58,7 +58,6 @@ def fold(origin: ConnectionOptions, rows: int) -> None:
         "last-by-key",
         "key",
         skip_bad=False,
-        floors=None,
         dry_run=True,
     )
     assert Snapshotter(plan).run("bench").messages == rows

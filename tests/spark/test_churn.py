@@ -3,81 +3,44 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tidemark.spark.options.read import parse_read_options
+from tests.spark.bucket import MESSAGE_BYTES, Bucket, Stream
+from tidemark.spark.options.read import ReadOptions, parse_read_options
+from tidemark.spark.progress import Look, Progress, decode_offset, encode_offset, everything_until
+from tidemark.spark.queries.driver import Driver
 from tidemark.spark.queries.plan import pack, plan_partitions
-from tidemark.spark.queries.streaming import Driver, decode_offset, encode_offset
-from tidemark.spark.readers.port import DataLoss, Head, MissingStream, Position, StreamPartition
+from tidemark.spark.readers.port import DataLoss, Head, Position
 
-MESSAGE_BYTES = 100
-
-
-class Sessions:
-    """A reader of streams that have one message each; `live` are those that there are now."""
-
-    beginning = "0" * 16
-
-    def __init__(self) -> None:
-        self.live: set[str] = set()
-
-    def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
-        return sorted(name for name in self.live if pattern.fullmatch(name))
-
-    def has_bucket(self) -> bool:
-        return True
-
-    def head(self, name: str) -> Head:
-        if name not in self.live:
-            raise MissingStream(name)
-        begin, end = (
-            Position(f"{place:016}", f"i-{name}", "application/json") for place in (0, MESSAGE_BYTES)
-        )
-        return Head(name, begin, end)
-
-    def check_offset(self, head: Head, offset: str) -> None:
-        raise NotImplementedError
-
-    def position_at(self, head: Head, at_ms: int) -> Position:
-        raise NotImplementedError
-
-    def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
-        raise NotImplementedError
-
-    def limit_messages(self, name: str, start: Position, end: Position, limit: int) -> Position:
-        raise NotImplementedError
-
-    def backlog(self, start: Position, end: Position) -> int:
-        return int(end.offset) - int(start.offset)
-
-    def partitions(
-        self, name: str, start: Position, end: Position, partition_bytes: int
-    ) -> Sequence[StreamPartition]:
-        return [StreamPartition(name, "", start.offset, end.offset, size=int(end.offset) - int(start.offset))]
-
-    def read(self, partition: StreamPartition, columns: Sequence[str] = ()) -> Iterator[Any]:
-        raise NotImplementedError
+NOW_MS = 1_800_000_000_000
+HOUR_MS = 3_600_000
 
 
-def test_a_hundred_thousand_sessions_pass_through_a_checkpoint_of_bounded_size() -> None:
-    """A thousand at a time are created, read and gone; an hour after that they are forgotten."""
-    options = parse_read_options(
-        {"subscribePattern": ".*", "failOnDataLoss": "false"}, streaming=True, environment={}
-    )
-    now = [1_800_000_000.0]
-    driver = Driver(options, date=lambda: now[0])
-    sessions = driver._connected = Sessions()
-    start: dict[str, Position] = {}
+def options_of(**given: str) -> ReadOptions:
+    return parse_read_options({"bucket": "agents"} | given, streaming=True, environment={})
+
+
+@pytest.mark.parametrize("way", ["deleted", "closed", "closed, over HTTP"])
+def test_a_hundred_thousand_sessions_pass_through_a_checkpoint_of_bounded_size(way: str) -> None:
+    """Ten thousand at a time are created, written and ended; an hour after that they are forgotten. Those
+    that are closed stay in the bucket, and are found by each look."""
+    options = options_of(subscribePattern=".*", failOnDataLoss="false")
+    bucket, start = Bucket(over_http="HTTP" in way), Progress({})
     sizes, tasks, read = [], [], 0
-    for batch in range(100):
-        sessions.live = {f"session-{batch:03}-{index:04}" for index in range(1000)}
-        now[0] += 600
-        ends = driver.with_gone(start, driver.tails(fresh=True))
-        planned = plan_partitions(options, sessions, start, ends)
+    for batch in range(10):
+        now_ms = NOW_MS + 1_200_000 * batch
+        if way == "deleted":
+            bucket.streams.clear()
+        for index in range(10_000):
+            name, is_closed = f"session-{batch:03}-{index:04}", way != "deleted"
+            bucket.streams[name] = Stream(f"i-{name}", now_ms, 1, is_closed)
+        ends = everything_until(
+            options, start, Look({name: bucket.head(name) for name in bucket.streams}, now_ms)
+        )
+        planned = plan_partitions(options, bucket, start.positions, ends.positions)
         read += sum(part.size for part in planned) // MESSAGE_BYTES
         tasks.append(len(pack(planned, options.bytes_per_partition)))
         written = json.dumps(encode_offset(ends), separators=(",", ":"))
@@ -85,55 +48,144 @@ def test_a_hundred_thousand_sessions_pass_through_a_checkpoint_of_bounded_size()
         start = decode_offset(json.loads(written))
         assert start == ends
     assert read == 100_000
-    assert max(tasks) <= 4
-    # Six batches of gone ones are remembered at most, and the one that is there.
-    assert len(start) == 7_000
-    assert sizes[-1] == sizes[10]
-    assert sizes[-1] / len(start) < 90, "bytes for each stream, its name of 16 characters included"
+    assert max(tasks) <= 40
+    # Of the last hour. That a stream is gone is seen by the batch after the one that has read it.
+    assert len(start.positions) == (40_000 if way == "deleted" else 30_000)
+    assert sizes[-1] == sizes[4]
+    assert sizes[-1] / len(start.positions) < 90, "bytes for each stream, its name of 16 characters included"
+
+
+def test_a_query_in_which_nothing_happens_has_no_batch_for_what_it_may_forget() -> None:
+    options = options_of(subscribePattern=".*", failOnDataLoss="false")
+    tail = Position("0000000000000100", "i", closed=True)
+    looked = Look({"a": Head("a", tail.at("0"), tail, NOW_MS)}, NOW_MS)
+    start = Progress({"a": tail, "gone": tail})
+    for later in (0, HOUR_MS, 9 * HOUR_MS):
+        assert everything_until(options, start, replace(looked, at_ms=NOW_MS + later)) is start
+
+
+def look(at_ms: int, **streams: tuple[Position, int]) -> Look:
+    """Of each stream its tail, and when it was created."""
+    heads = {name: Head(name, tail.at("0" * 16), tail, made_ms) for name, (tail, made_ms) in streams.items()}
+    return Look(heads, at_ms)
+
+
+def at(place: int, incarnation: str = "", since_ms: int = 0, **more: Any) -> Position:
+    return Position(f"{place:016}", incarnation, ended_since=since_ms // 1000, **more)
 
 
 def test_a_stream_that_comes_back_within_the_hour_is_told_apart() -> None:
-    options = parse_read_options(
-        {"subscribePattern": ".*", "failOnDataLoss": "false"}, streaming=True, environment={}
+    options = options_of(subscribePattern=".*", failOnDataLoss="false")
+    before = Progress({"a": at(100, "old"), "b": at(100, "old", NOW_MS - HOUR_MS)})
+    news = (at(10, "n"), NOW_MS)
+    gone = everything_until(options, before, look(NOW_MS, new=news))
+    assert gone.positions == {"a": at(100, "old", NOW_MS), "new": news[0]}, "b was gone for an hour"
+    back = everything_until(options, before, look(NOW_MS, a=(at(100, "new"), NOW_MS)))
+    assert back.positions == {"a": at(100, "new")}
+    assert [part.start for part in plan_partitions(options, Bucket(), before.positions, back.positions)] == [
+        f"{0:016}"
+    ]
+
+
+def test_a_stream_that_ended_loses_nothing_when_it_is_deleted_or_created_again() -> None:
+    """One that was closed, and read up to there. Of any other, the query stops."""
+    options = options_of(subscribePattern=".*")
+    closed, open_ = at(100, "i", closed=True), at(100, "i")
+    bucket = Bucket()
+    assert everything_until(options, Progress({"a": closed}), look(NOW_MS)).positions == {"a": closed}
+    with pytest.raises(DataLoss, match="stream a: it does not exist any more"):
+        everything_until(options, Progress({"a": open_}), look(NOW_MS))
+    again = {"a": at(300, "j")}
+    [part] = plan_partitions(options, bucket, {"a": closed}, again)
+    assert (part.start, part.end) == (bucket.beginning, again["a"].offset)
+    with pytest.raises(DataLoss, match="deleted and created again"):
+        plan_partitions(options, bucket, {"a": open_}, again)
+    # A closed stream does not go on: without incarnations, that tells it from a new one.
+    [part] = plan_partitions(options, bucket, {"a": at(100, closed=True)}, {"a": at(300)})
+    assert part.start == bucket.beginning
+
+
+def test_what_was_forgotten_is_told_from_what_is_new() -> None:
+    """By its creation, its closure, its bucket and the pattern that it was read under."""
+    until, closed = NOW_MS - HOUR_MS, at(10, "i", closed=True)
+    options = options_of(subscribePattern="a.*|b")
+    start = Progress({}, {"agents/a.*": until})
+    found = look(
+        NOW_MS,
+        a1=(closed, until),
+        a2=(closed, until + 1),
+        a3=(at(10, "i"), until - HOUR_MS),
+        a4=(closed, 0),
+        b=(closed, until),
     )
-    driver = Driver(options, date=lambda: 5000.0)
-    driver._connected = Sessions()
-    before = {"a": Position("0000000000000100", "old"), "b": Position("0000000000000100", "old", "", 1000)}
-    assert driver.with_gone(before, {}) == {"a": Position("0000000000000100", "old", "", 5000)}
-    back = Position("0000000000000100", "new")
-    assert driver.with_gone(before, {"a": back})["a"] == back
-    strict = parse_read_options({"subscribePattern": ".*"}, streaming=True, environment={})
-    with pytest.raises(DataLoss, match="a, b: it does not exist any more"):
-        Driver(strict).with_gone(before, {})
+    ends = everything_until(options, start, found)
+    assert sorted(ends.positions) == ["a2", "a3", "a4", "b"]
+    assert ends.forgotten == {"agents/a.*": until, "agents/a.*|b": until}
+    assert start.taken("agents", found.heads["a1"]) == closed
+    assert start.taken("agents", found.heads["a2"]) is None
+    elsewhere = options_of(subscribePattern="a.*|b", bucket="others")
+    assert sorted(everything_until(elsewhere, start, found).positions) == ["a1", "a2", "a3", "a4", "b"]
 
 
-def test_a_checkpoint_of_version_0_1_is_read() -> None:
-    written = {"a": {"offset": "0000000000000100", "incarnation": "i", "type": "text/plain"}}
-    assert decode_offset(written) == {"a": Position("0000000000000100", "i", "text/plain")}
-    assert encode_offset(decode_offset(written)) == {"a": ["0000000000000100", "i", "text"]}
+def test_names_that_were_given_one_by_one_are_kept() -> None:
+    options = options_of(subscribe="a,b", failOnDataLoss="false")
+    closed = at(10, "i", NOW_MS - 9 * HOUR_MS, closed=True)
+    made = NOW_MS - 10 * HOUR_MS
+    ends = everything_until(
+        options, Progress({"a": closed}), look(NOW_MS, a=(closed, made), b=(at(5, "k"), NOW_MS))
+    )
+    assert ends == Progress({"a": closed, "b": at(5, "k")})
+
+
+def test_checkpoints_of_older_versions_are_read() -> None:
+    oldest = {"a": {"offset": "0000000000000100", "incarnation": "i", "type": "text/plain"}}
+    assert decode_offset(oldest).positions == {"a": Position("0000000000000100", "i", "text/plain")}
+    assert encode_offset(decode_offset(oldest)) == {"a": ["0000000000000100", "i", "text"]}
     foreign = {"a": Position("o7x", "", "text/x; a=b"), "b": Position("-1")}
-    assert encode_offset(foreign) == {"a": ["o7x", "", "text/x; a=b"], "b": ["-1"]}
-    assert decode_offset(encode_offset(foreign)) == foreign
+    assert encode_offset(Progress(foreign)) == {"a": ["o7x", "", "text/x; a=b"], "b": ["-1"]}
+    assert decode_offset(encode_offset(Progress(foreign))) == Progress(foreign)
+    gone = {"a": ["0000000000000100", "i", "json", 1_800_000_000]}
+    assert encode_offset(decode_offset(gone)) == gone
+    # Closed streams of these are forgotten like all others, an hour after the next batch with anything in it.
+    options = options_of(subscribePattern=".*", failOnDataLoss="false")
+    progress, tail = Progress({"a": at(100, "i")}), at(100, "i", closed=True)
+    for hour, name in enumerate(["b", "c"]):
+        looked = look(
+            NOW_MS + hour * HOUR_MS,
+            a=(tail, NOW_MS - 9 * HOUR_MS),
+            **{name: (at(1, name), NOW_MS)},
+        )
+        progress = everything_until(options, progress, looked)
+        assert ("a" in progress.positions) is (hour < 1)
+    assert options.forget_seconds == 3600
+
+
+def test_a_new_checkpoint_stops_an_older_version_instead_of_being_misread() -> None:
+    """0.1 and 0.2 take every member for a stream, and a mapping for a position with an `offset`."""
+    written = encode_offset(Progress({"a": at(1)}, {"agents/.*": 5}))
+    assert written == {"": {"agents/.*": 5}, "a": [f"{1:016}"]}
+    with pytest.raises(KeyError, match="offset"):
+        Position.decode(written[""])
 
 
 def test_a_batch_waits_for_its_least_size_or_for_the_longest_delay() -> None:
-    given = {"subscribePattern": ".*", "minBytesPerTrigger": "250", "maxTriggerDelay": "15m"}
+    options = options_of(subscribePattern=".*", minBytesPerTrigger="25", maxTriggerDelay="15m")
     now = [0.0]
-    options = parse_read_options(given, streaming=True, environment={})
-    driver = Driver(options, clock=lambda: now[0])
-    sessions = driver._connected = Sessions()
+    driver = Driver(options, clock=lambda: now[0], date=lambda: NOW_MS / 1000)
+    bucket = driver._connected = Bucket()
     steps = [
-        (0, set("a"), False, "the first batch does not wait"),
-        (1, set("ab"), True, "too little is new"),
-        (2, set("abcd"), False, "three messages are enough"),
-        (3, set("abcd"), True, "nothing is new"),
-        (800, set("abcde"), True, "too little is new"),
-        (903, set("abcde"), False, "the last batch is fifteen minutes ago"),
-        (904, set("abcdef"), True, "and now it is not"),
+        (0, "a", False, "the first batch does not wait"),
+        (1, "ab", True, "too little is new"),
+        (2, "abcd", False, "three messages are enough"),
+        (3, "abcd", True, "nothing is new"),
+        (800, "abcde", True, "too little is new"),
+        (903, "abcde", False, "the last batch is fifteen minutes ago"),
+        (904, "abcdef", True, "and now it is not"),
     ]
-    starts: dict[str, Position] = {}
-    for at, live, waits, why in steps:
-        now[0], sessions.live = at, live
-        ends = driver.tails(fresh=True)
-        assert driver.waits(starts, ends) is waits, why
-        starts = starts if waits else ends
+    start = Progress({})
+    for seconds, live, waits, why in steps:
+        now[0] = seconds
+        bucket.streams = {name: Stream(f"i-{name}", NOW_MS, 1) for name in live}
+        ends = everything_until(options, start, driver.look(fresh=True))
+        assert driver.waits(start.positions, ends.positions) is waits, why
+        start = start if waits else ends

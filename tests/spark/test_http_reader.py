@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.buckets import key_in_new_bucket
 from tests.spark.opaque import OpaqueServer
 from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key, plan_here, read_here, rows, rows_of, table_options
 from tests.support import BYTES, JSON, World
+from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
-from tidemark.spark.queries.plan import Positions, plan_partitions
-from tidemark.spark.queries.streaming import Driver
+from tidemark.spark.progress import Positions
+from tidemark.spark.queries.driver import Driver
+from tidemark.spark.queries.plan import load_heads, plan_partitions
 from tidemark.spark.readers import json_array
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.http import incarnation_in
@@ -122,14 +126,15 @@ def test_an_offset_that_retention_removed_is_data_loss_or_is_skipped() -> None:
 
 def positions(url: str) -> dict[str, Position]:
     """Where the stream stands, as a streaming query would keep it."""
-    return Driver(parse_read_options({"url": url, "subscribe": "s"}, streaming=True)).tails()
+    heads = Driver(parse_read_options({"url": url, "subscribe": "s"}, streaming=True)).look().heads
+    return {name: head.tail for name, head in heads.items()}
 
 
 def parts_between(url: str, starts: Positions, **options: str) -> list[bytes]:
     """What a query that has read to `starts` reads next."""
     parsed = parse_read_options({"url": url, "subscribe": "s"} | options, streaming=True)
     driver = Driver(parsed)
-    parts = plan_partitions(parsed, driver.reader, starts, driver.tails())
+    parts = plan_partitions(parsed, driver.reader, starts, {"s": driver.look().heads["s"].tail})
     return [value for part in parts for _, _, value in rows_of(driver.reader, part)]
 
 
@@ -257,6 +262,58 @@ def test_a_read_over_http_begins_and_ends_by_time(server: ThreadedServer, world:
         other.append(b"1")
         with pytest.raises(InvalidOptions, match="startingTimestamp: s: this server finds no offset"):
             read_here({"url": other.url}, subscribe="s", startingTimestamp="1")
+
+
+def test_a_closed_stream_is_known_as_such_and_is_not_asked_for_again(
+    server: ThreadedServer, world: World
+) -> None:
+    """Over both transports: that it is closed, also by a request without data, and when it was created. Until
+    it is created again, nothing but the listing is asked for it."""
+    process = world.process()
+    bucket, stream = key_in_new_bucket(process, "a").bucket, "a"
+    place = StreamKey(bucket, stream)
+    for origin in ({"url": server.url}, table_options(world)):
+        given = origin | {"bucket": bucket, "subscribePattern": "a.*"}
+        options = parse_read_options(given, streaming=True)
+        reader = connect(options.connection)
+        created_ms = world.clock.now_ms
+        process.create(place)
+        process.append(place, b"12345")
+        head = load_heads(options, reader)[stream]
+        assert (head.tail.offset[-1], head.tail.closed, head.created_ms) == ("5", False, created_ms)
+        process.append(place, close=True)
+        closed = load_heads(options, reader)[stream]
+        assert closed == replace(head, tail=replace(head.tail, closed=True))
+        assert connect(options.connection).head(stream).tail.closed, "without a listing as well"
+        server.seen.clear()
+        table = getattr(reader, "_table", None)
+        counted = [] if table is None else count_queries(table)
+        assert load_heads(options, reader)[stream] == closed
+        asked = [path for method, path in server.seen if method == "HEAD"]
+        assert asked == []
+        assert len(counted) <= 1, "the listing"
+        delete(process.stores, place)
+        assert load_heads(options, reader) == {}
+        world.clock.advance(1000)
+        process.create(place)
+        again = load_heads(options, reader)[stream]
+        assert again.tail.is_of_another(head.tail) or head.tail.is_of_another(again.tail)
+        assert (again.tail.closed, again.created_ms) == (False, created_ms + 1000)
+        delete(process.stores, place)
+        world.clock.advance(1000)
+
+
+def count_queries(table: Any) -> list[str]:
+    """What is asked of the table from now on."""
+    asked: list[str] = []
+    call = table._dynamodb.call
+
+    def counting(operation: str, arguments: dict[str, Any]) -> Any:
+        asked.append(operation)
+        return call(operation, arguments)
+
+    table._dynamodb.call = counting
+    return asked
 
 
 def test_streams_of_a_bucket_by_pattern() -> None:

@@ -28,7 +28,7 @@ from tidemark.protocol.offset import render_offset
 from tidemark.service.delete import delete
 from tidemark.spark.failures import Exit, explain_failure
 from tidemark.spark.job import Job, parse_arguments, watched
-from tidemark.spark.queries.checkpoints import taken_positions
+from tidemark.spark.queries.checkpoints import taken_progress
 
 ROOT = Path(__file__).parents[2]
 JOBS = ("archive", "compact", "ingest", "replay", "snapshot", "stats", "trim")
@@ -53,7 +53,7 @@ def test_archive_and_replay_give_the_same_bytes(
     assert "messages=0" in start(*archive)[1]
     assert spark.read.parquet(out).count() == 7
     assert (tmp_path / "archive" / "bucket=v1" / "date=2027-01-15").is_dir()
-    assert taken_positions(spark, checkpoint)[f"{name}-json"].offset == "0000000000000032"
+    assert taken_progress(spark, checkpoint).positions[f"{name}-json"].offset == "0000000000000032"
     for kind in ("json", "bytes"):
         replay = [
             "replay",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.spark.streams import key, plan_here, read_here, table_options
@@ -11,6 +13,7 @@ from tidemark.protocol.packing import Packing
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers.export import is_replaced, outermost
+from tidemark.spark.readers.items import BatchItem, Binary, Number, Text, merge_page
 
 SMALL = Packing(0, every_bytes=1, pack_bytes=150, min_batches=2, block_bytes=40)
 
@@ -30,7 +33,7 @@ def pack(world: World) -> None:
     assert sweep(process.stores).packed
 
 
-def all_rows(world: World, name: str) -> list[dict[str, object]]:
+def all_rows(world: World, name: str) -> list[dict[str, Any]]:
     parsed = parse_read_options(table_options(world) | {"subscribe": name}, streaming=False)
     reader, parts = plan_here(parsed)
     return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
@@ -71,6 +74,62 @@ def test_a_limit_inside_a_pack_ends_where_a_block_ends(world: World, name: str) 
     head = reader.head(name)
     place = reader.limit(name, head.earliest, head.tail, 60)
     assert 20 <= int(place.offset) <= 60
+
+
+def test_batches_of_one_message_are_read_together_and_are_the_same_rows(world: World, name: str) -> None:
+    """In every partition, before and behind packs, with the times and the offsets that each has by itself."""
+    process = world.process()
+    process.stores.packing = SMALL
+    process.create(key(name), content_type=JSON)
+    expected: list[dict[str, Any]] = []
+    for number in range(40):
+        body = b'{"n":%d}' % number
+        begin = expected[-1]["end_offset"] if expected else f"{0:016}"
+        process.append(key(name), body, content_type=JSON)
+        end = f"{int(begin) + len(body) + 1:016}"
+        expected.append({"offset": begin, "end_offset": end, "value": body, "ms": world.clock.now_ms})
+        world.clock.advance(1000)
+        if number == 24:
+            pack(world)
+    rows = all_rows(world, name)
+    assert [
+        {name: row[name] for name in ("offset", "end_offset", "value")} | {"ms": epoch_ms(row["timestamp"])}
+        for row in rows
+    ] == expected
+    for part_bytes in (1, 7, 33, 100):
+        found = read_here(table_options(world), subscribe=name, bytesPerPartition=str(part_bytes))
+        assert found == [(row["offset"], row["end_offset"], row["value"]) for row in expected]
+
+
+def epoch_ms(instant: Any) -> int:
+    return round(instant.timestamp() * 1000)
+
+
+def single(start: int, end: int, **more: Any) -> BatchItem:
+    return BatchItem(
+        Text(f"{start:016}"), Number(str(end)), Number("5"), b=Binary(b"x" * (end - start)), **more
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "reached", "high"),
+    [
+        ([], 0, 99),
+        ([single(0, 4), single(4, 9)], 2, 99),
+        ([single(4, 9)], 2, 99),
+        ([single(0, 4), single(5, 9)], 0, 99),
+        ([single(0, 4), single(4, 9)], 0, 4),
+        ([single(0, 4), single(4, 9, m=Binary(b"\x02\x03"))], 0, 99),
+        ([single(0, 4), single(4, 9, p=Text("[]"))], 0, 99),
+        ([single(0, 4), BatchItem(Text(f"{4:016}"), Number("9"), Number("5"), s=Text("blob"))], 0, 99),
+    ],
+    ids=["empty", "inside", "gap before", "gap", "beyond", "messages", "producers", "blob"],
+)
+def test_a_page_is_one_run_only_where_it_may_be(page: list[BatchItem], reached: int, high: int) -> None:
+    assert merge_page(page, reached, high) is page
+    whole = [single(0, 4), single(4, 9)]
+    [run] = merge_page(whole, 0, 5)
+    assert (run.start, run.end, run.starts, run.ends) == (0, 9, [0, 4], [4, 9])
 
 
 def test_what_lies_beside_a_pack_in_an_export_is_left_out() -> None:

@@ -14,6 +14,7 @@ from tidemark.protocol.offset import render_offset
 from tidemark.spark.clients.http import HttpClient
 from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.progress import Progress, least_taken
 from tidemark.spark.readers.port import Position
 from tidemark.spark.snapshots.fold_streams import (
     CONFLICT,
@@ -21,7 +22,6 @@ from tidemark.spark.snapshots.fold_streams import (
     PUBLISHED,
     SnapshotPlan,
     Snapshotter,
-    floors_of,
 )
 from tidemark.spark.snapshots.store import (
     PublishedSnapshot,
@@ -37,17 +37,17 @@ def at(offset: str, incarnation: str = "i") -> Position:
 
 def test_the_floor_is_what_the_slowest_consumer_has_taken() -> None:
     """Of streams that all of them have begun; who has nothing yet holds everything back."""
-    one = {"a": at("5"), "b": at("3"), "c": at("9")}
-    other = {"a": at("4"), "b": at("-1")}
-    assert floors_of([one, other]) == {"a": at("4"), "b": at("-1")}
-    assert floors_of([one]) == one
-    assert floors_of([]) is None
+    assert least_taken([at("5"), at("4")]) == at("4")
+    assert least_taken([at("3"), at("-1"), at("4")]) == at("-1")
+    assert least_taken([at("9")]) == at("9")
+    assert least_taken([at("9"), None]) is None
+    assert least_taken([None, at("9")]) is None
 
 
 def test_a_stream_that_not_every_consumer_reads_has_no_floor() -> None:
     """One of them has not noticed yet that the stream was created again."""
-    assert floors_of([{"a": at("5", "old")}, {"a": at("4", "new")}]) == {}
-    assert floors_of([{"a": at("5", "")}, {"a": at("4", "new")}]) == {"a": at("4", "new")}
+    assert least_taken([at("5", "old"), at("4", "new")]) is None
+    assert least_taken([at("5", ""), at("4", "new")]) == at("4", "new")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_newer_snapshot_by_somebody_else_is_a_conflict_not_a_failure() -> None
     with OpaqueServer(is_json=True) as foreign:
         foreign.append(b'{"key":1}')
         foreign.snapshot_status = 409
-        assert Snapshotter(replace(plan(foreign.url, None), floors=None)).run("s").outcome == CONFLICT
+        assert Snapshotter(replace(plan(foreign.url, None), consumers=())).run("s").outcome == CONFLICT
 
 
 @pytest.fixture(params=["http", "dynamodb"])
@@ -128,5 +128,5 @@ def plan(url: str, floor: Position | None) -> SnapshotPlan:
     origin = ConnectionOptions(
         Transport.HTTP, "some-bucket", url=url, stream_path="/some-bucket", retry_seconds=1
     )
-    floors = {"s": floor} if floor else {}
-    return SnapshotPlan(origin, origin, "last-by-key", "key", skip_bad=False, floors=floors)
+    progress = Progress({"s": floor} if floor else {})
+    return SnapshotPlan(origin, origin, "last-by-key", "key", skip_bad=False, consumers=(progress,))

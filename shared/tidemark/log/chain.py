@@ -126,6 +126,11 @@ class ChainWalk(Generic[LinkT]):
         self.span = spans[0]
 
     @property
+    def reached(self) -> int:
+        """Where the batches found so far end."""
+        return self._reached
+
+    @property
     def at_tail(self) -> bool:
         """Whether nothing followed the batch that was yielded last."""
         return self.span.end is None and not self._has_more and self._left == 0

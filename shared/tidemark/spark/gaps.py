@@ -84,8 +84,10 @@ def find_losses(
         start = before.get(name)
         first, size = read.get((name, end.incarnation), (_number(end), 0))
         if start is not None and start.is_of_another(end):
-            lost[name] = None
-            continue
+            if not start.closed:
+                lost[name] = None
+                continue
+            start = None
         first, last = _number(start) if start else first, _number(end)
         if first is not None and last is not None and size is not None and last - first > size:
             lost[name] = last - first - size

@@ -101,11 +101,11 @@ def parse_consumer(text: str) -> tuple[str, str]:
 
 
 def taken_by(spark: Any, checkpoint: str) -> Any:
-    """By stream, the position up to which this checkpoint's query has read. Raises JobFailed."""
-    from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_positions
+    """How far this checkpoint's query has come. Raises JobFailed."""
+    from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_progress
 
     try:
-        return taken_positions(spark, checkpoint)
+        return taken_progress(spark, checkpoint)
     except NoCheckpoint as fault:
         raise JobFailed(str(fault)) from fault
 

@@ -7,13 +7,16 @@ a gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import load_last
+from tidemark.log.records import StreamRecord
+from tidemark.log.schema import log_pk
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StreamGone, StreamNotFound
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.retention import contiguous_end
@@ -23,7 +26,8 @@ from tidemark.service.trim import check_may_trim, trim_below
 from tidemark.spark.clients.retry import retry
 from tidemark.spark.clients.storage import connect_blobs, connect_table
 from tidemark.spark.options.connection import ConnectionOptions
-from tidemark.spark.readers.port import Position
+from tidemark.spark.progress import Progress, least_taken
+from tidemark.spark.readers.port import Head, Position
 
 #: What became of a stream.
 TRIMMED: Final = "trimmed"
@@ -40,11 +44,11 @@ _RESULT: Final = pa.schema(
 
 @dataclass(frozen=True)
 class TrimPlan:
-    """What every task is told. `floors` as in `snapshots/fold_streams.py`: no stream is trimmed beyond what
-    every consumer has taken; None is where no consumer was named."""
+    """What every task is told. `consumers` is how far each of them has come: no stream is trimmed beyond what
+    every one has taken."""
 
     connection: ConnectionOptions
-    floors: Mapping[str, Position] | None
+    consumers: tuple[Progress, ...] = ()
     dry_run: bool = False
 
 
@@ -108,7 +112,7 @@ class Trimmer:
         record = load_stream(self._stores.table, key)
         if record is None or record.deleted or record.incarnation != incarnation:
             return TrimResult(stream, GONE)
-        end = self._limit(stream, incarnation, contiguous_end(record.retained, stretches))
+        end = self._limit(record, contiguous_end(record.retained, stretches))
         size = end - record.retained
         if size <= 0:
             return TrimResult(stream, UNCHANGED)
@@ -124,13 +128,19 @@ class Trimmer:
             return TrimResult(stream, KEPT, detail=refusal.message)
         return TrimResult(stream, TRIMMED, size, f"to {render_offset(end)}")
 
-    def _limit(self, stream: str, incarnation: str, end: int) -> int:
+    def _limit(self, record: StreamRecord, end: int) -> int:
         """Never beyond what every consumer has taken. What was taken of a stream that was deleted and created
         again says nothing of the new one."""
-        if self._plan.floors is None:
+        if not self._plan.consumers:
             return end
-        floor = self._plan.floors.get(stream)
-        if floor is None or floor.incarnation not in {"", incarnation} or not floor.offset.isdigit():
+        last = load_last(self._stores.table, log_pk(record.key, record.incarnation))
+        place = last.end if last else record.base
+        closed = last is not None and last.after.closed
+        tail = Position(render_offset(place), record.incarnation, closed=closed)
+        head = Head(record.key.stream_id, tail.at(render_offset(record.retained)), tail, record.created_ms)
+        bucket = record.key.bucket
+        floor = least_taken([consumer.taken(bucket, head) for consumer in self._plan.consumers])
+        if floor is None or floor.is_of_another(tail) or not floor.offset.isdigit():
             return 0
         return min(end, int(floor.offset))
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tidemark.spark.queries.streaming import decode_offset
-from tidemark.spark.readers.port import Position
+from tidemark.spark.progress import Progress, decode_offset
 
 
 class NoCheckpoint(Exception):
     """There is no checkpoint of a query over this data source there."""
 
 
-def taken_positions(spark: Any, checkpoint: str) -> dict[str, Position]:
-    """By stream, the position up to which every batch was committed. Raises NoCheckpoint."""
+def taken_progress(spark: Any, checkpoint: str) -> Progress:
+    """Up to where every batch was committed. Raises NoCheckpoint."""
     committed = _batches(spark, f"{checkpoint}/commits")
     planned = _batches(spark, f"{checkpoint}/offsets")
     done = committed & planned
     if not planned:
         raise NoCheckpoint(f"no streaming query has a checkpoint at {checkpoint}")
     if not done:
-        return {}
+        return Progress({})
     lines = spark.sparkContext.textFile(f"{checkpoint}/offsets/{max(done)}").collect()
     # A version, the query's own state, then a line for each source.
     return decode_offset(json.loads(lines[2]))

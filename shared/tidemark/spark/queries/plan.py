@@ -6,25 +6,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.options.where import SIDES, AtTime, Earliest, Latest, Side
+from tidemark.spark.progress import Positions, Progress
 from tidemark.spark.readers.port import (
     BadOffset,
     DataLoss,
     Head,
     MissingStream,
-    PackedPartition,
     Position,
     Reader,
     StreamPartition,
     is_past,
 )
-
-Positions = Mapping[str, Position]
 
 _HEADS_AT_ONCE: Final = 16
 #: What a task could read in the time in which a stream is opened: no stream counts for less in a pack.
@@ -37,14 +36,13 @@ def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
     if options.pattern is not None:
         names = reader.names(re.compile(options.pattern))
 
-    def head_of(name: str) -> Head | None:
-        try:
-            return reader.head(name)
-        except MissingStream:
-            return None
-
+    heads: dict[str, Head] = {}
     with ThreadPoolExecutor(_HEADS_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
-        return {head.name: head for head in pool.map(head_of, names) if head is not None}
+        for found in [pool.submit(reader.head, name) for name in names]:
+            with suppress(MissingStream):
+                head = found.result()
+                heads[head.name] = head
+    return heads
 
 
 def require_all(options: ReadOptions, reader: Reader, heads: Mapping[str, Head]) -> None:
@@ -124,7 +122,7 @@ def _given_positions(
                 reader.check_offset(head, offset)
             except BadOffset as fault:
                 faults.append(f"{option}: {fault}")
-            positions[name] = Position(offset, head.tail.incarnation, head.tail.content_type)
+            positions[name] = head.tail.at(offset)
     if faults:
         raise InvalidOptions(faults)
     return positions
@@ -155,14 +153,13 @@ def plan_partitions(
     partitions: list[StreamPartition] = []
     for name, end in ends.items():
         start = _start_before(end, options, reader, name, starts.get(name))
-        if reader.backlog(start, end) > 0:
-            partitions += reader.partitions(name, start, end, options.bytes_per_partition)
+        partitions += reader.partitions(name, start, end, options.bytes_per_partition)
     if options.fail_on_data_loss:
         return partitions
     return [replace(partition, fail_on_data_loss=False) for partition in partitions]
 
 
-def pack(partitions: Sequence[StreamPartition], partition_bytes: int) -> list[PackedPartition]:
+def pack(partitions: Sequence[StreamPartition], partition_bytes: int) -> list[tuple[StreamPartition, ...]]:
     """Neighbours put together up to about the size of a partition, in order."""
     packs: list[list[StreamPartition]] = []
     left = 0
@@ -173,22 +170,22 @@ def pack(partitions: Sequence[StreamPartition], partition_bytes: int) -> list[Pa
             left = partition_bytes
         packs[-1].append(partition)
         left -= size
-    return [PackedPartition(tuple(parts)) for parts in packs]
+    return [tuple(parts) for parts in packs]
 
 
 def _start_before(
     end: Position, options: ReadOptions, reader: Reader, name: str, start: Position | None
 ) -> Position:
-    """Where to begin reading towards `end`: at the beginning of a stream that is new, or that
-    was deleted and created again; in the second case what was not read is lost."""
+    """Where to begin reading towards `end`: at the beginning of a stream that is new, or that was deleted and
+    created again; in the second case what was not read is lost. Of one that was closed, nothing is."""
     if start is not None and not start.is_of_another(end) and not is_past(start.offset, end.offset):
         return start
-    if start is not None and options.fail_on_data_loss:
+    if start is not None and options.fail_on_data_loss and not start.closed:
         what = "it was deleted and created again since it was last read"
         if not start.is_of_another(end):
             what += f": it ends at {end.offset} now, and {start.offset} was read already"
         raise DataLoss(name, what)
-    beginning = Position(reader.beginning, end.incarnation, end.content_type)
+    beginning = end.at(reader.beginning)
     try:
         earliest = reader.head(name).earliest
     except MissingStream:
@@ -196,12 +193,10 @@ def _start_before(
     return beginning if earliest.is_of_another(end) else earliest
 
 
-def within_limit(
-    options: ReadOptions, reader: Reader, starts: Positions, ends: Positions
-) -> dict[str, Position]:
-    """`ends`, brought nearer so that no more than the limits lies between: each stream gets its
-    share of them by how far behind it is."""
-    nearer = dict(ends)
+def within_limit(options: ReadOptions, reader: Reader, start: Progress, end: Progress) -> Progress:
+    """`end`, brought nearer so that no more than the limits lies between: each stream gets its share of them
+    by how far behind it is."""
+    starts, nearer = start.positions, dict(end.positions)
     for limit, cut in ((options.limit_bytes, reader.limit), (options.limit_messages, reader.limit_messages)):
         if limit is None:
             continue
@@ -217,7 +212,7 @@ def within_limit(
                 for name, size in backlogs.items()
                 if size
             }
-    return nearer
+    return replace(end, positions=nearer)
 
 
 def backlog_of(options: ReadOptions, reader: Reader, starts: Positions, ends: Positions) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.spark.options.connection import Transport
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.queries.plan import Positions
+from tidemark.spark.progress import Positions
 
 #: By kind of comparison: from which place on messages may begin, and before which; of the place
 #: that they are compared with. Offsets are compared as text, and as 16 digits that is the same.
@@ -83,8 +83,8 @@ class PushedFilters:
             low = max(int(starts[name].offset), self.low)
             high = int(end.offset) if self.high is None else min(int(end.offset), self.high)
             if low < high:
-                nearer_starts[name] = dataclasses.replace(starts[name], offset=render_offset(low))
-                nearer_ends[name] = dataclasses.replace(end, offset=render_offset(high))
+                nearer_starts[name] = starts[name].at(render_offset(low))
+                nearer_ends[name] = end.at(render_offset(high))
         return nearer_starts, nearer_ends
 
 

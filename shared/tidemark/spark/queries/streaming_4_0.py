@@ -6,15 +6,16 @@ from pyspark.sql.datasource import InputPartition
 
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.queries.plan import Positions, within_limit
-from tidemark.spark.queries.streaming import Offset, StreamReaderBase, decode_offset, encode_offset
+from tidemark.spark.progress import Offset, Progress, decode_offset, encode_offset, everything_until
+from tidemark.spark.queries.plan import within_limit
+from tidemark.spark.queries.streaming import StreamReaderBase
 
 
 class StreamReader(StreamReaderBase):
     """Spark does not say here where the batch begins. It does say, before it asks for the first
     batch after a restart, where the last one ended, by planning an empty one."""
 
-    _position: Positions | None = None
+    _position: Progress | None = None
 
     def __init__(self, options: ReadOptions) -> None:
         limits = {
@@ -39,8 +40,8 @@ class StreamReader(StreamReaderBase):
     def latestOffset(self) -> Offset:
         if self._position is None:
             self._position = self.driver.initial()
-        ends = self.driver.with_gone(self._position, self.driver.tails())
-        if self.driver.waits(self._position, ends):
+        ends = everything_until(self._options, self._position, self.driver.look())
+        if self.driver.waits(self._position.positions, ends.positions):
             return encode_offset(self._position)
         return encode_offset(within_limit(self._options, self.driver.reader, self._position, ends))
 

@@ -12,13 +12,21 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tidemark.spark.queries.plan import Positions, within_limit
-from tidemark.spark.queries.streaming import Offset, StreamReaderBase, decode_offset, encode_offset
-from tidemark.spark.readers.port import is_past
+from tidemark.spark.progress import (
+    Look,
+    Offset,
+    Progress,
+    decode_offset,
+    encode_offset,
+    everything_until,
+    not_before,
+)
+from tidemark.spark.queries.plan import within_limit
+from tidemark.spark.queries.streaming import StreamReaderBase
 
 
 class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
-    _target: Positions | None = None
+    _target: Look | None = None
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Spark is told that there is one; it counts nothing itself."""
@@ -32,25 +40,23 @@ class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self.driver.tails(fresh=True)
+        self._target = self.driver.look(fresh=True)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        starts = decode_offset(start)
-        tails = dict(self.driver.tails() if self._target is None else self._target)
-        if self._target is not None:
-            # What was there when the query began, and nothing newer. A batch may begin beyond it,
-            # where an earlier run had already planned to read.
-            for name, end in self._target.items():
-                begin = starts.get(name, end)
-                if begin.incarnation == end.incarnation and is_past(begin.offset, end.offset):
-                    tails[name] = begin
-        ends = self.driver.with_gone(starts, tails)
-        if isinstance(limit, ReadAllAvailable):
-            return encode_offset(ends)
+        begin = decode_offset(start)
+        look = self.driver.look() if self._target is None else not_before(begin, self._target)
+        ends = everything_until(self._options, begin, look)
         # A query that ends by itself takes what is there.
-        if self._target is None and self.driver.waits(starts, ends):
+        waits = self._target is None and self.driver.waits(begin.positions, ends.positions)
+        if ends is begin or waits:
             return start
-        return encode_offset(within_limit(self._options, self.driver.reader, starts, ends))
+        if not isinstance(limit, ReadAllAvailable):
+            ends = within_limit(self._options, self.driver.reader, begin, ends)
+        return encode_offset(ends)
 
     def reportLatestOffset(self) -> Offset | None:
-        return encode_offset(self.driver.tails()) or None
+        """Those that may go on; without the closed ones, of which there may be very many."""
+        heads = self.driver.look().heads.items()
+        return (
+            encode_offset(Progress({name: head.tail for name, head in heads if not head.tail.closed})) or None
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, islice, pairwise
@@ -34,8 +34,11 @@ from tidemark.spark.readers.items import (
     BOUNDARY_ATTRIBUTES,
     BatchItem,
     BulkDynamoDB,
+    PlainPage,
+    merge_page,
     message_ends,
     pack_blocks,
+    pieces_of,
 )
 from tidemark.spark.readers.port import BadOffset, DataLoss, Head, MissingStream, Position, StreamPartition
 from tidemark.spark.readers.rows import Rows
@@ -48,13 +51,13 @@ class DynamoDBReader:
 
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
+        self._key = partial(StreamKey, connection.bucket)
         self._table = connect_table(connection)
         self._bulk = connect_table(connection, BulkDynamoDB)
         self._blobs = connect_blobs(connection)
         self._listed: dict[str, StreamRecord] = {}
-
-    def _key(self, name: str) -> StreamKey:
-        return StreamKey(self._connection.bucket, name)
+        #: Of closed streams, which do not change any more: incarnation, when it was closed, and where.
+        self._closed: dict[str, tuple[str, int, int]] = {}
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         found: list[str] = []
@@ -66,6 +69,7 @@ class DynamoDBReader:
                 if pattern.fullmatch(after):
                     found.append(after)
                     self._listed[after] = record
+        self._closed = {name: self._closed[name] for name in self._listed.keys() & self._closed.keys()}
         return found
 
     def has_bucket(self) -> bool:
@@ -79,16 +83,27 @@ class DynamoDBReader:
         record = self._listed.pop(name, None) or load_stream(self._table, self._key(name))
         if record is None or record.deleted:
             raise MissingStream(name)
-        last = load_last(self._table, log_pk(record.key, record.incarnation))
-        touched_ms = max(record.used_ms, last.time_ms if last else record.created_ms)
-        is_deleted = last is not None and last.tombstone
-        if is_deleted or is_expired(record.expiry, touched_ms, time.time_ns() // 1_000_000):
+        written_ms, end, closed = self._load_end(record)
+        if is_expired(record.expiry, max(record.used_ms, written_ms), time.time_ns() // 1_000_000):
             raise MissingStream(name)
-        earliest, tail = (
-            Position(render_offset(place), record.incarnation, record.content_type.value)
-            for place in (record.retained, last.end if last else record.base)
-        )
-        return Head(name, earliest, tail, last is not None and last.after.closed)
+        earliest = Position(render_offset(record.retained), record.incarnation, record.content_type.value)
+        tail = replace(earliest, offset=render_offset(end), closed=closed)
+        return Head(name, earliest, tail, record.created_ms)
+
+    def _load_end(self, record: StreamRecord) -> tuple[int, int, bool]:
+        """When and where the last write ended, and whether it closed the stream. Raises MissingStream."""
+        name = record.key.stream_id
+        incarnation, closed_ms, end = self._closed.get(name, ("", 0, 0))
+        if incarnation == record.incarnation:
+            return closed_ms, end, True
+        last = load_last(self._table, log_pk(record.key, record.incarnation))
+        if last is None:
+            return record.created_ms, record.base, False
+        if last.tombstone:
+            raise MissingStream(name)
+        if last.after.closed:
+            self._closed[name] = record.incarnation, last.time_ms, last.end
+        return last.time_ms, last.end, last.after.closed
 
     def check_offset(self, head: Head, offset: str) -> None:
         place, tail = parse_token(offset), int(head.tail.offset)
@@ -129,7 +144,7 @@ class DynamoDBReader:
         last = load_last(self._table, log_pk(record.key, record.incarnation))
         place = first_written_from(Stores(self._table, self._blobs), head_from(record, last, 0), at_ms)
         place = min(self._in_block(head, place, at_ms), int(head.tail.offset))
-        return replace(head.tail, offset=render_offset(place))
+        return head.tail.at(render_offset(place))
 
     def _in_block(self, head: Head, place: int, at_ms: int) -> int:
         """The search ends where a block of a pack begins. Its first batches may be older."""
@@ -160,7 +175,7 @@ class DynamoDBReader:
             for ends in self._ends_in(item, reached, high):
                 found = sum(place > reached for place in ends)
                 if taken and taken + found > limit:
-                    return replace(end, offset=render_offset(reached))
+                    return end.at(render_offset(reached))
                 taken += found
                 reached = max(reached, *ends[-1:]) if ends else reached
                 reached = reached if walk.span.end is None else min(reached, walk.span.end)
@@ -180,7 +195,7 @@ class DynamoDBReader:
         place = max((end for end in ends if end <= wanted), default=item.start)
         if place <= int(start.offset):
             place = min((end for end in ends if end > int(start.offset)), default=int(end.offset))
-        return Position(render_offset(min(place, int(end.offset))), end.incarnation, end.content_type)
+        return end.at(render_offset(min(place, int(end.offset))))
 
     def _item_until(self, span: Span, place: int) -> BatchItem | None:
         """The batch that begins at or before `place`, without its bytes."""
@@ -246,30 +261,24 @@ class DynamoDBReader:
             high=high,
             cut=span.end,
         )
-        # The items of a bulk query are decoded already.
-        walk = ChainWalk[BatchItem](self._bulk.query, iter, [span], low, until=high, on_gap=tell_loss)
-        reached = low
         until = high if span.end is None else min(high, span.end)
+
+        # The items of a bulk query are decoded already.
+        def decode(items: Sequence[BatchItem]) -> Iterable[BatchItem | PlainPage]:
+            return merge_page(items, walk.reached, until) if span.end is None else items
+
+        walk = ChainWalk[BatchItem | PlainPage](
+            self._bulk.query, decode, [span], low, until=high, on_gap=tell_loss
+        )
+        reached = low
         for item in walk:
             # What ends before: the mark of closing, a tombstone, or a batch that a pack has replaced.
             if item.end <= reached:
                 continue
-            yield from self._add(rows, item, reached, until)
+            pieces = [item] if isinstance(item, PlainPage) else pieces_of(item, self._blobs, reached, until)
+            for piece in pieces:
+                if rows.add(piece, reached):
+                    yield rows.take()
             reached = item.end
-        if rows.count:
+        if rows.values:
             yield rows.take()
-
-    def _add(self, rows: Rows, item: BatchItem, reached: int, until: int) -> Iterator[pa.RecordBatch]:
-        """The item's messages from `reached` on into the rows; those that are full meanwhile."""
-        if item.px is None:
-            data = item.data
-            if data is None and item.s is not None:
-                data = self._blobs.get(item.s.S)
-            rows.add(item, data or b"", reached)
-            if rows.is_full:
-                yield rows.take()
-            return
-        for start, block in pack_blocks(item, self._blobs, reached, until):
-            rows.add_block(start, block, reached)
-            if rows.is_full:
-                yield rows.take()

@@ -20,7 +20,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.spark.clients.storage import connect_blobs
 from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.options.read import render_schema
-from tidemark.spark.readers.items import BatchItem, Text, pack_blocks
+from tidemark.spark.readers.items import BatchItem, Text, pieces_of
 from tidemark.spark.readers.rows import Rows
 
 
@@ -61,13 +61,11 @@ def read_export(spark: Any, path: str, connection: ConnectionOptions) -> Any:
                 if incarnation not in known.value or item.end == item.start:
                     continue
                 found = Rows(key.bucket, key.stream_id, known.value[incarnation], incarnation)
-                if (incarnation, item.start, item.end) in whole:
-                    for start, block in pack_blocks(item, blobs, item.start, item.end):
-                        found.add_block(start, block, 0)
-                        yield found.take()
-                elif not is_replaced(packed.value, incarnation, item.start):
-                    data = item.data
-                    found.add(item, blobs.get(item.s.S if item.s else "") if data is None else data)
+                is_whole = (incarnation, item.start, item.end) in whole
+                if not is_whole and is_replaced(packed.value, incarnation, item.start):
+                    continue
+                for piece in pieces_of(item, blobs, item.start, item.end):
+                    found.add(piece)
                     yield found.take()
 
     return lines.where(lines.value.contains('"log/')).mapInArrow(rows, render_schema())

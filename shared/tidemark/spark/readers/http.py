@@ -50,8 +50,8 @@ _COMPARISONS: Final = 10
 _UNKNOWN_BYTES: Final = 1 << 50
 
 
-Listed = tuple[int | None, int | None]
-"""When a stream was created, in ms, and its tail, as far as a listing tells."""
+Listed = tuple[int | None, int | None, str | None]
+"""When a stream was created, in ms, its tail, and its status, as far as a listing tells."""
 
 
 class RanPastTheEnd(Exception):
@@ -125,8 +125,10 @@ class HttpReader:
                 name = each["stream_id"]
                 if pattern.fullmatch(name):
                     found.append(name)
-                    self._listed[name] = (each.get("created_at_ms"), each.get("tail_offset"))
+                    told = (each.get("created_at_ms"), each.get("tail_offset"), each.get("status"))
+                    self._listed[name] = told
             if not listed.get("has_more"):
+                self._known = {name: self._known[name] for name in self._listed.keys() & self._known.keys()}
                 return found
             after = f"?limit=1000&after={quote(listed['next_cursor'], safe='')}"
 
@@ -138,10 +140,10 @@ class HttpReader:
 
     def head(self, name: str) -> Head:
         """A stream that the listing tells as it told it before is not asked again."""
-        listed = self._listed.pop(name, (None, None))
+        listed = self._listed.pop(name, (None, None, None))
         if None not in listed and self._known.get(name, (None,))[0] == listed:
             return self._known[name][1]
-        head = self._load_head(name)
+        head = replace(self._load_head(name), created_ms=listed[0] or 0)
         self._known[name] = (listed, head)
         return head
 
@@ -149,29 +151,28 @@ class HttpReader:
         response = self._client.request("HEAD", self._connection.stream_url(name), allow=frozenset({404}))
         if response.status == 404:
             raise MissingStream(name)
-        tail = response.headers["Stream-Next-Offset"]
+        tail, closed = response.headers["Stream-Next-Offset"], "Stream-Closed" in response.headers
         incarnation = incarnation_in(response.headers.get("ETag", ""), tail)
         if not incarnation:
-            tail, incarnation = self._read_tail(name, tail)
+            tail, incarnation, closed = self._read_tail(name, tail, closed=closed)
         content_type = response.headers.get("Content-Type", "application/octet-stream")
         snapshot = response.headers.get("Stream-Snapshot-Offset", BEGINNING)
         earliest = response.headers.get("Stream-Retained-Offset", snapshot)
-        closed = response.headers.get("Stream-Closed", "").lower() == "true"
-        first, last = (Position(place, incarnation, content_type) for place in (earliest, tail))
-        return Head(name, first, last, closed)
+        begin = Position(earliest, incarnation, content_type)
+        return Head(name, begin, replace(begin, offset=tail, closed=closed))
 
-    def _read_tail(self, name: str, tail: str) -> tuple[str, str]:
-        """Tail and incarnation by a read, where a HEAD does not tell the second. What is appended, or
-        created again, in between moves the tail with it: the two that are returned belong together."""
+    def _read_tail(self, name: str, tail: str, *, closed: bool) -> tuple[str, str, bool]:
+        """Tail, incarnation and closure by a read, where a HEAD does not tell the second. What is appended,
+        or created again, in between moves the tail with it: the three that are returned belong together."""
         try:
             page = self._open(name, tail)
         except HttpFault as fault:
             if fault.status == 404:
                 raise MissingStream(name) from fault
             # The tail is none of a new stream's, or the server reads nothing there.
-            return tail, ""
+            return tail, "", closed
         page.leave()
-        return page.end, page.incarnation
+        return page.end, page.incarnation, "Stream-Closed" in page.response.headers
 
     def check_offset(self, head: Head, offset: str) -> None:
         try:
@@ -191,7 +192,7 @@ class HttpReader:
         except (HttpFault, ValueError, KeyError, TypeError) as fault:
             told = fault.text if isinstance(fault, HttpFault) else "it does not answer with an offset"
             raise BadOffset(f"{head.name}: this server finds no offset by its time: {told}") from fault
-        return head.tail if is_past(found, head.tail.offset) else replace(head.tail, offset=found)
+        return head.tail if is_past(found, head.tail.offset) else head.tail.at(found)
 
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
         """The pages are asked for and left: their headers say how large they are."""
@@ -222,7 +223,7 @@ class HttpReader:
                 return end  # The read itself says what is lost.
             taken += measure(page)
             if taken > limit and reached != start.offset:
-                return Position(reached, end.incarnation, end.content_type)
+                return end.at(reached)
             if page.end == reached or not is_past(end.offset, page.end):
                 return end
             reached = page.end

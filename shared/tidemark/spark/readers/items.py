@@ -8,9 +8,9 @@ A test holds the two decoders to each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice, repeat
 from typing import Any, Final
 
 import msgspec
@@ -124,6 +124,53 @@ def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Itera
                 yield entry.start, decode_block(entry, stored[place : place + entry.stored_bytes])
             except CorruptPack as fault:
                 raise Damaged from fault
+
+
+class PlainPage:
+    """Batches of one message each, one behind the other, that are read together: column by column in place
+    of one by one."""
+
+    __slots__ = ("end", "ends", "items", "start", "starts")
+
+    def __init__(self, items: Sequence[BatchItem]) -> None:
+        self.items = items
+        self.starts = [int(item.sk.S[:WIDTH]) for item in items]
+        self.ends = [int(item.e.N) for item in items]
+        self.start, self.end = self.starts[0], self.ends[-1]
+
+
+def merge_page(items: Sequence[BatchItem], reached: int, high: int) -> Iterable[BatchItem | PlainPage]:
+    """The items; or one plain page, where they go on from `reached` without a gap or a pack, and none begins
+    at `high` or later. One that began elsewhere could lie in a pack in part; the walk takes it as a whole."""
+    for item in items:
+        if item.b is None or item.m is not None or item.p is not None:
+            return items
+    page = PlainPage(items) if items else None
+    if page is None or page.start != reached or page.starts[-1] >= high or page.starts[1:] != page.ends[:-1]:
+        return items
+    return [page]
+
+
+Piece = tuple[bytes, int, Iterable[int], Iterable[int], "dict[int, Producer] | None"]
+"""Messages in one piece: their bytes, where these begin, where each message ends, when it was appended (ms),
+and whose append ends with it."""
+
+
+def pieces_of(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[Piece]:
+    """A batch as one piece; of a pack, which tells of no producers, each block that has something of
+    [low, high)."""
+    if item.px is not None:
+        for start, block in pack_blocks(item, blobs, low, high):
+            block_ends = islice(accumulate(block.lengths, initial=start), 1, None)
+            times = chain.from_iterable(map(repeat, block.times_ms, block.batches))
+            yield block.data, start, block_ends, times, None
+        return
+    data = item.b.B if item.b is not None else item.data
+    if data is None:
+        data = blobs.get(item.s.S) if item.s is not None else b""
+    ends = message_ends(item) if item.m is not None else (item.end,)
+    producers = producers_by_end(item) if item.p is not None else None
+    yield data, item.start, ends, repeat(int(item.t.N)), producers
 
 
 @dataclass(frozen=True, slots=True)

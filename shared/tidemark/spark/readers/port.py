@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pyspark.sql.datasource import InputPartition
-
 from tidemark.spark.options.read import DEFAULT_COLUMNS
 
 # Every query and every batch of a streaming one starts processes that import this module.
@@ -56,14 +54,16 @@ class Position:
     offset: str
     incarnation: str = ""
     content_type: str = ""
-    #: When a query first found the stream gone, in seconds since 1970; 0 while it is there.
-    gone_since: int = 0
+    #: When a query first found that the stream has ended, in seconds since 1970; 0 while it may go on.
+    ended_since: int = 0
+    #: Whether the stream was closed at this offset, so that nothing follows it.
+    closed: bool = False
 
     def encode(self) -> list[str | int]:
         """Short, because every batch of a query keeps one for each stream; the last members are left out
         where they say nothing."""
         kind = _SHORT_TYPES.get(self.content_type, self.content_type)
-        value: list[str | int] = [self.offset, self.incarnation, kind, self.gone_since]
+        value: list[str | int] = [self.offset, self.incarnation, kind, self.ended_since, int(self.closed)]
         while not value[-1]:
             value.pop()
         return value
@@ -72,12 +72,23 @@ class Position:
     def decode(cls, value: Sequence[str | int] | Mapping[str, str]) -> Position:
         if isinstance(value, Mapping):  # As version 0.1 wrote it.
             return cls(value["offset"], value.get("incarnation", ""), value.get("type", ""))
-        offset, incarnation, kind, gone_since = (*value, *("", "", "", 0)[len(value) :])
-        return cls(str(offset), str(incarnation), _LONG_TYPES.get(str(kind), str(kind)), int(gone_since))
+        offset, incarnation, kind, since, closed = (*value, *("", "", "", 0, 0)[len(value) :])
+        kind = _LONG_TYPES.get(str(kind), str(kind))
+        return cls(str(offset), str(incarnation), kind, int(since), bool(closed))
 
-    def is_of_another(self, other: Position) -> bool:
-        """Whether the two are known to be of different incarnations."""
-        return bool(self.incarnation and other.incarnation) and self.incarnation != other.incarnation
+    def at(self, offset: str) -> Position:
+        """Another offset of the same incarnation."""
+        return Position(offset, self.incarnation, self.content_type)
+
+    def is_at(self, tail: Position) -> bool:
+        """Whether nothing lies between this and the stream's tail."""
+        return self.offset == tail.offset and not self.is_of_another(tail)
+
+    def is_of_another(self, later: Position) -> bool:
+        """Whether the two are known to be of different incarnations. A closed stream does not go on."""
+        if self.incarnation and later.incarnation:
+            return self.incarnation != later.incarnation
+        return self.closed and self.offset != later.offset
 
 
 def is_past(offset: str, other: str) -> bool:
@@ -94,11 +105,16 @@ class Head:
     name: str
     earliest: Position
     tail: Position
-    closed: bool = False
+    #: In ms since 1970; 0 where the transport does not tell.
+    created_ms: int = 0
+
+    @property
+    def closed(self) -> bool:
+        return self.tail.closed
 
 
 @dataclass(frozen=True)
-class StreamPartition(InputPartition):
+class StreamPartition:
     """The messages of a stream that begin in [start, end).
 
     Over DynamoDB they are all in one `span` of the stream's chain. Over HTTP there is no span, but
@@ -114,13 +130,6 @@ class StreamPartition(InputPartition):
     fail_on_data_loss: bool = True
     #: About how much there is to read, in bytes; where the transport cannot tell, 0.
     size: int = 0
-
-
-@dataclass(frozen=True)
-class PackedPartition(InputPartition):
-    """What one task reads, one after the other."""
-
-    parts: tuple[StreamPartition, ...]
 
 
 class Reader(Protocol):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, chain, repeat
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.protocol.offset import WIDTH
-from tidemark.protocol.pack import Block
 from tidemark.spark.options.read import DEFAULT_COLUMNS, JSON_COLUMNS
 from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, make_batch
-from tidemark.spark.readers.items import BatchItem, Producer, message_ends, producers_by_end
+from tidemark.spark.readers.items import Piece, PlainPage, Producer
 from tidemark.spark.readers.json_columns import json_arrays
 
 
@@ -53,52 +51,37 @@ class Rows:
     def _clear(self) -> None:
         self._starts: list[int] = []
         self._ends: list[int] = []
-        self._values: list[bytes] = []
+        self.values: list[bytes] = []
         self._times: list[int] = []
         self._producers: list[tuple[int, Producer]] = []
         self._size = 0
 
-    @property
-    def count(self) -> int:
-        return len(self._values)
+    def add(self, piece: Piece | PlainPage, reached: int = 0) -> bool:
+        """Those of its messages that are wanted and begin at `reached` or later; of a plain page all are.
+        Whether there are so many rows now that they are to be taken."""
+        if isinstance(piece, PlainPage):
+            self._starts += piece.starts
+            self._ends += piece.ends
+            self._times += [int(item.t.N) for item in piece.items]
+            separator = -self._separator_bytes or None
+            self.values += [item.b.B[:separator] for item in piece.items if item.b is not None]
+            self._size += piece.end - piece.start
+        else:
+            self._add_some(piece, max(self._low, reached))
+        return len(self.values) >= BATCH_ROWS or self._size >= BATCH_BYTES
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._values) >= BATCH_ROWS or self._size >= BATCH_BYTES
-
-    def add(self, item: BatchItem, data: bytes, reached: int = 0) -> None:
-        """Those of the item's messages that are wanted, and begin at `reached` or later; `data` is all of its
-        bytes."""
-        ends = message_ends(item) if item.m is not None else (item.end,)
-        producers = producers_by_end(item) if item.p is not None else None
-        self._add(data, item.start, ends, repeat(int(item.t.N)), reached, producers=producers)
-
-    def add_block(self, start: int, block: Block, reached: int) -> None:
-        """The same of a pack's block, which tells of no producers."""
-        ends = list(accumulate(block.lengths, initial=start))[1:]
-        times = chain.from_iterable(map(repeat, block.times_ms, block.batches))
-        self._add(block.data, start, ends, times, reached)
-
-    def _add(
-        self,
-        data: bytes,
-        base: int,
-        ends: Iterable[int],
-        times_ms: Iterable[int],
-        reached: int,
-        *,
-        producers: Mapping[int, Producer] | None = None,
-    ) -> None:
-        start, low = base, max(self._low, reached)
+    def _add_some(self, piece: Piece, low: int) -> None:
+        data, base, ends, times_ms, producers = piece
+        start = base
         for message_end, time_ms in zip(ends, times_ms, strict=False):
             stop = message_end if self._cut is None else min(message_end, self._cut)
             if low <= start < self._high:
                 self._starts.append(start)
                 self._ends.append(stop)
-                self._values.append(data[start - base : stop - base - self._separator_bytes])
+                self.values.append(data[start - base : stop - base - self._separator_bytes])
                 self._times.append(time_ms)
                 if producers and stop in producers:
-                    self._producers.append((len(self._values) - 1, producers[stop]))
+                    self._producers.append((len(self.values) - 1, producers[stop]))
             start = stop
         self._size += len(data)
 
@@ -106,29 +89,24 @@ class Rows:
         """The rows so far, which are then forgotten."""
         arrays: dict[str, pa.Array] = {}
         if "value" in self._columns:
-            arrays["value"] = pa.array(self._values, pa.binary())
+            arrays["value"] = pa.array(self.values, pa.binary())
         if self._has_members:
-            arrays |= json_arrays(self._columns, self._values)
-        if "offset" in self._columns:
-            arrays["offset"] = _render_offsets(self._starts)
-        if "end_offset" in self._columns:
-            arrays["end_offset"] = _render_offsets(self._ends)
+            arrays |= json_arrays(self._columns, self.values)
+        for column, places in (("offset", self._starts), ("end_offset", self._ends)):
+            if column in self._columns:
+                # `render_offset`, a column at a time.
+                arrays[column] = pc.utf8_lpad(pa.array(places, pa.int64()).cast(pa.string()), WIDTH, "0")
         if "timestamp" in self._columns:
             micros = pc.multiply(pa.array(self._times, pa.int64()), 1000)
             arrays["timestamp"] = micros.cast(pa.timestamp("us", tz="UTC"))
         if self._producers:
-            ids: list[Any] = [None] * self.count
+            ids: list[Any] = [None] * len(self.values)
             epochs, seqs = ids[:], ids[:]
             for row, producer in self._producers:
                 ids[row], epochs[row], seqs[row] = producer.producer_id, producer.epoch, producer.seq
             arrays["producer_id"] = pa.array(ids, pa.string())
             arrays["producer_epoch"] = pa.array(epochs, pa.int64())
             arrays["producer_seq"] = pa.array(seqs, pa.int64())
-        batch = make_batch(self._columns, self.count, self._constants, arrays)
+        batch = make_batch(self._columns, len(self.values), self._constants, arrays)
         self._clear()
         return batch
-
-
-def _render_offsets(places: list[int]) -> pa.Array:
-    """`render_offset`, a column at a time."""
-    return pc.utf8_lpad(pa.array(places, pa.int64()).cast(pa.string()), WIDTH, "0")

@@ -4,14 +4,15 @@ is shuffled."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from tidemark.spark.options.connection import ConnectionOptions
+from tidemark.spark.progress import Progress, least_taken
 from tidemark.spark.readers.connect import connect
-from tidemark.spark.readers.port import DataLoss, MissingStream, Position, Reader, is_past
+from tidemark.spark.readers.port import DataLoss, Head, MissingStream, Position, Reader, is_past
 from tidemark.spark.snapshots.folds import BadMessage, Fold, find_fold
 from tidemark.spark.snapshots.store import SnapshotRefused, connect_snapshots
 
@@ -43,15 +44,15 @@ FAILED: Final = "failed"
 
 @dataclass(frozen=True)
 class SnapshotPlan:
-    """What every task is told. `floors` holds for each stream the position that every consumer
-    has taken; None is where no consumer was named, and the tail is the limit."""
+    """What every task is told. `consumers` is how far each of them has come; where none was named, the tail
+    is the limit."""
 
     connection: ConnectionOptions
     publish_to: ConnectionOptions
     fold: str
     key: str
     skip_bad: bool
-    floors: dict[str, Position] | None
+    consumers: tuple[Progress, ...] = ()
     dry_run: bool = False
 
 
@@ -86,11 +87,11 @@ class Snapshotter:
 
     def _run(self, stream: str) -> FoldResult:
         head = self._reader.head(stream)
-        end = self._limit(stream, head.tail)
+        end = self._limit(head)
         before = None if self._plan.dry_run else self._store.latest(stream)
         start = head.earliest
         if before is not None:
-            start = Position(before.offset, head.tail.incarnation, head.tail.content_type)
+            start = head.tail.at(before.offset)
         if end is None or end.offset < start.offset or end.offset == self._reader.beginning:
             return FoldResult(stream, NOT_TAKEN, detail="a consumer has not taken what is retained")
         if end.offset == start.offset:
@@ -109,15 +110,16 @@ class Snapshotter:
                 result.skipped_first = result.skipped_first or where
         return self._publish(result, self._fold.dump(state))
 
-    def _limit(self, stream: str, tail: Position) -> Position | None:
+    def _limit(self, head: Head) -> Position | None:
         """Never beyond what every consumer has taken: retention follows the snapshot. What was
         taken of a stream that was deleted and created again says nothing of the new one."""
-        if self._plan.floors is None:
-            return tail
-        floor = self._plan.floors.get(stream)
-        if floor is None or floor.is_of_another(tail) or is_past(floor.offset, tail.offset):
+        if not self._plan.consumers:
+            return head.tail
+        bucket = self._plan.connection.bucket
+        floor = least_taken([progress.taken(bucket, head) for progress in self._plan.consumers])
+        if floor is None or floor.is_of_another(head.tail) or is_past(floor.offset, head.tail.offset):
             return None
-        return replace(tail, offset=floor.offset)
+        return head.tail.at(floor.offset)
 
     def _messages(self, stream: str, start: Position, end: Position) -> Iterator[tuple[bytes, str]]:
         for partition in self._reader.partitions(stream, start, end, _PARTITION_BYTES):
@@ -150,21 +152,3 @@ def snapshot_streams(spark: Any, plan: SnapshotPlan, streams: Iterable[str], tas
                 yield pa.RecordBatch.from_pylist([vars(snapshotter.run(name))], schema=_RESULT)
 
     return names.mapInArrow(work, RESULT_SCHEMA)
-
-
-def floors_of(taken: list[dict[str, Position]]) -> dict[str, Position] | None:
-    """For each stream the least of what the consumers have taken. A stream is left out that one
-    of them has not begun, or has not begun again since it was created again."""
-    if not taken:
-        return None
-    shared = set.intersection(*(set(positions) for positions in taken))
-    floors: dict[str, Position] = {}
-    for name in shared:
-        least, *others = (positions[name] for positions in taken)
-        for position in others:
-            if position.is_of_another(least):
-                break
-            least = position if is_past(least.offset, position.offset) else least
-        else:
-            floors[name] = least
-    return floors

@@ -1,0 +1,143 @@
+"""How far a streaming query has come: what its checkpoint says of each stream, and where its next batch ends.
+
+Spark keeps this with every batch, so it must not grow with every stream that there ever was. A stream has
+ended when it does not exist any more, or when it was closed and is read up to there. It stays in the
+checkpoint for a while (`forgetEndedSeconds`), and then it is forgotten.
+
+A stream that is gone takes its name with it: what comes back under that name is another one. But a closed
+stream may exist for years, and each look at the bucket finds it again. So the checkpoint says in one number
+for all of them what was read:
+
+    Every closed stream that was created up to this time, and is not named here, has been read.
+
+This holds because a batch names each stream that the look before it has found, unless it was forgotten, and
+because a stream is found at the latest five minutes after the time that its creation is dated (clocks differ,
+and a creation may take a while). The number is never nearer to the look than that. A stream that is created
+again under a forgotten name is dated later than the number, so it is a new one.
+
+The number is of one bucket and one pattern: under another pattern, the streams that the first one did not
+take in are new. For names that were given one by one nothing is forgotten; they are not many.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tidemark.spark.options.read import ReadOptions
+from tidemark.spark.readers.port import DataLoss, Head, Position, is_past
+
+Positions = Mapping[str, Position]
+
+Offset = dict[str, Any]
+"""What Spark keeps of each batch: `{stream: [offset, incarnation, content type, ended since, closed]}`, and
+under the empty name, which no stream has, `{"bucket/pattern": milliseconds since 1970}`. A version that does
+not know of the second stops with an error, because it would read again what was forgotten."""
+
+_FORGOTTEN: Final = ""
+#: How long after its date a stream's creation may be seen for the first time.
+SETTLED_SECONDS: Final = 300
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`forgotten` is by bucket and pattern: up to when those closed streams were created that have been read
+    and are not named any more, in milliseconds since 1970."""
+
+    positions: Positions
+    forgotten: Mapping[str, int] = field(default_factory=dict)
+
+    def has_forgotten(self, bucket: str, head: Head) -> bool:
+        """Whether it is one of those streams."""
+        if head.tail.closed and head.created_ms:
+            for asked, until_ms in self.forgotten.items():
+                if head.created_ms <= until_ms:
+                    place, _, pattern = asked.partition("/")
+                    if place == bucket and re.fullmatch(pattern, head.name):
+                        return True
+        return False
+
+    def taken(self, bucket: str, head: Head) -> Position | None:
+        """How far the stream was read; None if nothing of it was."""
+        return head.tail if self.has_forgotten(bucket, head) else self.positions.get(head.name)
+
+
+@dataclass(frozen=True)
+class Look:
+    """The subscribed streams that exist, and when the first of them was asked for, in ms since 1970."""
+
+    heads: Mapping[str, Head]
+    at_ms: int
+
+
+def encode_offset(progress: Progress) -> Offset:
+    named = {name: position.encode() for name, position in sorted(progress.positions.items())}
+    return ({_FORGOTTEN: dict(progress.forgotten)} if progress.forgotten else {}) | named
+
+
+def decode_offset(offset: Mapping[str, Any]) -> Progress:
+    named = {name: Position.decode(value) for name, value in offset.items() if name != _FORGOTTEN}
+    return Progress(named, offset.get(_FORGOTTEN, {}))
+
+
+def everything_until(options: ReadOptions, start: Progress, look: Look) -> Progress:
+    """Where a batch ends that begins at `start` and takes all that was found. It is `start` itself where no
+    stream has anything new: there is no batch just to forget something. Raises DataLoss."""
+    now, bucket = look.at_ms // 1000, options.connection.bucket
+    forgotten, forgotten_ms = dict(start.forgotten), 0
+    if options.pattern is not None:
+        asked = f"{bucket}/{options.pattern}"
+        settled_ms = look.at_ms - 1000 * max(SETTLED_SECONDS, options.forget_seconds)
+        forgotten[asked] = forgotten_ms = max(settled_ms, forgotten.get(asked, 0))
+    ends, has_news = _those_gone(options, start, look), False
+    for name, head in look.heads.items():
+        before, end = start.positions.get(name), head.tail
+        if before is None and start.has_forgotten(bucket, head):
+            continue
+        is_read = before is not None and before.is_at(end)
+        has_news = has_news or not is_read
+        if end.closed:
+            since = before.ended_since if before is not None and is_read else 0
+            is_over = since and now - since >= options.forget_seconds
+            if is_over and 0 < head.created_ms <= forgotten_ms:
+                continue
+            end = replace(end, ended_since=since or now)
+        ends[name] = end
+    return Progress(ends, forgotten) if has_news else start
+
+
+def _those_gone(options: ReadOptions, start: Progress, look: Look) -> dict[str, Position]:
+    """Streams that do not exist any more stay where they were last read, and are forgotten after a while."""
+    gone = {name: position for name, position in start.positions.items() if name not in look.heads}
+    lost = sorted(name for name, position in gone.items() if not position.closed)
+    if lost and options.fail_on_data_loss:
+        raise DataLoss(", ".join(lost), "it does not exist any more")
+    now = look.at_ms // 1000
+    kept = {
+        name: replace(position, ended_since=position.ended_since or now) for name, position in gone.items()
+    }
+    return {name: end for name, end in kept.items() if now - end.ended_since < options.forget_seconds}
+
+
+def not_before(start: Progress, look: Look) -> Look:
+    """An older look, for a query that takes what was there when it began, and nothing newer. A batch may
+    begin beyond that, where an earlier run had already planned to read."""
+    heads = dict(look.heads)
+    for name, head in look.heads.items():
+        before = start.positions.get(name, head.tail)
+        if before.incarnation == head.tail.incarnation and is_past(before.offset, head.tail.offset):
+            heads[name] = replace(head, tail=before)
+    return replace(look, heads=heads)
+
+
+def least_taken(places: Sequence[Position | None]) -> Position | None:
+    """The least of what the consumers have taken of a stream. None where one of them has not begun it, or has
+    not begun it again since it was created again."""
+    least = places[0]
+    for place in places[1:]:
+        if least is None or place is None or place.is_of_another(least):
+            return None
+        least = place if is_past(least.offset, place.offset) else least
+    return least
