@@ -224,9 +224,9 @@ def test_a_failed_record_is_delivered_again_with_all_later_ones(
     function: Function, world: World, process: Process
 ) -> None:
     """Lambda goes on from the lowest number that is reported."""
+    key = a_key()
+    pk = log_pk(key, process.create(key).head.record.incarnation)
     with recording(function, world) as recorder:
-        key = a_key()
-        pk = log_pk(key, process.create(key).head.record.incarnation)
         unknown = {"batchItemFailures": [{"itemIdentifier": "unknown"}]}
         recorder.outcomes.extend([RuntimeError("crash"), unknown])
         process.append(key, b"x")
@@ -248,9 +248,9 @@ def test_a_record_that_always_fails_is_given_up(
     function: Function, world: World, process: Process, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It must not stop the stream."""
+    key = a_key()
+    pk = log_pk(key, process.create(key).head.record.incarnation)
     with recording(function, world, retries=2) as recorder:
-        key = a_key()
-        pk = log_pk(key, process.create(key).head.record.incarnation)
         recorder.outcomes.extend([RuntimeError("crash")] * 3)
         process.append(key, b"x")
         until(lambda: len(recorder.keys(pk)) == 3)
