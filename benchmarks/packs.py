@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.reading import read_event
 from tests.costs import prices
 from tests.log.long_stream import HOUR_MS, KEY, MESSAGE_BYTES, LongStream, Peak, data_between
 from tests.support import BYTES, append_request, create_request
@@ -141,7 +142,7 @@ def catch_up(stream: LongStream) -> dict[str, Any]:
         stream.calls.clear()
         began, offset, received = time.process_time(), "-1", 0
         while True:
-            answer = handler(read_event(offset), None)
+            answer = handler(read_event(f"/v1/stream/{KEY.stream_id}", offset), None)
             assert answer["statusCode"] == 200, answer
             received += len(answer["body"]) * 3 // 4
             offset = answer["headers"]["stream-next-offset"]
@@ -160,22 +161,6 @@ def catch_up(stream: LongStream) -> dict[str, Any]:
         "first": taken[0],
         "calls": ", ".join(f"{count} `{name}`" for name, count in sorted(calls.items())),
         "dollars": dollars,
-    }
-
-
-def read_event(offset: str) -> dict[str, Any]:
-    path = f"/v1/stream/{KEY.stream_id}"
-    return {
-        "version": "2.0",
-        "routeKey": "GET /v1/stream/{proxy+}",
-        "rawPath": path,
-        "rawQueryString": f"offset={offset}",
-        "headers": {"host": "example.execute-api.us-east-1.amazonaws.com"},
-        "requestContext": {
-            "http": {"method": "GET", "path": path, "sourceIp": "203.0.113.7"},
-            "domainName": "example.execute-api.us-east-1.amazonaws.com",
-        },
-        "isBase64Encoded": False,
     }
 
 
