@@ -15,12 +15,11 @@ from itertools import accumulate, groupby, pairwise
 from typing import Final
 
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
+from tidemark.log.references import IS_THIS_LIVE
 from tidemark.log.schema import (
     APPEND_ID,
     BLOB,
-    DELETED_MS,
     END,
-    INCARNATION,
     PACK_INDEX,
     PACKED,
     RETAINED,
@@ -185,8 +184,7 @@ def _if_unmoved(record: StreamRecord, start: int) -> Condition:
     if record.packed:
         is_last_pack, values[":before"] = f"{PACKED} = :before", {"N": str(record.packed)}
     is_retained = f"(attribute_not_exists({RETAINED}) OR {RETAINED} <= :start)"
-    is_live = f"{INCARNATION} = :inc AND attribute_not_exists({DELETED_MS})"
-    return Condition(f"{is_live} AND {is_last_pack} AND {is_retained}", values)
+    return Condition(f"{IS_THIS_LIVE} AND {is_last_pack} AND {is_retained}", values)
 
 
 def pack_mark(start: int, blob: str) -> str:

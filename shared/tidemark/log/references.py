@@ -24,6 +24,8 @@ from tidemark.log.table import Condition, Update, Write
 _NONE_LEFT: Final = f"(attribute_not_exists({REFERENCES}) OR {REFERENCES} = :none)"
 _IS_DELETED: Final = f"attribute_exists({DELETED_MS})"
 _IS_LIVE: Final = f"attribute_not_exists({DELETED_MS})"
+#: The stream is there, and is `:inc`.
+IS_THIS_LIVE: Final = f"{INCARNATION} = :inc AND {_IS_LIVE}"
 
 
 def _of(incarnation: str, expression: str = "", **values: Item) -> Condition:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tidemark.log.records import Due, StreamRecord
+from tidemark.log.references import IS_THIS_LIVE
 from tidemark.log.schema import (
-    DELETED_MS,
-    INCARNATION,
     RETAINED,
     SNAPSHOT_BLOB,
     decode_stream,
@@ -32,10 +31,9 @@ def commit_retained(table: Table, record: StreamRecord, trim: Due) -> None:
     this write that lands late changes nothing; and the stream has no snapshot, because bootstrap needs every
     message behind one.
     """
-    is_live = f"{INCARNATION} = :inc AND attribute_not_exists({DELETED_MS})"
     rises = f"(attribute_not_exists({RETAINED}) OR {RETAINED} < :offset)"
     condition = Condition(
-        f"{is_live} AND attribute_not_exists({SNAPSHOT_BLOB}) AND {rises}",
+        f"{IS_THIS_LIVE} AND attribute_not_exists({SNAPSHOT_BLOB}) AND {rises}",
         {":inc": {"S": record.incarnation}},
     )
     offset = {":offset": {"N": str(trim.offset)}}

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidemark.log.chain import MOST_BEHIND, cut_batch, spans_of
 from tidemark.log.due import settle_for_good
-from tidemark.log.packs import Fill, block_batches
 from tidemark.log.read import load_last
-from tidemark.log.records import Batch, Due, Snapshot, StreamRecord
+from tidemark.log.records import Due, Snapshot, StreamRecord
+from tidemark.log.references import IS_THIS_LIVE
 from tidemark.log.schema import (
     BLOB,
-    BOUNDARY_ATTRIBUTES,
-    DELETED_MS,
     END,
-    INCARNATION,
     PK,
     RETAINED,
     SK,
     SNAPSHOT_BLOB,
     Item,
-    decode_batch,
     decode_batch_start,
     decode_stream,
     encode_due,
@@ -39,24 +34,6 @@ class SnapshotMoved(Exception):
     def __init__(self, latest: StreamRecord | None) -> None:
         super().__init__("the snapshot has moved")
         self.latest = latest
-
-
-def load_batch_at(table: Table, record: StreamRecord, offset: int, fill: Fill) -> Batch | None:
-    """The batch that holds the offset, or ends there, in whichever log of a lineage that lies, and without
-    its bytes; of a pack, the block that the offset lies in. The last one for an offset beyond the end; None
-    where nothing was written. Behind batches that are being removed, the pack that replaces them is found by
-    the second query."""
-    span = next(span for span in spans_of(record) if span.end is None or span.end > offset)
-    last: Batch | None = None
-    for limit in (1, MOST_BEHIND):
-        items, _ = table.query(
-            span.pk, at_most=render_offset(offset), attributes=BOUNDARY_ATTRIBUTES, limit=limit, backward=True
-        )
-        found = [decode_batch(item) for item in items]
-        last = next((batch for batch in found if batch.end >= offset), found[0] if found else None)
-        if last is None or last.end >= offset:
-            break
-    return None if last is None else cut_batch(fill([next(block_batches(last, offset))])[0], span.end)
 
 
 def commit_snapshot(
@@ -88,16 +65,15 @@ def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> Write:
     assignments = ", ".join(f"{name} = :{name}" for name in attributes)
     values: Item = {f":{name}": value for name, value in attributes.items()}
     update = Update(stream_key(record.key), f"SET {assignments}", values)
-    is_live = f"{INCARNATION} = :inc AND attribute_not_exists({DELETED_MS})"
     # What was let go of meanwhile stays so (`log/retention.py`).
     is_retained = f"(attribute_not_exists({RETAINED}) OR {RETAINED} <= :{RETAINED})"
     condition = Condition(
-        f"{is_live} AND {is_retained} AND attribute_not_exists({SNAPSHOT_BLOB})",
+        f"{IS_THIS_LIVE} AND {is_retained} AND attribute_not_exists({SNAPSHOT_BLOB})",
         {":inc": {"S": record.incarnation}},
     )
     if record.snapshot is not None:
         before = {":inc": {"S": record.incarnation}, ":before": {"S": record.snapshot.blob}}
-        condition = Condition(f"{is_live} AND {is_retained} AND {SNAPSHOT_BLOB} = :before", before)
+        condition = Condition(f"{IS_THIS_LIVE} AND {is_retained} AND {SNAPSHOT_BLOB} = :before", before)
     return Write(update=update, condition=condition)
 
 

@@ -12,10 +12,11 @@ from typing import Final
 
 from tidemark.blobs.compose import Composition
 from tidemark.blobs.store import bootstrap_blob_key, snapshot_blob_key
+from tidemark.log.boundaries import load_batch_at
 from tidemark.log.due import schedule
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import Due, DueKind, Snapshot, StreamRecord
-from tidemark.log.snapshots import SnapshotMoved, commit_snapshot, load_batch_at
+from tidemark.log.snapshots import SnapshotMoved, commit_snapshot
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import Busy, PayloadTooLarge, ProtocolError, StreamNotFound, UploadNotFound
@@ -74,7 +75,7 @@ def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> Stream
     """The stream, if a snapshot may be published there. Raises as `publish_snapshot`."""
     now_ms = stores.clock_ms()
     record = require_live(load_stream(stores.table, key))
-    batch = load_batch_at(stores.table, record, offset, stores.fill)
+    batch = load_batch_at(stores.table, record, offset, stores.fill, or_before=True)
     last_used_ms(stores, record, batch.time_ms if batch else 0, now_ms)
     check_retained(offset, record.retained)
     if batch is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+from tidemark.log.boundaries import load_batch_at
 from tidemark.log.tails import StreamHead
-from tidemark.service.start_point import batch_at, first_written_from
+from tidemark.service.start_point import first_written_from
 from tidemark.service.stores import Stores
 
 
@@ -21,7 +22,7 @@ def retained_from(stores: Stores, head: StreamHead, now_ms: int) -> int:
             begin = first_written_from(stores, head, before_ms)
     if record.retention.size is not None and tail - record.retention.size > begin:
         place = tail - record.retention.size
-        batch = batch_at(stores, record, place)
+        batch = load_batch_at(stores.table, record, place, stores.fill)
         if batch is not None:
             ends = accumulate(batch.lengths, initial=batch.start)
             begin = max(begin, *(end for end in ends if end <= place))
@@ -31,5 +32,7 @@ def retained_from(stores: Stores, head: StreamHead, now_ms: int) -> int:
 def written_ms_at(stores: Stores, head: StreamHead, offset: int) -> int | None:
     """When the message behind the offset was written; None at the tail. In a pack, that is when the last one
     of its block was."""
-    batch = batch_at(stores, head.record, offset) if offset < head.tail.offset else None
+    if offset >= head.tail.offset:
+        return None
+    batch = load_batch_at(stores.table, head.record, offset, stores.fill)
     return None if batch is None else batch.time_ms

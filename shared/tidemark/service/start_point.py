@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from itertools import count as count_up
 from typing import Final
 
-from tidemark.log.chain import MOST_BEHIND, cut_batch, spans_of
+from tidemark.log.boundaries import load_batch_at
+from tidemark.log.chain import cut_batch, spans_of
 from tidemark.log.packs import block_batches
-from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.records import Batch
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_batch
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.offset import render_offset
@@ -108,7 +109,7 @@ def first_written_from(stores: Stores, head: StreamHead, at_ms: int) -> int:
         middle = (low + high) // 2
         if step % 2 == 0 and low_ms < at_ms <= high_ms:
             middle = low + (high - low) * (at_ms - low_ms) // (high_ms - low_ms + 1)
-        batch = batch_at(stores, record, middle)
+        batch = load_batch_at(stores.table, record, middle, stores.fill)
         if batch is None:
             low = middle + 1  # Nothing is stored there.
         elif batch.time_ms < at_ms:
@@ -116,22 +117,3 @@ def first_written_from(stores: Stores, head: StreamHead, at_ms: int) -> int:
         else:
             high, high_ms = max(batch.start, low), batch.time_ms
     return high
-
-
-def batch_at(stores: Stores, record: StreamRecord, offset: int) -> Batch | None:
-    """The batch, or the block of a pack, that holds the offset. Behind batches that are being removed, the
-    pack that replaces them is found by the second query."""
-    span = next(span for span in spans_of(record) if span.end is None or span.end > offset)
-    for limit in (1, MOST_BEHIND):
-        items, _ = stores.table.query(
-            span.pk,
-            at_most=render_offset(offset),
-            attributes=BOUNDARY_ATTRIBUTES,
-            limit=limit,
-            backward=True,
-        )
-        for batch in map(decode_batch, items):
-            if batch.end > offset:
-                [piece] = stores.fill([next(block_batches(batch, offset))])
-                return cut_batch(piece, span.end)
-    return None
