@@ -12,7 +12,7 @@ from tests.chaos.judge import Violation
 
 _BEGIN: Final = "Traceback (most recent call last):"
 _CHAINED: Final = ("The above exception was the direct cause", "During handling of the above exception")
-#: A line of another thread may come between a traceback and its exception.
+#: A line of another process may come between a traceback and its exception, and before what caused it.
 _EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")
 #: Functions that nobody waits for, and waiting readers, report in this way that they could not reach storage.
 OUT_OF_REACH: Final = (
@@ -37,13 +37,12 @@ def tracebacks(log: str) -> Iterator[str]:
     for line in log.splitlines():
         text = line.rstrip()
         if text.strip() == _BEGIN:
-            inside = True
+            if last:
+                yield last
+            inside, last = True, ""
         elif inside and _EXCEPTION.match(text):
             inside, last = False, text
         elif last and text.startswith(_CHAINED):
-            last = ""
-        elif last and text:
-            yield last
             last = ""
     if last:
         yield last

@@ -14,7 +14,8 @@ POST is answered 503: NoAnswer: the connection was closed
 Traceback (most recent call last):
   File "a.py", line 1, in f
 urllib3.exceptions.ProtocolError: aborted
-
+POST is answered 503: a line between the two
+12:00:00
 During handling of the above exception, another exception occurred:
 
 Traceback (most recent call last):

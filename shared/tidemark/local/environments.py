@@ -17,7 +17,6 @@ import queue
 import sys
 import threading
 import time
-import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidemark.local.events import ACCOUNT_ID
+from tidemark.local.standard_error import report_failure
 from tidemark.local.template import Function
 
 #: Lambda's limit of an account that has not asked for more.
@@ -234,4 +234,4 @@ class Environments:
             # What fails now fails because the engines are gone.
             environment.jobs.put(None)
         elif error is not None:
-            traceback.print_exception(error, file=sys.stderr)
+            report_failure(error)

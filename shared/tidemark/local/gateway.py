@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -23,6 +22,7 @@ from tidemark.local.responses import (
     read_response,
 )
 from tidemark.local.routes import match_route
+from tidemark.local.standard_error import report
 from tidemark.local.template import Template
 from tidemark.local.write_signal import WriteSignal
 
@@ -130,10 +130,7 @@ class Gateway:
         except InvocationFailed:
             return FAILED
         except MalformedResponse as error:
-            print(
-                f"{environments.function.name} returned a response that no HTTP API accepts: {error}",
-                file=sys.stderr,
-            )
+            report(f"{environments.function.name} returned a response that no HTTP API accepts: {error}")
             return FAILED
 
 

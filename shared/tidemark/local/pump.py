@@ -8,7 +8,6 @@ one; and hardly ever while there are none, so that an idle server takes no proce
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any, Final
 from tidemark.local.environments import Environments, InvocationFailed, Throttled
 from tidemark.local.patterns import matches
 from tidemark.local.records import Record, StreamRecords
+from tidemark.local.standard_error import report
 from tidemark.local.template import Function, Trigger
 from tidemark.local.write_signal import WriteSignal
 from tidemark.wake.hub import Hub
@@ -103,7 +103,7 @@ class Pump:
                 self._follow()
             except Exception as error:  # noqa: BLE001 - readers wait for this thread: it must not end
                 if not self._stopped.is_set():
-                    print(f"the table's stream cannot be read: {error!r}; trying again", file=sys.stderr)
+                    report(f"the table's stream cannot be read: {error!r}; trying again")
                 self._stopped.wait(TROUBLE_SECONDS)
             finally:
                 self.following.clear()
@@ -134,7 +134,7 @@ class Pump:
             records = self._invoke(records)
             if not records or self._stopped.wait(RETRY_SECONDS):
                 return
-        print(f"{len(records)} stream records were given up", file=sys.stderr)
+        report(f"{len(records)} stream records were given up")
 
     def _invoke(self, records: list[Record]) -> list[Record]:
         """Returns the records to deliver again: Lambda goes on from the first that is reported as failed."""

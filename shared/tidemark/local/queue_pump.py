@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, receiving_client
 from tidemark.local.environments import Environments, InvocationFailed, Throttled
+from tidemark.local.standard_error import report
 from tidemark.local.template import Function
 
 #: How often it is looked whether there is a subscription by now.
@@ -56,7 +56,7 @@ class QueuePump:
                 messages = self._receive()
             except Exception as error:  # noqa: BLE001 - wakes depend on this thread: it must not end
                 if not self._stopped.is_set():
-                    print(f"the subscriptions' queue cannot be read: {error!r}", file=sys.stderr)
+                    report(f"the subscriptions' queue cannot be read: {error!r}")
                 self._stopped.wait(TROUBLE_SECONDS)
                 continue
             if messages and not self._stopped.is_set():
@@ -80,7 +80,7 @@ class QueuePump:
                     self._sqs.delete_message(QueueUrl=self._queue_url, ReceiptHandle=message["ReceiptHandle"])
         except Exception as error:  # noqa: BLE001 - the messages come again
             if not self._stopped.is_set():
-                print(f"messages of subscriptions come again: {error!r}", file=sys.stderr)
+                report(f"messages of subscriptions come again: {error!r}")
         finally:
             self._free.release()
 
@@ -91,8 +91,8 @@ class QueuePump:
             for message in messages
         ]
         try:
-            report = json.loads(self._environments.invoke(json.dumps({"Records": records}).encode()).result())
+            answer = json.loads(self._environments.invoke(json.dumps({"Records": records}).encode()).result())
         except (InvocationFailed, Throttled) as failure:
-            print(f"the function of subscriptions failed: {failure}", file=sys.stderr)
+            report(f"the function of subscriptions failed: {failure}")
             return {message["MessageId"] for message in messages}
-        return {failure["itemIdentifier"] for failure in (report or {}).get("batchItemFailures", ())}
+        return {failure["itemIdentifier"] for failure in (answer or {}).get("batchItemFailures", ())}

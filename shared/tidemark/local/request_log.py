@@ -78,9 +78,10 @@ class RequestLog:
             parts.append(f"offset {printable(request.offset.decode('latin-1'))}")
         error = error_text(request.error)
         line = f"{scope['method']} {path} {self._status(request.status)} {', '.join(parts)}"
-        print(
-            time.strftime("%H:%M:%S"), line + (f": {error}" if error else ""), file=self._output, flush=True
-        )
+        reason = f": {error}" if error else ""
+        # One write, as in `standard_error`: other threads write there too.
+        self._output.write(f"{time.strftime('%H:%M:%S')} {line}{reason}\n")
+        self._output.flush()
 
     def _status(self, status: int) -> str:
         text = str(status) if status else "no response"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +12,7 @@ from datetime import UTC, datetime
 
 from tidemark.local.environments import Environments, InvocationFailed
 from tidemark.local.events import schedule_event
+from tidemark.local.standard_error import report_failure
 from tidemark.local.template import Function
 
 
@@ -72,6 +72,6 @@ class StreamRecordTrimming(PeriodicTask):
     def once(self) -> None:
         try:
             self._trim(datetime.now(UTC).timestamp() - self._retention_seconds)
-        except Exception:  # noqa: BLE001 - housekeeping must not end its thread
+        except Exception as error:  # noqa: BLE001 - housekeeping must not end its thread
             if not self._stopped.is_set():
-                traceback.print_exc()
+                report_failure(error)

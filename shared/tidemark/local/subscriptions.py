@@ -4,7 +4,6 @@ queue nor stream for them."""
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from dataclasses import replace
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 from tidemark.aws.sqs import WorkQueue, sqs_client
 from tidemark.local.pump import PollingDemand
 from tidemark.local.server import Application, Receive, Scope, Send
+from tidemark.local.standard_error import report
 from tidemark.protocol.registry import REGISTRY_ID
 from tidemark.service.stores import Stores
 from tidemark.service.subscriptions.recover import recover
@@ -61,7 +61,7 @@ class SubscriptionWatch:
                 self._wanted = True
                 self._queue.send([encode_attention(Changed(each)) for each in found])
         except Exception as error:  # noqa: BLE001 - the reading of the stream goes on
-            print(f"subscriptions cannot be looked for: {error!r}", file=sys.stderr)
+            report(f"subscriptions cannot be looked for: {error!r}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "PUT":
