@@ -134,7 +134,7 @@ def take_what_came(spark: Any, given: argparse.Namespace, job: Job, found: Archi
     found.batches += len(batches)
     new = new_files()
     rows = spark.read.schema(ROWS).parquet(*new) if new else None
-    lost = find_losses(rows, before.positions, progress(spark, given.checkpoint).positions)
+    lost = find_losses(rows, before.positions, came_to.positions)
     for name, size in sorted(lost.items()):
         told = "what was not read when it was deleted and created again" if size is None else f"{size} bytes"
         job.say(f"{name}: {told} could not be archived")

@@ -6,14 +6,13 @@ import json
 import re
 import shutil
 import subprocess
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes, urlencode
 
 import pytest
 
+from tests.infra.custom_resources import answers_of
 from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE
 from tidemark.http.openapi.document import document
 from tidemark.http.security import authorization, origin_secret, required_scopes
@@ -283,35 +282,9 @@ REQUEST = {
 }
 
 
-def answers_of(*requests: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the template's own function sends to CloudFormation, here a server."""
-    received: list[dict[str, Any]] = []
-
-    class CloudFormation(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            assert not self.headers["Content-Type"], "the presigned address is signed without one"
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    code: dict[str, Any] = {}
-    exec(RESOURCES["OriginSecretFunction"]["Properties"]["Code"]["ZipFile"], code)
-    with HTTPServer(("127.0.0.1", 0), CloudFormation) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        for request in requests:
-            code["handler"](request | {"ResponseURL": f"http://127.0.0.1:{server.server_port}/a?b=c"}, None)
-        server.shutdown()
-        thread.join()
-    return received
-
-
 def test_the_origin_secret_is_drawn_when_the_stack_is_created() -> None:
     """256 random bits that CloudFormation shows to nobody, different in each stack."""
-    first, second = answers_of(REQUEST, REQUEST)
+    first, second = answers_of("OriginSecretFunction", REQUEST, REQUEST)
     assert re.fullmatch("[0-9a-f]{64}", first["Data"]["Value"])
     assert first["Data"]["Value"] != second["Data"]["Value"]
     assert first["PhysicalResourceId"] != second["PhysicalResourceId"]
@@ -326,7 +299,7 @@ def test_the_origin_secret_is_drawn_when_the_stack_is_created() -> None:
 def test_the_resource_keeps_its_name_until_it_is_deleted(kind: str) -> None:
     """Another name would make CloudFormation delete the one before."""
     request = REQUEST | {"RequestType": kind, "PhysicalResourceId": "origin-secret-1"}
-    [answer] = answers_of(request)
+    [answer] = answers_of("OriginSecretFunction", request)
     assert (answer["Status"], answer["PhysicalResourceId"]) == ("SUCCESS", "origin-secret-1")
 
 

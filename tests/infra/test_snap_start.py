@@ -4,14 +4,11 @@ changes a function publishes another one."""
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
 
 import pytest
 
 from tests.costs import prices
+from tests.infra.custom_resources import answers_of
 from tests.infra.test_edge import CONDITIONS, DEFAULTS, holds
 from tests.infra.test_template import FUNCTION_GLOBALS, FUNCTIONS, INTEGRATIONS, TEMPLATE
 
@@ -100,42 +97,17 @@ def test_a_functions_own_properties_are_the_same_in_every_deployment(name: str) 
     assert not any(tag in json.dumps(own) for tag in ('"Ref"', '"GetAtt"', '"Sub"', '"If"'))
 
 
-@pytest.fixture
-def answers() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """An address in CloudFormation's place, and what was sent to it."""
-    received: list[dict[str, Any]] = []
-
-    class CloudFormation(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            assert not self.headers["Content-Type"], "the presigned address is signed without one"
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), CloudFormation) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/a?b=c", received
-        server.shutdown()
-        thread.join()
-
-
-def test_the_digest_changes_with_the_configuration_alone(
-    answers: tuple[str, list[dict[str, Any]]],
-) -> None:
-    url, received = answers
-    code: dict[str, Any] = {}
-    exec(RESOURCES["DigestFunction"]["Properties"]["Code"]["ZipFile"], code)
-    ask = {"StackId": "stack", "RequestId": "1", "LogicalResourceId": "Configuration", "ResponseURL": url}
-    for properties in (
-        {"MemorySize": "512", "Variables": {"A": "1", "B": "2"}},
-        {"Variables": {"B": "2", "A": "1"}, "MemorySize": "512"},
-        {"MemorySize": "512", "Variables": {"A": "1", "B": "3"}},
-    ):
-        code["handler"](ask | {"RequestType": "Update", "ResourceProperties": properties}, None)
+def test_the_digest_changes_with_the_configuration_alone() -> None:
+    ask = {"StackId": "stack", "RequestId": "1", "LogicalResourceId": "Configuration"}
+    requests = [
+        ask | {"RequestType": "Update", "ResourceProperties": properties}
+        for properties in (
+            {"MemorySize": "512", "Variables": {"A": "1", "B": "2"}},
+            {"Variables": {"B": "2", "A": "1"}, "MemorySize": "512"},
+            {"MemorySize": "512", "Variables": {"A": "1", "B": "3"}},
+        )
+    ]
+    received = answers_of("DigestFunction", *requests)
     first, same, other = received
     assert first["Data"]["Digest"] == same["Data"]["Digest"] != other["Data"]["Digest"]
     assert len(first["Data"]["Digest"]) <= 256, "the longest description of a version"

@@ -19,12 +19,15 @@ from typing import Any, Final
 
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual
 from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
+
+_ALL: Final = AlwaysTrue()
 
 #: The columns of the table, by their expressions over the rows of the data source. New ones are added at the
 #: end: a table of an older version gets them when the archive runs next, and its old rows have null there.
@@ -177,8 +180,9 @@ class LakeTable:
         snapshot = self.load().current_snapshot()
         return int(snapshot.summary["total-records"] or 0) if snapshot and snapshot.summary else 0
 
-    def files(self) -> list[str]:
-        return [task.file.file_path for task in self.load().scan().plan_files()]
+    def files(self, wanted: BooleanExpression = _ALL) -> list[str]:
+        """Those that may hold rows that are wanted."""
+        return [task.file.file_path for task in self.load().scan(row_filter=wanted).plan_files()]
 
     def snapshots(self) -> list[str]:
         """The ids of those that are batches of the archive, and have not expired."""
@@ -204,19 +208,14 @@ class LakeTable:
 
     def files_of(self, bucket: str, stream: str) -> list[str]:
         """Those that may hold something of the stream."""
-        from pyiceberg.expressions import And, EqualTo
-
-        wanted = And(EqualTo("bucket", bucket), EqualTo("stream", stream))
-        return [task.file.file_path for task in self.load().scan(row_filter=wanted).plan_files()]
+        return self.files(And(EqualTo("bucket", bucket), EqualTo("stream", stream)))
 
     def files_of_bucket(self, bucket: str, since: datetime | None = None) -> list[str]:
         """Those that may hold something of the bucket, and, with `since`, something as young as that."""
-        from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual
-
         wanted: BooleanExpression = EqualTo("bucket", bucket)
         if since is not None:
             wanted = And(wanted, GreaterThanOrEqual("time", since.isoformat()))
-        return [task.file.file_path for task in self.load().scan(row_filter=wanted).plan_files()]
+        return self.files(wanted)
 
     def add_closed(self, streams: Sequence[ClosedStream]) -> None:
         """Those that the table of closed streams does not have yet, all of one bucket. After two runs at once
@@ -233,8 +232,6 @@ class LakeTable:
 
     def closed_streams(self, bucket: str, stream: str | None = None) -> list[ClosedStream]:
         """Of a bucket, or those that had this name in it."""
-        from pyiceberg.expressions import And, BooleanExpression, EqualTo
-
         wanted: BooleanExpression = EqualTo("bucket", bucket)
         if stream is not None:
             wanted = And(wanted, EqualTo("stream", stream))
