@@ -24,14 +24,7 @@ from tidemark.service.read import Reading
 
 def created(request: Request, made: Created) -> Response:
     """201 for a new stream, 200 for one that is there as asked for (§5.1)."""
-    known = made.head
-    headers = {
-        "Content-Type": known.record.content_type.served,
-        "Stream-Next-Offset": render_offset(known.tail.offset),
-        "ETag": render_tail_etag(known.record.incarnation, known.tail.offset, closed=known.tail.closed),
-    }
-    if known.tail.closed:
-        headers["Stream-Closed"] = "true"
+    headers = _head_headers(made.head)
     if made.is_new:
         headers["Location"] = absolute_url(request)
     return Response(status_code=201 if made.is_new else 200, headers=headers)
@@ -70,14 +63,7 @@ def appended(request: AppendRequest, outcome: Outcome) -> Response:
 def metadata(known: StreamHead) -> Response:
     """§5.5. `Stream-TTL` is the window, not what is left of it."""
     expiry = known.record.expiry
-    headers = {
-        "Content-Type": known.record.content_type.served,
-        "Stream-Next-Offset": render_offset(known.tail.offset),
-        "ETag": render_tail_etag(known.record.incarnation, known.tail.offset, closed=known.tail.closed),
-        "Cache-Control": NO_STORE,
-    }
-    if known.tail.closed:
-        headers["Stream-Closed"] = "true"
+    headers = _head_headers(known) | {"Cache-Control": NO_STORE}
     if expiry.ttl_seconds is not None:
         headers["Stream-TTL"] = str(expiry.ttl_seconds)
     if expiry.expires_at is not None:
@@ -93,6 +79,19 @@ def metadata(known: StreamHead) -> Response:
     response = Response(headers=headers)
     del response.headers["Content-Length"]  # The response to HEAD does not say how long a body would be.
     return response
+
+
+def _head_headers(head: StreamHead) -> dict[str, str]:
+    """Where the stream is now."""
+    record, tail = head.record, head.tail
+    headers = {
+        "Content-Type": record.content_type.served,
+        "Stream-Next-Offset": render_offset(tail.offset),
+        "ETag": render_tail_etag(record.incarnation, tail.offset, closed=tail.closed),
+    }
+    if tail.closed:
+        headers["Stream-Closed"] = "true"
+    return headers
 
 
 def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
