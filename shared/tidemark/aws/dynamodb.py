@@ -108,14 +108,14 @@ class DynamoDB:
         if operation == "TransactWriteItems":
             arguments = arguments | {"ClientRequestToken": secrets.token_hex(18)}
         body = orjson.dumps(arguments)
-        try:
-            for attempt in Attempts(self.sleep, self.now, self.policy):
-                with attempt:
-                    with Exchange("DynamoDB", operation, self.breaker, self.now) as exchange:
-                        exchange.status, reply = self.send(operation, body)
-                    return self.parse(operation, exchange.status, reply)
-        except Failure as failure:
-            raise _final(failure) from failure
+        for attempts in Attempts(self.sleep, self.now, self.policy):
+            try:
+                with Exchange("DynamoDB", operation, self.breaker, self.now) as exchange:
+                    exchange.status, reply = self.send(operation, body)
+                return self.parse(operation, exchange.status, reply)
+            except Failure as failure:
+                if not attempts.go_on_after(failure):
+                    raise _final(failure) from failure
         raise AssertionError("the last attempt returns or raises")
 
     def parse(self, operation: str, status: int, reply: bytes) -> dict[str, Any]:
@@ -141,14 +141,13 @@ class DynamoDB:
         """Up to 25 puts and deletions, not as one. Those that DynamoDB leaves over are sent again after a
         pause. Raises as `call` does, and a retryable Fault where some are left over to the end."""
         left: dict[str, Any] = {table: requests}
-        for attempt in Attempts(self.sleep, self.now, self.policy):
+        for attempts in Attempts(self.sleep, self.now, self.policy):
             left = self.call("BatchWriteItem", {"RequestItems": left})["UnprocessedItems"]
-            with attempt:
-                if not left:
-                    return
-                raise Fault(
-                    200, {"__type": "UnprocessedItems", "message": f"{len(left[table])} are left over"}
-                )
+            if not left:
+                return
+            fault = Fault(200, {"__type": "UnprocessedItems", "message": f"{len(left[table])} are left over"})
+            if not attempts.go_on_after(fault):
+                raise fault
 
 
 def _final(failure: Failure) -> Exception:

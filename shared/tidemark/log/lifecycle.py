@@ -115,7 +115,7 @@ def _creation_extras(creation: Creation) -> list[Write]:
         look = Due(DueKind.RETAIN, record.key, record.incarnation, look_ms, "retain")
         extras.append(Write(encode_due(look)))
     if record.fork is not None:
-        extras.append(add_reference(record.fork))
+        extras.append(add_reference(record.fork, record))
     if creation.orphan is not None:
         extras.append(settle_for_good(creation.orphan))
     return extras

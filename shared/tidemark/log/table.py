@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -90,8 +89,10 @@ class Table:
         self._name = name
 
     def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        with _translated():
+        try:
             return self._dynamodb.call(operation, {"TableName": self._name} | arguments)
+        except Fault as fault:
+            raise _translated(fault) from fault
 
     def get(self, key: Key) -> Item | None:
         item: Item | None = self._call("GetItem", Key=key, ConsistentRead=True).get("Item")
@@ -103,8 +104,10 @@ class Table:
         arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         if condition:
             arguments |= condition.arguments()
-        with _translated():
+        try:
             self._dynamodb.call("PutItem", arguments)
+        except Fault as fault:
+            raise _translated(fault) from fault
 
     def raise_number(self, key: Key, name: str, value: int, incarnation: str) -> None:
         """Raise one attribute of a stream's item to `value`; a higher one stays, so that the write may
@@ -132,14 +135,18 @@ class Table:
     def delete_many(self, keys: Sequence[Key]) -> None:
         """Remove up to 25 items. Raises Busy where DynamoDB leaves some of them over again and again;
         the others are gone then."""
-        with _translated():
+        try:
             self._dynamodb.write_batch(self._name, [{"DeleteRequest": {"Key": key}} for key in keys])
+        except Fault as fault:
+            raise _translated(fault) from fault
 
     def transact(self, writes: Sequence[Write]) -> None:
         """All of the writes or none. Raises TransactionRefused."""
         items = [self._transact_item(write) for write in writes]
-        with _translated():
+        try:
             self._dynamodb.call("TransactWriteItems", {"TransactItems": items})
+        except Fault as fault:
+            raise _translated(fault) from fault
 
     def _transact_item(self, write: Write) -> dict[str, Any]:
         arguments: dict[str, Any] = {"TableName": self._name}
@@ -183,16 +190,14 @@ class Table:
         return reply["Items"], "LastEvaluatedKey" in reply
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except Fault as fault:
-        maybe_landed = not fault.outcome_known
-        if fault.code == "ConditionalCheckFailedException":
-            raise ConditionFailed(fault.answer.get("Item"), maybe_landed=maybe_landed) from fault
-        if fault.retryable:
-            raise Busy from fault
-        if fault.code == "TransactionCanceledException":
-            raise TransactionRefused(fault.reasons, maybe_landed=maybe_landed) from fault
-        raise
+def _translated(fault: Fault) -> Exception:
+    """What a caller of the table gets for a refusal of DynamoDB; the refusal itself where it is a fault of
+    ours."""
+    maybe_landed = not fault.outcome_known
+    if fault.code == "ConditionalCheckFailedException":
+        return ConditionFailed(fault.answer.get("Item"), maybe_landed=maybe_landed)
+    if fault.retryable:
+        return Busy()
+    if fault.code == "TransactionCanceledException":
+        return TransactionRefused(fault.reasons, maybe_landed=maybe_landed)
+    return fault

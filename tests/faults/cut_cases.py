@@ -1,0 +1,343 @@
+"""A use case while one of the replies of its storage calls is cut: what it says is right, or it says that the
+outcome is unknown; asked again it ends as if nothing had happened. Nothing that was acknowledged is lost, and
+nothing lands twice.
+
+Whole: each case of the files `test_cut_*.py` that stand on this, each of its storage calls, both ways of
+sending. Sampled: where the reply is cut. `test_cut_replies.py` cuts behind every byte; here it is before and
+inside of the status line, at the end of each header, inside of the length, and at the begin, the middle and
+the end of the body (for the janitor's runs and large uploads, and on the loop, five of those; where plays are
+slow, one of several replies that are alike). Beside one cut reply, each call's replies are cut, in the
+headers, until the caller gives up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pytest
+
+from tests.faults.proxy import Proxy, Reply, Sent
+from tests.support import BYTES, World, a_key, append_request, create_request
+from tidemark.blobs.store import snapshot_blob_key
+from tidemark.local.on_loop.stores import OnLoop
+from tidemark.log.recent import RecentBatches
+from tidemark.log.tails import TailCache
+from tidemark.protocol.errors import (
+    Busy,
+    OutcomeUnknown,
+    ProtocolError,
+    StorageUnavailable,
+    StreamGone,
+    StreamNotFound,
+)
+from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.append import INLINE_BYTES, append
+from tidemark.service.create import create
+from tidemark.service.load import load_head
+from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
+from tidemark.service.read import read
+from tidemark.service.read_snapshot import read_snapshot
+from tidemark.service.stores import Stores
+from tidemark.service.trim import trim_below
+from tidemark.service.upload_snapshot import begin_upload
+
+LARGE: Final = b"large " * (INLINE_BYTES // 6 + 1)
+#: What a client may be told: try again.
+UNKNOWN: Final = (OutcomeUnknown, StorageUnavailable, Busy)
+GONE: Final = (StreamNotFound, StreamGone)
+
+
+# --- where a reply is cut ----------------------------------------------------------------
+
+
+def positions(raw: bytes) -> list[int]:
+    """The samples, in order; of replies with as many headers as many."""
+    status = raw.index(b"\r\n")
+    head = raw.index(b"\r\n\r\n") + 4
+    ends = [status + 2]
+    while ends[-1] < head:
+        ends.append(raw.index(b"\r\n", ends[-1]) + 2)
+    length = raw.lower().index(b"content-length:") + len("content-length: ") + 1
+    body = [head + 1, (head + len(raw)) // 2, len(raw) - 1] if len(raw) > head else []
+    return sorted({0, 5, len(b"HTTP/1.1 20"), len(b"HTTP/1.1 200"), status, length, *ends[:-1], *body})
+
+
+def five(raw: bytes) -> list[int]:
+    found = positions(raw)
+    return [found[index] for index in (0, 3, len(found) // 2, -2, -1)]
+
+
+Samples = Callable[[bytes], list[int]]
+
+
+@dataclass
+class Cutter:
+    """Cuts the reply of that number, counted over both engines, at that sample; with `always` also those
+    to every later call of its operation."""
+
+    number: int
+    sample: int
+    samples: Samples
+    always: bool = False
+    seen: list[Reply] = field(default_factory=list)
+    operation: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, reply: Reply) -> Sent:
+        with self.lock:
+            number = len(self.seen)
+            self.seen.append(reply)
+        if number == self.number:
+            self.operation = reply.operation
+        if number != self.number and not (self.always and reply.operation == self.operation):
+            return Sent(reply.raw)
+        found = self.samples(reply.raw)
+        return Sent(reply.raw[: found[min(self.sample, len(found) - 1)]], close=True)
+
+
+# --- the two ways --------------------------------------------------------------------------
+
+
+class Scene:
+    """One table and one bucket, reached directly and past the proxies."""
+
+    def __init__(self, world: World, tables: Proxy, objects: Proxy, kind: str) -> None:
+        self.kind, self._proxies = kind, (tables, objects)
+        self._direct = world.process().stores
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(os.environ, "AWS_ENDPOINT_URL_DYNAMODB", tables.endpoint)
+            patch.setitem(os.environ, "AWS_ENDPOINT_URL_S3", objects.endpoint)
+            process = world.process()
+            self._pool = ThreadPoolExecutor(4)
+            self._loop = OnLoop(process.stores, process.settings, self._pool) if kind != "blocking" else None
+        self._runner = asyncio.Runner()
+        self._stores = self._loop.stores if self._loop else process.stores
+        blobs: Any = self._stores.blobs
+        self._stores.table._dynamodb.sleep = blobs.objects.sleep = lambda _: None
+
+    def close(self) -> None:
+        if self._loop:
+            self._runner.run(self._loop.close())
+        self._runner.close()
+        self._pool.shutdown()
+
+    def direct(self) -> Stores:
+        return fresh(self._direct)
+
+    def proxied(self) -> Stores:
+        return fresh(self._stores)
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        return self._runner.run(self._loop.run(call)) if self._loop else call()  # type: ignore[arg-type]
+
+    @contextmanager
+    def spoiled(self, cutter: Cutter) -> Iterator[None]:
+        with ExitStack() as stack:
+            for proxy in self._proxies:
+                stack.enter_context(proxy.spoiling(cutter))
+            yield
+
+
+def fresh(stores: Stores) -> Stores:
+    """As a process that has just begun."""
+    return replace(stores, tails=TailCache(), recent=RecentBatches(1 << 24))
+
+
+# --- a case -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """`arrange` makes what the use case finds and returns what the others must know. `act` is the use case,
+    the same each time it is asked. `expect` looks at the end of it, and at what it has returned.
+    `settled` are the refusals that say, to whoever asks again, that it has taken place."""
+
+    arrange: Callable[[Stores, StreamKey], Any]
+    act: Callable[[Stores, StreamKey, Any], Any]
+    expect: Callable[[Stores, StreamKey, Any, Any], None]
+    settled: tuple[type[ProtocolError], ...] = ()
+    #: The same, to whoever has asked once: the call was repeated underneath, and met itself.
+    settled_at_once: tuple[type[ProtocolError], ...] = ()
+    warm: bool = False
+    samples: Samples = positions
+
+
+# --- what cases begin with, and how they end ------------------------------------------------
+
+
+def data_of(stores: Stores, key: StreamKey, start: int = 0) -> bytes:
+    data, at_tail = b"", False
+    while not at_tail:
+        reading = read(stores, key, start)
+        data, start, at_tail = data + reading.data, reading.page.end, reading.page.up_to_date
+    return data
+
+
+def a_stream(*bodies: bytes, **asked: Any) -> Callable[[Stores, StreamKey], None]:
+    def arrange(stores: Stores, key: StreamKey) -> None:
+        create(stores, key, create_request(**asked))
+        for body in bodies:
+            append(stores, key, [append_request(body)])
+
+    return arrange
+
+
+def nothing(_stores: Stores, _key: StreamKey) -> None:
+    pass
+
+
+def holds(expected: bytes, *, closed: bool = False) -> Callable[..., None]:
+    def expect(stores: Stores, key: StreamKey, _context: Any, _result: Any) -> None:
+        assert data_of(stores, key) == expected
+        assert load_head(stores, key).tail.closed == closed
+
+    return expect
+
+
+def creates(**asked: Any) -> Callable[..., Any]:
+    return lambda stores, key, _: create(stores, key, create_request(**asked))
+
+
+def appends(body: bytes, **asked: Any) -> Callable[..., Any]:
+    def act(stores: Stores, key: StreamKey, _: Any) -> Any:
+        (answer,) = append(stores, key, [append_request(body, **asked)])
+        if isinstance(answer, ProtocolError):
+            raise answer
+        return answer
+
+    return act
+
+
+def returns(expected: Any) -> Callable[..., None]:
+    def expect(_stores: Stores, _key: StreamKey, _context: Any, result: Any) -> None:
+        assert result == expected
+
+    return expect
+
+
+def fork_of(key: StreamKey) -> StreamKey:
+    return StreamKey(key.bucket, f"{key.stream_id}-fork")
+
+
+def fork(stores: Stores, key: StreamKey, offset: int | None, sub: int = 0) -> Any:
+    return create(stores, fork_of(key), create_request(content_type=None, fork=ForkPoint(key, offset, sub)))
+
+
+def a_fork_at_its_end(stores: Stores, key: StreamKey) -> None:
+    a_stream(LARGE, b"y")(stores, key)
+    fork(stores, key, None)
+
+
+def publishes(offset: int, body: bytes) -> Callable[..., Any]:
+    return lambda stores, key, _: publish_snapshot(stores, key, PublishRequest(offset, BYTES, body))
+
+
+def snapshot_holds(offset: int, body: bytes, rest: bytes) -> Callable[..., None]:
+    def expect(stores: Stores, key: StreamKey, _context: Any, _result: Any) -> None:
+        assert read_snapshot(stores, key, offset).data == body
+        assert data_of(stores, key, offset) == rest
+
+    return expect
+
+
+def a_snapshot(stores: Stores, key: StreamKey) -> None:
+    a_stream(b"x", LARGE, b"z")(stores, key)
+    publishes(1, b"<x>")(stores, key, None)
+
+
+def trimmed_to(offset: int, rest: bytes) -> Callable[..., None]:
+    def expect(stores: Stores, key: StreamKey, _context: Any, _result: Any) -> None:
+        assert load_head(stores, key).record.retained == offset
+        assert data_of(stores, key, offset) == rest
+
+    return expect
+
+
+def trims(stores: Stores, key: StreamKey, _: Any) -> None:
+    trim_below(stores, key, 1)
+
+
+def a_trimmed_stream(stores: Stores, key: StreamKey) -> None:
+    a_stream(b"x", b"y")(stores, key)
+    trims(stores, key, None)
+
+
+def an_upload(body: bytes) -> Callable[[Stores, StreamKey], Any]:
+    def arrange(stores: Stores, key: StreamKey) -> Any:
+        a_stream(b"x", b"y")(stores, key)
+        upload = begin_upload(stores, key, 1).id
+        incarnation = load_head(stores, key).record.incarnation
+        stores.blobs.put(snapshot_blob_key(incarnation, 1, upload.mark), body)
+        return upload
+
+    return arrange
+
+
+def is_gone(stores: Stores, key: StreamKey, _context: Any, _result: Any) -> None:
+    with pytest.raises(GONE):
+        load_head(stores, key)
+
+
+# --- playing them --------------------------------------------------------------------------
+
+
+def play(scene: Scene, case: Case, cutter: Cutter) -> list[Reply]:
+    """One use case with its replies cut, and once more if need be; the replies to the first time."""
+    direct, key = scene.direct(), a_key()
+    context = case.arrange(direct, key)
+    stores = scene.proxied()
+    if case.warm:
+        scene.run(lambda: load_head(stores, key))
+    with scene.spoiled(cutter):
+        outcome_known, result = attempt(scene, lambda: case.act(stores, key, context), case.settled_at_once)
+    if not outcome_known:
+        outcome_known, result = attempt(scene, lambda: case.act(stores, key, context), case.settled)
+        assert outcome_known, "nothing is in its way any more"
+    case.expect(scene.direct(), key, context, result)
+    return cutter.seen
+
+
+def attempt(
+    scene: Scene, act: Callable[[], Any], settled: tuple[type[ProtocolError], ...] = ()
+) -> tuple[bool, Any]:
+    try:
+        return True, scene.run(act)
+    except UNKNOWN:
+        return False, None
+    except settled:
+        return True, None
+
+
+def calls_of(case: Case, recorded: list[Reply]) -> list[tuple[int, Reply]]:
+    """The calls whose replies are cut, by number; where plays are slow, of those that are alike the first."""
+    if case.samples is positions:
+        return list(enumerate(recorded))
+    first: dict[tuple[str, int], tuple[int, Reply]] = {}
+    for number, reply in enumerate(recorded):
+        first.setdefault((reply.operation, len(reply.body)), (number, reply))
+    return list(first.values())
+
+
+def check_one_cut_reply(scene: Scene, case: Case) -> None:
+    """Of each call once, at each sample."""
+    samples = case.samples if scene.kind == "blocking" else five
+    recorded = play(scene, case, Cutter(-1, 0, samples))
+    assert recorded, "the use case asks storage"
+    for number, reply in calls_of(case, recorded):
+        for sample in range(len(samples(reply.raw))):
+            play(scene, case, Cutter(number, sample, samples))
+
+
+def check_every_reply_cut(scene: Scene, case: Case) -> None:
+    """From each call on, all replies to its operation."""
+    recorded = play(scene, case, Cutter(-1, 0, five))
+    for number, _ in calls_of(case, recorded):
+        play(scene, case, Cutter(number, 2, five, always=True))

@@ -1,0 +1,313 @@
+"""The life of some streams, step by step: every write of every step is recorded and can be sent again."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import orjson
+import pytest
+
+from tests.support import HOUR_MS, JSON, MINUTE_MS, Process, World, a_key
+from tidemark.janitor.sweep import sweep
+from tidemark.log.records import Waiter
+from tidemark.log.waiters import put_waiter
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.errors import (
+    BucketNotEmpty,
+    BucketNotFound,
+    ProtocolError,
+)
+from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.packing import KEEP_REPLACED_MS, Packing
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.append import INLINE_BYTES, _Attempt
+from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
+from tidemark.service.delete import delete
+from tidemark.service.load import load_head
+from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
+from tidemark.service.read import read
+from tidemark.service.read_snapshot import read_snapshot
+from tidemark.service.trim import trim_below
+from tidemark.service.upload_snapshot import LAPSES_AFTER_MS, begin_upload
+
+WRITES = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"})
+FOLDED = parse_content_type("text/plain")
+LARGE = b"x" * (INLINE_BYTES + 1)
+HOUR_AND_A_BIT = HOUR_MS + MINUTE_MS
+
+Sent = tuple[str, bytes]
+Place = tuple[str, str]
+Step = Callable[["Life"], object]
+
+
+@dataclass
+class Life:
+    """One process whose writes are recorded, and the names that its steps share."""
+
+    process: Process
+    world: World
+    key: StreamKey = field(default_factory=a_key)
+    other: StreamKey = field(default_factory=lambda: a_key("other"))
+    recorded: list[Sent] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+    #: Keys of items that were removed.
+    vacated: set[Place] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.send = self.process.dynamodb.send
+        self.process.dynamodb.send = self._record
+
+    def _record(self, operation: str, body: bytes) -> tuple[int, bytes]:
+        if operation in WRITES:
+            self.recorded.append((operation, body))
+        return self.send(operation, body)
+
+    def visible(self) -> list[Any]:
+        """What anybody can see of its names."""
+        reader = self.world.process()
+        seen: list[Any] = []
+        for key in (self.key, self.other):
+            try:
+                known = load_head(reader.stores, key)
+                snapshot = known.record.snapshot
+                folded = read_snapshot(reader.stores, key, snapshot.offset).data if snapshot else None
+                start, data = known.record.retained, b""
+                while start < known.tail.offset:
+                    reading = read(reader.stores, key, start)
+                    data, start = data + reading.data, reading.page.end
+                seen.append((known.record.incarnation, known.tail, data, folded))
+            except ProtocolError as refusal:
+                seen.append(refusal.status)
+        if "bucket" in self.notes:
+            try:
+                seen.append(describe_bucket(reader.stores, self.notes["bucket"]))
+            except BucketNotFound:
+                seen.append(None)
+        return seen
+
+    def table(self) -> dict[Place, Any]:
+        items: dict[Place, Any] = {}
+        position: dict[str, Any] = {}
+        while True:
+            request = {"TableName": self.world.table_name, "ConsistentRead": True} | position
+            status, answer = self.send("Scan", orjson.dumps(request))
+            assert status == 200, answer
+            page = orjson.loads(answer)
+            items |= {(item["pk"]["S"], item["sk"]["S"]): item for item in page["Items"]}
+            if "LastEvaluatedKey" not in page:
+                return items
+            position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
+
+    def repeat(self, sent: Sent) -> None:
+        """Whatever DynamoDB answers: nobody waits for it any more."""
+        operation, body = sent
+        self.send(operation, body)
+        if operation == "TransactWriteItems":
+            forgotten = orjson.loads(body) | {"ClientRequestToken": secrets.token_hex(18)}
+            self.send(operation, orjson.dumps(forgotten))
+
+
+def later(ms: int) -> Step:
+    def advance(life: Life) -> None:
+        life.world.clock.advance(ms)
+
+    advance.__name__ = f"later({ms})"
+    return advance
+
+
+def a_moment(life: Life) -> None:
+    life.world.clock.advance(1)
+
+
+def janitor(life: Life) -> None:
+    sweep(life.process.stores)
+
+
+def create_plain(life: Life) -> None:
+    life.process.create(life.key)
+
+
+def create_with_content(life: Life) -> None:
+    life.process.create(life.key, body=b"first")
+
+
+def create_json(life: Life) -> None:
+    life.process.create(life.key, content_type=JSON, body=b'["first"]')
+
+
+def create_large(life: Life) -> None:
+    life.process.create(life.key, body=LARGE)
+
+
+def create_for_ten_minutes(life: Life) -> None:
+    life.process.create(life.key, expiry=Expiry(ttl_seconds=600))
+
+
+def append(life: Life) -> None:
+    life.process.append(life.key, b"more")
+
+
+def append_json(life: Life) -> None:
+    life.process.append(life.key, b'{"more": 1}', content_type=JSON)
+
+
+def append_large(life: Life) -> None:
+    life.process.append(life.key, LARGE)
+
+
+def append_by_many_producers(life: Life) -> None:
+    """More than a batch carries: some are pushed out, come back and are pushed out again."""
+    seq = life.notes.get("seq", 0)
+    for producer in range(12):
+        life.process.append(life.key, b".", claim=(f"p{producer}", 0, seq))
+    life.notes["seq"] = seq + 1
+
+
+def close(life: Life) -> None:
+    life.process.append(life.key, b"end", close=True)
+
+
+def read_it(life: Life) -> None:
+    read(life.process.stores, life.key, 0)
+
+
+def delete_it(life: Life) -> None:
+    delete(life.process.stores, life.key)
+
+
+def fork(life: Life) -> None:
+    life.process.fork(life.other, life.key)
+
+
+def append_to_the_fork(life: Life) -> None:
+    life.process.append(life.other, b"fork's own")
+
+
+def delete_the_fork(life: Life) -> None:
+    delete(life.process.stores, life.other)
+
+
+def publish(life: Life) -> None:
+    offset = load_head(life.process.stores, life.key).tail.offset
+    publish_snapshot(life.process.stores, life.key, PublishRequest(offset, FOLDED, b"folded"))
+
+
+def trim(life: Life) -> None:
+    """All but the last message."""
+    start = load_head(life.process.stores, life.key).tail.offset
+    life.process.append(life.key, b'["last"]', content_type=JSON)
+    assert trim_below(life.process.stores, life.key, start)
+
+
+def upload(life: Life) -> None:
+    offset = load_head(life.process.stores, life.key).tail.offset
+    begun = begin_upload(life.process.stores, life.key, offset)
+    blob = begun.url.partition("?")[0].partition(f"/{life.world.bucket_name}/")[2]
+    life.process.objects.put(blob, b"folded elsewhere")
+    life.notes["upload"] = (offset, begun.id)
+
+
+def publish_the_upload(life: Life) -> None:
+    offset, name = life.notes["upload"]
+    publish_snapshot(life.process.stores, life.key, PublishRequest(offset, FOLDED, upload=name))
+
+
+def make_a_bucket(life: Life) -> None:
+    if "bucket" not in life.notes:
+        life.notes["bucket"] = f"late-{secrets.token_hex(4)}"
+        life.key = StreamKey(life.notes["bucket"], "stream")
+        life.other = StreamKey(life.notes["bucket"], "other")
+    create_bucket(life.process.stores, life.notes["bucket"])
+
+
+def remove_the_bucket(life: Life) -> None:
+    delete_bucket(life.process.stores, life.notes["bucket"])
+
+
+def refuse_to_remove_the_full_bucket(life: Life) -> None:
+    with pytest.raises(BucketNotEmpty):
+        remove_the_bucket(life)
+
+
+def append_some(life: Life) -> None:
+    for number in range(6):
+        life.process.append(life.key, b'["%d", %d]' % (number, number), content_type=JSON)
+
+
+def switch_packing_on(life: Life) -> None:
+    packing = Packing(HOUR_MS, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
+    life.process.stores.packing = packing
+
+
+def there_is_a_pack(life: Life) -> None:
+    assert any("px" in item for item in life.table().values())
+
+
+def pack_all_in_one(life: Life) -> None:
+    life.process.stores.packing = Packing(HOUR_MS, every_bytes=1, min_batches=2, block_bytes=16)
+
+
+def packs_were_taken_in(life: Life) -> None:
+    assert any(item.get("kd") == {"S": "replaced"} for item in life.table().values())
+
+
+def publish_inside(life: Life) -> None:
+    """Inside what is packed by then."""
+    publish_snapshot(life.process.stores, life.key, PublishRequest(8, FOLDED, b"folded"))
+
+
+def wait_for_it(life: Life) -> None:
+    until_ms = life.world.clock() + MINUTE_MS
+    put_waiter(life.process.stores.table, Waiter("incarnation", "https://queue", until_ms))
+
+
+def append_as_mail(life: Life) -> None:
+    with patch.object(_Attempt, "combines", lambda *_: True):
+        life.process.append(life.key, b"<mail>")
+
+
+LIVES: dict[str, list[Step]] = {
+    "combined": [create_plain, append_as_mail, append, append_as_mail, append_as_mail, delete_it, a_moment,
+                 create_plain, append_as_mail, close, delete_it, later(HOUR_AND_A_BIT), janitor],
+    "plain": [create_plain, append, delete_it, a_moment, create_plain, append, close, delete_it,
+              later(HOUR_AND_A_BIT), janitor, create_with_content],
+    "never written to": [create_plain, delete_it, a_moment, create_plain, delete_it,
+                         later(HOUR_AND_A_BIT), janitor, create_plain],
+    "with content": [create_with_content, append, delete_it, later(HOUR_AND_A_BIT), janitor, create_plain],
+    "large": [create_large, append_large, delete_it, later(HOUR_AND_A_BIT), janitor, janitor,
+              create_plain, append, later(HOUR_AND_A_BIT), janitor],
+    "expiry": [create_for_ten_minutes, later(4 * MINUTE_MS), read_it, later(4 * MINUTE_MS), read_it,
+               later(8 * MINUTE_MS), janitor, append, later(20 * MINUTE_MS), janitor,
+               later(HOUR_AND_A_BIT), janitor, create_for_ten_minutes, delete_it],
+    "expired and replaced": [create_for_ten_minutes, append, later(20 * MINUTE_MS), create_with_content,
+                             append, janitor, later(HOUR_AND_A_BIT), janitor, delete_it],
+    "many producers": [create_plain, append_by_many_producers, append_by_many_producers,
+                       append_by_many_producers, delete_it],
+    "forks": [create_with_content, fork, append_to_the_fork, append, delete_the_fork, a_moment, fork,
+              delete_it, append_to_the_fork, delete_the_fork, janitor, later(HOUR_AND_A_BIT), janitor,
+              create_plain],
+    "snapshots": [create_json, append_json, publish, append_json, publish, later(HOUR_AND_A_BIT), janitor,
+                  append_json, delete_it, later(HOUR_AND_A_BIT), janitor],
+    "trims": [create_json, append_json, trim, append_json, trim, later(HOUR_AND_A_BIT), janitor, append_json,
+              publish, later(HOUR_AND_A_BIT), janitor, delete_it, later(HOUR_AND_A_BIT), janitor],
+    "uploads": [create_json, append_json, upload, publish_the_upload, append_json, publish,
+                later(HOUR_AND_A_BIT), janitor, later(LAPSES_AFTER_MS), janitor],
+    "a published upload": [create_json, append_json, upload, publish_the_upload, append_json],
+    "a lapsed upload": [create_json, append_json, upload, later(LAPSES_AFTER_MS), janitor, append_json],
+    "buckets": [make_a_bucket, create_plain, append, a_moment, refuse_to_remove_the_full_bucket, a_moment,
+                delete_it, a_moment, remove_the_bucket, a_moment, make_a_bucket, create_with_content,
+                delete_it, remove_the_bucket, a_moment, make_a_bucket],
+    "packs": [create_json, switch_packing_on, append_some, append_json, later(HOUR_AND_A_BIT), janitor,
+              there_is_a_pack, append_json, publish_inside, append_some, later(HOUR_AND_A_BIT), janitor,
+              fork, delete_the_fork, delete_it, later(HOUR_AND_A_BIT), janitor, create_json],
+    "packs of packs": [create_json, switch_packing_on, append_some, later(HOUR_AND_A_BIT), janitor,
+                       there_is_a_pack, pack_all_in_one, append_some, append_some, later(HOUR_AND_A_BIT),
+                       janitor, packs_were_taken_in, append_some, later(KEEP_REPLACED_MS), janitor,
+                       publish_inside, later(HOUR_AND_A_BIT), janitor, delete_it, later(HOUR_AND_A_BIT),
+                       janitor, create_json],
+    "waiters": [wait_for_it, later(MINUTE_MS // 2), wait_for_it],
+}  # fmt: skip
