@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Route, expect
 
-from tests.console.conftest import Console, make_stream
+from tests.console.conftest import PATIENCE_MS, Console, make_stream
 
 STREAMS: Final = 100_000
 PAGE: Final = 50
@@ -132,7 +132,9 @@ def test_the_next_page_is_asked_for_once_while_it_is_on_its_way(console: Console
     page.get_by_role("button", name="Next page").click()
     expect(page.get_by_role("button", name="Next page")).to_be_disabled()
     expect(page.get_by_text("Loading…")).to_be_visible()
-    while not held:
+    for _ in range(PATIENCE_MS // 50):
+        if held:
+            break
         page.wait_for_timeout(50)
     many.answer(held[0])
     expect(page.get_by_text("50 streams on page 2")).to_be_visible()
