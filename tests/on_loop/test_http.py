@@ -39,7 +39,7 @@ def http_to(port: int, answer_seconds: float) -> LoopHttp:
 
 
 def exchange(serve: Serve, times: int = 1, answer_seconds: float = 30) -> list[Any]:
-    """What `times` calls in a row get from a server; failures as they are."""
+    """What `times` calls in a row get from a server; failures as they are. Only the first is as hasty."""
 
     async def run() -> list[Any]:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -51,6 +51,7 @@ def exchange(serve: Serve, times: int = 1, answer_seconds: float = 30) -> list[A
                 answers.append(await greenlet_spawn(lambda: http(REQUEST)))
             except NoAnswer as failure:
                 answers.append(failure)
+            http._answer_seconds = 30
         await http.close()
         server.close()
         await end_all_others()
@@ -120,24 +121,26 @@ def test_silence_is_no_answer() -> None:
 
 
 def test_an_answer_that_comes_too_late_is_not_taken_for_the_next() -> None:
-    seen = []
+    """The first connection answers once the second one is there."""
+    connections: list[int] = []
+    asked_again = asyncio.Event()
 
     async def late_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(len(connections))
+        is_first = connections[-1] == 0
         try:
+            if not is_first:
+                asked_again.set()
             while True:
                 await take_request(reader)
-                seen.append(1)
-                if len(seen) == 1:
-                    await asyncio.sleep(2)
-                    writer.write(OK + b'"first!"')
-                else:
-                    writer.write(OK + b'"second"')
+                await asked_again.wait()
+                writer.write(OK + (b'"first!"' if is_first else b'"second"'))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
 
-    first, second = exchange(late_once, times=2, answer_seconds=1)
+    first, second = exchange(late_once, times=2, answer_seconds=0.2)
     assert isinstance(first, NoAnswer)
     assert second == (200, b'"second"')
 

@@ -77,7 +77,7 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     if request.method == "OPTIONS":
         return preflight()
     if error.status_code == 404:
-        return response(404, f"Nothing is here; streams live under {STREAM_ROOT}")
+        return response(404, f"No resource has this path; streams are under {STREAM_ROOT}")
     if error.status_code != 405:
         return response(error.status_code, str(error.detail))
     path: str = request.scope["path"]

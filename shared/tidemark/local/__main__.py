@@ -25,6 +25,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tidemark.cold_start import spare_what_is_loaded
 from tidemark.local.application import make_application
+from tidemark.local.asgi import Application
 from tidemark.local.configuration import InvalidConfiguration, LocalConfiguration, Via
 from tidemark.local.dynoxide import RETENTION_SECONDS
 from tidemark.local.edge import Edge
@@ -38,7 +39,7 @@ from tidemark.local.pump import Pump, among_processes, beside, by_trigger_alone
 from tidemark.local.queue_pump import QueuePump
 from tidemark.local.request_log import RequestLog, wants_colour
 from tidemark.local.schedule import PeriodicTask, ScheduledFunction, StreamRecordTrimming
-from tidemark.local.server import WILDCARDS, Application, NotHealthy, loop_factory, serve
+from tidemark.local.server import WILDCARDS, NotHealthy, loop_factory, serve
 from tidemark.local.subscriptions import SubscriptionWatch, watched
 from tidemark.local.template import InvalidTemplate, Template, load_template
 from tidemark.local.workers import Workers
