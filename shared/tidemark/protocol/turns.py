@@ -23,8 +23,7 @@ _LINGER_SECONDS: Final = (0.004, 0.012)
 RECEIPTS_FROM: Final = 16
 _HIGHEST_RANK: Final = 3
 
-#: Before the first look. Posts are dated in whole milliseconds, so nobody knows more exactly when the last
-#: one comes.
+#: Before the first look: posts are dated in whole milliseconds, so nobody knows exactly when the last comes.
 _FIRST_PAUSE_SECONDS: Final = 0.0012
 #: Between two looks.
 _PAUSE_SECONDS: Final = 0.0008
