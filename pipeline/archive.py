@@ -40,7 +40,8 @@ from tidemark.spark.job import (
 
 NAME = "archive"
 LOOK_SECONDS = 1
-STARTS = 5
+#: How long a query is started again that Spark did not wait for.
+START_SECONDS = 300
 #: What a task reads, and about what goes into a file, before compression.
 FILE_BYTES = 256 * 1024 * 1024
 BATCH_BYTES = 16 * 1024 * 1024 * 1024
@@ -259,14 +260,14 @@ def take_batches(start: Callable[[], Any], job: Job) -> dict[int, int]:
     process to start. Where that is too short, as on a busy driver, nothing was read, and it starts again."""
     from pyspark.errors import StreamingQueryException
 
-    for _ in range(STARTS - 1):
+    deadline = time.monotonic() + START_SECONDS
+    while True:
         try:
             return follow(start(), job)
         except StreamingQueryException as fault:
-            if SLOW_START not in str(fault):
+            if SLOW_START not in str(fault) or time.monotonic() > deadline:
                 raise
             job.say("Spark's Python process took more than ten seconds to start: the query starts again")
-    return follow(start(), job)
 
 
 def follow(query: Any, job: Job) -> dict[int, int]:
