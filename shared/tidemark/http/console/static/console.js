@@ -1,7 +1,7 @@
 // The page: which of its parts is shown, its keys, and its colours.
 import { render } from "./preact.js"
 import { useEffect, useLayoutEffect, useState } from "./preact-hooks.js"
-import { loadMe, me, token } from "./api.js"
+import { loadMe, me, placeOf, token } from "./api.js"
 import { HelpDialog, TokenDialog } from "./dialogs.js"
 import { html } from "./html.js"
 import { Inspector } from "./inspector.js"
@@ -61,6 +61,9 @@ function Page({ place, query }) {
   return html`<${Overview} />`
 }
 
+const titleOf = ({ place, query }) =>
+  ({ "/streams": "Streams", "/subscriptions": query.get("id") ?? "Subscriptions", "/stream": placeOf(query.get("path") ?? "").streamId })[place] || "Overview"
+
 function App() {
   const address = useAddress()
   const [colours, setColours] = useColours()
@@ -68,6 +71,7 @@ function App() {
   const [isInspecting, setIsInspecting] = useState(false)
   useKeys(setDialog)
   useEffect(() => void loadMe(), [])
+  useEffect(() => void (document.title = `${titleOf(address)} – Tidemark`), [address])
   const needsToken = me.value?.authorization && !token.value
   const tab = (place, name) => html`<a href=${`#${place}`} aria-current=${address.place === place ? "page" : null}>${name}</a>`
   return html`

@@ -4,9 +4,10 @@ import { calls } from "./api.js"
 import { html } from "./html.js"
 import { time } from "./format.js"
 
-function Headers({ title, rows }) {
+function Headers({ title, rows, none }) {
   return html`<h4>${title}</h4>
     <table class="headers"><tbody>
+      ${!rows.length && html`<tr><td>${none}</td></tr>`}
       ${rows.map(([name, value]) => html`<tr key=${name}><th scope="row">${name}</th><td>${value}</td></tr>`)}
     </tbody></table>`
 }
@@ -29,9 +30,9 @@ export function Inspector({ onClose }) {
           ${open === call.number &&
           html`<div class="call-detail">
             <p>${time(call.at)}${timing && html`; Server-Timing: <code>${timing}</code>`}</p>
-            <${Headers} title="Request" rows=${call.requestHeaders} />
+            <${Headers} title="Request" rows=${call.requestHeaders} none="None of this page's own. The browser adds its usual ones." />
             ${call.body && html`<pre tabindex="0" aria-label="Request body">${call.body}</pre>`}
-            <${Headers} title="Response" rows=${call.responseHeaders} />
+            <${Headers} title="Response" rows=${call.responseHeaders} none=${call.ms === null ? "It has not come yet." : "There is none."} />
           </div>`}
         </li>`
       })}
