@@ -2,7 +2,9 @@
 
 The table and the bucket are stand-ins (`tests/log/long_stream.py`): items are made when they are asked for,
 objects are files. So what is measured is calls, memory, and this project's own CPU with that of the stand-ins
-on top; calls take no time. `--messages` takes fewer; `--only numbers` is what a reader pays before and after.
+on top; calls take no time. `--messages` takes fewer; `--only numbers` is what a reader pays before and after,
+`--only rows`, in Spark's environment (`.venv-spark/bin/python`), is what Spark's reader makes of packs in
+Arrow batches; Spark itself is not counted.
 """
 
 from __future__ import annotations
@@ -12,20 +14,25 @@ import random
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 from benchmarks.reading import read_event
 from tests.costs import prices
 from tests.log.long_stream import HOUR_MS, KEY, MESSAGE_BYTES, LongStream, Peak, data_between
 from tests.support import BYTES, append_request, create_request
+from tidemark.aws.dynamodb import DynamoDB
 from tidemark.cold_start import spare_what_is_loaded
 from tidemark.http.app import create_app
 from tidemark.http.backend import one_at_a_time
 from tidemark.http.lambda_adapter import adapted
 from tidemark.janitor.sweep import sweep
+from tidemark.log.table import Table
+from tidemark.protocol import pack
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append
@@ -43,7 +50,8 @@ STORED_BYTES: Final = ITEM_BYTES + 100
 TABLE_GIB, BACKUP_GIB, S3_GIB = 0.25, 0.20, 0.023
 #: A cold 5 MB catch-up, and rounds of it.
 COLD_MESSAGES: Final = 50_000
-ROUNDS: Final = 5
+SPARK_MESSAGES: Final = 50_000
+ROUNDS: Final = 10
 
 
 @contextmanager
@@ -109,46 +117,52 @@ def read_all(stream: LongStream) -> None:
 def numbers(folder: Path) -> None:
     """What a reader pays for a conversation of 5 MB, before and after, by the `read` function's handler."""
     stream = LongStream(COLD_MESSAGES, folder)
-    plain = catch_up(stream)
+    [plain] = catch_up(stream, [""])
     sweep(stream.process())
     stored = stream.bucket.size()
-    packed = catch_up(stream)
+    by_zlib, packed = catch_up(stream, ["zlib", "isal"])
     megabytes = stream.end / 1e6
     factor = 1e9 / stream.end
     items_gb, objects_gb = COLD_MESSAGES * STORED_BYTES * factor / 2**30, stored * factor / 2**30
+    three, same = (plain, by_zlib, packed), "the same"
     rows = [
-        ("CPU of a read, ms a MB", *(f"{each['cpu'] * 1e3 / megabytes:.1f}" for each in (plain, packed))),
-        (
-            "CPU of an environment's first read, ms",
-            *(f"{each['first'] * 1e3:,.0f}" for each in (plain, packed)),
-        ),
-        ("calls", plain["calls"], packed["calls"]),
-        ("stored for 1 GB of messages", f"{items_gb:.2f} GiB", f"{objects_gb:.2f} GiB"),
-        ("a month of that, $", f"{items_gb * TABLE_GIB:.2f}", f"{objects_gb * S3_GIB:.3f}"),
-        ("a month of its backup, $", f"{items_gb * BACKUP_GIB:.2f}", "0"),
-        ("a full read of 1 GB, $", *(f"{each['dollars'] * factor:.5f}" for each in (plain, packed))),
+        ("CPU of a read, ms a MB", *(f"{each['cpu'] * 1e3 / megabytes:.1f}" for each in three)),
+        ("CPU of an environment's first read, ms", *(f"{each['first'] * 1e3:,.0f}" for each in three)),
+        ("calls", plain["calls"], same, packed["calls"]),
+        ("stored for 1 GB of messages", f"{items_gb:.2f} GiB", same, f"{objects_gb:.2f} GiB"),
+        ("a month of that, $", f"{items_gb * TABLE_GIB:.2f}", same, f"{objects_gb * S3_GIB:.3f}"),
+        ("a month of its backup, $", f"{items_gb * BACKUP_GIB:.2f}", same, "0"),
+        ("a full read of 1 GB, $", *(f"{each['dollars'] * factor:.5f}" for each in three)),
     ]
-    print("| 5 MB of 100-byte messages | plain | packed |\n| --- | ---: | ---: |")
+    print("| 5 MB of 100-byte messages | plain | packed, zlib | packed |\n| --- | ---: | ---: | ---: |")
     for row in rows:
         print("| " + " | ".join(row) + " |")
 
 
-def catch_up(stream: LongStream) -> dict[str, Any]:
-    """All pages by the handler, each time in an environment that knows nothing. `first` is the first time."""
+def inflated_by(library: str) -> AbstractContextManager[Any]:
+    """Blocks by zlib, as where there is no wheel of isal; any other name changes nothing."""
+    chosen = zlib if library == "zlib" else pack.inflate_library()
+    return patch.object(pack, "inflate_library", lambda: chosen)
+
+
+def catch_up(stream: LongStream, libraries: list[str]) -> list[dict[str, Any]]:
+    """All pages by the handler with each library in turn, each time in an environment that knows nothing.
+    `first` is the first time."""
     spare_what_is_loaded()
-    taken = []
-    for _ in range(ROUNDS):
+    taken: dict[str, list[float]] = {library: [] for library in libraries}
+    for library in libraries * ROUNDS:
         handler = adapted(create_app(one_at_a_time(stream.process(), Settings())))
         stream.calls.clear()
-        began, offset, received = time.process_time(), "-1", 0
-        while True:
-            answer = handler(read_event(f"/v1/stream/{KEY.stream_id}", offset), None)
-            assert answer["statusCode"] == 200, answer
-            received += len(answer["body"]) * 3 // 4
-            offset = answer["headers"]["stream-next-offset"]
-            if "stream-up-to-date" in answer["headers"]:
-                break
-        taken.append(time.process_time() - began)
+        with inflated_by(library):
+            began, offset, received = time.process_time(), "-1", 0
+            while True:
+                answer = handler(read_event(f"/v1/stream/{KEY.stream_id}", offset), None)
+                assert answer["statusCode"] == 200, answer
+                received += len(answer["body"]) * 3 // 4
+                offset = answer["headers"]["stream-next-offset"]
+                if "stream-up-to-date" in answer["headers"]:
+                    break
+            taken[library].append(time.process_time() - began)
         assert received > stream.end * 0.99
     calls = stream.calls
     # A consistent read takes a unit for each 4 KB; a query, for all that it finds.
@@ -156,19 +170,49 @@ def catch_up(stream: LongStream) -> dict[str, Any]:
         COLD_MESSAGES * ITEM_BYTES / 4096 if not calls["GetRange"] else calls["Query"]
     )
     dollars = (units * prices.READ_UNIT + calls["GetRange"] * prices.S3_READ) / 1e6
-    return {
-        "cpu": min(taken),
-        "first": taken[0],
-        "calls": ", ".join(f"{count} `{name}`" for name, count in sorted(calls.items())),
-        "dollars": dollars,
-    }
+    told = ", ".join(f"{count} `{name}`" for name, count in sorted(calls.items()))
+    return [
+        {"cpu": min(times), "first": times[0], "calls": told, "dollars": dollars} for times in taken.values()
+    ]
+
+
+def spark_rows(folder: Path) -> None:
+    """Rows that Spark's reader of the table makes of packs in a CPU-second, the best of some rounds."""
+    from tidemark.spark.options.connection import ConnectionOptions
+    from tidemark.spark.readers import dynamodb
+    from tidemark.spark.readers.columns import join_batches
+
+    stream = LongStream(SPARK_MESSAGES, folder)
+    sweep(stream.process())
+
+    def connect(_connection: ConnectionOptions, client: type[DynamoDB] = DynamoDB) -> Table:
+        return Table(client(stream.table.send), "long")
+
+    here: dict[str, Any] = {"connect_table": connect, "connect_blobs": lambda _: stream.process().blobs}
+    with patch.multiple(dynamodb, **here):
+        reader = dynamodb.DynamoDBReader(ConnectionOptions())
+        head = reader.head(KEY.stream_id)
+        [partition] = reader.partitions(KEY.stream_id, head.earliest, head.tail, stream.end * 2)
+        for library in ("zlib", "isal"):
+            taken = []
+            for _ in range(ROUNDS):
+                with inflated_by(library):
+                    began = time.process_time()
+                    rows = sum(batch.num_rows for batch in join_batches(reader.read(partition)))
+                    taken.append(time.process_time() - began)
+                assert rows == SPARK_MESSAGES + 1, rows
+            print(f"{library}: {SPARK_MESSAGES / min(taken) / 1e6:.2f} million rows a CPU-second")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.packs", description=__doc__)
     parser.add_argument("--messages", type=int, default=10_000_000)
-    parser.add_argument("--only", choices=["numbers", "life"])
+    parser.add_argument("--only", choices=["numbers", "life", "rows"])
     asked = parser.parse_args()
+    if asked.only == "rows":
+        with tempfile.TemporaryDirectory() as folder:
+            spark_rows(Path(folder))
+        return 0
     if asked.only != "life":
         with tempfile.TemporaryDirectory() as folder:
             numbers(Path(folder))

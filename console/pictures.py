@@ -42,11 +42,30 @@ def fill(server: Server) -> None:
         )
     send(server, "PUT", "/v1/stream/sessions/7f3a", [{"cursor": 1}], Stream_TTL="3600")
     send(server, "PUT", "/v1/stream/answers/42", [])
+    send(server, "POST", "/v1/stream/orders/2026-11-01", Stream_Closed="true")
+
+
+def write_answer(page: Page, server: Server) -> None:
+    """Word by word, while the page is looking on."""
     for number, word in enumerate(_ANSWER.split()):
         producer = {"Producer_Id": "model-a", "Producer_Epoch": "0", "Producer_Seq": str(number)}
         value = {"token": word, "position": number, "usage": {"input": 12, "output": number + 1}}
         send(server, "POST", "/v1/stream/answers/42", [value], **producer)
-    send(server, "POST", "/v1/stream/orders/2026-11-01", Stream_Closed="true")
+        page.wait_for_timeout(50 * (1 + number % 5))
+
+
+def draw_overview(page: Page, server: Server) -> None:
+    """While orders come in, and another page waits for the next."""
+    reader = page.context.new_page()
+    reader.goto(f"{server.base_url}/v1/console#/stream?path=%2Fv1%2Fstream%2Forders%2F2026-11-05")
+    expect(reader.locator("#state")).to_contain_text("live")
+    page.goto(f"{server.base_url}/v1/console")
+    for number in range(150):
+        send(server, "POST", f"/v1/stream/orders/2026-11-{5 - number % 7 // 4:02}", [{"order": number}])
+        page.wait_for_timeout(100)
+    expect(page.locator(".card", has_text="Requests a second").locator(".big")).not_to_have_text("–")
+    page.screenshot(path=IMAGES / "console-overview.png")
+    reader.close()
 
 
 def draw(page: Page, server: Server) -> None:
@@ -55,9 +74,13 @@ def draw(page: Page, server: Server) -> None:
     page.screenshot(path=IMAGES / "console-streams.png")
     page.get_by_role("link", name="answers/42").click()
     expect(page.locator("#state")).to_contain_text("live")
+    write_answer(page, server)
+    expect(page.locator(".card", has_text="Size")).to_contain_text(f"{len(_ANSWER.split())} messages")
     page.locator("[role=listbox] [role=option]").nth(8).click()
     page.get_by_role("button", name="Requests").click()
-    page.locator(".call").filter(has_text="/v1/stream/answers/42?offset=").last.click()
+    page.locator(".call").filter(has_text="/v1/stream/answers/42?offset=").filter(
+        has_text="200"
+    ).first.click()
     expect(page.get_by_text("Server-Timing:")).to_be_visible()
     page.screenshot(path=IMAGES / "console-stream.png")
 
@@ -67,7 +90,9 @@ def main() -> None:
         fill(server)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            draw(browser.new_page(viewport=_SIZE), server)
+            page = browser.new_context(viewport=_SIZE).new_page()
+            draw_overview(page, server)
+            draw(page, server)
             browser.close()
 
 

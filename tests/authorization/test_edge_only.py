@@ -59,7 +59,8 @@ def test_a_request_past_the_edge_gets_403(way: Way, path: str, said: dict[str, s
         assert WORD not in str(answer)
         if method != "HEAD":
             assert json.loads(answer.body) == {
-                "error": "This address is not for clients: use the distribution's"
+                "error": "This address accepts only requests through CloudFront: "
+                "use the distribution's address"
             }
 
 

@@ -76,7 +76,7 @@ def signed_by_botocore(  # noqa: PLR0917 - what a signature covers
 
 def signed_by_us(service: Service, request: AwsRequest, at: dt.datetime) -> Headers:
     service.now = lambda: at.replace(tzinfo=dt.UTC).timestamp()
-    return {header.lower(): value for header, value in service.sign(request)}
+    return {header.lower(): value for header, value in service.sign(request).items()}
 
 
 @given(

@@ -194,7 +194,7 @@ def sign(method: str, bucket: str, body: bytes) -> dict[str, str]:
     def http(service: Any, _seconds: float) -> Any:
         def carry(request: AwsRequest) -> tuple[int, bytes]:
             service.now = NOW.timestamp
-            sent.update({name.lower(): value for name, value in service.sign(request)})
+            sent.update({name.lower(): value for name, value in service.sign(request).items()})
             return OK
 
         return carry

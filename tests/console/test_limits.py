@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.authorization.tokens import SECRET, token
 from tests.conformance.servers import Server, running, tidemark_server
@@ -157,7 +157,9 @@ def test_the_oldest_messages_are_dropped_beyond_the_limit(console: Console) -> N
     for start in range(0, MESSAGES + 20_000, 20_000):
         append(console.server, path, list(range(start, start + 20_000)))
     page = console.open_stream(path, at=f"{0:016}")
+    expect(page.locator("#counted")).to_contain_text("messages held")
     append(console.server, path, "last")
+    page.keyboard.press("g")
     expect(console.row('"last"')).to_be_visible()
     expect(page.locator("#counted")).to_contain_text("older ones were dropped")
     held = re.match(r"([\d,]+) messages held", page.locator("#counted").inner_text())
@@ -191,6 +193,27 @@ def test_a_tail_goes_on_after_the_server_was_killed(
         context.close()
 
 
+def test_a_long_stream_is_not_read_from_its_beginning_because_the_server_was_busy(console: Console) -> None:
+    """The page asks for the last messages again once storage answers, and then shows them."""
+    path = make_stream(console.server, list(range(1500)))
+    refused: list[str] = []
+
+    def refuse(route: Route) -> None:
+        refused.append(route.request.url)
+        words = "Storage does not answer; try again in 1 s"
+        route.fulfill(status=503, headers={"Retry-After": "1"}, json={"error": words})
+
+    for pattern in ("**/v1/stats?*", "**/v1/start?*"):
+        console.page.route(pattern, refuse)
+    page = console.open_stream(path)
+    expect(page.get_by_role("alert")).to_have_text("Storage does not answer; try again in 1 s")
+    expect(page.get_by_text("This page looks again every 5 s.")).to_be_visible()
+    assert any("/v1/start?" in url for url in refused)
+    page.unroute_all()
+    expect(page.locator("#counted")).to_contain_text("1,000 messages held")
+    expect(console.row("1499")).to_be_visible()
+
+
 # --- how it looks -------------------------------------------------------------------
 
 
@@ -210,4 +233,12 @@ def test_dark_and_small(server: Server, browser: Browser, scheme: str, width: in
     made.check_accessible()
     wide = made.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
     assert not wide, "the page itself does not scroll sideways"
+    made.page.get_by_role("button", name="Requests").click()
+    expect(made.page.get_by_role("heading", name="Requests")).to_be_in_viewport()
+    made.open("#/streams")
+    state = made.page.locator("tbody td:nth-child(2)").first
+    expect(state).to_be_visible()
+    assert state.evaluate("cell => cell.clientHeight < 60"), (
+        "a word is not broken because the screen is small"
+    )
     context.close()

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.histories.servers import KINDS, Servers
+from tests.histories.servers import KINDS_TO_ASK_FOR, Servers
 from tidemark.local.engines import LocalServices
 
 
@@ -19,7 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.histories")
     parser.add_argument("--histories", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31), help="of the first one")
-    parser.add_argument("--kind", choices=KINDS, help="by default each seed chooses")
+    parser.add_argument("--kind", choices=KINDS_TO_ASK_FOR, help="by default each seed chooses")
     parser.add_argument("--combines", action="store_true", help="every single append is posted as mail")
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)

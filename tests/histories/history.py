@@ -12,7 +12,8 @@ Claim: TypeAlias = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """PUT of a stream. With `source`, a fork of it at `offset`."""
+    """PUT of a stream. With `source`, a fork of it at `offset`. With `keep_bytes`, the janitor lets go of
+    what is more than that."""
 
     name: str
     body: bytes = b""
@@ -21,6 +22,7 @@ class Create:
     ttl_seconds: int | None = None
     source: str | None = None
     offset: int = 0
+    keep_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,14 @@ class ReadSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Trim:
+    """Let go of what lies below an offset."""
+
+    name: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class CreateBucket:
     bucket: str
 
@@ -94,6 +104,7 @@ Request: TypeAlias = (
     | Head
     | Publish
     | ReadSnapshot
+    | Trim
     | CreateBucket
     | DeleteBucket
     | CountStreams

@@ -28,6 +28,7 @@ from tests.histories.history import (
     Read,
     ReadSnapshot,
     Request,
+    Trim,
     bucket_of,
 )
 
@@ -65,6 +66,7 @@ class Stream:
     deleted: bool = False
     snapshot: tuple[int, bytes] | None = None
     retained: int = 0
+    keep_bytes: int | None = None
 
     @property
     def tail(self) -> int:
@@ -112,8 +114,9 @@ START = State()
 def outcomes(state: State, request: Request, clock_ms: Times = (0,)) -> Iterator[Outcome]:
     """Every right answer to the request, with the state after it."""
     for settled in _with_forks_ended(state, max(clock_ms)):
-        for now_ms in clock_ms:
-            yield from _outcomes(request, settled, now_ms, tuple(t for t in clock_ms if t >= now_ms))
+        for limited in _with_limits_kept(settled):
+            for now_ms in clock_ms:
+                yield from _outcomes(request, limited, now_ms, tuple(t for t in clock_ms if t >= now_ms))
 
 
 def _with_forks_ended(state: State, now_ms: int) -> Iterator[State]:
@@ -185,6 +188,7 @@ def _is_same(request: Create, stream: Stream) -> bool:
         and request.closed == stream.closed
         and request.source == stream.source
         and (not inherits or request.offset == stream.fork_offset)
+        and request.keep_bytes == stream.keep_bytes
     )
 
 
@@ -220,7 +224,13 @@ def _new_stream(request: Create, state: State, now_ms: int, touched_ms: int) -> 
     if request.source is None:
         assert request.content_type is not None, "only a fork may leave it open"
         return Stream(
-            request.content_type, request.body, ends, touched_ms, request.closed, request.ttl_seconds
+            request.content_type,
+            request.body,
+            ends,
+            touched_ms,
+            request.closed,
+            request.ttl_seconds,
+            keep_bytes=request.keep_bytes,
         )
     source = state.get(request.source)
     if source is None or _gone(source, now_ms) is not None:
@@ -243,6 +253,7 @@ def _new_stream(request: Create, state: State, now_ms: int, touched_ms: int) -> 
         fork_offset=request.offset,
         snapshot=source.snapshot,
         retained=source.retained,
+        keep_bytes=request.keep_bytes,
     )
 
 
@@ -419,6 +430,43 @@ def _read_snapshot(request: ReadSnapshot, state: State, now_ms: int, later_ms: T
     else:
         for renewed in _renewed(stream, now_ms):
             yield Answer("snapshot", data=stream.snapshot[1]), state.put(request.name, renewed)
+
+
+# --- retention ----------------------------------------------------------------------
+
+
+@_outcomes.register
+def _trim(request: Trim, state: State, now_ms: int, later_ms: Times) -> Iterator[Outcome]:
+    """No use of the stream: it renews nothing."""
+    stream = state.get(request.name)
+    gone = _gone(stream, now_ms)
+    if gone is not None or stream is None:
+        yield gone or Answer("StreamNotFound"), state
+    elif request.offset < stream.retained:
+        yield Answer("nothing to let go of"), state
+    elif request.offset > stream.tail:
+        yield Answer("OffsetBeyondTail", stream.tail), state
+    elif request.offset not in {0, *stream.ends}:
+        yield Answer("Malformed"), state
+    elif stream.snapshot is not None:
+        yield Answer("Conflict"), state
+    else:
+        if request.offset == stream.retained:
+            yield Answer("nothing to let go of"), state
+        # Of two that trim to one offset at once, both may be told so.
+        yield Answer("trimmed"), state.put(request.name, replace(stream, retained=request.offset))
+
+
+def _with_limits_kept(state: State) -> Iterator[State]:
+    """The janitor may come at any time, or not: then a stream with a limit keeps that many bytes, or more
+    where it has looked before the last appends."""
+    yield state
+    for name, stream in state.streams:
+        if stream.keep_bytes is None or stream.snapshot is not None or stream.deleted:
+            continue
+        for end in stream.ends:
+            if stream.retained < end <= stream.tail - stream.keep_bytes:
+                yield from _with_limits_kept(state.put(name, replace(stream, retained=end)))
 
 
 # --- buckets ------------------------------------------------------------------------

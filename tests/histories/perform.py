@@ -19,6 +19,7 @@ from tests.histories.history import (
     Read,
     ReadSnapshot,
     Request,
+    Trim,
 )
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.content_type import parse_content_type
@@ -27,6 +28,7 @@ from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.producer import Claim
+from tidemark.protocol.retention import Retention
 from tidemark.protocol.snapshot import parse_upload_id
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import AppendRequest, append
@@ -38,6 +40,7 @@ from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read
 from tidemark.service.read_snapshot import read_snapshot
 from tidemark.service.stores import Stores
+from tidemark.service.trim import trim_below
 
 BINARY: Final = parse_content_type("application/octet-stream")
 
@@ -111,9 +114,8 @@ def _create(request: Create, stores: Stores, naming: Naming) -> Answer:
     if request.source is not None:
         fork = ForkPoint(_key(request.source, naming), request.offset)
     content_type = None if request.content_type is None else parse_content_type(request.content_type)
-    asked = CreateRequest(
-        content_type, Expiry(ttl_seconds=request.ttl_seconds), request.closed, request.body, fork
-    )
+    expiry, retention = Expiry(ttl_seconds=request.ttl_seconds), Retention(size=request.keep_bytes)
+    asked = CreateRequest(content_type, expiry, request.closed, request.body, fork, retention)
     created = create(stores, _key(request.name, naming), asked)
     tail = created.head.tail
     return Answer("created" if created.is_new else "exists", tail.offset, tail.closed)
@@ -170,6 +172,12 @@ def _publish(request: Publish, stores: Stores, naming: Naming) -> Answer:
 def _read_snapshot(request: ReadSnapshot, stores: Stores, naming: Naming) -> Answer:
     reading = read_snapshot(stores, _key(request.name, naming), request.offset)
     return Answer("snapshot", data=reading.data)
+
+
+@_perform.register
+def _trim(request: Trim, stores: Stores, naming: Naming) -> Answer:
+    has_let_go = trim_below(stores, _key(request.name, naming), request.offset)
+    return Answer("trimmed" if has_let_go else "nothing to let go of")
 
 
 @_perform.register

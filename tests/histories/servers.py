@@ -21,7 +21,7 @@ from tests.histories.checker import Undecided, check
 from tests.histories.exactly_once import check_exactly_once
 from tests.histories.history import CountStreams, Create, Head, Operation, Read, Recorder, Request
 from tests.histories.perform import NotCarriedOut, perform
-from tests.histories.workload import Workload
+from tests.histories.workload import RETENTION, Workload
 from tests.simulation.faults import Line, Shares
 from tests.simulation.world import combining, small_limits
 from tests.support import Process, World, conflict, make_world, refusal
@@ -33,6 +33,8 @@ from tidemark.service.stores import Stores
 
 #: Time stands still here, so nothing expires: that is the simulation's part.
 KINDS: Final = ("plain", "forks", "snapshots", "buckets")
+#: Only where it is asked for, so that a seed goes on to mean what it meant.
+KINDS_TO_ASK_FOR: Final = (*KINDS, RETENTION)
 SERVERS: Final = 2
 #: A table of its own for so many histories.
 _ROUND: Final = 500
@@ -89,7 +91,7 @@ class Servers:
         return recorded
 
     def _play(self, chance: random.Random, recorded: Recorded) -> None:
-        names = chance.randint(2 if recorded.kind == "forks" else 1, 3)
+        names = chance.randint(2 if recorded.kind in {"forks", RETENTION} else 1, 3)
         clients = _Clients(chance, recorded, Workload(chance, recorded.kind, names))
         servers = [_fresh(process) for process in self._processes]
         clients.ask(0, servers, clients.workload.first())

@@ -26,15 +26,17 @@ from tests.histories.history import (
     Read,
     ReadSnapshot,
     Request,
+    Trim,
     partition,
 )
 from tests.histories.model import START, outcomes
-from tests.histories.workload import WEIGHTS, Workload
+from tests.histories.workload import RETENTION, WEIGHTS, Workload
 
 A, B, C = "v1/a", "v1/b", "v1/c"
 CREATED = Answer("created", 0)
 DELETED = Answer("deleted")
 NOT_FOUND = Answer("StreamNotFound")
+TRIMMED = Answer("trimmed")
 
 #: C is a fork of B, which is a fork of A. A and B are deleted, and kept for C.
 CHAIN: Final[tuple[tuple[Request, Answer], ...]] = (
@@ -131,6 +133,31 @@ RIGHT = {
         (ReadSnapshot(A, 2), Answer("snapshot", data=b"folded")),
         (Publish(A, 0, b"older"), Answer("RetentionGone", 2)),
         (Publish(A, 3, b"newer"), Answer("OffsetBeyondTail", 2)),
+    ),
+    "a trim": in_turn(
+        (Create(A), CREATED),
+        (X, appended(2)),
+        (Y, appended(4)),
+        (Trim(A, 5), Answer("OffsetBeyondTail", 4)),
+        (Trim(A, 3), Answer("Malformed")),
+        (Trim(A, 2), TRIMMED),
+        (Trim(A, 0), Answer("nothing to let go of")),
+        (Read(A), Answer("RetentionGone", 2)),
+        (Read(A, 2), data(b"y;", start=2)),
+        (Create(B, source=A, offset=0), Answer("RetentionGone", 2)),
+        (Create(B, source=A, offset=2), Answer("created", 2)),
+        (Read(B), Answer("RetentionGone", 2)),
+        (Publish(A, 2, b"s"), Answer("published")),
+        (Trim(A, 4), Answer("Conflict")),
+    ),
+    "a stream that keeps two bytes, at which the janitor has looked": in_turn(
+        (Create(A, keep_bytes=2), CREATED),
+        (X, appended(2)),
+        (Y, appended(4)),
+        (Read(A), Answer("RetentionGone", 2)),
+    ),
+    "the same before the janitor looks": in_turn(
+        (Create(A, keep_bytes=2), CREATED), (X, appended(2)), (Y, appended(4)), (Read(A), data(b"x;y;"))
     ),
     "a bucket": in_turn(
         (Create("kk/a"), Answer("BucketNotFound")),
@@ -292,6 +319,33 @@ WRONG = {
         (Publish(A, 0, b"t"), Answer("published")),
         (ReadSnapshot(A, 0), Answer("snapshot", data=b"s")),
     ),
+    "a stream that lets go of what nobody told it to": in_turn(
+        LIVE, (X, appended(2)), (Y, appended(4)), (Read(A), Answer("RetentionGone", 2))
+    ),
+    "a stream that keeps less than it should": in_turn(
+        (Create(A, keep_bytes=3), CREATED),
+        (X, appended(2)),
+        (Y, appended(4)),
+        (Read(A), Answer("RetentionGone", 2)),
+    ),
+    "a trim that takes what is retained": in_turn(
+        LIVE, (X, appended(2)), (Y, appended(4)), (Trim(A, 2), TRIMMED), (Read(A, 2), data(b"", start=4))
+    ),
+    "a trim that goes back": in_turn(
+        LIVE,
+        (X, appended(2)),
+        (Y, appended(4)),
+        (Trim(A, 4), TRIMMED),
+        (Trim(A, 2), TRIMMED),
+    ),
+    "a fork that has what its source let go of before": in_turn(
+        LIVE,
+        (X, appended(2)),
+        (Y, appended(4)),
+        (Trim(A, 2), TRIMMED),
+        (Create(B, source=A, offset=4), Answer("created", 4)),
+        (Publish(B, 0, b"s"), Answer("published")),
+    ),
     "a bucket that comes back": in_turn(
         (CreateBucket("kk"), Answer("created")),
         (DeleteBucket("kk"), DELETED),
@@ -379,7 +433,7 @@ def history_of_a_right_service(seed: int, kind: str, unknown: float = 0.05) -> l
 SEEDS = range(12)
 
 
-@pytest.mark.parametrize("kind", WEIGHTS)
+@pytest.mark.parametrize("kind", [*WEIGHTS, RETENTION])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_histories_of_a_right_service_are_accepted(seed: int, kind: str) -> None:
     violation = check(history_of_a_right_service(seed, kind))

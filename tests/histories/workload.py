@@ -21,6 +21,7 @@ from tests.histories.history import (
     Read,
     ReadSnapshot,
     Request,
+    Trim,
 )
 
 #: How often each kind of request is made, in each kind of history.
@@ -34,6 +35,22 @@ WEIGHTS: Final[dict[str, dict[str, int]]] = {
 #: Only where it is asked for: almost every append is a producer's, and names the stream that all write to.
 PRODUCERS: Final = "producers"
 _PRODUCERS: Final = {"append": 92, "read": 6, "create": 1, "delete": 1}
+#: Only where it is asked for: streams let go of their beginning, told to or by a limit.
+RETENTION: Final = "retention"
+_RETENTION: Final = {
+    "append": 44,
+    "read": 18,
+    "head": 2,
+    "create": 12,
+    "fork": 10,
+    "delete": 7,
+    "trim": 14,
+    "publish": 4,
+    "snapshot": 2,
+    "close": 1,
+}
+#: What a limited stream keeps: few appends.
+KEEP_BYTES: Final = 12
 _NAMES: Final = {"buckets": ("kk/a", "kk/b")}
 TTL_SECONDS: Final = 40
 #: Longer than what the simulation stores in the table.
@@ -57,10 +74,11 @@ class Workload:
         self._kind = kind
         self.names = _NAMES.get(kind, ("v1/a", "v1/b", "v1/c"))[:names]
         self.buckets = ("kk",) if kind == "buckets" else ()
-        self._weights = _PRODUCERS if kind == PRODUCERS else WEIGHTS[kind]
+        self._weights = {PRODUCERS: _PRODUCERS, RETENTION: _RETENTION}.get(kind) or WEIGHTS[kind]
         self._claims = 0.9 if kind == PRODUCERS else 0.4
         # Of a name that expires every client says so, or its PUT meets a conflict.
         self._ttl = {name: self._choose_ttl() for name in self.names}
+        self._keep = {name: self._choose_limit() for name in self.names}
         self._tails: dict[str, list[int]] = {name: [0] for name in self.names}
         self._snapshots: dict[str, list[int]] = {name: [0] for name in self.names}
         self._writers: dict[tuple[int, str], _Writer] = {}
@@ -68,6 +86,9 @@ class Workload:
 
     def _choose_ttl(self) -> int | None:
         return TTL_SECONDS if self._kind == "expiry" and self._chance.random() < 0.7 else None
+
+    def _choose_limit(self) -> int | None:
+        return KEEP_BYTES if self._kind == RETENTION and self._chance.random() < 0.5 else None
 
     def first(self) -> list[Request]:
         """So that most histories begin with something."""
@@ -87,6 +108,7 @@ class Workload:
             "fork": lambda: self._fork(name),
             "delete": lambda: Delete(name),
             "publish": lambda: Publish(name, self._offset(name), self._body(client)),
+            "trim": lambda: Trim(name, self._offset(name)),
             "snapshot": lambda: ReadSnapshot(name, self._chance.choice(self._snapshots[name][-2:])),
             "bucket": lambda: self._of_bucket(self._chance.choice(self.buckets)),
         }
@@ -149,7 +171,7 @@ class Workload:
     def _create(self, name: str) -> Create:
         body = self._body(9) if self._chance.random() < 0.3 else b""
         closed = self._chance.random() < 0.05
-        return Create(name, body, closed, ttl_seconds=self._ttl[name])
+        return Create(name, body, closed, ttl_seconds=self._ttl[name], keep_bytes=self._keep[name])
 
     def _fork(self, name: str) -> Request:
         others = [other for other in self.names if other != name]
@@ -157,7 +179,8 @@ class Workload:
             return Head(name)
         source = self._chance.choice(others)
         body = self._body(9) if self._chance.random() < 0.2 else b""
-        return Create(name, body, content_type=None, source=source, offset=self._offset(source))
+        keep_bytes, offset = self._keep[name], self._offset(source)
+        return Create(name, body, content_type=None, source=source, offset=offset, keep_bytes=keep_bytes)
 
     def _of_bucket(self, bucket: str) -> Request:
         requests: list[Request] = [CreateBucket(bucket), DeleteBucket(bucket), CountStreams(bucket)]

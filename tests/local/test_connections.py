@@ -19,6 +19,7 @@ import pytest
 from tests.local.polling import DEADLINE_SECONDS
 from tests.local.test_server import _answer, _live, _until_refused
 from tidemark.local import connections
+from tidemark.local.asgi import Message, Receive, Scope, Send
 from tidemark.local.connections import (
     TRIM_AFTER,
     TRIM_WAITS,
@@ -29,7 +30,7 @@ from tidemark.local.connections import (
     raise_descriptor_limit,
 )
 from tidemark.local.ports import LOOPBACK, listening_socket, port_of
-from tidemark.local.server import HEALTH_PATH, Message, Receive, Scope, Send, serve
+from tidemark.local.server import HEALTH_PATH, serve
 
 LONG = 3600.0
 PATIENT = Limits(LONG, LONG, LONG, LONG, 1000)

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from tidemark.local.asgi import Receive, Scope, Send
 from tidemark.local.edge import Edge
-from tidemark.local.gateway import Gateway, Receive, Scope, Send
+from tidemark.local.gateway import Gateway
 
 
 class Origin:

@@ -11,8 +11,9 @@ import pytest
 
 from tests.local.polling import DEADLINE_SECONDS
 from tidemark.local import server
+from tidemark.local.asgi import Message, Receive, Scope, Send
 from tidemark.local.ports import LOOPBACK, listening_socket, port_of
-from tidemark.local.server import HEALTH_PATH, Message, NotHealthy, Receive, Scope, Send, serve
+from tidemark.local.server import HEALTH_PATH, NotHealthy, serve
 
 LONG = 3600.0
 

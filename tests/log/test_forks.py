@@ -24,6 +24,7 @@ from tidemark.protocol.errors import (
     Conflict,
     ContentTypeMismatch,
     Malformed,
+    RetentionGone,
     SequenceGap,
     StreamGone,
     StreamNotFound,
@@ -34,7 +35,10 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
+from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read, read_on
+from tidemark.service.read_snapshot import read_snapshot
+from tidemark.service.trim import trim_below
 
 
 def source_of(world: World, *bodies: bytes, content_type: object = BYTES) -> tuple[Process, StreamKey]:
@@ -43,6 +47,18 @@ def source_of(world: World, *bodies: bytes, content_type: object = BYTES) -> tup
     for body in bodies:
         process.append(key, body, content_type=content_type)
     return process, key
+
+
+def meanwhile(process: Process, operation: str, happens: Callable[[], object]) -> None:
+    """Before the process's next call of this operation."""
+    pending, send = [happens], process.dynamodb.send
+
+    def sending(sent: str, body: bytes) -> tuple[int, bytes]:
+        if sent == operation and pending:
+            pending.pop()()
+        return send(sent, body)
+
+    process.dynamodb.send = sending
 
 
 # --- what it costs --------------------------------------------------------------------
@@ -408,3 +424,57 @@ def test_a_creation_that_saw_a_soft_deleted_stream_too_early_leaves_its_log_to_t
         sweep(process.stores)
         world.clock.advance(2 * HOUR_MS)
     assert items_left(process) == []
+
+
+# --- a source that lets go of its beginning ---------------------------------------------
+
+
+def test_a_fork_keeps_no_more_than_its_source_does_when_the_fork_is_made(world: World) -> None:
+    process, source = source_of(world, b"one", b"two", b"three")
+    rival, fork = world.process(), a_key("fork")
+    meanwhile(process, "TransactWriteItems", lambda: trim_below(rival.stores, source, 3))
+    assert process.fork(fork, source).is_new
+    assert load_head(rival.stores, fork).record.retained == 3
+
+
+def test_a_fork_whose_source_lets_go_of_where_it_begins_is_not_made(world: World) -> None:
+    process, source = source_of(world, b"one", b"two", b"three")
+    rival, fork = world.process(), a_key("fork")
+    meanwhile(process, "TransactWriteItems", lambda: trim_below(rival.stores, source, 6))
+    with pytest.raises(RetentionGone):
+        process.fork(fork, source, 3)
+    assert load_head(rival.stores, source).record.references == 0
+
+
+def test_a_fork_that_took_hours_to_make_says_what_is_gone(world: World) -> None:
+    """Its process slept between a look at the source and the write, and the janitor has removed the batches
+    meanwhile: a reader gets 410, and no gap."""
+    process, source = source_of(world, b"one", b"two", b"three")
+    rival, fork = world.process(), a_key("fork")
+
+    def sleep() -> None:
+        trim_below(rival.stores, source, 3)
+        world.clock.advance(2 * HOUR_MS)
+        assert sweep(rival.stores).trimmed == 1
+
+    meanwhile(process, "TransactWriteItems", sleep)
+    process.fork(fork, source)
+    with pytest.raises(RetentionGone):
+        read(world.process().stores, fork, 0)
+    assert read(world.process().stores, fork, 3).data == b"twothree"
+
+
+def test_a_fork_begins_with_the_snapshot_that_its_source_has_when_the_fork_is_made(world: World) -> None:
+    """Also where the later one is at the same offset: the object of the earlier one goes an hour later."""
+    process, source = source_of(world, b"one", b"two")
+    rival, fork = world.process(), a_key("fork")
+    publish_snapshot(process.stores, source, PublishRequest(3, BYTES, b"first"))
+
+    def sleep() -> None:
+        publish_snapshot(rival.stores, source, PublishRequest(3, BYTES, b"second"))
+        world.clock.advance(2 * HOUR_MS)
+        sweep(rival.stores)
+
+    meanwhile(process, "TransactWriteItems", sleep)
+    process.fork(fork, source)
+    assert read_snapshot(world.process().stores, fork, 3).data == b"second"

@@ -18,10 +18,12 @@ from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import all_waiters, put_waiter
+from tidemark.ops import copy_table
 from tidemark.ops.copy_table import CannotCopy, Copy, main
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.listing import ListingRequest
+from tidemark.protocol.packing import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket, describe_bucket
 from tidemark.service.delete import delete
@@ -175,7 +177,11 @@ def test_a_table_that_is_not_empty_is_not_written_to(
     assert process.read_all(key) == b"mine"
 
 
-def test_an_interrupted_copy_can_be_repeated(old: World, new: World) -> None:
+def test_an_interrupted_copy_can_be_repeated(
+    old: World, new: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the janitor may come, the second one waits for what the first one may have under way."""
+    monkeypatch.setattr(copy_table, "_LATEST_ARRIVAL_SECONDS", 2.0)
     expected = fill(old.process())
     copy_objects(old, new)
     copy = copy_of(old, new)
@@ -192,6 +198,7 @@ def test_an_interrupted_copy_can_be_repeated(old: World, new: World) -> None:
         copy.run()
     assert main([old.table_name, new.table_name]) == 1
     assert main([old.table_name, new.table_name, "--again"]) == 0
+    assert "may still land" in capsys.readouterr().err
     check_same(new.process(), expected)
 
 
@@ -268,6 +275,8 @@ def test_a_copy_gives_up_after_half_an_hour_without_success(old: World, new: Wor
             raise NoAnswer("injected")
         if fault == "throttled":
             return refusal("ThrottlingException")
+        if operation == "GetItem":
+            return 200, b"{}"
         left = orjson.loads(body).get("RequestItems")
         return 200, orjson.dumps({"UnprocessedItems": left} if left else {"Count": 1, "Items": [ITEM]})
 
@@ -284,3 +293,111 @@ def test_a_copy_gives_up_after_half_an_hour_without_success(old: World, new: Wor
 
 
 ITEM = {"pk": {"S": "log/inc"}, "sk": {"S": "0"}}
+
+
+# --- while the new stack's janitor is at work ----------------------------------------------
+
+
+def pack_with(process: Process) -> int:
+    """The new stack's packer comes by. How many packs it makes."""
+    process.stores.packing = Packing(HOUR_MS, every_bytes=1, min_batches=2)
+    return sweep(process.stores).packed
+
+
+def a_stream_to_pack(process: Process) -> tuple[StreamKey, bytes]:
+    process.stores.packing = Packing(HOUR_MS, every_bytes=1, min_batches=2)
+    process.create(key := a_key("old"))
+    for number in range(6):
+        process.append(key, b"%d " % number)
+    return key, process.read_all(key)
+
+
+def after_what_is_due_was_written(copy: Copy, happens: Callable[[], object]) -> None:
+    """Behind each call that writes entries of the janitor's queue."""
+    send = copy._dynamodb.send
+
+    def sending(operation: str, body: bytes) -> tuple[int, bytes]:
+        reply = send(operation, body)
+        if operation == "BatchWriteItem" and b'"due/' in body:
+            happens()
+        return reply
+
+    copy._dynamodb.send = sending
+
+
+def test_a_copy_that_is_repeated_leaves_to_the_janitor_what_the_janitor_has_begun(
+    old: World, new: World
+) -> None:
+    """The first copy had written some of what is due when it was cut off. The new stack has packed since: to
+    write the batches once more would put a plain one over the pack, whose others are removed."""
+    key, data = a_stream_to_pack(old.process())
+    new.clock.advance(2 * HOUR_MS)
+    process, copy = new.process(), copy_of(old, new)
+
+    def cut_off() -> None:
+        raise KeyboardInterrupt
+
+    after_what_is_due_was_written(copy, cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        copy.run()
+    assert pack_with(process) == 1
+    written = copy_of(old, new)
+    kinds = kinds_written(written)
+    written.run()
+    assert set(kinds) == {"due"}
+    assert new.process().read_all(key) == data
+    assert pack_with(process) == 0
+    assert new.process().read_all(key) == data
+
+
+def test_a_late_copy_of_a_write_comes_before_the_janitor_does(old: World, new: World) -> None:
+    """A write got no answer and was sent again; the first one lands fourteen minutes later. No entry of the
+    janitor's queue is written before that, so nothing was packed, ended or removed yet."""
+    key, data = a_stream_to_pack(old.process())
+    new.clock.advance(2 * HOUR_MS)
+    process, copy = new.process(), copy_of(old, new)
+    send, late = copy._dynamodb.send, list[bytes]()
+
+    def unanswered_once(operation: str, body: bytes) -> tuple[int, bytes]:
+        if operation == "BatchWriteItem" and not late and b'"log/' in body:
+            late.append(body)
+            raise NoAnswer("injected")
+        return send(operation, body)
+
+    def sleep(seconds: float) -> None:
+        if seconds > 60 * 14:
+            assert pack_with(process) == 0, "nothing is due yet"
+            send("BatchWriteItem", late[0])
+
+    copy._dynamodb.send, copy._dynamodb.sleep = unanswered_once, sleep
+    told: list[float] = []
+    copy.on_wait = told.append
+    copy.run()
+    assert len(told) == 1
+    assert 14 * 60 < told[0] <= 15 * 60
+    assert pack_with(process) == 1
+    assert new.process().read_all(key) == data
+
+
+def test_a_copy_whose_writes_are_all_answered_does_not_wait(old: World, new: World) -> None:
+    fill(old.process())
+    copy = copy_of(old, new)
+    waits: list[float] = []
+    copy._dynamodb.sleep = copy.on_wait = waits.append
+    copy.run()
+    assert waits == []
+
+
+def test_nothing_of_the_copy_itself_stays_in_the_table(old: World, new: World) -> None:
+    fill(old.process())
+    copy_of(old, new).run()
+    assert not [item for item in all_items(new) if item["pk"]["S"].startswith("copy")]
+
+
+def all_items(world: World) -> list[Any]:
+    status, answer = world.process().dynamodb.send(
+        "Scan", orjson.dumps({"TableName": world.table_name, "ConsistentRead": True})
+    )
+    assert status == 200
+    items: list[Any] = orjson.loads(answer)["Items"]
+    return items

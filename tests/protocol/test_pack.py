@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
+import sys
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -20,8 +24,30 @@ from tidemark.protocol.pack import (
     batches_of,
     decode_block,
     decode_index,
+    inflate_library,
     read_index,
 )
+
+
+@pytest.fixture(autouse=True, scope="module", params=["isal", "zlib"])
+def inflated_by(request: pytest.FixtureRequest) -> Iterator[str]:
+    """All of it by each library: where there is no wheel of the first, the second takes its place."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "zlib":
+            patch.setitem(sys.modules, "isal", None)
+        inflate_library.cache_clear()
+        yield request.param
+    inflate_library.cache_clear()
+
+
+def test_a_block_is_inflated_by_isal_or_by_zlib_where_that_is_missing(inflated_by: str) -> None:
+    assert inflate_library().__name__ == {"isal": "isal.isal_zlib", "zlib": "zlib"}[inflated_by]
+
+
+def test_the_library_is_not_imported_before_a_block_is_read() -> None:
+    """A cold start that reads no pack does not pay for it."""
+    code = "import sys, tidemark.log.read, tidemark.janitor.pack; sys.exit('isal' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @dataclass(frozen=True)
@@ -187,12 +213,26 @@ def test_a_block_that_inflates_without_end_is_cut_off() -> None:
         decode_block(replace(entry, stored_bytes=len(stored), checksum=zlib.crc32(stored)), stored)
 
 
-def test_what_is_not_deflated_is_refused() -> None:
+@pytest.mark.parametrize("level", range(10))
+def test_a_block_of_any_level_and_many_sizes_is_inflated(level: int) -> None:
+    """Every kind of block that deflate has: stored, of fixed codes, and of its own codes."""
+    text = b"".join(b'{"n":%d}' % number for number in range(12_000))
+    for size in (1, 100, 120_000):
+        for data in (b"a" * size, os.urandom(size), text[:size]):
+            _, encoded = write(0, [Written(data, (size,), (), 7)])
+            [entry] = decode_index(encoded).blocks
+            plain = struct.pack("<IIIIIIq", 1, 1, 1, size, 1, 1, 7) + data
+            stored = zlib.compress(plain, level, -zlib.MAX_WBITS)
+            fitting = replace(entry, stored_bytes=len(stored), checksum=zlib.crc32(stored))
+            assert decode_block(fitting, memoryview(stored)) == Block(data, (size,), (1,), (1,), (7,))
+
+
+@pytest.mark.parametrize("stored", [b"\xff\xff\xff", b"\6", b"\1\5\0\0\0hello"])
+def test_what_is_not_deflated_is_refused(stored: bytes) -> None:
     _, encoded = write(0, [Written(b"x", (1,), (), 0)])
     [entry] = decode_index(encoded).blocks
-    stored = b"\xff\xff\xff"
     with pytest.raises(CorruptPack, match="not deflated"):
-        decode_block(replace(entry, stored_bytes=3, checksum=zlib.crc32(stored)), stored)
+        decode_block(replace(entry, stored_bytes=len(stored), checksum=zlib.crc32(stored)), stored)
 
 
 @pytest.mark.parametrize("encoded", [b"", b"\1", b"\1" + bytes(8), b"\1" + bytes(19), b"\1" + bytes(21)])

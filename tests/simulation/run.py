@@ -30,7 +30,7 @@ from tests.histories.history import (
     Request,
 )
 from tests.histories.perform import NotCarriedOut, perform, perform_group
-from tests.histories.workload import PRODUCERS, WEIGHTS, Workload
+from tests.histories.workload import PRODUCERS, RETENTION, WEIGHTS, Workload
 from tests.simulation.faults import Shares
 from tests.simulation.scheduler import Crashed, Task
 from tests.simulation.world import LATEST_ARRIVAL_MS, SimulatedWorld, combining, small_limits
@@ -89,10 +89,10 @@ def run_seed(
     combines: bool = False,
     impatient: bool = False,
 ) -> Run:
-    """Play and check one seed. `kind` is PRODUCERS or one of WEIGHTS, and by default the seed chooses one of
-    these; `without` names faults to leave out, `late` every arrival of a copy. With `combines`, every
-    single append is posted as mail; with `impatient`, clients give up on requests that are still under way,
-    and producers repeat them at whichever server."""
+    """Play and check one seed. `kind` is PRODUCERS, RETENTION or one of WEIGHTS, and by default the seed
+    chooses one of these; `without` names faults to leave out, `late` every arrival of a copy. With
+    `combines`, every single append is posted as mail; with `impatient`, clients give up on requests that are
+    still under way, and producers repeat them at whichever server."""
     with small_limits(recent_producers=1 if kind == PRODUCERS else 2), combining(forced=combines):
         return _Play(seed, kind, without, latest_arrival_ms, packing, impatient=impatient).run()
 
@@ -118,7 +118,7 @@ class _Play:
         self._run = Run(seed, kind or chosen)
         shares = Shares.choose(self._chance, without)
         self._world = SimulatedWorld(self._chance, shares, latest_arrival_ms, packing)
-        names = self._chance.randint(2 if self._run.kind == "forks" else 1, 3)
+        names = self._chance.randint(2 if self._run.kind in {"forks", RETENTION} else 1, 3)
         if self._run.kind == PRODUCERS:
             names = 1
         self._workload = Workload(self._chance, self._run.kind, names)

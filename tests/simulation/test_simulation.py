@@ -4,11 +4,12 @@ tests.simulation` plays as many as it is told to."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.histories.workload import PRODUCERS, WEIGHTS
+from tests.histories.workload import PRODUCERS, RETENTION, WEIGHTS
 from tests.simulation.run import MERGING, PACKING, run_seed
 from tidemark.janitor import pack as janitor_pack
 from tidemark.janitor import reclaim as janitor
@@ -18,7 +19,8 @@ from tidemark.log import lifecycle, tails
 from tidemark.log import read as log_read
 from tidemark.log.append import TailMoved
 from tidemark.log.packs import commit_pack
-from tidemark.log.records import Batch
+from tidemark.log.records import Batch, Fork, StreamRecord
+from tidemark.log.references import add_reference
 from tidemark.log.schema import decode_batch
 from tidemark.log.table import Table, Write
 from tidemark.protocol import append as protocol_append
@@ -29,7 +31,7 @@ SEEDS = 40
 PATIENCE = 400
 
 
-@pytest.mark.parametrize("kind", WEIGHTS)
+@pytest.mark.parametrize("kind", [*WEIGHTS, RETENTION])
 def test_every_seed_is_linearizable_and_leaves_nothing_behind(kind: str) -> None:
     unknown = faults = 0
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
@@ -70,7 +72,7 @@ def test_producers_that_give_up_and_repeat_elsewhere_are_linearizable(*, combine
     assert undecided < SEEDS / 8, "so much is unknown that nothing is checked"
 
 
-@pytest.mark.parametrize("kind", WEIGHTS)
+@pytest.mark.parametrize("kind", [*WEIGHTS, RETENTION])
 def test_every_seed_is_linearizable_while_batches_are_packed(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +89,10 @@ def test_every_seed_is_linearizable_while_batches_are_packed(
     assert made or kind == "buckets", "the histories pack nothing"
 
 
-def test_every_seed_is_linearizable_while_packs_are_packed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["plain", RETENTION])
+def test_every_seed_is_linearizable_while_packs_are_packed_again(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken_in = []
 
     def counting(*packing: Any) -> Any:
@@ -97,7 +102,7 @@ def test_every_seed_is_linearizable_while_packs_are_packed_again(monkeypatch: py
 
     monkeypatch.setattr(janitor_pack, "take_in", counting)
     for seed in range(FIRST_SEED, FIRST_SEED + 3 * SEEDS):
-        run = run_seed(seed, "plain", packing=MERGING)
+        run = run_seed(seed, kind, packing=MERGING)
         assert not run.problems, f"seed {seed}\n" + "\n".join(run.problems)
     assert len(taken_in) > SEEDS / 10, "the histories take in nothing"
 
@@ -131,6 +136,10 @@ def nothing_is_a_duplicate(*_: Any) -> bool:
     return False
 
 
+def whatever_the_source_keeps(fork: Fork, made: StreamRecord) -> Write:
+    return add_reference(fork, replace(made, retained=10**15))
+
+
 def nothing_is_reclaimed(*_: Any) -> bool:
     return True
 
@@ -142,6 +151,7 @@ RULES: dict[str, tuple[str, Any, str, Any]] = {
     "tails are forgotten": ("plain", tails, "MAX_AGE_MS", 10**12),
     "a fork leaves its source where it was asked to": ("forks", log_read, "cut_batch", uncut),
     "a repeated append is recognised": ("plain", protocol_append, "is_duplicate", nothing_is_a_duplicate),
+    "a fork finds its source as it is": (RETENTION, lifecycle, "add_reference", whatever_the_source_keeps),
     "what is deleted is reclaimed": ("plain", janitor, "remove_log", nothing_is_reclaimed),
 }
 

@@ -33,7 +33,7 @@ class BlockingHttp:
         )
 
     def __call__(self, request: AwsRequest) -> tuple[int, bytes]:
-        headers = dict(self._service.sign(request))
+        headers = self._service.sign(request)
         try:
             reply = self._pool.urlopen(
                 request.method, request.path, request.body, headers, decode_content=False

@@ -1,12 +1,15 @@
 """One call to AWS: what can go wrong with it, and when it is sent again.
 
-    for attempt in Attempts(sleep, now):
-        with attempt:
+    for attempts in Attempts(sleep, now):
+        try:
             with Exchange("DynamoDB", operation, breaker, now) as exchange:
                 exchange.status, reply = send(...)
             return parse(reply)
+        except Failure as failure:
+            if not attempts.go_on_after(failure):
+                raise
 
-A block that raises a retryable Failure runs again after a pause; the last Failure leaves the loop.
+The loop pauses before each attempt but the first.
 
 This is not a library's: whether a call may be sent again depends on DynamoDB's codes inside cancelled
 transactions, and a pause must not block the event loop where the call runs on it.
@@ -18,7 +21,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 from tidemark.aws.breaker import Breaker
@@ -91,13 +94,9 @@ class Attempts:
             PROCESS.add(RETRIES)
             self._sleep(self._policy.pause_seconds(self._failed))
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _type: object, failure: BaseException | None, _traceback: object) -> bool:
-        """Whether the failure is dropped because another attempt follows."""
-        if not isinstance(failure, Failure):
-            return False
+    def go_on_after(self, failure: Failure) -> bool:
+        """Whether another attempt follows. Where one before it had no answer, the failure does not tell the
+        outcome of the call."""
         self._failed += 1
         self._outcome_known = failure.outcome_known = self._outcome_known and failure.outcome_known
         return (
@@ -107,27 +106,31 @@ class Attempts:
         )
 
 
+@dataclass(slots=True)
 class Exchange:
     """One request and its reply: counted and timed as a storage call, and reported to the breaker.
     The block sets `status` once it has a whole reply. Raises Silent in place of running the block
     while the breaker is open."""
 
-    def __init__(self, service: str, operation: str, breaker: Breaker, now: Callable[[], float]) -> None:
-        self.status = 0
-        self._service, self._operation = service, operation
-        self._breaker, self._now = breaker, now
+    service: str
+    operation: str
+    breaker: Breaker
+    now: Callable[[], float]
+    status: int = 0
+    _sent: float = field(default=0.0, init=False)
+    _started: float = field(default=0.0, init=False)
 
     def __enter__(self) -> Self:
-        self._sent = self._now()
-        if not self._breaker.admit(self._sent):
+        self._sent = self.now()
+        if not self.breaker.admit(self._sent):
             raise Silent("the service does not answer; not sent")
         self._started = time.perf_counter()
         return self
 
     def __exit__(self, _type: object, failure: BaseException | None, _traceback: object) -> None:
         seconds = time.perf_counter() - self._started
-        PROCESS.called(self._service, self._operation, seconds, self.status)
+        PROCESS.called(self.service, self.operation, seconds, self.status)
         if failure is None:
-            self._breaker.answered(self._now())
+            self.breaker.answered(self.now())
         elif isinstance(failure, NoAnswer):
-            self._breaker.silent(self._sent, self._now())
+            self.breaker.silent(self._sent, self.now())

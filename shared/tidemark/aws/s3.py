@@ -77,21 +77,22 @@ class Objects:
         self._call("PutObject", key, data)
 
     def _call(self, operation: str, key: str, body: bytes, size: int | None = None) -> bytes:
-        try:
-            for attempt in Attempts(self.sleep, self.now):
-                with attempt:
-                    with Exchange("S3", operation, self.breaker, self.now) as exchange:
-                        exchange.status, reply = self.send(operation, key, body)
-                    if operation == "GetRange" and exchange.status in {200, 416}:
-                        raise WrongSize(f"{key} has no {body.decode()} (status {exchange.status})")
-                    if exchange.status != (206 if operation == "GetRange" else 200):
-                        code = _CODE.search(reply)
-                        raise Refusal(operation, exchange.status, code[1].decode() if code else "")
-                    if size is not None and len(reply) != size:
-                        raise WrongSize(f"{key} has {len(reply)} bytes in place of {size}")
-                    return reply
-        except Failure as failure:
-            raise storage_error(failure) from failure
+        for attempts in Attempts(self.sleep, self.now):
+            try:
+                with Exchange("S3", operation, self.breaker, self.now) as exchange:
+                    exchange.status, reply = self.send(operation, key, body)
+                if operation == "GetRange" and exchange.status in {200, 416}:
+                    raise WrongSize(f"{key} has no {body.decode()} (status {exchange.status})")
+                if exchange.status != (206 if operation == "GetRange" else 200):
+                    code = _CODE.search(reply)
+                    raise Refusal(operation, exchange.status, code[1].decode() if code else "")
+                if size is not None and len(reply) != size:
+                    raise WrongSize(f"{key} has {len(reply)} bytes in place of {size}")
+            except Failure as failure:
+                if not attempts.go_on_after(failure):
+                    raise storage_error(failure) from failure
+            else:
+                return reply
         raise AssertionError("the last attempt returns or raises")
 
 

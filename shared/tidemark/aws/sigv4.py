@@ -58,7 +58,7 @@ class Service:
         #: A day, a secret key, and the key derived from both.
         self._derived: tuple[str, str, bytes] = ("", "", b"")
 
-    def sign(self, request: AwsRequest) -> list[tuple[str, str]]:
+    def sign(self, request: AwsRequest) -> dict[str, str]:
         """All the headers to send, but for Host."""
         credentials = self._credentials()
         at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.now()))
@@ -81,7 +81,7 @@ class Service:
             f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
             f"SignedHeaders={signed_names}, Signature={hmac.digest(key, to_sign.encode(), 'sha256').hex()}"
         )
-        return list(headers.items())
+        return headers
 
     def _signing_key(self, day: str, secret_key: str) -> bytes:
         """Derived once a day, and again for other credentials."""

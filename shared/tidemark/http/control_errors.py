@@ -33,7 +33,7 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     if request.method == "OPTIONS":
         return error_handlers.preflight()
     if error.status_code == 404:
-        return error_handlers.response(404, "Nothing is here; /v1/openapi.json lists what is")
+        return error_handlers.response(404, "No resource has this path; /v1/openapi.json lists all paths")
     if error.status_code != 405:
         return error_handlers.response(error.status_code, str(error.detail))
     allow = ", ".join(methods_at(request))

@@ -12,7 +12,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.http.timing import begin, render_timing
+from tidemark.http.timing import begin
 from tidemark.observability.metrics import PROCESS
 
 METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
@@ -96,7 +96,8 @@ class ResponseHeaders:
             if message["type"] == "http.response.start":
                 seconds = perf_counter() - started
                 PROCESS.answered(method if method in METHODS else "other", message["status"], seconds)
-                timing = (b"server-timing", render_timing(spent[0], seconds))
+                durations = b"storage;dur=%.2f, total;dur=%.2f" % (spent[0] * 1000, seconds * 1000)
+                timing = (b"server-timing", durations)
                 added = [timing, *_RAW] if is_no_page else [timing, _EXPOSED, *_RAW]
                 message["headers"] = [*message.get("headers", ()), *added]
             elif method == "HEAD":

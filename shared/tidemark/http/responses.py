@@ -16,7 +16,7 @@ from tidemark.protocol.etag import etag_matches, render_etag, render_tail_etag
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.messages import render_body
 from tidemark.protocol.offset import NOW, render_offset
-from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER
+from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import Created
 from tidemark.service.read import Reading
@@ -24,13 +24,7 @@ from tidemark.service.read import Reading
 
 def created(request: Request, made: Created) -> Response:
     """201 for a new stream, 200 for one that is there as asked for (§5.1)."""
-    known = made.head
-    headers = {
-        "Content-Type": known.record.content_type.served,
-        "Stream-Next-Offset": render_offset(known.tail.offset),
-        "ETag": render_tail_etag(known.record.incarnation, known.tail.offset, closed=known.tail.closed),
-        **_closed_if(closed=known.tail.closed),
-    }
+    headers = _head_headers(made.head)
     if made.is_new:
         headers["Location"] = absolute_url(request)
     return Response(status_code=201 if made.is_new else 200, headers=headers)
@@ -53,8 +47,9 @@ def appended(request: AppendRequest, outcome: Outcome) -> Response:
     headers = {
         "Stream-Next-Offset": render_offset(outcome.next_offset),
         "ETag": render_tail_etag(outcome.incarnation, outcome.next_offset, closed=outcome.closed),
-        **_closed_if(closed=outcome.closed),
     }
+    if outcome.closed:
+        headers["Stream-Closed"] = "true"
     if request.content_type is not None:
         # A 204 without a type leaves an HTTP API as application/json.
         headers["Content-Type"] = request.content_type.value
@@ -68,21 +63,12 @@ def appended(request: AppendRequest, outcome: Outcome) -> Response:
 def metadata(known: StreamHead) -> Response:
     """§5.5. `Stream-TTL` is the window, not what is left of it."""
     expiry = known.record.expiry
-    headers = {
-        "Content-Type": known.record.content_type.served,
-        "Stream-Next-Offset": render_offset(known.tail.offset),
-        "ETag": render_tail_etag(known.record.incarnation, known.tail.offset, closed=known.tail.closed),
-        "Cache-Control": NO_STORE,
-        **_closed_if(closed=known.tail.closed),
-    }
+    headers = _head_headers(known) | {"Cache-Control": NO_STORE}
     if expiry.ttl_seconds is not None:
         headers["Stream-TTL"] = str(expiry.ttl_seconds)
     if expiry.expires_at is not None:
         headers["Stream-Expires-At"] = expiry.expires_at
-    if known.record.retention.seconds is not None:
-        headers[AGE_HEADER] = str(known.record.retention.seconds)
-    if known.record.retention.size is not None:
-        headers[SIZE_HEADER] = str(known.record.retention.size)
+    headers |= retention_headers(known.record.retention)
     if known.record.retained:
         headers["Stream-Retained-Offset"] = render_offset(known.record.retained)
     if known.record.snapshot is not None:
@@ -90,6 +76,24 @@ def metadata(known: StreamHead) -> Response:
     response = Response(headers=headers)
     del response.headers["Content-Length"]  # The response to HEAD does not say how long a body would be.
     return response
+
+
+def retention_headers(retention: Retention) -> dict[str, str]:
+    limits = {AGE_HEADER: retention.seconds, SIZE_HEADER: retention.size}
+    return {name: str(limit) for name, limit in limits.items() if limit is not None}
+
+
+def _head_headers(head: StreamHead) -> dict[str, str]:
+    """Where the stream is now."""
+    record, tail = head.record, head.tail
+    headers = {
+        "Content-Type": record.content_type.served,
+        "Stream-Next-Offset": render_offset(tail.offset),
+        "ETag": render_tail_etag(record.incarnation, tail.offset, closed=tail.closed),
+    }
+    if tail.closed:
+        headers["Stream-Closed"] = "true"
+    return headers
 
 
 def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
@@ -111,7 +115,7 @@ def caught_up(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
         headers["ETag"] = _etag(reading)
         if etag_matches(request.if_none_match, headers["ETag"]):
             return Response(status_code=304, headers=headers)
-    return Response(_body(reading), headers=headers)
+    return Response(render_body(reading.record.content_type, reading.data), headers=headers)
 
 
 def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
@@ -131,7 +135,7 @@ def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
         return Response(status_code=204, headers=headers)
     if not from_now:
         headers["ETag"] = _etag(reading)
-    return Response(_body(reading), headers=headers)
+    return Response(render_body(reading.record.content_type, reading.data), headers=headers)
 
 
 def _reading_headers(reading: Reading) -> dict[str, str]:
@@ -139,8 +143,9 @@ def _reading_headers(reading: Reading) -> dict[str, str]:
     headers = {
         "Content-Type": reading.record.content_type.served,
         "Stream-Next-Offset": render_offset(page.end),
-        **_closed_if(closed=page.closed),
     }
+    if page.closed:
+        headers["Stream-Closed"] = "true"
     if page.up_to_date:
         headers["Stream-Up-To-Date"] = "true"
     return headers
@@ -151,10 +156,6 @@ def _life_ms(reading: Reading, now_ms: int) -> int | None:
     record, last = reading.record, reading.page.last
     ends_ms = deadline_ms(record.expiry, max(record.used_ms, last.time_ms if last else 0))
     return None if ends_ms is None else max(0, ends_ms - now_ms)
-
-
-def _body(reading: Reading) -> bytes:
-    return render_body(reading.record.content_type, reading.data)
 
 
 def _etag(reading: Reading) -> str:
@@ -171,7 +172,3 @@ def event_stream_headers(record: StreamRecord) -> dict[str, str]:
 
 def deleted() -> Response:
     return Response(status_code=204, headers={"Content-Type": "application/json"})
-
-
-def _closed_if(*, closed: bool) -> dict[str, str]:
-    return {"Stream-Closed": "true"} if closed else {}

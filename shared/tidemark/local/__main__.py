@@ -25,6 +25,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tidemark.cold_start import spare_what_is_loaded
 from tidemark.local.application import make_application
+from tidemark.local.asgi import Application
 from tidemark.local.configuration import InvalidConfiguration, LocalConfiguration, Via
 from tidemark.local.dynoxide import RETENTION_SECONDS
 from tidemark.local.edge import Edge
@@ -38,7 +39,7 @@ from tidemark.local.pump import Pump, among_processes, beside, by_trigger_alone
 from tidemark.local.queue_pump import QueuePump
 from tidemark.local.request_log import RequestLog, wants_colour
 from tidemark.local.schedule import PeriodicTask, ScheduledFunction, StreamRecordTrimming
-from tidemark.local.server import WILDCARDS, Application, NotHealthy, loop_factory, serve
+from tidemark.local.server import WILDCARDS, NotHealthy, loop_factory, serve
 from tidemark.local.subscriptions import SubscriptionWatch, watched
 from tidemark.local.template import InvalidTemplate, Template, load_template
 from tidemark.local.workers import Workers
@@ -103,7 +104,8 @@ def _start(configuration: LocalConfiguration, log_level: str, root: Path) -> int
         listen = listening_socket if configuration.workers == 1 else shareable_socket
         listener = listen(configuration.host, configuration.port)
     except OSError as error:
-        _say(f"port {configuration.port} on {configuration.host} cannot be used: {error.strerror}")
+        place = f"port {configuration.port} on {configuration.host}"
+        _say(f"{place} cannot be used: {error.strerror}; choose another HOST or PORT")
         return 1
     # Known once the port is; the functions read them when they are loaded.
     host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host

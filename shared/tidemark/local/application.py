@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 from tidemark.http.app import create_app
+from tidemark.local.asgi import Application
 from tidemark.local.backend import create_local_backend
 from tidemark.local.configuration import LocalConfiguration, LocalEngines, Via
 from tidemark.local.edge import Edge, load_application
 from tidemark.local.gateway import Gateway
-from tidemark.local.server import Application
 from tidemark.local.template import Template
 from tidemark.local.write_signal import WriteSignal
 from tidemark.settings import Settings

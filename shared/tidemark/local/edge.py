@@ -9,14 +9,14 @@ application is called itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
 from tidemark.http.security import origin_secret
+from tidemark.local.asgi import Application, Receive, Scope, Send
 from tidemark.local.environments import load_handler
-from tidemark.local.gateway import Gateway, Receive, Scope, Send
+from tidemark.local.gateway import Gateway
 from tidemark.local.template import Function
 
 #: What `run.sh` has its server serve.
@@ -29,8 +29,6 @@ _HOST_HEADER: Final = b"x-tidemark-host"
 _BARE_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 #: What JavaScript's `encodeURI` leaves as it is beside letters and digits, and the percent sign.
 _NOT_ENCODED: Final = "%;/?:@&=+$,#-_.!~*'()"
-
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def load_application(function: Function) -> Application:

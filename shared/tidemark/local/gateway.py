@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
+from tidemark.local.asgi import Receive, Scope, Send
 from tidemark.local.environments import MAX_REQUEST_BYTES, Environments, InvocationFailed, Throttled
 from tidemark.local.events import HttpRequest, UndecodablePath, decode_path, http_event
 from tidemark.local.responses import (
@@ -35,11 +35,6 @@ NOT_FOUND: Final = gateway_response(404, "Not Found")
 TOO_LARGE: Final = gateway_response(413, "Request Entity Too Large")
 FAILED: Final = gateway_response(500, "Internal Server Error")
 UNAVAILABLE: Final = gateway_response(503, "Service Unavailable")
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 
 class BodyTooLarge(ValueError):

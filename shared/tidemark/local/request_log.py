@@ -10,19 +10,16 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Final, TextIO
+from collections.abc import Mapping
+from typing import Final, TextIO
+
+from tidemark.local.asgi import Message, Scope
 
 #: How much of an error's body is kept: the reason is at its beginning.
 ERROR_BYTES: Final = 4096
 #: The client left before it had sent its request: nobody got this status, and the application has logged it.
 CLIENT_LEFT: Final = 499
 RED, GREEN, YELLOW, CYAN = 31, 32, 33, 36
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 
 def wants_colour(output: TextIO, environment: Mapping[str, str]) -> bool:

@@ -9,11 +9,12 @@ import importlib.util
 import math
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import uvicorn
 
+from tidemark.local.asgi import Application, Message, Receive, Scope, Send
 from tidemark.local.connections import (
     Connection,
     Limits,
@@ -35,12 +36,6 @@ DEFAULT_LIMITS: Final = Limits()
 #: No response has so high a status.
 NEVER: Final = 1000
 WILDCARDS: Final = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104 - compared with, not bound to
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class NotHealthy(RuntimeError):

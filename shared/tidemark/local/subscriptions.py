@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from tidemark.aws.sqs import WorkQueue, sqs_client
+from tidemark.local.asgi import Application, Receive, Scope, Send
 from tidemark.local.pump import PollingDemand
-from tidemark.local.server import Application, Receive, Scope, Send
 from tidemark.local.standard_error import report
 from tidemark.protocol.registry import REGISTRY_ID
 from tidemark.service.stores import Stores

@@ -16,11 +16,12 @@ from pathlib import Path
 
 from tidemark.cold_start import spare_what_is_loaded
 from tidemark.local.application import make_application
+from tidemark.local.asgi import Application
 from tidemark.local.configuration import LocalConfiguration
 from tidemark.local.edge import Edge
 from tidemark.local.gateway import Gateway
 from tidemark.local.request_log import RequestLog, wants_colour
-from tidemark.local.server import Application, loop_factory, serve
+from tidemark.local.server import loop_factory, serve
 from tidemark.local.template import load_template
 from tidemark.local.workers import READY
 from tidemark.settings import Settings

@@ -14,6 +14,8 @@ from tidemark.log.schema import (
     DELETED_MS,
     INCARNATION,
     REFERENCES,
+    RETAINED,
+    SNAPSHOT_BLOB,
     Item,
     encode_due,
     encode_end_mark,
@@ -51,10 +53,17 @@ def if_live_and_unreferenced(incarnation: str) -> Condition:
     return _of(incarnation, f" AND {_IS_LIVE} AND {_NONE_LEFT}", none={"N": "0"})
 
 
-def add_reference(fork: Fork) -> Write:
-    """Count one fork more; refused where the source was deleted or replaced in the meantime."""
+def add_reference(fork: Fork, made: StreamRecord) -> Write:
+    """Count one fork more, the stream that is `made`; refused where the source was deleted or replaced in the
+    meantime, or has let go of something: what the fork inherits may be removed, until the fork is counted."""
     one_more = Update(stream_key(fork.point.source), f"ADD {REFERENCES} :one", {":one": {"N": "1"}})
-    return Write(update=one_more, condition=_of(fork.incarnation, f" AND {_IS_LIVE}"))
+    values: dict[str, Item] = {"retained": {"N": str(made.retained)}}
+    is_retained = f"(attribute_not_exists({RETAINED}) OR {RETAINED} <= :retained)"
+    is_same_snapshot = f"attribute_not_exists({SNAPSHOT_BLOB})"
+    if made.snapshot is not None:
+        is_same_snapshot, values["blob"] = f"{SNAPSHOT_BLOB} = :blob", {"S": made.snapshot.blob}
+    unchanged = f" AND {_IS_LIVE} AND {is_retained} AND {is_same_snapshot}"
+    return Write(update=one_more, condition=_of(fork.incarnation, unchanged, **values))
 
 
 def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[Write]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -56,6 +55,8 @@ class Condition:
 IF_ABSENT: Final = Condition(ABSENT)
 #: The most keys that `Table.delete_many` takes.
 MAX_DELETES: Final = 25
+#: The most keys that `Table.get_many` takes.
+MAX_GETS: Final = 100
 
 
 def if_never_or_ended_before(created_ms: int) -> Condition:
@@ -90,12 +91,23 @@ class Table:
         self._name = name
 
     def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        with _translated():
+        try:
             return self._dynamodb.call(operation, {"TableName": self._name} | arguments)
+        except Fault as fault:
+            raise _translated(fault) from fault
 
     def get(self, key: Key) -> Item | None:
         item: Item | None = self._call("GetItem", Key=key, ConsistentRead=True).get("Item")
         return item
+
+    def get_many(self, keys: Sequence[Key], attributes: Sequence[str] = ()) -> list[Item]:
+        """Those items of up to 100 different keys that are there, in no order. Raises Busy where DynamoDB
+        leaves some of them over again and again."""
+        asked: dict[str, Any] = {"Keys": keys, "ConsistentRead": True} | _projection(attributes)
+        try:
+            return self._dynamodb.read_batch(self._name, asked)
+        except Fault as fault:
+            raise _translated(fault) from fault
 
     def put(self, item: Item, condition: Condition | None = None) -> None:
         """Raises ConditionFailed with the item that is there instead."""
@@ -103,8 +115,10 @@ class Table:
         arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         if condition:
             arguments |= condition.arguments()
-        with _translated():
+        try:
             self._dynamodb.call("PutItem", arguments)
+        except Fault as fault:
+            raise _translated(fault) from fault
 
     def raise_number(self, key: Key, name: str, value: int, incarnation: str) -> None:
         """Raise one attribute of a stream's item to `value`; a higher one stays, so that the write may
@@ -132,14 +146,18 @@ class Table:
     def delete_many(self, keys: Sequence[Key]) -> None:
         """Remove up to 25 items. Raises Busy where DynamoDB leaves some of them over again and again;
         the others are gone then."""
-        with _translated():
+        try:
             self._dynamodb.write_batch(self._name, [{"DeleteRequest": {"Key": key}} for key in keys])
+        except Fault as fault:
+            raise _translated(fault) from fault
 
     def transact(self, writes: Sequence[Write]) -> None:
         """All of the writes or none. Raises TransactionRefused."""
         items = [self._transact_item(write) for write in writes]
-        with _translated():
+        try:
             self._dynamodb.call("TransactWriteItems", {"TransactItems": items})
+        except Fault as fault:
+            raise _translated(fault) from fault
 
     def _transact_item(self, write: Write) -> dict[str, Any]:
         arguments: dict[str, Any] = {"TableName": self._name}
@@ -174,25 +192,31 @@ class Table:
             "KeyConditionExpression": f"{PK} = :pk AND {SK} BETWEEN :low AND :high",
             "ExpressionAttributeValues": values,
         }
-        if attributes:
-            arguments["ProjectionExpression"] = ",".join(f"#{name}" for name in attributes)
-            arguments["ExpressionAttributeNames"] = {f"#{name}": name for name in attributes}
+        arguments |= _projection(attributes)
         if limit is not None:
             arguments["Limit"] = limit
         reply = self._call("Query", ConsistentRead=True, ScanIndexForward=not backward, **arguments)
         return reply["Items"], "LastEvaluatedKey" in reply
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except Fault as fault:
-        maybe_landed = not fault.outcome_known
-        if fault.code == "ConditionalCheckFailedException":
-            raise ConditionFailed(fault.answer.get("Item"), maybe_landed=maybe_landed) from fault
-        if fault.retryable:
-            raise Busy from fault
-        if fault.code == "TransactionCanceledException":
-            raise TransactionRefused(fault.reasons, maybe_landed=maybe_landed) from fault
-        raise
+def _projection(attributes: Sequence[str]) -> dict[str, Any]:
+    """Of a read that asks for these attributes alone, or, where there are none, for whole items."""
+    if not attributes:
+        return {}
+    return {
+        "ProjectionExpression": ",".join(f"#{name}" for name in attributes),
+        "ExpressionAttributeNames": {f"#{name}": name for name in attributes},
+    }
+
+
+def _translated(fault: Fault) -> Exception:
+    """What a caller of the table gets for a refusal of DynamoDB; the refusal itself where it is a fault of
+    ours."""
+    maybe_landed = not fault.outcome_known
+    if fault.code == "ConditionalCheckFailedException":
+        return ConditionFailed(fault.answer.get("Item"), maybe_landed=maybe_landed)
+    if fault.retryable:
+        return Busy()
+    if fault.code == "TransactionCanceledException":
+        return TransactionRefused(fault.reasons, maybe_landed=maybe_landed)
+    return fault

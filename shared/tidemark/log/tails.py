@@ -88,7 +88,9 @@ class TailCache:
             if older is None:
                 self._places[key] = len(self._keys)
                 self._keys.append(key)
-            elif _is_ahead(older, head):
+            elif older.record.incarnation == head.record.incarnation and (
+                (older.tail.offset, older.tail.closed) > (head.tail.offset, head.tail.closed)
+            ):
                 return
             else:
                 self._held_bytes -= held_bytes(older)
@@ -119,8 +121,3 @@ def held_bytes(head: StreamHead) -> int:
         len(head.mailed) + len(head.tail.producers) + 2 * len(record.lineage) + (record.snapshot is not None)
     )
     return 1000 + 240 * parts + len(record.key.stream_id)
-
-
-def _is_ahead(one: StreamHead, other: StreamHead) -> bool:
-    same_log = one.record.incarnation == other.record.incarnation
-    return same_log and (one.tail.offset, one.tail.closed) > (other.tail.offset, other.tail.closed)

@@ -6,6 +6,10 @@ who cleans up. So a restore is a new stack, whose table gets the items of the re
 
 The order matters, because the new stack's janitor is at work already: batches first, so that a
 stream is whole when it is seen; what is due last, so that an entry finds its stream.
+
+The writes have no condition. So none of them may land once the janitor has begun, which packs, ends and
+removes what it finds due: what is due is written only after the last copy of a write without an answer can
+have arrived, and a repeated copy writes nothing else once that was reached.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import IO, Any, Final
 
@@ -25,8 +29,8 @@ import orjson
 
 from tidemark.aws.account import Account
 from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
-from tidemark.aws.retry import patient_policy
-from tidemark.log.schema import Item
+from tidemark.aws.retry import Failure, patient_policy
+from tidemark.log.schema import PK, SK, Item, Key
 from tidemark.ops.progress import progress_bar
 from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
 
@@ -36,6 +40,10 @@ _SEGMENTS: Final = 8
 #: A new table takes 4,000 units a second and doubles that within half an hour: it throttles meanwhile.
 _PAUSE_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 30 * 60.0
+#: AWS refuses a request that was signed longer ago (docs/design.md, writes that land late).
+_LATEST_ARRIVAL_SECONDS: Final = 15 * 60.0
+#: In the target while what is due is being written: all else is there.
+_STREAMS_ARE_THERE: Final[Key] = {PK: {"S": "copy"}, SK: {"S": "streams are there"}}
 
 
 class CannotCopy(Exception):
@@ -65,14 +73,20 @@ class Copy:
     """Of one table into another. A call that may succeed later is sent again for half an hour."""
 
     def __init__(self, dynamodb: DynamoDB, source: str, target: str) -> None:
-        dynamodb.policy = patient_policy(_PAUSE_SECONDS, _PATIENCE_SECONDS)
+        self._policy = patient_policy(_PAUSE_SECONDS, _PATIENCE_SECONDS)
+        dynamodb.policy = replace(self._policy, retryable=self._is_retryable)
         self._dynamodb = dynamodb
         self._source = source
         self._target = target
         self._lock = threading.Lock()
         #: Called with how many items more are written, by one thread at a time.
         self.on_written: Callable[[int], object] = lambda _: None
+        #: Called with how many seconds the copy waits for writes that may land late.
+        self.on_wait: Callable[[float], object] = lambda _: None
         self.copied = 0
+        #: When a write may have been sent last that nobody has heard of since.
+        self._unanswered_at: float | None = None
+        self._only_due = False
 
     def estimate(self) -> int:
         """How many items the source has, as DynamoDB counts them every six hours; 0 where it does not say."""
@@ -83,18 +97,42 @@ class Copy:
 
     def check_empty(self) -> None:
         """Raises CannotCopy: over the items of a stack that is in use, a copy would destroy them."""
-        if self._call("Scan", TableName=self._target, Limit=1)["Items"]:
+        if not self._is_empty():
             raise CannotCopy(f"{self._target} is not empty; copy into the table of a new stack")
 
+    def _is_empty(self) -> bool:
+        return not self._call("Scan", TableName=self._target, Limit=1)["Items"]
+
     def run(self) -> int:
-        """The number of items. Safe to repeat as long as nobody has used the target."""
+        """The number of items. Safe to repeat as long as nobody but the janitor has used the target."""
+        if not self._is_empty():  # What an earlier copy has sent may land yet.
+            self._unanswered_at = self._dynamodb.now()
+            marker = {"TableName": self._target, "Key": _STREAMS_ARE_THERE, "ConsistentRead": True}
+            self._only_due = "Item" in self._call("GetItem", **marker)
         with ExitStack() as files:
             streams, due = (DeferredItems(files.enter_context(tempfile.TemporaryFile())) for _ in range(2))
             with ThreadPoolExecutor(_SEGMENTS) as pool:
                 list(pool.map(lambda segment: self.copy_segment(segment, streams, due), range(_SEGMENTS)))
-            self._put_all(streams.all())
+            if not self._only_due:
+                self._put_all(streams.all())
+                self._wait_for_late_copies()
+                self._call("PutItem", TableName=self._target, Item=_STREAMS_ARE_THERE)
             self._put_all(due.all())
+            self._call("DeleteItem", TableName=self._target, Key=_STREAMS_ARE_THERE)
         return self.copied
+
+    def _is_retryable(self, failure: Failure) -> bool:
+        if not failure.outcome_known:
+            self._unanswered_at = self._dynamodb.now()
+        return self._policy.retryable(failure)
+
+    def _wait_for_late_copies(self) -> None:
+        if self._unanswered_at is None:
+            return
+        left_seconds = self._unanswered_at + _LATEST_ARRIVAL_SECONDS - self._dynamodb.now()
+        if left_seconds > 0:
+            self.on_wait(left_seconds)
+            self._dynamodb.sleep(left_seconds)
 
     def copy_segment(self, segment: int, streams: DeferredItems, due: DeferredItems) -> None:
         """Copies a part of the table, but for what must be written later. Waiting readers are left out: they
@@ -103,10 +141,12 @@ class Copy:
         def items_to_copy_now() -> Iterator[Item]:
             for item in self._scan(segment):
                 kind = item["pk"]["S"].partition("/")[0]
-                if kind == "bucket":
-                    streams.keep(item)
-                elif kind == "due":
+                if kind == "due":
                     due.keep(item)
+                elif self._only_due:
+                    continue
+                elif kind == "bucket":
+                    streams.keep(item)
                 elif kind != "wait":
                     yield item
 
@@ -137,6 +177,13 @@ class Copy:
             return self._dynamodb.call(operation, arguments)
 
 
+def _say_wait(seconds: float) -> None:
+    text = (
+        "a write got no answer or a copy was cut off, and it may still land: the janitor's queue is written"
+    )
+    print(f"tidemark: {text} in {seconds / 60:.0f} minutes", file=sys.stderr)
+
+
 @contextmanager
 def _translated(operation: str) -> Iterator[None]:
     try:
@@ -157,6 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             copy.check_empty()
         with progress_bar(copy.estimate(), "items, about") as bar:
             copy.on_written = bar.update
+            copy.on_wait = _say_wait
             copy.run()
         print(f"{copy.copied} items copied from {options.source} to {options.target}")
     except CannotCopy as reason:

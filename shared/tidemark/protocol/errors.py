@@ -90,7 +90,8 @@ class Forbidden(ProtocolError):
     status = 403
 
     def __init__(self, rights: Collection[str]) -> None:
-        super().__init__(f"The token does not grant this: it takes {' or '.join(sorted(rights))} here")
+        needed = " or ".join(sorted(rights))
+        super().__init__(f"The token does not allow this request, which needs the right {needed}")
 
 
 class OriginAccessDenied(ProtocolError):
@@ -99,7 +100,9 @@ class OriginAccessDenied(ProtocolError):
     status = 403
 
     def __init__(self) -> None:
-        super().__init__("This address is not for clients: use the distribution's")
+        super().__init__(
+            "This address accepts only requests through CloudFront: use the distribution's address"
+        )
 
 
 class StreamNotFound(ProtocolError):
@@ -131,7 +134,7 @@ class SnapshotNotFound(ProtocolError):
     status = 404
 
     def __init__(self) -> None:
-        super().__init__("The stream has no such snapshot")
+        super().__init__("The stream has no such snapshot; Stream-Snapshot-Offset of HEAD names the latest")
 
 
 class RouteNotFound(ProtocolError):
@@ -140,7 +143,10 @@ class RouteNotFound(ProtocolError):
     status = 404
 
     def __init__(self) -> None:
-        super().__init__("Nothing is here; a stream has snapshot, snapshot/{offset}[/upload] and bootstrap")
+        super().__init__(
+            "No resource has this path; below a stream there are snapshot, snapshot/{offset}, "
+            "snapshot/{offset}/upload and bootstrap"
+        )
 
 
 class SubscriptionError(ProtocolError):
@@ -227,7 +233,7 @@ class StreamGone(ProtocolError):
     status = 410
 
     def __init__(self) -> None:
-        super().__init__("Stream was deleted; its data is kept for the forks made of it")
+        super().__init__("Stream was deleted, and forks still use its data; take another name")
 
 
 class Conflict(ProtocolError):
@@ -295,7 +301,7 @@ class OffsetBeyondTail(Conflict):
 
 class SnapshotNeeded(Conflict):
     def __init__(self) -> None:
-        super().__init__("This is the latest snapshot: without it bootstrap would be incomplete")
+        super().__init__("The latest snapshot cannot be deleted: bootstrap begins with it")
 
 
 class UploadNotFound(Conflict):
@@ -375,7 +381,7 @@ class Busy(ProtocolError):
 
     def __init__(self, retry_after_seconds: int = 1) -> None:
         super().__init__(
-            "Too many requests for this stream right now; try again",
+            f"Too many requests for this stream; try again in {retry_after_seconds} s",
             {"Retry-After": str(retry_after_seconds)},
         )
 

@@ -26,7 +26,9 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
+from types import ModuleType
 from typing import Final
 
 MAGIC: Final = b"TIDEPACK"
@@ -73,6 +75,17 @@ class Block:
     appends: tuple[int, ...]
     batches: tuple[int, ...]
     times_ms: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockColumns:
+    """The same as in `Block`, without an object for each number: for a reader that takes whole columns."""
+
+    data: bytes
+    lengths: array[int]
+    appends: array[int]
+    batches: array[int]
+    times_ms: array[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +215,38 @@ def check_block(entry: BlockEntry, stored: bytes | memoryview) -> None:
         raise CorruptPack(f"the block at {entry.start} does not fit its checksum")
 
 
+@cache
+def inflate_library() -> ModuleType:
+    """ISA-L, which has zlib's interface and inflates in a third of its time; zlib where it is not installed.
+    It is imported when the first block is read: most cold starts read none."""
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib
+    return isal_zlib
+
+
 def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
+    """Raises CorruptPack as `decode_columns` does."""
+    columns = decode_columns(entry, stored)
+    return Block(
+        columns.data,
+        tuple(columns.lengths),
+        tuple(columns.appends),
+        tuple(columns.batches),
+        tuple(columns.times_ms),
+    )
+
+
+def decode_columns(entry: BlockEntry, stored: bytes | memoryview) -> BlockColumns:
     """Raises CorruptPack as `check_block` does, and where the block says something else than the index."""
     check_block(entry, stored)
     size = entry.end - entry.start
-    inflating = zlib.decompressobj(_RAW)
+    library = inflate_library()
+    inflating = library.decompressobj(_RAW)
     try:
         plain = inflating.decompress(stored, _COUNTS.size + _MOST_PER_BYTE * size)
-    except zlib.error as failure:
+    except library.error as failure:
         raise CorruptPack(f"the block at {entry.start} is not deflated: {failure}") from failure
     if not inflating.eof or len(plain) < _COUNTS.size:
         raise CorruptPack(f"the block at {entry.start} has another size")
@@ -219,7 +256,7 @@ def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
         edges.append(edges[-1] + count * width)
     if len(plain) - edges[-1] != size:
         raise CorruptPack(f"the block at {entry.start} has another size")
-    block = Block(
+    block = BlockColumns(
         data=plain[edges[-1] :],
         lengths=_from_bytes("I", plain[edges[0] : edges[1]]),
         appends=_from_bytes("I", plain[edges[1] : edges[2]]),
@@ -256,9 +293,9 @@ def _to_bytes(column: array[int]) -> bytes:
     return column.tobytes()
 
 
-def _from_bytes(typecode: str, encoded: bytes) -> tuple[int, ...]:
+def _from_bytes(typecode: str, encoded: bytes) -> array[int]:
     column = array(typecode)
     column.frombytes(encoded)
     if sys.byteorder == "big":
         column.byteswap()
-    return tuple(column)
+    return column

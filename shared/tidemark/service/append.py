@@ -119,22 +119,20 @@ def append(
     Returns an outcome or a refusal for each. Raises StreamNotFound, Busy or OutcomeUnknown for all of
     them. Where the tail is remembered, nothing is read first.
     """
-    return _Attempt(stores, key, requests, spilled).run()
+    return _Attempt(stores, key, requests, spilled, stores.new_id()).run()
 
 
+@dataclass(slots=True)
 class _Attempt:
     """The state of one group while it races with other writers for the tail."""
 
-    def __init__(
-        self, stores: Stores, key: StreamKey, requests: Sequence[AppendRequest], spilled: Spilled | None
-    ) -> None:
-        self._stores = stores
-        self._key = key
-        self._requests = requests
-        self._append_id = stores.new_id()
-        self._spilled = spilled
-        self._losses = 0
-        self._has_lost_before = False
+    _stores: Stores
+    _key: StreamKey
+    _requests: Sequence[AppendRequest]
+    _spilled: Spilled | None
+    _append_id: str
+    _losses: int = 0
+    _has_lost_before: bool = False
 
     def run(self) -> list[Outcome | ProtocolError]:
         head, fresh = _remembered_or_read(self._stores, self._key)

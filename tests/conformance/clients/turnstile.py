@@ -27,9 +27,7 @@ class Refusal:
 NO_ENVIRONMENT = Refusal(503, b'{"message":"Service Unavailable"}')
 LIMIT = Refusal(429, b'{"message":"Too Many Requests"}')
 NO_ENVIRONMENT_AT_A_FUNCTION = Refusal(429, b'{"Message":"Rate Exceeded."}')
-BUSY = Refusal(
-    429, b'{"error":"Too many requests for this stream right now; try again"}', {"Retry-After": "1"}
-)
+BUSY = Refusal(429, b'{"error":"Too many requests for this stream; try again in 1 s"}', {"Retry-After": "1"})
 FAILED = Refusal(500, b'{"message":"Internal Server Error"}')
 
 

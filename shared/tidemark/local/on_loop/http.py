@@ -33,8 +33,8 @@ class LoopHttp:
 
     def __call__(self, request: AwsRequest) -> tuple[int, bytes]:
         headers = self._service.sign(request)
-        headers += [("Host", self._authority), ("Content-Length", str(len(request.body)))]
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        headers |= {"Host": self._authority, "Content-Length": str(len(request.body))}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"{request.method} {request.path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
         return whole(request, *await_only(self._exchange(head, request.body)))
 

@@ -1,5 +1,6 @@
-// Messages per second over the last minute.
+// What came in each second of the last minute.
 import { useEffect, useRef } from "./preact-hooks.js"
+import { bytes } from "./format.js"
 import { html } from "./html.js"
 import uPlot from "./uplot.js"
 
@@ -23,7 +24,9 @@ export class Rate {
   }
 }
 
-export function Sparkline({ rate }) {
+// `kind` is the stream's: of JSON messages are counted, of others bytes, because the protocol knows no messages there.
+export function Sparkline({ rate, kind }) {
+  const unit = (count) => (kind === "json" ? `${count} messages/s` : `${bytes(count)}/s`)
   const box = useRef(null)
   const text = useRef(null)
   useEffect(() => {
@@ -44,13 +47,13 @@ export function Sparkline({ rate }) {
     const draw = () => {
       const series = rate.series()
       plot.setData(series)
-      text.current.textContent = `${series[1].at(-2)} messages/s`
+      text.current.textContent = unit(series[1].at(-2))
     }
     const timer = setInterval(draw, 1000)
     return () => {
       clearInterval(timer)
       plot.destroy()
     }
-  }, [rate])
-  return html`<div class="sparkline"><div ref=${box} aria-hidden="true"></div><span ref=${text}>0 messages/s</span></div>`
+  }, [rate, kind])
+  return html`<div class="sparkline"><div ref=${box} aria-hidden="true"></div><span ref=${text}>${unit(0)}</span></div>`
 }

@@ -18,3 +18,4 @@ export function duration(ms) {
 
 export const ago = (ms) => `${duration(Date.now() - ms)} ago`
 export const number = (count) => count.toLocaleString("en")
+export const counted = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`

@@ -1,19 +1,23 @@
 // Every request of this page, with its headers: what the protocol looks like on the wire.
-import { useState } from "./preact-hooks.js"
+import { useEffect, useRef, useState } from "./preact-hooks.js"
 import { calls } from "./api.js"
 import { html } from "./html.js"
 import { time } from "./format.js"
 
-function Headers({ title, rows }) {
+function Headers({ title, rows, none }) {
   return html`<h4>${title}</h4>
     <table class="headers"><tbody>
+      ${!rows.length && html`<tr><td>${none}</td></tr>`}
       ${rows.map(([name, value]) => html`<tr key=${name}><th scope="row">${name}</th><td>${value}</td></tr>`)}
     </tbody></table>`
 }
 
 export function Inspector({ onClose }) {
   const [open, setOpen] = useState(null)
-  return html`<aside class="inspector" aria-label="Request inspector">
+  const box = useRef(null)
+  // On a small screen it stands below the page, out of sight.
+  useEffect(() => box.current.scrollIntoView({ block: "nearest" }), [])
+  return html`<aside class="inspector" aria-label="Request inspector" ref=${box}>
     <div class="dialog-head"><h2>Requests</h2><button onClick=${onClose} aria-label="Close the request inspector">✕</button></div>
     <p class="hint">The latest ${calls.value.length} of this page. <button onClick=${() => (calls.value = [])}>Clear</button></p>
     <ol>
@@ -29,9 +33,9 @@ export function Inspector({ onClose }) {
           ${open === call.number &&
           html`<div class="call-detail">
             <p>${time(call.at)}${timing && html`; Server-Timing: <code>${timing}</code>`}</p>
-            <${Headers} title="Request" rows=${call.requestHeaders} />
+            <${Headers} title="Request" rows=${call.requestHeaders} none="None of this page's own. The browser adds its usual ones." />
             ${call.body && html`<pre tabindex="0" aria-label="Request body">${call.body}</pre>`}
-            <${Headers} title="Response" rows=${call.responseHeaders} />
+            <${Headers} title="Response" rows=${call.responseHeaders} none=${call.ms === null ? "It has not come yet." : "There is none."} />
           </div>`}
         </li>`
       })}

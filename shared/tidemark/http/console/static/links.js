@@ -6,8 +6,9 @@ export function parseAddress(hash) {
   return { place: place || "/", query: new URLSearchParams(query ?? "") }
 }
 
-export function replaceQuery(change) {
+// `state` is what this entry of the browser's history remembers, for one that comes back to it.
+export function replaceQuery(change, state = null) {
   const { place, query } = parseAddress(location.hash)
   for (const [name, value] of Object.entries(change)) value === null ? query.delete(name) : query.set(name, value)
-  history.replaceState(null, "", `#${place}?${query}`)
+  history.replaceState(state, "", `#${place}?${query}`)
 }

@@ -35,7 +35,8 @@ export function VirtualList({ label, first, count, selected, onSelect, onOpen, r
   function onScroll() {
     const { scrollTop, clientHeight, scrollHeight } = box.current
     setView({ top: scrollTop, height: clientHeight })
-    onFollow?.(scrollTop + clientHeight >= scrollHeight - ROW_HEIGHT)
+    // A list that has just become empty scrolls by itself.
+    if (count) onFollow?.(scrollTop + clientHeight >= scrollHeight - ROW_HEIGHT)
   }
 
   function onKeyDown(event) {

@@ -2,8 +2,8 @@
 import { useEffect, useState } from "./preact-hooks.js"
 import { token } from "./api.js"
 
-// What `load(signal)` returns, as `{ found, error }`, and a function that loads it again. `key` says what is loaded: with
-// another one, or another token, it begins anew. `everyMs` is how often, while the page is seen; 0 is once. `pauseMs` is the
+// What `load(signal)` returns, as `{ found, error, key }`, and a function that loads it again. `key` says what is loaded: with
+// another one, or another token, it begins anew; what was found under the old one stays until then. `everyMs` is how often, while the page is seen; 0 is once. `pauseMs` is the
 // wait before the first time, for what is typed. While the server is away, what was found stays; with `keepsFound` also
 // where the server refuses.
 export function useLoaded(load, key, { everyMs = 0, pauseMs = 0, keepsFound = false } = {}) {

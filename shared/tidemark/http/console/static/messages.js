@@ -4,6 +4,9 @@ export const MAX_MESSAGES = 100_000
 export const MAX_BYTES = 64 * 1024 * 1024
 const CHUNK_MESSAGES = 4096
 const HEX_ROW = 32
+const DUMP_ROW = 16
+// A line that grows is one row until it is so long: it is copied each time that something is added.
+const MAX_OPEN_LINE = 16 * 1024
 
 const [QUOTE, BACKSLASH, COMMA, OPEN, CLOSE, OPEN_BRACE, CLOSE_BRACE, LINE_FEED] = [34, 92, 44, 91, 93, 123, 125, 10]
 
@@ -50,6 +53,16 @@ function splitRows(bytes) {
 const SPLIT = { json: splitArray, text: splitLines, binary: splitRows }
 const decoder = new TextDecoder()
 
+function joined(parts) {
+  const bytes = new Uint8Array(parts.reduce((size, part) => size + part.length, 0))
+  let at = 0
+  for (const part of parts) {
+    bytes.set(part, at)
+    at += part.length
+  }
+  return bytes
+}
+
 export function kindOf(contentType) {
   const essence = (contentType ?? "").split(";")[0].trim().toLowerCase()
   if (essence === "application/json") return "json"
@@ -64,11 +77,13 @@ export class Messages {
     this.first = 0
     this.end = 0
     this.bytes = 0
+    this.isLineOpen = false
   }
 
   // `next` is the offset behind the chunk. A page of JSON is one byte longer than what is stored, "[" before it; its "]" stands
   // in the place of the last comma. So in either kind the byte at `at` has the offset `next - length + at`.
-  add(bytes, next) {
+  add(added, next) {
+    const bytes = this.kind === "text" ? this.continueLine(added) : added
     const ends = SPLIT[this.kind](bytes)
     const count = ends.length / 2
     for (let from = 0; from < ends.length; from += 2 * CHUNK_MESSAGES) this.keep(bytes, ends.subarray(from, from + 2 * CHUNK_MESSAGES), next - bytes.length)
@@ -77,6 +92,25 @@ export class Messages {
       this.first = this.chunks[0].number
     }
     return count
+  }
+
+  // What follows begins a row of its own, also where it goes on with a line.
+  breakLine() {
+    this.isLineOpen = false
+  }
+
+  // A writer of text may end anywhere, in a line or in a character. What goes on with the last row is put behind its bytes.
+  continueLine(added) {
+    const last = this.isLineOpen ? this.at(this.end - 1) : null
+    this.isLineOpen = added.at(-1) !== LINE_FEED
+    if (!last || last.bytes.length + added.length > MAX_OPEN_LINE) return added
+    const chunk = this.chunks.at(-1)
+    chunk.ends = chunk.ends.subarray(0, -2)
+    chunk.bytes = chunk.bytes.subarray(0, chunk.bytes.length - last.bytes.length)
+    if (!chunk.ends.length) this.chunks.pop()
+    this.end -= 1
+    this.bytes -= last.bytes.length
+    return joined([last.bytes, added])
   }
 
   // Some messages of a page, with a copy of their bytes: a page would stay in memory as long as any of its messages.
@@ -88,8 +122,13 @@ export class Messages {
     this.bytes += bytes.length
   }
 
-  get length() {
-    return this.end - this.first
+  // The end of the text that is held before the row `end`, at most `limit` bytes of it.
+  tailText(end, limit) {
+    let first = end
+    for (let size = 0; first > this.first && size < limit; first--) size += this.at(first - 1).bytes.length
+    const rows = []
+    for (let each = first; each < end; each++) rows.push(this.at(each).bytes)
+    return decoder.decode(joined(rows).subarray(-limit))
   }
 
   at(number) {
@@ -115,6 +154,17 @@ export class Messages {
 
 export function hex(bytes, limit = Infinity) {
   return Array.from(bytes.subarray(0, limit), (byte) => byte.toString(16).padStart(2, "0")).join(" ")
+}
+
+// Bytes as people know them from `hexdump -C`: with their place, and what of them is ASCII.
+export function dump(bytes) {
+  const rows = []
+  for (let start = 0; start < bytes.length; start += DUMP_ROW) {
+    const row = bytes.subarray(start, start + DUMP_ROW)
+    const ascii = Array.from(row, (byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : ".")).join("")
+    rows.push(`${start.toString(16).padStart(6, "0")}  ${hex(row).padEnd(3 * DUMP_ROW - 1)}  ${ascii}`)
+  }
+  return rows.join("\n")
 }
 
 export const renderOffset = (position) => String(position).padStart(16, "0")

@@ -7,6 +7,7 @@ import { linkTo } from "./links.js"
 import { useLoaded } from "./loading.js"
 
 const EVERY_MS = 3000
+const RECENT_EVERY_MS = 10_000
 const LOOKED_AT = 200
 const RECENT = 12
 
@@ -63,7 +64,7 @@ function Busiest({ traffic: { seconds, streams, left_out: leftOut } }) {
   return html`<h2>Busiest</h2>
     <p class="hint">What this server process has answered in the last ${Math.round(seconds)} s, this page's own reads with it. Other processes (<code>WORKERS</code>) count their own.${leftOut > 0 && html` ${number(leftOut)} requests to further streams are left out.`}</p>
     ${streams.length
-      ? html`<table class="streams" id="busiest">
+      ? html`<div class="wide"><table class="streams" id="busiest">
           <thead><tr><th scope="col">stream</th><th scope="col">appends a second</th><th scope="col">appended</th><th scope="col">reads a second</th><th scope="col">read</th></tr></thead>
           <tbody>
             ${streams.map((each) => html`<tr key=${pathOf(each.bucket_id, each.stream_id)}>
@@ -71,21 +72,21 @@ function Busiest({ traffic: { seconds, streams, left_out: leftOut } }) {
               <td>${perSecond(each.appends)}</td><td>${bytes(each.append_bytes)}</td><td>${perSecond(each.reads)}</td><td>${bytes(each.read_bytes)}</td>
             </tr>`)}
           </tbody>
-        </table>`
+        </table></div>`
       : html`<p class="hint">No stream was written or read.</p>`}`
 }
 
 export function Overview() {
   const before = useRef(null)
   const [isDeployed, setIsDeployed] = useState(false)
-  // A deployment has no numbers of its own, and is not asked for them again.
+  // A deployment has no numbers of its own, and is not asked for them again, nor for a list that it bills by the stream.
   const everyMs = isDeployed ? 0 : EVERY_MS
   const [{ found: health, error: healthError }] = useLoaded((signal) => getJson("/v1/health", signal), "health", { everyMs })
   const [{ found: numbers, error }] = useLoaded(async (signal) => {
     before.current = await loadMetrics(before.current, signal)
     return { ...before.current, traffic: await getJson("/v1/traffic", signal) }
   }, "numbers", { everyMs })
-  const [recent] = useLoaded(loadRecent, "recent")
+  const [recent] = useLoaded(loadRecent, "recent", { everyMs: isDeployed ? 0 : RECENT_EVERY_MS })
   useEffect(() => setIsDeployed(error?.status === 404), [error])
 
   const { now, before: earlier, seconds, traffic } = numbers ?? {}
@@ -108,10 +109,10 @@ export function Overview() {
     <h2>Written last</h2>
     ${recent.error && html`<p role="alert" class="error">${recent.error.message}</p>`}
     ${recent.found && !recent.found.all && html`<p class="hint">Of the first ${LOOKED_AT} streams by name.</p>`}
-    <table class="streams">
+    <div class="wide"><table class="streams">
       <thead><tr><th scope="col">stream</th><th scope="col">state</th><th scope="col">size</th><th scope="col">last write</th></tr></thead>
       <tbody><${Rows} streams=${recent.found?.streams ?? []} /></tbody>
-    </table>
+    </table></div>
     ${recent.found && !recent.found.streams.length && html`<p class="hint">There are no plain streams yet. <a href="#/streams">Create one.</a></p>`}
   </main>`
 }

@@ -3,22 +3,24 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./preact-
 import { getJson, missing, placeOf, recorded, token } from "./api.js"
 import { Rate, Sparkline } from "./chart.js"
 import { ActionDialog, Code, Copy, Dialog } from "./dialogs.js"
-import { ago, bytes, duration, number, time } from "./format.js"
+import { ago, bytes, counted, duration, number, time } from "./format.js"
 import { Forks } from "./forks.js"
 import { html } from "./html.js"
 import { JsonTree } from "./json-tree.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
 import { VirtualList } from "./list.js"
 import { useLoaded } from "./loading.js"
-import { Messages, hex, kindOf, renderOffset } from "./messages.js"
+import { Messages, dump, kindOf, renderOffset } from "./messages.js"
 import { readSnippets } from "./snippets.js"
-import { Tail } from "./tail.js"
+import { RunningText } from "./running-text.js"
+import { Tail, isFinal } from "./tail.js"
 
 const STATS_EVERY_MS = 5000
 const ANNOUNCE_EVERY_MS = 5000
 const PREVIEW_BYTES = 300
 const DETAIL_BYTES = 256 * 1024
 const DEFAULT_LAST = "1000"
+const RUNNING_BYTES = 64 * 1024
 const STATES = {
   connecting: "◌ connecting",
   live: "● live",
@@ -42,7 +44,7 @@ function Expiry({ expiry }) {
 
 function Facts({ stats, path }) {
   return html`<div class="cards">
-    <${Card} title="Size"><p>${bytes(stats.bytes)}</p><p class="hint">${stats.messages.exact ? "" : "about "}${number(stats.messages.count)} messages</p><//>
+    <${Card} title="Size"><p>${bytes(stats.bytes)}</p><p class="hint">${stats.messages.exact ? "" : "about "}${counted(stats.messages.count, "message")}</p><//>
     <${Card} title="Last write"><p>${ago(stats.last_write_at_ms)}</p><p class="hint">created ${time(stats.created_at_ms)}</p><//>
     <${Card} title="Offsets"><p><code>${stats.tail_offset}</code></p><p class="hint">first retained <code>${stats.retained_offset}</code></p>${stats.packed_offset && html`<p class="hint">packed up to <code>${stats.packed_offset}</code></p>`}<//>
     ${stats.status === "Closed" && html`<${Card} title="Closed"><p>${stats.closed_by ? html`by <code>${stats.closed_by.id}</code>` : "without a producer"}</p><//>`}
@@ -85,7 +87,7 @@ function Detail({ path, message, kind }) {
       <span class="hint">${bytes(message.bytes.length)}</span>
     </div>
     <div class="message" tabindex="0" aria-label="The message">
-      ${view === "json" && !fault ? html`<${JsonTree} value=${value} />` : html`<pre>${fault || (view === "binary" ? hex(shown) : text)}</pre>`}
+      ${view === "json" && !fault ? html`<${JsonTree} value=${value} />` : html`<pre>${fault || (view === "binary" ? dump(shown) : text)}</pre>`}
     </div>
     ${shown.length < message.bytes.length && html`<p class="hint">The first ${bytes(DETAIL_BYTES)} of it.</p>`}
   </section>`
@@ -100,7 +102,7 @@ function Start({ path, onStart }) {
   async function start(event) {
     event.preventDefault()
     try {
-      onStart(await resolveStart(path, kind, value))
+      onStart(await resolveStart(path, kind, value), kind === "last" || kind === "now")
       setError("")
     } catch (refused) {
       setError(refused.message)
@@ -129,11 +131,11 @@ async function resolveStart(path, kind, value) {
   return (await getJson(`/v1/start?${new URLSearchParams({ stream: path, ...asked })}`)).offset
 }
 
-// The messages of a stream from `start` on, while the page is open.
-function useTail(path, start, kind, paused) {
+// The messages of a stream from `start` on, while the page is open. With another `round` they are read anew.
+function useTail(path, start, kind, round) {
   const [version, setVersion] = useState(0)
   const [state, setState] = useState({ name: "connecting", error: null })
-  const held = useMemo(() => ({ messages: kind && new Messages(kind), rate: new Rate(), asked: false }), [path, start, kind])
+  const held = useMemo(() => ({ messages: kind && new Messages(kind), rate: new Rate(), asked: false }), [path, start, kind, round])
 
   useEffect(() => {
     if (!kind || start === null) return undefined
@@ -142,8 +144,9 @@ function useTail(path, start, kind, paused) {
       setVersion((old) => old + 1)
     }
     const tail = new Tail(path, start, {
-      onChunk(chunk, next) {
-        held.rate.add(held.messages.add(chunk, next))
+      onChunk(chunk, next, isNew) {
+        const count = held.messages.add(chunk, next)
+        if (isNew) held.rate.add(kind === "json" ? count : chunk.length)
         // Once a frame; a page in the background has none, and shows all when it is seen again.
         if (!held.asked) held.asked = requestAnimationFrame(show)
       },
@@ -156,15 +159,16 @@ function useTail(path, start, kind, paused) {
   return { ...held, version, state }
 }
 
-// Numbers of the messages that contain the text, looked for only among those that are new since the last time.
+// Numbers of the messages that contain the text, looked for only among those that are new since the last time, and in the
+// last one before, which may have grown.
 function useFilter(messages, filter, version) {
   const found = useRef({ messages: null, filter: "", numbers: [], seen: 0 })
   if (!filter || !messages) return null
   const state = found.current
   if (state.messages !== messages || state.filter !== filter) Object.assign(state, { messages, filter, numbers: [], seen: messages.first })
   const wanted = filter.toLowerCase()
-  for (let each = Math.max(state.seen, messages.first); each < messages.end; each++) if (messages.text(each).toLowerCase().includes(wanted)) state.numbers.push(each)
-  state.seen = messages.end
+  for (let each = Math.max(state.seen, messages.first); each < messages.end; each++) if (state.numbers.at(-1) !== each && messages.text(each).toLowerCase().includes(wanted)) state.numbers.push(each)
+  state.seen = messages.end - 1
   while (state.numbers.length && state.numbers[0] < messages.first) state.numbers.shift()
   return state.numbers
 }
@@ -176,7 +180,7 @@ function Announcer({ messages, version }) {
     const wait = Math.max(0, last.current.at + ANNOUNCE_EVERY_MS - Date.now())
     const timer = setTimeout(() => {
       const fresh = (messages?.end ?? 0) - last.current.end
-      if (fresh > 0) setSaid(`${number(fresh)} new messages`)
+      if (fresh > 0) setSaid(counted(fresh, "new message"))
       last.current = { end: messages?.end ?? 0, at: Date.now() }
     }, wait)
     return () => clearTimeout(timer)
@@ -188,21 +192,37 @@ export function StreamPage({ path }) {
   const place = placeOf(path)
   const [{ found: stats, error }, reload] = useLoaded((signal) => getJson(`/v1/stats?${new URLSearchParams({ stream: path })}`, signal), path, { everyMs: STATS_EVERY_MS, keepsFound: true })
   const [start, setStart] = useState(null)
+  const [round, setRound] = useState(0)
   const [paused, setPaused] = useState(null)
   const [follow, setFollow] = useState(true)
   const [filter, setFilter] = useState("")
+  const [isRunning, setIsRunning] = useState(false)
   const [selected, setSelected] = useState(null)
   const [action, setAction] = useState("")
   const [notice, setNotice] = useState("")
   const kind = stats && kindOf(stats.content_type)
-  const { messages, rate, version, state } = useTail(path, start, kind, paused)
+  const { messages, rate, version, state } = useTail(path, start, kind, round)
   const matches = useFilter(messages, filter, version)
 
   useEffect(() => {
     const at = parseAddress(location.hash).query.get("at")
-    setStart(null)
-    if (at) setStart(at)
-    else resolveStart(path, "last", DEFAULT_LAST).then(setStart, () => setStart("-1"))
+    let timer = null
+    let isGone = false
+    // Where the server is away the end is looked for again: a stream may be long, and its beginning is not asked for.
+    const findStart = () =>
+      resolveStart(path, "last", DEFAULT_LAST).then(
+        (found) => isGone || setStart(found),
+        (refused) => isGone || (isFinal(refused) ? setStart("-1") : (timer = setTimeout(findStart, STATS_EVERY_MS))),
+      )
+    setStart(at)
+    // An address that names a message shows it, and not the end.
+    setSelected(at ? 0 : null)
+    setFollow(!at)
+    if (!at) findStart()
+    return () => {
+      isGone = true
+      clearTimeout(timer)
+    }
   }, [path, token.value])
 
   useEffect(() => {
@@ -221,7 +241,19 @@ export function StreamPage({ path }) {
   const message = selected === null || !messages ? null : messages.at(numberAt(selected))
   const fresh = paused === null ? 0 : messages.end - paused
 
-  const togglePause = () => setPaused((old) => (old === null ? (messages?.end ?? 0) : null))
+  const togglePause = () => {
+    messages?.breakLine()
+    setPaused((old) => (old === null ? (messages?.end ?? 0) : null))
+  }
+  const startAt = (offset, isEnd) => {
+    setStart(offset)
+    setRound((old) => old + 1)
+    setPaused(null)
+    setSelected(isEnd ? null : 0)
+    setFollow(isEnd)
+    setNotice("")
+    replaceQuery({ at: isEnd ? null : offset })
+  }
   const goToEnd = () => {
     setPaused(null)
     setSelected(null)
@@ -251,7 +283,8 @@ export function StreamPage({ path }) {
 
   if (error && !stats) {
     const lacks = missing(["read"], place.bucket, place.streamId)
-    return html`<main id="main" tabindex="-1"><h1>${place.streamId}</h1><p role="alert" class="error">${error.message}${lacks && html` – the token lacks <code>${lacks}</code>`}</p></main>`
+    return html`<main id="main" tabindex="-1"><h1>${place.streamId}</h1><p role="alert" class="error">${error.message}${lacks && html` – the token lacks <code>${lacks}</code>`}</p>
+      <p class="hint">This page looks again every ${STATS_EVERY_MS / 1000} s.${error.status === 404 && html` <a href=${`#/streams?${new URLSearchParams({ bucket: place.bucket, prefix: place.streamId })}`}>Look for others, or create it</a>`}</p></main>`
   }
   return html`<main id="main" tabindex="-1" class="stream">
     <div class="page-head">
@@ -259,34 +292,37 @@ export function StreamPage({ path }) {
       <span class="badges">${place.bucket !== "v1" && html`<span class="badge">bucket ${place.bucket}</span>`}
       <span class="badge" id="content-type">${stats?.content_type ?? "…"}</span>
       <span class="badge" id="state">${STATES[state.name]}</span></span>
-      <${Sparkline} rate=${rate} />
+      ${kind && html`<${Sparkline} rate=${rate} kind=${kind} />`}
     </div>
     ${notice && html`<p class="notice" role="status">${notice}</p>`}
     ${state.name === "stopped" && state.error?.status !== 410 && html`<p role="alert" class="error">${state.error?.message}</p>`}
     ${stats && html`<${Facts} stats=${stats} path=${path} />`}
     <${Actions} path=${path} place=${place} stats=${stats} message=${message} onAction=${setAction} />
     <div class="toolbar">
-      <${Start} path=${path} onStart=${(offset) => { setStart(offset); setPaused(null); setSelected(null); setFollow(true); setNotice(""); replaceQuery({ at: offset === "now" ? null : offset }) }} />
+      <${Start} path=${path} onStart=${startAt} />
       <label>Only with<input id="search" type="search" value=${filter} onInput=${(event) => { setFilter(event.currentTarget.value); setSelected(null) }} autocomplete="off" spellcheck=${false} /></label>
       <button onClick=${togglePause} aria-pressed=${paused === null ? "false" : "true"}>${paused === null ? "Pause" : `Go on (${number(fresh)} new)`}</button>
       <button onClick=${goToEnd}>Go to the end</button>
+      ${kind === "text" && html`<button aria-pressed=${isRunning ? "true" : "false"} onClick=${() => setIsRunning(!isRunning)}>As running text</button>`}
     </div>
-    <p class="hint" id="counted">${number(count)} ${filter ? "of " + number(end - first) + " " : ""}${kind === "json" ? "messages" : kind === "text" ? "lines" : "rows"} held${first > 0 ? `; ${number(first)} older ones were dropped, start earlier to see them` : ""}</p>
+    <p class="hint" id="counted">${filter ? `${number(count)} of ` : ""}${counted(end - first, { json: "message", text: "line", binary: "row" }[kind] ?? "message")} held${state.name === "live" && !end ? "; what is appended is shown here" : ""}${first > 0 ? `; ${number(first)} older ones were dropped, start earlier to see them` : ""}</p>
     <${Announcer} messages=${messages} version=${version} />
     <div class=${message ? "split open" : "split"}>
-      <${VirtualList}
-        label="Messages"
-        first=${listFirst}
-        count=${count}
-        selected=${selected}
-        onSelect=${select}
-        follow=${follow && paused === null}
-        onFollow=${setFollow}
-        renderRow=${(row) => {
-          const each = messages.at(numberAt(row))
-          return each && html`<code class="offset">${renderOffset(each.offset)}</code><span class="preview">${messages.text(each.number, PREVIEW_BYTES)}</span>`
-        }}
-      />
+      ${isRunning && !filter
+        ? html`<${RunningText} text=${messages.tailText(end, RUNNING_BYTES)} />`
+        : html`<${VirtualList}
+            label="Messages"
+            first=${listFirst}
+            count=${count}
+            selected=${selected}
+            onSelect=${select}
+            follow=${follow && paused === null}
+            onFollow=${setFollow}
+            renderRow=${(row) => {
+              const each = messages.at(numberAt(row))
+              return each && html`<code class="offset">${renderOffset(each.offset)}</code><span class="preview">${messages.text(each.number, PREVIEW_BYTES)}</span>`
+            }}
+          />`}
       ${message && html`<${Detail} key=${message.number} path=${path} message=${message} kind=${kind} />`}
     </div>
     ${action && stats && html`<${Action} name=${action} path=${path} place=${place} stats=${stats} message=${message} onDone=${reload} onClose=${() => setAction("")} />`}

@@ -2,7 +2,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "./preact-hooks.js"
 import { getJson, missing, pathOf } from "./api.js"
 import { ActionDialog } from "./dialogs.js"
-import { ago, bytes, duration } from "./format.js"
+import { ago, bytes, counted, duration, number } from "./format.js"
 import { html } from "./html.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
 import { useLoaded } from "./loading.js"
@@ -23,7 +23,8 @@ export function Streams() {
   const [bucket, setBucket] = useState(asked.get("bucket") ?? "v1")
   const [typedBucket, setTypedBucket] = useState(bucket)
   const [prefix, setPrefix] = useState(asked.get("prefix") ?? "")
-  const [cursors, setCursors] = useState([""])
+  // The names that the pages so far begin behind. In an address that somebody sent there is only the last of them.
+  const [cursors, setCursors] = useState(history.state?.cursors ?? [asked.get("after") ?? ""])
   const [selected, setSelected] = useState(0)
   const [isCreating, setIsCreating] = useState(false)
   const table = useRef(null)
@@ -35,12 +36,13 @@ export function Streams() {
   }
   const [buckets] = useLoaded((signal) => getJson("/v1/buckets?limit=1000", signal), "buckets")
   const query = new URLSearchParams({ limit: PAGE, prefix, after: cursors.at(-1) })
-  const [{ found, error }, reload] = useLoaded(async (signal) => {
-    replaceQuery({ bucket: bucket === "v1" ? null : bucket, prefix: prefix || null })
-    const listed = await getJson(listPath(bucket, query), signal)
+  const path = listPath(bucket, query)
+  const [{ found, error, key }, reload] = useLoaded(async (signal) => {
+    replaceQuery({ bucket: bucket === "v1" ? null : bucket, prefix: prefix || null, after: cursors.at(-1) || null }, { cursors })
+    const listed = await getJson(path, signal)
     select(0)
     return listed
-  }, listPath(bucket, query), { pauseMs: PAUSE_MS })
+  }, path, { pauseMs: PAUSE_MS })
   const streams = found?.streams ?? []
 
   useLayoutEffect(() => {
@@ -86,10 +88,11 @@ export function Streams() {
       </tbody>
     </table>
     </div>
-    <p role="status" class="hint">${error ? "" : !found ? "Loading…" : streams.length ? `${streams.length} streams on page ${cursors.length}` : "No stream has a name that begins like this."}</p>
+    <p role="status" class="hint">${error ? "" : !found || key !== path ? "Loading…" : streams.length ? `${counted(streams.length, "stream")} ${cursors[0] ? `behind ${cursors.at(-1)}` : `on page ${number(cursors.length)}`}` : prefix ? "No stream has a name that begins like this." : "There are no streams yet."}</p>
     <nav class="paging" aria-label="Pages">
+      <button disabled=${!cursors.at(-1)} onClick=${() => setCursors([""])}>First page</button>
       <button disabled=${cursors.length < 2} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous page</button>
-      <button disabled=${!found?.has_more} onClick=${() => setCursors([...cursors, found.next_cursor])}>Next page</button>
+      <button disabled=${key !== path || !found?.has_more} onClick=${() => setCursors([...cursors, found.next_cursor])}>Next page</button>
     </nav>
     ${isCreating &&
     html`<${ActionDialog}

@@ -2,7 +2,7 @@
 import { useState } from "./preact-hooks.js"
 import { getJson, missing, pathOf, send } from "./api.js"
 import { ActionDialog } from "./dialogs.js"
-import { ago, bytes, duration, number, time } from "./format.js"
+import { ago, bytes, counted, duration, number, time } from "./format.js"
 import { html } from "./html.js"
 import { linkTo, parseAddress, replaceQuery } from "./links.js"
 import { useLoaded } from "./loading.js"
@@ -60,7 +60,7 @@ function List() {
   const [cursors, setCursors] = useState([""])
   const [isCreating, setIsCreating] = useState(false)
   const asked = new URLSearchParams({ prefix, limit: PAGE, after: cursors.at(-1) })
-  const [{ found, error }] = useLoaded((signal) => {
+  const [{ found, error, key }] = useLoaded((signal) => {
     replaceQuery({ prefix: prefix || null })
     return getJson(`${ROOT}?${asked}`, signal)
   }, String(asked), POLLED)
@@ -86,10 +86,10 @@ function List() {
       </tbody>
     </table>
     </div>
-    <p role="status" class="hint">${found ? (found.subscriptions.length ? `${found.subscriptions.length} subscriptions on page ${cursors.length}` : "No subscription has an id that begins like this.") : error ? "" : "Loading…"}</p>
+    <p role="status" class="hint">${found ? (found.subscriptions.length ? `${counted(found.subscriptions.length, "subscription")} on page ${number(cursors.length)}` : prefix ? "No subscription has an id that begins like this." : "There are no subscriptions yet.") : error ? "" : "Loading…"}</p>
     <nav class="paging" aria-label="Pages">
       <button disabled=${cursors.length < 2} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous page</button>
-      <button disabled=${!found?.has_more} onClick=${() => setCursors([...cursors, found.next_cursor])}>Next page</button>
+      <button disabled=${key !== String(asked) || !found?.has_more} onClick=${() => setCursors([...cursors, found.next_cursor])}>Next page</button>
     </nav>
     ${isCreating &&
     html`<${ActionDialog} title="Create a subscription" rights=${["manage"]} place=${(values) => placeTo(values.id)} fields=${FIELDS} build=${buildCreation}

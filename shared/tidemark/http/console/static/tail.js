@@ -1,19 +1,23 @@
 // Reads a stream from an offset and goes on reading, by the official client. A reader that is cut off reads on from
 // where it is: the client repeats what fails, and this begins again where the client gives up.
 import { stream } from "./durable-streams.js"
-import { recorded } from "./api.js"
+import { Refused, recorded } from "./api.js"
 
 const FINAL = new Set([400, 401, 403, 404, 410])
 const BACKOFF = { initialDelay: 500, maxDelay: 10_000, multiplier: 2, maxRetries: Infinity }
 
+// Whether the same request would be refused again.
+export const isFinal = (error) => FINAL.has(error.status)
+
 export class Tail {
-  // `onChunk(bytes, next offset)`; `onState(name, message)` with connecting, live, reconnecting, closed or stopped.
+  // `onChunk(bytes, next offset, isNew)`, where what was already there when reading began is not new; `onState(name, error)` with connecting, live, reconnecting, closed or stopped.
   constructor(path, offset, { onChunk, onState }) {
     this.path = path
     this.offset = offset
     this.onChunk = onChunk
     this.onState = onState
     this.abort = new AbortController()
+    this.hasCaughtUp = false
   }
 
   async run() {
@@ -23,7 +27,7 @@ export class Tail {
         if (await this.read()) return this.onState("closed")
       } catch (error) {
         if (this.abort.signal.aborted) return
-        if (FINAL.has(error.status)) return this.onState("stopped", error)
+        if (isFinal(error)) return this.onState("stopped", new Refused(error.status, error.json?.error ?? error.message))
         this.onState("reconnecting")
         await new Promise((resolve) => setTimeout(resolve, BACKOFF.initialDelay))
       }
@@ -42,7 +46,8 @@ export class Tail {
     })
     response.subscribeBytes((chunk) => {
       this.offset = chunk.offset
-      if (chunk.data.length) this.onChunk(chunk.data, Number(chunk.offset))
+      if (chunk.data.length) this.onChunk(chunk.data, Number(chunk.offset), this.hasCaughtUp)
+      this.hasCaughtUp ||= chunk.upToDate
     })
     await response.closed
     return response.streamClosed
