@@ -132,6 +132,8 @@ class Streams(RuleBasedStateMachine):
             each.stores.packing = self.packing
         self.models: dict[str, Model] = {}
         self.seen: dict[tuple[str, int], bytes] = {}
+        # Hypothesis leaves rules out of most games; without this one nearly every append would get 404.
+        self.create("red", 0, BYTES, ttl=False, closed=False, body=b"")
 
     def alive(self, name: str) -> Model | None:
         """The model's stream, unless its window is over."""
