@@ -49,7 +49,7 @@ S3A := .s3a/.installed
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(DEV) npm-if-possible ## make .venv and node_modules from the locks (every target does what it needs by itself)
@@ -178,7 +178,7 @@ deploylocal: build $(DEV) ## the stack in an emulated AWS on this machine, until
 .PHONY: deploy
 deploy: export SAM := $(CURDIR)/.venv-sam/bin/sam
 deploy: export SAM_CLI_TELEMETRY := 0
-deploy: build $(LOCAL) ## deploy to AWS: three questions at the first time (ARGS=--dry-run shows the change set and changes nothing)
+deploy: build $(LOCAL) ## deploy to AWS; the first time it asks three questions (ARGS=--dry-run shows the change set and changes nothing)
 	@$(VENV) -m tidemark.ops.deploy $(ARGS)
 
 .PHONY: undeploy

@@ -1,9 +1,9 @@
 """How many functions of Tidemark a request passes: `python -m benchmarks.journeys [--list append]`.
 
 Each journey goes through a function's own handler, with an event of API Gateway, to the local engines and
-back; the process knows the stream's tail, as in a warm environment. `sys.setprofile` names what is called: a
-function counts once, however often it is called, and comprehensions do not count. `--list` prints a
-journey's functions in the order of their first calls, each indented below its caller.
+back; the process knows the stream's tail, as in a warm environment. `sys.setprofile` names what is called, on
+any thread: a function counts once, however often it is called, and comprehensions do not count. `--list`
+prints a journey's functions in the order of their first calls, each indented below its caller.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -31,39 +32,49 @@ JOURNEYS = {
 }
 
 
-def functions_called(call: Callable[[], object]) -> dict[CodeType, int]:
-    """The package's functions that run meanwhile, in order, and how deep each first call is."""
-    found: dict[CodeType, int] = {}
+class Watch:
+    """The package's functions that run while it is on, in order, and how deep the first call of each is."""
 
-    def watch(frame: FrameType, event: str, _argument: object) -> None:
+    def __init__(self) -> None:
+        self.found: dict[CodeType, int] | None = None
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         code = frame.f_code
-        if event != "call" or code in found or not code.co_filename.startswith(PACKAGE):
-            return
-        if code.co_name in COMPREHENSIONS:
+        if self.found is None or event != "call" or code in self.found or not is_counted(code):
             return
         depth, caller = 0, frame.f_back
         while caller is not None:
-            depth += caller.f_code.co_filename.startswith(PACKAGE)
+            depth += is_counted(caller.f_code)
             caller = caller.f_back
-        found[code] = depth
+        self.found[code] = depth
 
-    sys.setprofile(watch)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return found
+    def during(self, call: Callable[[], object]) -> dict[CodeType, int]:
+        found: dict[CodeType, int] = {}
+        self.found = found
+        try:
+            call()
+        finally:
+            self.found = None
+        return found
+
+
+def is_counted(code: CodeType) -> bool:
+    return code.co_filename.startswith(PACKAGE) and code.co_name not in COMPREHENSIONS
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--list", choices=JOURNEYS, help="print the functions of one journey")
     listed = parser.parse_args().list
+    watch = Watch()
     with LocalServices(in_memory=True) as services:
         name = f"journeys-{uuid.uuid4()}"
         os.environ.update(ENVIRONMENT | services.environment | {"TABLE_NAME": name, "BUCKET_NAME": name})
         services.create_table(name)
         services.create_bucket(name)
+        # The threads of the package's pools as well: they are made when they are first needed.
+        threading.setprofile(watch)
+        sys.setprofile(watch)
         handlers = {function: load_handler(function) for function, _ in JOURNEYS.values()}
         handlers["write"](event_of("put-create.json"), Context())
         for journey, (function, event_name) in JOURNEYS.items():
@@ -72,7 +83,7 @@ def main() -> int:
                 response = call()
                 if response and response.get("statusCode", 200) >= 300:
                     raise AssertionError(f"{journey}: {response}")
-            found = functions_called(call)
+            found = watch.during(call)
             print(f"{journey}: {len(found)} functions, {len({code.co_filename for code in found})} files")
             if journey == listed:
                 for code, depth in found.items():

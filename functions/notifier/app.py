@@ -4,9 +4,9 @@ keeps the registry of streams where there is one."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from tidemark.cold_start import garbage_collection_paused
 
@@ -19,9 +19,10 @@ with garbage_collection_paused():
     from tidemark.service.stores import connect
     from tidemark.service.stream_registry import StreamRegistry, written_by
     from tidemark.settings import Settings
-    from tidemark.wake.attention import Changed, Subscribers, changed_from_record
-    from tidemark.wake.message import WakeMessage
+    from tidemark.wake.attention import Subscribers, changed_from_record
     from tidemark.wake.notifier import Notifier, message_from_record
+
+_T = TypeVar("_T")
 
 _settings = Settings.from_environment(os.environ)
 _stores = connect(_settings)
@@ -39,13 +40,14 @@ def _run(event: dict[str, Any], context: Any) -> Any:
     """Handle all records at once, then report each record that failed: those of a log whose readers
     could not be woken, all whose subscriptions or whose registry could not be told, and those that cannot be
     decoded, are delivered again."""
-    messages = list(_messages(event["Records"]))
+    records = event["Records"]
+    messages = list(_decoded(records, message_from_record))
     failures = _notifier.notify(messages)
     untold: Exception | None = None
     try:
         if _subscribers is not None:
-            _subscribers.notify(messages, _changes(event["Records"]))
-        _registry.tell(written_by(event["Records"]))
+            _subscribers.notify(messages, _decoded(records, changed_from_record))
+        _registry.tell(written_by(records))
     except Exception as failure:  # noqa: BLE001 - reported for each record
         untold = failure
 
@@ -59,20 +61,15 @@ def _run(event: dict[str, Any], context: Any) -> Any:
     return process_partial_response(event=event, record_handler=check, processor=_processor, context=context)
 
 
-def _messages(records: Sequence[Mapping[str, Any]]) -> Iterator[WakeMessage]:
+def _decoded(
+    records: Sequence[Mapping[str, Any]], decode: Callable[[Mapping[str, Any]], _T | None]
+) -> Iterator[_T]:
+    """What the records say that can be decoded; `check` reports the others."""
     for record in records:
         with suppress(KeyError, ValueError, TypeError):
-            message = message_from_record(record)
-            if message is not None:
-                yield message
-
-
-def _changes(records: Sequence[Mapping[str, Any]]) -> Iterator[Changed]:
-    for record in records:
-        with suppress(KeyError, TypeError):
-            change = changed_from_record(record)
-            if change is not None:
-                yield change
+            found = decode(record)
+            if found is not None:
+                yield found
 
 
 handler = traced("notifier", _settings, _run)

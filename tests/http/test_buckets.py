@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.http.asgi import Door
+from tidemark.protocol.offset import render_offset
 
 _serial = itertools.count(1)
 TEXT = {"Content-Type": "text/plain"}
@@ -183,6 +184,8 @@ def test_a_listing_shows_each_stream_with_its_metadata(door: Door, bucket: str) 
         "tail_offset": 6,
         "created_at_ms": now,
         "last_write_at_ms": now,
+        "retained_offset": render_offset(0),
+        "etag": door.head(f"{bucket}/user-1")["etag"],
     }
     assert answer.json == {
         "bucket_id": bucket[1:],

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
+
+import pytest
+
 from tests.http.asgi import Door
 from tests.support import World
 from tidemark.protocol.stream_key import parse_plain_path
@@ -27,3 +31,69 @@ def test_a_read_below_what_is_retained_is_410_with_the_way_on(door: Door, world:
     assert b"Offsets below 0000000000000002 are no longer retained: read on from there" in answer.body
     assert answer.next_offset == door.head(path)["Stream-Retained-Offset"] == "0000000000000002"
     assert door.get(f"{path}?offset={answer.next_offset}").body == b"[22]"
+
+
+LIMITS = {"Stream-Retain-Seconds": "86400", "Stream-Retain-Bytes": "1000000"}
+LIMITED = ("Stream-Retain-Seconds", "Stream-Retain-Bytes")
+
+
+def limits(door: Door, path: str) -> tuple[str | None, ...]:
+    answer = door.head(path)
+    assert answer.status == 200
+    return tuple(answer[name] for name in LIMITED)
+
+
+def test_a_buckets_limits_are_those_of_streams_that_are_created_without_their_own(door: Door) -> None:
+    """So that a repeated creation is the same one, whether it names them or not."""
+    bucket = f"/b-{uuid.uuid4().hex[:10]}"
+    made = door.put(bucket, LIMITS)
+    assert (made.status, made.json["retain_seconds"], made.json["retain_bytes"]) == (201, 86400, 1_000_000)
+    assert limits(door, bucket) == ("86400", "1000000")
+    assert (door.get(bucket).json["retain_seconds"], door.get(bucket).json["streams"]) == (86400, 0)
+    assert door.put(f"{bucket}/a", JSON).status == 201
+    assert limits(door, f"{bucket}/a") == ("86400", "1000000")
+    assert [door.put(f"{bucket}/a", JSON | named).status for named in ({}, LIMITS)] == [200, 200]
+    other = {"Stream-Retain-Seconds": "60"}
+    assert door.put(f"{bucket}/a", JSON | other).status == 409
+    assert door.put(f"{bucket}/b", JSON | other).status == 201
+    assert limits(door, f"{bucket}/b") == ("60", None)
+    assert [door.put(f"{bucket}/b", JSON | named).status for named in (other, {})] == [200, 409]
+    source = {"Stream-Forked-From": f"{bucket}/b"}
+    assert door.put(f"{bucket}/fork", source).status == 201
+    assert limits(door, f"{bucket}/fork") == ("86400", "1000000")
+    assert door.get(bucket).json["streams"] == 3
+
+
+def test_a_stream_that_takes_the_place_of_an_expired_one_has_the_buckets_limits(
+    door: Door, world: World
+) -> None:
+    bucket = f"/b-{uuid.uuid4().hex[:10]}"
+    door.put(bucket, LIMITS)
+    door.put(f"{bucket}/a", JSON | {"Stream-TTL": "10", "Stream-Retain-Seconds": "60"})
+    world.clock.advance(11_000)
+    assert door.put(f"{bucket}/a", JSON).status == 201
+    assert limits(door, f"{bucket}/a") == ("86400", "1000000")
+
+
+def test_a_bucket_without_limits_has_streams_without_limits(door: Door) -> None:
+    bucket = f"/b-{uuid.uuid4().hex[:10]}"
+    assert "retain_seconds" not in door.put(bucket, {}).json
+    assert limits(door, bucket) == (None, None)
+    door.put(f"{bucket}/a", JSON)
+    assert limits(door, f"{bucket}/a") == (None, None)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "a day", "", "99999999999999999999"])
+@pytest.mark.parametrize("name", LIMITED)
+def test_a_bucket_with_an_invalid_limit_is_refused(door: Door, name: str, value: str) -> None:
+    bucket = f"/b-{uuid.uuid4().hex[:10]}"
+    answer = door.put(bucket, {name: value})
+    assert (answer.status, name in answer.json["error"]) == (400, True)
+    assert door.get(bucket).status == 404
+
+
+def test_other_headers_of_a_stream_make_no_bucket(door: Door) -> None:
+    bucket = f"/b-{uuid.uuid4().hex[:10]}"
+    answer = door.put(bucket, LIMITS | {"Stream-TTL": "5"})
+    assert (answer.status, "to create a stream, PUT" in answer.json["error"]) == (400, True)
+    assert door.get(bucket).status == 404

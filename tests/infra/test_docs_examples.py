@@ -75,14 +75,14 @@ def test_the_curl_lines_of_a_guide_succeed(server: Server, page: str) -> None:
         assert "201" in run(text, server)
 
 
-def test_a_stream_with_limits_is_created(server: Server) -> None:
-    ((_, text),) = blocks("retention.md")
-    run(f"B={server.base_url}\n{text}", server)
-    with urllib.request.urlopen(
-        urllib.request.Request(f"{server.base_url}/v1/stream/metrics", method="HEAD"), timeout=60
-    ) as response:
-        limits = response.headers["Stream-Retain-Seconds"], response.headers["Stream-Retain-Bytes"]
-    assert limits == ("86400", "1000000")
+def test_streams_with_limits_of_their_own_or_of_their_bucket_are_created(server: Server) -> None:
+    (_, of_a_stream), (_, of_a_bucket) = blocks("retention.md")
+    run(f"B={server.base_url}\n{of_a_stream}{of_a_bucket}", server)
+    for path, limits in (("/v1/stream/metrics", ("86400", "1000000")), ("/sessions/42", ("604800", None))):
+        asked = urllib.request.Request(f"{server.base_url}{path}", method="HEAD")
+        with urllib.request.urlopen(asked, timeout=60) as response:
+            told = response.headers["Stream-Retain-Seconds"], response.headers["Stream-Retain-Bytes"]
+        assert told == limits
 
 
 def test_the_walk_through_of_buckets_and_snapshots(server: Server) -> None:

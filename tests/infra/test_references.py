@@ -1,4 +1,4 @@
-"""The tests and files that a page names exist, so a reader can look up what a claim rests on."""
+"""The tests, modules and names that a page or a docstring refers to exist, so a reader can look them up."""
 
 from __future__ import annotations
 
@@ -32,6 +32,17 @@ def broken_references(text: str) -> list[str]:
     ]
 
 
+def broken_modules(text: str) -> list[str]:
+    """Missing modules and names, of those written as `log/tails.py` and `log/append.py: check_landed`."""
+    broken = []
+    for path, name in re.findall(r"`((?:\w+/)+\w+\.(?:py|mjs|sh))(?::\s+(\w+))?", text):
+        files = [folder / path for folder in (ROOT, ROOT / "shared" / "tidemark", ROOT / "tests")]
+        sources = [file.read_text() for file in files if file.exists()]
+        if not any(re.search(rf"\b{name}\b", source) for source in sources):
+            broken.append(f"{path}: {name}".removesuffix(": "))
+    return broken
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     assert broken_references(page.read_text()) == []
@@ -41,3 +52,14 @@ def test_a_reference_to_a_missing_test_is_found() -> None:
     text = "`test_every_test_that_a_page_*` `test_of_nothing` `tests/infra` `tests/infra/test_nothing.py`"
     missing = ["test_of_nothing", "tests/infra/test_nothing.py", "test_nothing.py"]
     assert broken_references(text + " `test_nothing.py` `test_references.py`") == missing
+
+
+def test_every_module_that_a_page_or_a_docstring_names_exists() -> None:
+    sources = [*PAGES, *sorted((ROOT / "shared" / "tidemark").rglob("*.py")), ROOT / "template.yaml"]
+    broken = {str(path.relative_to(ROOT)): broken_modules(path.read_text()) for path in sources}
+    assert {path: names for path, names in broken.items() if names} == {}
+
+
+def test_a_reference_to_a_missing_module_or_name_is_found() -> None:
+    text = "`log/append.py: check_landed` `log/append.py: check_nothing` `log/nothing.py`"
+    assert broken_modules(text) == ["log/append.py: check_nothing", "log/nothing.py"]

@@ -14,9 +14,11 @@ from tidemark.log.append import batch_item
 from tidemark.log.read import PAGE_QUERIES
 from tidemark.log.records import Batch
 from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
+from tidemark.service.buckets import create_bucket
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read, read_on
@@ -190,6 +192,17 @@ def test_a_creation_is_one_write(world: World) -> None:
     assert process.calls.taken() == {"TransactWriteItems": 1}
     process.create(a_key(), expiry=Expiry(ttl_seconds=60))
     assert process.calls.taken() == {"TransactWriteItems": 1}
+
+
+def test_a_creation_in_a_bucket_is_one_write_and_two_where_it_gets_the_buckets_limits(world: World) -> None:
+    process = world.process()
+    for bucket, limits, calls in (("plain", FOREVER, 1), ("limited", Retention(seconds=3600), 2)):
+        create_bucket(process.stores, bucket, limits)
+        process.calls.taken()
+        process.create(StreamKey(bucket, "a"))
+        assert process.calls.taken() == {"TransactWriteItems": calls}
+        process.create(StreamKey(bucket, "b"), retention=Retention(seconds=60))
+        assert process.calls.taken() == {"TransactWriteItems": 1}
 
 
 def test_a_creation_with_a_large_body_costs_an_entry_the_object_and_the_stream(world: World) -> None:

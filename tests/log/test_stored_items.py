@@ -346,6 +346,12 @@ STORED = {
         "rs":{"N":"86400"},"rb":{"N":"1000000"},"er":{"N":"53"}}""",
         StreamRecord(ORDERS, FIRST, JSON, NEVER, AT, AT, retained=53, retention=Retention(86_400, 1_000_000)),
     ),
+    "bucket whose streams keep messages for a day and their last megabyte": (
+        decode_bucket,
+        """{"pk":{"S":"bucket/shop"},"sk":{"S":"."},"n":{"N":"3"},"cr":{"N":"1767225600000"},
+        "ch":{"N":"0"},"i":{"S":"AAAAAAAAAAAAAAAA"},"rs":{"N":"86400"},"rb":{"N":"1000000"}}""",
+        BucketRecord("shop", AT, "AAAAAAAAAAAAAAAA", 3, retention=Retention(86_400, 1_000_000)),
+    ),
     "due: look at what a stream retains": (
         decode_due,
         """{"pk":{"S":"due/3"},"sk":{"S":"0001767225600000/Zk3v9QpLw2Xa_-01/retain"},

@@ -48,6 +48,12 @@ class Bucket:
         tail = Position(stream.tail, incarnation, "application/json", closed=stream.closed)
         return Head(name, tail.at(self.beginning), tail, stream.created_ms)
 
+    def heads(self, names: Sequence[str]) -> dict[str, Head]:
+        return {name: self.head(name) for name in names if name in self.streams}
+
+    def earliest(self, names: Sequence[str]) -> dict[str, Position]:
+        return {name: head.earliest for name, head in self.heads(names).items()}
+
     def check_offset(self, head: Head, offset: str) -> None:
         raise NotImplementedError
 

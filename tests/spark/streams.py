@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from tests.support import BYTES, World
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.spark.failures import SLOW_START
 from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.options.read import ReadOptions, parse_read_options
 from tidemark.spark.queries.plan import load_heads, pin_positions, plan_partitions, require_all
@@ -60,4 +63,28 @@ def rows_of(reader: Reader, part: Any) -> list[Row]:
     ]
 
 
-__all__ = ["ConnectionOptions", "filled", "key", "plan_here", "read_here", "rows", "rows_of", "table_options"]
+def started(run: Callable[[], Any], seconds: float = 900) -> Any:
+    """What runs a streaming query, again where the driver's Python process was slow to start: Spark waits ten
+    seconds for it, and then nothing was read."""
+    from pyspark.errors import StreamingQueryException
+
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return run()
+        except StreamingQueryException as fault:
+            if SLOW_START not in str(fault) or time.monotonic() > deadline:
+                raise
+
+
+__all__ = [
+    "ConnectionOptions",
+    "filled",
+    "key",
+    "plan_here",
+    "read_here",
+    "rows",
+    "rows_of",
+    "started",
+    "table_options",
+]

@@ -11,7 +11,7 @@ import pytest
 from tests.buckets import key_in_new_bucket
 from tests.spark.opaque import OpaqueServer
 from tests.spark.serving import ThreadedServer
-from tests.spark.streams import filled, key, plan_here, read_here, rows, rows_of, table_options
+from tests.spark.streams import filled, key, plan_here, read_here, rows, rows_of, started, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
@@ -355,11 +355,11 @@ def test_streaming_over_http(
             .trigger(availableNow=True)
             .start(str(tmp_path / "out"))
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(900)
 
-    run()
+    started(run)
     world.process().append(key(name), b"[3]", content_type=JSON)
-    run()
+    started(run)
     found = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted(bytes(row.value) for row in found) == [b"1", b"2", b"3"]
 

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 
-from tests.spark.streams import filled, key, table_options
+from tests.spark.streams import filled, key, started, table_options
 from tests.support import World
 from tidemark.service.delete import delete
-from tidemark.spark.failures import SLOW_START
 from tidemark.spark.source import spark_version
 
 Follow = Callable[..., list[bytes]]
@@ -31,14 +29,7 @@ class Query:
         self.batches: list[int] = []
 
     def run(self, **given: Any) -> None:
-        """Again where the driver's Python process was slow to start: then nothing was read."""
-        for _ in range(4):
-            try:
-                return self._run(**given)
-            except StreamingQueryException as fault:
-                if SLOW_START not in str(fault):
-                    raise
-        return self._run(**given)
+        started(lambda: self._run(**given))
 
     def _run(
         self,
@@ -72,7 +63,7 @@ class Query:
                 if meanwhile is not None:
                     meanwhile()
             else:
-                query.awaitTermination(120)
+                assert query.awaitTermination(900)
         finally:
             query.stop()
 
@@ -177,7 +168,7 @@ def test_a_batch_waits_until_enough_has_come_and_has_so_many_messages_at_most(
         assert query.batches == [3]
         for body in numbered(4, 8):
             process.append(key(name), body)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while len(query.batches) < 2 and time.monotonic() < deadline:
             time.sleep(0.1)
 

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from tests.spark.serving import ThreadedServer
-from tests.spark.streams import filled, key
+from tests.spark.streams import filled, key, started
 from tests.support import JSON, World
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 TOUR = PAGE.read_text().partition("## A tour")[2].partition("\n## ")[0]
+
+
+def run_block(text: str, names: dict[str, Any], spark: Any) -> None:
+    """Raises what one of its queries has failed with."""
+    spark.streams.resetTerminated()
+    exec(compile(text, str(PAGE), "exec"), names)
+    for query in spark.streams.active:
+        query.processAllAvailable()
+        query.stop()
+    if "writeStream" in text:
+        spark.streams.awaitAnyTermination(1)
 
 
 def test_the_tour_runs_as_it_is_printed(
@@ -30,10 +42,7 @@ def test_the_tour_runs_as_it_is_printed(
     for block in blocks:
         text = block.replace("http://127.0.0.1:4437", server.url).replace('"/tmp/', f'"{tmp_path}/')
         text = text.replace('.format("console")', '.format("memory").queryName("words")')
-        exec(compile(text, str(PAGE), "exec"), names)
-        for query in spark.streams.active:
-            query.processAllAvailable()
-            query.stop()
+        started(partial(run_block, text, names, spark))
     counted = {
         row["user"]: row[1] for row in spark.sql(re.findall(r'spark\.sql\("(.*?)"\)', TOUR)[0]).collect()
     }

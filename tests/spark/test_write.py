@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from tests.spark.serving import ThreadedServer
-from tests.spark.streams import filled, key, table_options
+from tests.spark.streams import filled, key, started, table_options
 from tests.support import JSON, World
 from tidemark.spark.source import spark_version
 from tidemark.spark.staging.manifest import ReusedId
@@ -155,18 +155,22 @@ def copy(
     """One stream into another, exactly once."""
     frame = spark.readStream.format("tidemark").options(**source).load()
     frame = frame if change is None else change(frame)
-    query = (
+    writing = (
         frame.select("stream", "value")
         .writeStream.format("tidemark")
         .options(**sink)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
-        .start()
     )
-    try:
-        query.awaitTermination(120)
-    finally:
-        query.stop()
+
+    def run() -> None:
+        query = writing.start()
+        try:
+            assert query.awaitTermination(900)
+        finally:
+            query.stop()
+
+    started(run)
 
 
 def backwards(batches: Iterator[Any]) -> Iterator[Any]:
@@ -253,7 +257,7 @@ def test_complete_output_is_refused(
     )
     with pytest.raises(Exception, match="overwrite is refused"):
         # A slow machine takes minutes to start the aggregation: a wait that ends first is no refusal.
-        query.start().awaitTermination(900)
+        started(lambda: query.start().awaitTermination(900))
 
 
 def test_a_streaming_sink_gets_arrow_batches_where_there_are_any(spark: Any, options: dict[str, str]) -> None:
@@ -293,7 +297,8 @@ def test_a_foreach_batch_is_written_once_under_its_id_and_version_and_cleans_up(
 
         stream = spark.readStream.format("tidemark").options(**table_options(world), subscribe=source).load()
         writing = stream.writeStream.foreachBatch(write).trigger(availableNow=True)
-        writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        writing = writing.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        started(lambda: writing.start().awaitTermination())
 
     for number in range(4):
         world.process().append(key(source), b"%d" % number, content_type=JSON)

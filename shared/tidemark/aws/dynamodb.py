@@ -37,6 +37,7 @@ _THROTTLED: Final = frozenset(
         "TransactionConflictException",
         "TransactionInProgressException",
         "UnprocessedItems",
+        "UnprocessedKeys",
     }
 )
 #: The table does not exist, or we may not use it. Nothing was done.
@@ -51,7 +52,12 @@ _OUT_OF_REACH: Final = frozenset(
 )
 
 #: What a reply of 200 always has, or all that it may have. Any other one belongs to another operation.
-_ALWAYS: Final = {"Query": "Items", "Scan": "Count", "BatchWriteItem": "UnprocessedItems"}
+_ALWAYS: Final = {
+    "Query": "Items",
+    "Scan": "Count",
+    "BatchGetItem": "Responses",
+    "BatchWriteItem": "UnprocessedItems",
+}
 _WRITTEN: Final = frozenset({"Attributes", "ConsumedCapacity", "ItemCollectionMetrics"})
 _AT_MOST: Final = {
     "GetItem": frozenset({"Item", "ConsumedCapacity"}),
@@ -148,6 +154,23 @@ class DynamoDB:
             fault = Fault(200, {"__type": "UnprocessedItems", "message": f"{len(left[table])} are left over"})
             if not attempts.go_on_after(fault):
                 raise fault
+
+    def read_batch(self, table: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
+        """The items of up to 100 keys that are there, in no order. `asked` is what BatchGetItem takes for a
+        table. Keys that DynamoDB leaves over are asked for again after a pause. Raises as `write_batch`."""
+        found: list[dict[str, Any]] = []
+        left: dict[str, Any] = {table: asked}
+        for attempts in Attempts(self.sleep, self.now, self.policy):
+            reply = self.call("BatchGetItem", {"RequestItems": left})
+            found += reply["Responses"].get(table, [])
+            left = reply["UnprocessedKeys"]
+            if not left:
+                return found
+            many = len(left[table]["Keys"])
+            fault = Fault(200, {"__type": "UnprocessedKeys", "message": f"{many} are left over"})
+            if not attempts.go_on_after(fault):
+                raise fault
+        raise AssertionError("the last attempt returns or raises")
 
 
 def _final(failure: Failure) -> Exception:

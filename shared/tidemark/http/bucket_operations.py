@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from tidemark.http import bucket_responses, routes
 from tidemark.http.backend import backend_of
-from tidemark.http.bucket_requests import check_bootstrap, check_bucket_creation, parse_list, parse_publish
+from tidemark.http.bucket_requests import check_bootstrap, parse_bucket_creation, parse_list, parse_publish
 from tidemark.http.requests import parse_place
 from tidemark.protocol.bucket import Resource
 from tidemark.protocol.snapshot import parse_snapshot_offset
@@ -30,8 +30,8 @@ from tidemark.service.upload_snapshot import begin_upload
 
 async def create_bucket(request: Request) -> Response:
     backend, place = backend_of(request), parse_place(request)
-    await check_bucket_creation(request, place.bucket)
-    made = await backend.run(lambda: buckets.create_bucket(backend.stores, place.bucket))
+    retention = await parse_bucket_creation(request, place.bucket)
+    made = await backend.run(lambda: buckets.create_bucket(backend.stores, place.bucket, retention))
     return bucket_responses.bucket_made(request, made)
 
 

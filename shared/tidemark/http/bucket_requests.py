@@ -8,6 +8,7 @@ from tidemark.http.requests import (
     MAX_BODY_BYTES,
     STREAM_ROOT,
     parse_body_type,
+    parse_limits,
     read_body,
     single,
     single_header,
@@ -16,6 +17,7 @@ from tidemark.protocol import content_type
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import Malformed, PayloadTooLarge
 from tidemark.protocol.listing import ListingRequest, parse_listing
+from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention
 from tidemark.protocol.snapshot import parse_snapshot_offset, parse_upload_id
 from tidemark.service.publish_snapshot import PublishRequest
 
@@ -39,18 +41,21 @@ async def parse_publish(request: Request, offset_token: str) -> PublishRequest:
     return PublishRequest(offset, body_type, body, upload)
 
 
-async def check_bucket_creation(request: Request, bucket: str) -> None:
-    """A bucket takes no body and no header of a stream: what has them was meant for a stream. Raises
-    Malformed, so that a forgotten `/v1/stream` does not make a bucket."""
+async def parse_bucket_creation(request: Request, bucket: str) -> Retention:
+    """A bucket takes no body, and of a stream's headers the limits alone, which its streams get. What has
+    others was meant for a stream: a forgotten `/v1/stream` does not make a bucket. Raises Malformed."""
     body_type = parse_body_type(request)
+    limits = {AGE_HEADER.lower(), SIZE_HEADER.lower()}
     is_for_stream = (body_type is not None and not body_type.is_json) or any(
-        name.startswith("stream-") for name in request.headers
+        name.startswith("stream-") and name not in limits for name in request.headers
     )
     if is_for_stream or await read_body(request):
         raise Malformed(
-            f"/{bucket} is a bucket's path, and a bucket has no body and none of a stream's headers; "
+            f"/{bucket} is a bucket's path, and a bucket has no body and none of a stream's headers but "
+            f"{AGE_HEADER} and {SIZE_HEADER}; "
             f"to create a stream, PUT {STREAM_ROOT}{bucket} or PUT /{bucket}/{{stream id}}"
         )
+    return parse_limits(request)
 
 
 def check_bootstrap(request: Request) -> None:

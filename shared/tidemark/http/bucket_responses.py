@@ -7,9 +7,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from tidemark.http.responses import absolute_url
+from tidemark.http.responses import absolute_url, retention_headers
 from tidemark.log.records import BucketRecord, Snapshot
 from tidemark.protocol.caching import NO_STORE
+from tidemark.protocol.etag import render_tail_etag
 from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.multipart import choose_boundary, render_multipart
 from tidemark.protocol.offset import render_offset
@@ -25,20 +26,26 @@ _EMPTY = _NOT_CACHED | {"Content-Type": "application/json"}
 
 
 def bucket_made(request: Request, record: BucketRecord) -> Response:
-    headers = _NOT_CACHED | {"Location": absolute_url(request)}
+    headers = {"Location": absolute_url(request)} | _bucket_headers(record)
     return JSONResponse(_bucket(record), 201, headers)
 
 
 def bucket(record: BucketRecord) -> Response:
-    return JSONResponse(_bucket(record), headers=_NOT_CACHED)
+    return JSONResponse(_bucket(record), headers=_bucket_headers(record))
 
 
 def _bucket(record: BucketRecord) -> dict[str, Any]:
+    limits = {"retain_seconds": record.retention.seconds, "retain_bytes": record.retention.size}
     return {
         "bucket_id": record.bucket,
         "streams": record.streams,
         "created_at_ms": record.created_ms,
+        **{name: limit for name, limit in limits.items() if limit is not None},
     }
+
+
+def _bucket_headers(record: BucketRecord) -> dict[str, str]:
+    return _NOT_CACHED | retention_headers(record.retention)
 
 
 def listing(bucket_id: str, request: ListingRequest, found: Listing) -> Response:
@@ -50,6 +57,8 @@ def listing(bucket_id: str, request: ListingRequest, found: Listing) -> Response
             "tail_offset": head.tail.offset,
             "created_at_ms": head.record.created_ms,
             "last_write_at_ms": head.written_ms,
+            "retained_offset": render_offset(head.record.retained),
+            "etag": render_tail_etag(head.record.incarnation, head.tail.offset, closed=head.tail.closed),
         }
         for head in found.streams
     ]

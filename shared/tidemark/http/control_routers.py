@@ -1,8 +1,8 @@
 """The routers of the control surface, beside subscriptions.
 
 They are FastAPI routers: its models check bodies and write the OpenAPI document. To add routes: write a
-module with a FastAPI `router`, add a line to ROUTERS, say in `security/required_scopes.py` which scopes its
-paths need, and in `template.yaml` which function gets them.
+module with a FastAPI `router`, add a line to ROUTERS, say in `http/security/required_scopes.py` which scopes
+its paths need, and in `template.yaml` which function gets them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tidemark.protocol.expiry import parse_expiry
 from tidemark.protocol.fork import ForkPoint, parse_fork_offset, parse_sub_offset
 from tidemark.protocol.offset import ReadFrom
 from tidemark.protocol.producer import parse_claim
-from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, parse_retention
+from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention, parse_retention
 from tidemark.protocol.sequence import parse_stream_seq
 from tidemark.protocol.stream_key import StreamKey, parse_plain_path
 from tidemark.service.append import AppendRequest
@@ -172,8 +172,13 @@ async def parse_create(request: Request) -> CreateRequest:
         closed=is_closing(request),
         body=await read_body(request),
         fork=fork,
-        retention=parse_retention(single_header(request, AGE_HEADER), single_header(request, SIZE_HEADER)),
+        retention=parse_limits(request),
     )
+
+
+def parse_limits(request: Request) -> Retention:
+    """What is retained of a stream, or of the streams of a bucket. Raises Malformed."""
+    return parse_retention(single_header(request, AGE_HEADER), single_header(request, SIZE_HEADER))
 
 
 def parse_fork(request: Request) -> ForkPoint | None:
@@ -248,7 +253,9 @@ def parse_read(request: Request) -> ReadRequest:
         raise Malformed(f"live={live.value} needs an offset: -1, now, or a Stream-Next-Offset")
     read_from = offset.parse_read_from(token)
     if read_from is None:
-        raise Malformed("offset must be -1, now, or a Stream-Next-Offset that this server gave")
+        raise Malformed(
+            f"offset must be -1, now, or a Stream-Next-Offset that this server gave, got {token!r:.80}"
+        )
     parse = cursor.parse_cursor if live else cursor.known_cursor
     return ReadRequest(
         read_from=read_from,

@@ -16,7 +16,7 @@ from tidemark.protocol.etag import etag_matches, render_etag, render_tail_etag
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.messages import render_body
 from tidemark.protocol.offset import NOW, render_offset
-from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER
+from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import Created
 from tidemark.service.read import Reading
@@ -68,10 +68,7 @@ def metadata(known: StreamHead) -> Response:
         headers["Stream-TTL"] = str(expiry.ttl_seconds)
     if expiry.expires_at is not None:
         headers["Stream-Expires-At"] = expiry.expires_at
-    if known.record.retention.seconds is not None:
-        headers[AGE_HEADER] = str(known.record.retention.seconds)
-    if known.record.retention.size is not None:
-        headers[SIZE_HEADER] = str(known.record.retention.size)
+    headers |= retention_headers(known.record.retention)
     if known.record.retained:
         headers["Stream-Retained-Offset"] = render_offset(known.record.retained)
     if known.record.snapshot is not None:
@@ -79,6 +76,11 @@ def metadata(known: StreamHead) -> Response:
     response = Response(headers=headers)
     del response.headers["Content-Length"]  # The response to HEAD does not say how long a body would be.
     return response
+
+
+def retention_headers(retention: Retention) -> dict[str, str]:
+    limits = {AGE_HEADER: retention.seconds, SIZE_HEADER: retention.size}
+    return {name: str(limit) for name, limit in limits.items() if limit is not None}
 
 
 def _head_headers(head: StreamHead) -> dict[str, str]:

@@ -18,6 +18,8 @@ from tidemark.log.schema import (
     COUNTED_MS,
     CREATED_MS,
     CREATION_ID,
+    RETAIN_BYTES,
+    RETAIN_SECONDS,
     SK,
     STREAM_COUNT,
     bucket_entry_key,
@@ -41,10 +43,16 @@ from tidemark.log.table import (
 )
 from tidemark.protocol.bucket import LAST_CHARACTER
 from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, OutcomeUnknown
+from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import MAX_STREAM_ID_BYTES, PLAIN_BUCKET
 
 #: An end mark counts nothing.
 _IF_THERE: Final = Condition(f"attribute_exists({STREAM_COUNT})")
+#: Nor has it limits for the streams that are created without their own.
+_IF_UNLIMITED: Final = Condition(
+    f"attribute_exists({STREAM_COUNT})"
+    f" AND attribute_not_exists({RETAIN_SECONDS}) AND attribute_not_exists({RETAIN_BYTES})"
+)
 #: The first character of a sort key: what begins with a key and goes on sorts behind it.
 _NEXT: Final = "\x00"
 
@@ -56,6 +64,14 @@ class BucketChangedLater(Exception):
     def __init__(self, changed_ms: int) -> None:
         super().__init__(f"the bucket has changed at {changed_ms}")
         self.changed_ms = changed_ms
+
+
+class BucketRetains(Exception):
+    """The bucket has limits, which a stream without its own is created with."""
+
+    def __init__(self, retention: Retention) -> None:
+        super().__init__("the bucket limits what its streams retain")
+        self.retention = retention
 
 
 def create_bucket(table: Table, record: BucketRecord) -> None:
@@ -127,14 +143,26 @@ def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
         raise (BucketChangedLater(changed_ms) if changed_ms >= mark.ended_ms else BucketNotEmpty) from refused
 
 
-def count_streams(bucket: str, change: int, now_ms: int) -> list[Write]:
+def count_streams(bucket: str, change: int, now_ms: int, *, unlimited: bool = False) -> list[Write]:
     """Part of the transaction that creates or ends a stream: refused where there is no such bucket.
-    The plain surface has no bucket, and counts nothing."""
+    The plain surface has no bucket, and counts nothing. With `unlimited` it is also refused where the bucket
+    has limits (`check_counted`)."""
     if bucket == PLAIN_BUCKET:
         return []
     values = {":change": {"N": str(change)}, ":now": {"N": str(now_ms)}}
     update = Update(bucket_key(bucket), f"SET {COUNTED_MS} = :now ADD {STREAM_COUNT} :change", values)
-    return [Write(update=update, condition=_IF_THERE)]
+    return [Write(update=update, condition=_IF_UNLIMITED if unlimited else _IF_THERE)]
+
+
+def check_counted(refused: TransactionRefused, index: int) -> None:
+    """What a refused creation says of the bucket, whose count is its write at `index`. Raises BucketRetains,
+    BucketNotFound, or OutcomeUnknown where the creation may have landed in a bucket that was there before."""
+    if not refused.failed[index]:
+        return
+    existing = refused.existing[index]
+    if existing is not None and not is_end_mark(existing):
+        raise BucketRetains(decode_bucket(existing).retention) from refused
+    raise (OutcomeUnknown if refused.maybe_landed else BucketNotFound) from refused
 
 
 def list_records(

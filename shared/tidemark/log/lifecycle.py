@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from tidemark.log.append import TailMoved, batch_item, check_landed
-from tidemark.log.buckets import count_streams
+from tidemark.log.buckets import check_counted, count_streams
 from tidemark.log.due import settle_for_good
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.references import (
@@ -34,7 +34,7 @@ from tidemark.log.table import (
     if_never_or_ended_before,
 )
 from tidemark.log.tails import RECLAIM_AFTER_MS
-from tidemark.protocol.errors import BucketNotFound, OutcomeUnknown
+from tidemark.protocol.errors import OutcomeUnknown
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
@@ -77,15 +77,17 @@ def load_stream(table: Table, key: StreamKey) -> StreamRecord | None:
 
 def create_stream(table: Table, creation: Creation) -> None:
     """Make the stream and its first batch, together, and count it in its bucket. Raises
-    StreamExists, StreamEndedLater, BucketNotFound, OutcomeUnknown, and StreamChanged when a fork's
-    source is not as it was, or the janitor has claimed the body in S3.
+    StreamExists, StreamEndedLater, BucketNotFound, OutcomeUnknown, BucketRetains for a stream without limits
+    where its bucket has some, and StreamChanged when a fork's source is not as it was, or the janitor has
+    claimed the body in S3.
 
     A stream without content, expiry, source or bucket is one conditional write. Its condition also
     refuses a creation that is repeated after the stream was deleted: the end mark is younger.
     """
     record = creation.record
     free = if_never_or_ended_before(record.created_ms)
-    counted = count_streams(record.key.bucket, +1, record.created_ms)
+    unlimited = not record.retention.is_limited
+    counted = count_streams(record.key.bucket, +1, record.created_ms, unlimited=unlimited)
     extra = [*counted, *_creation_extras(creation)]
     try:
         if extra:
@@ -97,9 +99,9 @@ def create_stream(table: Table, creation: Creation) -> None:
     except TransactionRefused as refused:
         if refused.failed[0]:
             _check_created(record, refused.existing[0], maybe_landed=refused.maybe_landed)
-        elif counted and refused.failed[1]:
-            raise (OutcomeUnknown if refused.maybe_landed else BucketNotFound) from refused
         else:
+            if counted:
+                check_counted(refused, 1)
             raise StreamChanged from refused
 
 

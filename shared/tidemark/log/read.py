@@ -49,10 +49,6 @@ class Page:
         return self.batches[-1] if self.batches else None
 
     @property
-    def deleted(self) -> bool:
-        return self.last is not None and self.last.tombstone
-
-    @property
     def has_data(self) -> bool:
         return self.end > self.start
 

@@ -20,13 +20,15 @@ from tidemark.protocol.wake_state import WakeState
 @dataclass(frozen=True, slots=True)
 class BucketRecord:
     """`streams` counts those that have an item, and changed last at `counted_ms`; `creation_id` is the
-    creation's own mark."""
+    creation's own mark. `retention` is that of the streams which are created without one of their own; it
+    does not change while the bucket exists."""
 
     bucket: str
     created_ms: int
     creation_id: str
     streams: int = 0
     counted_ms: int = 0
+    retention: Retention = FOREVER
 
 
 @dataclass(frozen=True, slots=True)

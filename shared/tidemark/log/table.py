@@ -55,6 +55,8 @@ class Condition:
 IF_ABSENT: Final = Condition(ABSENT)
 #: The most keys that `Table.delete_many` takes.
 MAX_DELETES: Final = 25
+#: The most keys that `Table.get_many` takes.
+MAX_GETS: Final = 100
 
 
 def if_never_or_ended_before(created_ms: int) -> Condition:
@@ -97,6 +99,15 @@ class Table:
     def get(self, key: Key) -> Item | None:
         item: Item | None = self._call("GetItem", Key=key, ConsistentRead=True).get("Item")
         return item
+
+    def get_many(self, keys: Sequence[Key], attributes: Sequence[str] = ()) -> list[Item]:
+        """Those items of up to 100 different keys that are there, in no order. Raises Busy where DynamoDB
+        leaves some of them over again and again."""
+        asked: dict[str, Any] = {"Keys": keys, "ConsistentRead": True} | _projection(attributes)
+        try:
+            return self._dynamodb.read_batch(self._name, asked)
+        except Fault as fault:
+            raise _translated(fault) from fault
 
     def put(self, item: Item, condition: Condition | None = None) -> None:
         """Raises ConditionFailed with the item that is there instead."""
@@ -181,13 +192,21 @@ class Table:
             "KeyConditionExpression": f"{PK} = :pk AND {SK} BETWEEN :low AND :high",
             "ExpressionAttributeValues": values,
         }
-        if attributes:
-            arguments["ProjectionExpression"] = ",".join(f"#{name}" for name in attributes)
-            arguments["ExpressionAttributeNames"] = {f"#{name}": name for name in attributes}
+        arguments |= _projection(attributes)
         if limit is not None:
             arguments["Limit"] = limit
         reply = self._call("Query", ConsistentRead=True, ScanIndexForward=not backward, **arguments)
         return reply["Items"], "LastEvaluatedKey" in reply
+
+
+def _projection(attributes: Sequence[str]) -> dict[str, Any]:
+    """Of a read that asks for these attributes alone, or, where there are none, for whole items."""
+    if not attributes:
+        return {}
+    return {
+        "ProjectionExpression": ",".join(f"#{name}" for name in attributes),
+        "ExpressionAttributeNames": {f"#{name}": name for name in attributes},
+    }
 
 
 def _translated(fault: Fault) -> Exception:

@@ -23,6 +23,8 @@ _LINGER_SECONDS: Final = (0.004, 0.012)
 RECEIPTS_FROM: Final = 16
 _HIGHEST_RANK: Final = 3
 
+#: Before the first look: posts are dated in whole milliseconds, so nobody knows exactly when the last comes.
+_FIRST_PAUSE_SECONDS: Final = 0.0012
 #: Between two looks.
 _PAUSE_SECONDS: Final = 0.0008
 _PAUSE_SECONDS_EACH: Final = 0.0001
@@ -91,7 +93,7 @@ def pause_seconds(end: ChainEnd, found: Sequence[Mail], crowd: int, looks: int) 
         return _OTHERS_SECONDS + _PAUSE_SECONDS_EACH * crowd
     before = [mail.posted_ms for mail in found if mail.box != end.offset]
     posted = len(found) - len(before)
-    spread_ms = min(max(before) - min(before) + 1, _WIDEST_SPREAD_MS) if before else _USUAL_SPREAD_MS
+    spread_ms = min(max(before) - min(before), _WIDEST_SPREAD_MS) if before else _USUAL_SPREAD_MS
     early = spread_ms / 1000 * max(0.0, 1 - posted / crowd) if crowd else 0.0
     receipt = _RECEIPT_SECONDS if len(end.mailed) > RECEIPTS_FROM else 0.0
-    return _PAUSE_SECONDS + early + receipt
+    return _FIRST_PAUSE_SECONDS + early + receipt

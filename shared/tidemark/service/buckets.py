@@ -13,6 +13,7 @@ from tidemark.log.lifecycle import StreamChanged
 from tidemark.log.records import BucketRecord, EndMark
 from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, Busy
 from tidemark.protocol.listing import ListingRequest
+from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.service.delete import end
 from tidemark.service.overdue import overdue_streams
 from tidemark.service.stores import Stores
@@ -20,11 +21,12 @@ from tidemark.service.stores import Stores
 _MAX_TRIES: Final = 5
 
 
-def create_bucket(stores: Stores, bucket: str) -> BucketRecord:
-    """Raises BucketExists; a bucket that was made before there was a list of buckets is then in it."""
+def create_bucket(stores: Stores, bucket: str, retention: Retention = FOREVER) -> BucketRecord:
+    """`retention` is that of its streams which are created without their own. Raises BucketExists; a bucket
+    that was made before there was a list of buckets is then in it."""
     created_ms = stores.clock_ms()
     for _ in range(_MAX_TRIES):
-        record = BucketRecord(bucket, created_ms, stores.new_id())
+        record = BucketRecord(bucket, created_ms, stores.new_id(), retention=retention)
         try:
             buckets.create_bucket(stores.table, record)
         except BucketChangedLater as changed:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.blobs.store import batch_blob_key
 from tidemark.log.append import TailMoved
+from tidemark.log.buckets import BucketRetains, load_bucket
 from tidemark.log.due import schedule_once
 from tidemark.log.lifecycle import (
     Creation,
@@ -29,7 +30,7 @@ from tidemark.protocol.expiry import NEVER, Expiry
 from tidemark.protocol.fork import ForkPoint, check_same_fork
 from tidemark.protocol.messages import Messages
 from tidemark.protocol.retention import FOREVER, Retention
-from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import end
@@ -44,7 +45,8 @@ _MAX_TRIES = 8
 
 @dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """A PUT as it arrived. A fork may leave content type and expiry to its source."""
+    """A PUT as it arrived. A fork may leave content type and expiry to its source; a stream may leave its
+    retention to its bucket."""
 
     content_type: ContentType | None
     expiry: Expiry
@@ -78,6 +80,7 @@ class _Creation:
         self._request = request
         #: When the name was free again, by the clock of the process that ended the stream before.
         self._free_ms = 0
+        self._retention = request.retention
 
     def run(self) -> Created:
         """A repeated fork is recognised even after its source is gone, so it is looked for
@@ -90,6 +93,8 @@ class _Creation:
                 existing = met.existing
             except StreamEndedLater as ended:
                 existing, self._free_ms = None, ended.ended_ms + 1
+            except BucketRetains as told:
+                existing, self._retention = None, told.retention
             except (StreamChanged, TailMoved):
                 self._stores.pause(tries)
                 existing = load_stream(self._stores.table, self._key)
@@ -119,7 +124,7 @@ class _Creation:
             fork=origin.fork,
             snapshot=origin.snapshot,
             retained=origin.retained,
-            retention=request.retention,
+            retention=self._retention,
         )
         messages = parse_body(stores, record.content_type, request.body)
         if not messages.data and not request.closed:
@@ -140,6 +145,12 @@ class _Creation:
         blob = batch_blob_key(record.incarnation, append_id)
         stores.blobs.put(blob, data)
         return Creation(record, replace(first, data=None, blob=blob), orphan)
+
+    def load_retention(self) -> None:
+        """Where the request has none, that of the bucket. A new stream does without this read: its creation
+        is refused where the bucket has limits."""
+        if not self._request.retention.is_limited and self._key.bucket != PLAIN_BUCKET:
+            self._retention = load_bucket(self._stores.table, self._key.bucket).retention
 
     def learn(self, creation: Creation) -> Created:
         record = creation.record
@@ -168,12 +179,14 @@ class _Creation:
         if head.is_expired(now_ms):
             return self.replace(head)
         request = self._request
+        if existing.retention.is_limited:
+            self.load_retention()
         # What a fork leaves to its source matches whatever the source had.
         expiry = existing.expiry if request.fork and request.expiry == NEVER else request.expiry
         check_same_configuration(
             StreamConfiguration(existing.content_type, existing.expiry, head.tail.closed, existing.retention),
             StreamConfiguration(
-                request.content_type or existing.content_type, expiry, request.closed, request.retention
+                request.content_type or existing.content_type, expiry, request.closed, self._retention
             ),
         )
         check_same_fork(existing.fork.point if existing.fork else None, request.fork)
@@ -187,6 +200,7 @@ class _Creation:
             # and a transaction may change an item only once.
             end(stores, expired, stores.new_id())
             return self.make()
+        self.load_retention()
         creation = self.plan()
         now_ms = stores.clock_ms()
         last = tombstone(expired.tail, stores.new_id(), now_ms)

@@ -160,7 +160,7 @@ def renew(stores: Stores, record: StreamRecord, touched_ms: int, now_ms: int) ->
 
 def _finish(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Reading:
     """The page with all its bytes; what it shows is remembered. Raises StreamNotFound or Damaged."""
-    if page.deleted:
+    if page.last is not None and page.last.tombstone:
         stores.tails.forget(record.key)
         raise absence_error(load_stream(stores.table, record.key))
     page = _with_blobs(stores, page)

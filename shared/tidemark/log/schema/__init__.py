@@ -115,7 +115,19 @@ from tidemark.log.schema.end_marks import (
     encode_end_mark,
     is_end_mark,
 )
-from tidemark.log.schema.items import BLOB, CREATED_MS, END, INCARNATION, PK, SK, Item, Key, table_definition
+from tidemark.log.schema.items import (
+    BLOB,
+    CREATED_MS,
+    END,
+    INCARNATION,
+    PK,
+    RETAIN_BYTES,
+    RETAIN_SECONDS,
+    SK,
+    Item,
+    Key,
+    table_definition,
+)
 from tidemark.log.schema.mail import (
     FIRST_MAIL,
     decode_mail,

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from tidemark.log.records import BucketRecord
-from tidemark.log.schema.items import CREATED_MS, PK, Item, Key, make_key, number
+from tidemark.log.schema.items import (
+    CREATED_MS,
+    PK,
+    Item,
+    Key,
+    decode_retention,
+    encode_retention,
+    make_key,
+    number,
+)
 
 STREAM_COUNT: Final = "n"
 CREATION_ID: Final = "i"
@@ -22,12 +31,13 @@ def bucket_key(bucket: str) -> Key:
 
 
 def encode_bucket(record: BucketRecord) -> Item:
-    return bucket_key(record.bucket) | {
+    item = bucket_key(record.bucket) | {
         STREAM_COUNT: {"N": str(record.streams)},
         CREATED_MS: {"N": str(record.created_ms)},
         COUNTED_MS: {"N": str(record.counted_ms)},
         CREATION_ID: {"S": record.creation_id},
     }
+    return item | encode_retention(record.retention)
 
 
 def decode_bucket(item: Item) -> BucketRecord:
@@ -38,6 +48,7 @@ def decode_bucket(item: Item) -> BucketRecord:
         creation_id=item[CREATION_ID]["S"],
         streams=int(item[STREAM_COUNT]["N"]),
         counted_ms=number(item, COUNTED_MS) or 0,
+        retention=decode_retention(item),
     )
 
 

@@ -6,6 +6,8 @@ import zlib
 from base64 import b64encode
 from typing import Any, Final
 
+from tidemark.protocol.retention import FOREVER, Retention
+
 Item = dict[str, Any]
 """An item in DynamoDB's own JSON: `{"pk": {"S": "…"}, …}`, binary values in base64."""
 
@@ -22,6 +24,9 @@ BLOB: Final = "s"
 CREATED_MS: Final = "cr"
 #: Of a stream and a subscription: which of those that had its name, one after another, it is.
 INCARNATION: Final = "inc"
+#: Of a stream, and of a bucket for its streams: how long messages are kept, and how many bytes of them.
+RETAIN_SECONDS: Final = "rs"
+RETAIN_BYTES: Final = "rb"
 #: The offset at which a batch ends, or a producer's last append; the number of bytes of mail.
 END: Final = "e"
 
@@ -53,6 +58,17 @@ def binary(data: bytes) -> dict[str, str]:
 
 def number(item: Item, name: str) -> int | None:
     return int(item[name]["N"]) if name in item else None
+
+
+def encode_retention(retention: Retention) -> Item:
+    limits = {RETAIN_SECONDS: retention.seconds, RETAIN_BYTES: retention.size}
+    return {name: {"N": str(limit)} for name, limit in limits.items() if limit is not None}
+
+
+def decode_retention(item: Item) -> Retention:
+    if RETAIN_SECONDS in item or RETAIN_BYTES in item:
+        return Retention(number(item, RETAIN_SECONDS), number(item, RETAIN_BYTES))
+    return FOREVER
 
 
 def shard_of(incarnation: str, shards: int) -> int:

@@ -8,11 +8,21 @@ import orjson
 
 from tidemark.log.records import Fork, Segment, Snapshot, StreamRecord
 from tidemark.log.schema.buckets import bucket_pk
-from tidemark.log.schema.items import CREATED_MS, INCARNATION, PK, SK, Item, Key, make_key, number
+from tidemark.log.schema.items import (
+    CREATED_MS,
+    INCARNATION,
+    PK,
+    SK,
+    Item,
+    Key,
+    decode_retention,
+    encode_retention,
+    make_key,
+    number,
+)
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
-from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import StreamKey
 
 CONTENT_TYPE: Final = "ct"
@@ -21,8 +31,6 @@ TTL_SECONDS: Final = "tt"
 EXPIRES_AT: Final = "xa"  # as it was written
 EXPIRES_AT_MS: Final = "xm"
 RETAINED: Final = "er"  # the earliest offset that may be read
-RETAIN_SECONDS: Final = "rs"
-RETAIN_BYTES: Final = "rb"
 SNAPSHOT_OFFSET: Final = "so"
 SNAPSHOT_BLOB: Final = "sb"
 SNAPSHOT_CONTENT_TYPE: Final = "sc"
@@ -57,15 +65,11 @@ def encode_stream(record: StreamRecord) -> Item:
         item[EXPIRES_AT_MS] = {"N": str(record.expiry.expires_at_ms)}
     if record.retained:
         item[RETAINED] = {"N": str(record.retained)}
-    if record.retention.seconds is not None:
-        item[RETAIN_SECONDS] = {"N": str(record.retention.seconds)}
-    if record.retention.size is not None:
-        item[RETAIN_BYTES] = {"N": str(record.retention.size)}
     if record.packed:
         item[PACKED] = {"N": str(record.packed)}
     if record.snapshot is not None:
         item |= encode_snapshot(record.snapshot)
-    return item | _encode_fork(record)
+    return item | encode_retention(record.retention) | _encode_fork(record)
 
 
 def encode_snapshot(snapshot: Snapshot) -> Item:
@@ -127,9 +131,7 @@ def decode_stream(item: Item) -> StreamRecord:
         snapshot=decode_snapshot(item),
         retained=number(item, RETAINED) or 0,
         packed=number(item, PACKED) or 0,
-        retention=Retention(number(item, RETAIN_SECONDS), number(item, RETAIN_BYTES))
-        if RETAIN_SECONDS in item or RETAIN_BYTES in item
-        else FOREVER,
+        retention=decode_retention(item),
         lineage=tuple(Segment(StreamKey(*name), incarnation, end) for *name, incarnation, end in rows),
         fork=_decode_fork(item),
         references=number(item, REFERENCES) or 0,

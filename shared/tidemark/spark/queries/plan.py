@@ -4,9 +4,8 @@ and for each batch of a streaming query."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -15,34 +14,25 @@ from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.options.where import SIDES, AtTime, Earliest, Latest, Side
 from tidemark.spark.progress import Positions, Progress
 from tidemark.spark.readers.port import (
+    ASKED_AT_ONCE,
     BadOffset,
     DataLoss,
     Head,
-    MissingStream,
     Position,
     Reader,
     StreamPartition,
     is_past,
 )
 
-_HEADS_AT_ONCE: Final = 16
 #: What a task could read in the time in which a stream is opened: no stream counts for less in a pack.
 STREAM_BYTES: Final = 128 * 1024
 
 
 def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
     """The subscribed streams that exist, as they stand now, by name."""
-    names: Iterable[str] = options.names
     if options.pattern is not None:
-        names = reader.names(re.compile(options.pattern))
-
-    heads: dict[str, Head] = {}
-    with ThreadPoolExecutor(_HEADS_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
-        for found in [pool.submit(reader.head, name) for name in names]:
-            with suppress(MissingStream):
-                head = found.result()
-                heads[head.name] = head
-    return heads
+        return reader.heads(reader.names(re.compile(options.pattern)))
+    return reader.heads(options.names)
 
 
 def require_all(options: ReadOptions, reader: Reader, heads: Mapping[str, Head]) -> None:
@@ -140,7 +130,7 @@ def _positions_by_time(
         except BadOffset as fault:
             return fault
 
-    with ThreadPoolExecutor(_HEADS_AT_ONCE, thread_name_prefix="tidemark-time") as pool:
+    with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-time") as pool:
         found = dict(zip(times, pool.map(find, times), strict=True))
     faults = [f"{option}: {fault}" for fault in found.values() if isinstance(fault, BadOffset)]
     return {name: place for name, place in found.items() if isinstance(place, Position)}, faults
@@ -151,9 +141,9 @@ def plan_partitions(
 ) -> list[StreamPartition]:
     """Every stream's messages between its two positions. Raises DataLoss."""
     partitions: list[StreamPartition] = []
+    known = _starts_before(options, reader, starts, ends)
     for name, end in ends.items():
-        start = _start_before(end, options, reader, name, starts.get(name))
-        partitions += reader.partitions(name, start, end, options.bytes_per_partition)
+        partitions += reader.partitions(name, known[name], end, options.bytes_per_partition)
     if options.fail_on_data_loss:
         return partitions
     return [replace(partition, fail_on_data_loss=False) for partition in partitions]
@@ -173,24 +163,28 @@ def pack(partitions: Sequence[StreamPartition], partition_bytes: int) -> list[tu
     return [tuple(parts) for parts in packs]
 
 
-def _start_before(
-    end: Position, options: ReadOptions, reader: Reader, name: str, start: Position | None
-) -> Position:
-    """Where to begin reading towards `end`: at the beginning of a stream that is new, or that was deleted and
-    created again; in the second case what was not read is lost. Of one that was closed, nothing is."""
-    if start is not None and not start.is_of_another(end) and not is_past(start.offset, end.offset):
-        return start
-    if start is not None and options.fail_on_data_loss and not start.closed:
-        what = "it was deleted and created again since it was last read"
-        if not start.is_of_another(end):
-            what += f": it ends at {end.offset} now, and {start.offset} was read already"
-        raise DataLoss(name, what)
-    beginning = end.at(reader.beginning)
-    try:
-        earliest = reader.head(name).earliest
-    except MissingStream:
-        return beginning
-    return beginning if earliest.is_of_another(end) else earliest
+def _starts_before(
+    options: ReadOptions, reader: Reader, starts: Positions, ends: Positions
+) -> dict[str, Position]:
+    """Where to begin reading towards each end: at the beginning of a stream that is new, or that was deleted
+    and created again; in the second case what was not read is lost. Of one that was closed, nothing is."""
+    known: dict[str, Position] = {}
+    for name, end in ends.items():
+        start = starts.get(name)
+        if start is not None and not start.is_of_another(end) and not is_past(start.offset, end.offset):
+            known[name] = start
+        elif start is not None and options.fail_on_data_loss and not start.closed:
+            what = "it was deleted and created again since it was last read"
+            if not start.is_of_another(end):
+                what += f": it ends at {end.offset} now, and {start.offset} was read already"
+            raise DataLoss(name, what)
+    begins = [name for name in ends if name not in known]
+    earliest = reader.earliest(begins) if begins else {}
+    for name in begins:
+        beginning = ends[name].at(reader.beginning)
+        first = earliest.get(name, beginning)
+        known[name] = beginning if first.is_of_another(ends[name]) else first
+    return known
 
 
 def within_limit(options: ReadOptions, reader: Reader, start: Progress, end: Progress) -> Progress:
@@ -200,9 +194,7 @@ def within_limit(options: ReadOptions, reader: Reader, start: Progress, end: Pro
     for limit, cut in ((options.limit_bytes, reader.limit), (options.limit_messages, reader.limit_messages)):
         if limit is None:
             continue
-        known = {
-            name: _start_before(end, options, reader, name, starts.get(name)) for name, end in nearer.items()
-        }
+        known = _starts_before(options, reader, starts, nearer)
         backlogs = {name: reader.backlog(known[name], end) for name, end in nearer.items()}
         total = sum(backlogs.values())
         # A message has a byte at least: what is within the limit by its bytes is within either.
@@ -217,7 +209,5 @@ def within_limit(options: ReadOptions, reader: Reader, start: Progress, end: Pro
 
 def backlog_of(options: ReadOptions, reader: Reader, starts: Positions, ends: Positions) -> int:
     """How many bytes a batch of all that lies between would have."""
-    return sum(
-        reader.backlog(_start_before(end, options, reader, name, starts.get(name)), end)
-        for name, end in ends.items()
-    )
+    known = _starts_before(options, reader, starts, ends)
+    return sum(reader.backlog(known[name], end) for name, end in ends.items())

@@ -3,16 +3,23 @@
 A partition is a range of offsets, cut without looking: its task reads the messages that begin in
 it. Every task sees for its own partition whether anything is missing, because each batch says
 where it ends and so where the next one begins (`log/chain.py`).
+
+A stream's tail is known by its last batch, which one query finds; no item holds the tails of many streams.
+But a tail that this process has learned has changed only if there is an item at its place now, because
+whatever is written next takes that place. So one BatchGetItem asks for the places at a hundred tails, and a
+query follows for those streams alone that were written to. This holds for tails that were learned in the last
+five minutes (`log/tails.py`): no batch is removed within an hour of its writing.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, islice, pairwise
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,7 +29,9 @@ from tidemark.log.chain import ChainWalk, Span, spans_of
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
 from tidemark.log.records import StreamRecord
-from tidemark.log.schema import log_pk
+from tidemark.log.schema import PK, Key, batch_key, decode_stream, is_end_mark, log_pk, stream_key
+from tidemark.log.table import MAX_GETS
+from tidemark.log.tails import MAX_AGE_MS
 from tidemark.protocol.errors import BucketNotFound
 from tidemark.protocol.expiry import is_expired
 from tidemark.protocol.offset import parse_token, render_offset
@@ -40,10 +49,31 @@ from tidemark.spark.readers.items import (
     pack_blocks,
     pieces_of,
 )
-from tidemark.spark.readers.port import BadOffset, DataLoss, Head, MissingStream, Position, StreamPartition
+from tidemark.spark.readers.port import (
+    ASKED_AT_ONCE,
+    BadOffset,
+    DataLoss,
+    Head,
+    MissingStream,
+    Position,
+    StreamPartition,
+)
 from tidemark.spark.readers.rows import Rows
 
 _LISTED_AT_ONCE: Final = 1000
+
+
+@dataclass(slots=True)
+class _KnownTail:
+    """Where a stream's log ended at `learned_ms`. `written_ms` is the time of its last batch. `moved` says
+    that it was written to between the last two looks; the next one does not expect to find it as it was."""
+
+    incarnation: str
+    end: int
+    closed: bool
+    written_ms: int
+    learned_ms: int
+    moved: bool = False
 
 
 class DynamoDBReader:
@@ -55,9 +85,11 @@ class DynamoDBReader:
         self._table = connect_table(connection)
         self._bulk = connect_table(connection, BulkDynamoDB)
         self._blobs = connect_blobs(connection)
+        self._clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
         self._listed: dict[str, StreamRecord] = {}
-        #: Of closed streams, which do not change any more: incarnation, when it was closed, and where.
-        self._closed: dict[str, tuple[str, int, int]] = {}
+        self._tails: dict[str, _KnownTail] = {}
+        #: Streams that inherit messages from other logs. Any other one of `_tails` has its own log alone.
+        self._forks: dict[str, StreamRecord] = {}
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         found: list[str] = []
@@ -69,7 +101,8 @@ class DynamoDBReader:
                 if pattern.fullmatch(after):
                     found.append(after)
                     self._listed[after] = record
-        self._closed = {name: self._closed[name] for name in self._listed.keys() & self._closed.keys()}
+        self._tails = {name: self._tails[name] for name in self._listed.keys() & self._tails.keys()}
+        self._forks = {name: self._forks[name] for name in self._listed.keys() & self._forks.keys()}
         return found
 
     def has_bucket(self) -> bool:
@@ -80,30 +113,84 @@ class DynamoDBReader:
         return True
 
     def head(self, name: str) -> Head:
-        record = self._listed.pop(name, None) or load_stream(self._table, self._key(name))
-        if record is None or record.deleted:
+        heads = self.heads([name])
+        if not heads:
             raise MissingStream(name)
-        written_ms, end, closed = self._load_end(record)
-        if is_expired(record.expiry, max(record.used_ms, written_ms), time.time_ns() // 1_000_000):
-            raise MissingStream(name)
-        earliest = Position(render_offset(record.retained), record.incarnation, record.content_type.value)
-        tail = replace(earliest, offset=render_offset(end), closed=closed)
-        return Head(name, earliest, tail, record.created_ms)
+        return heads[name]
 
-    def _load_end(self, record: StreamRecord) -> tuple[int, int, bool]:
-        """When and where the last write ended, and whether it closed the stream. Raises MissingStream."""
-        name = record.key.stream_id
-        incarnation, closed_ms, end = self._closed.get(name, ("", 0, 0))
-        if incarnation == record.incarnation:
-            return closed_ms, end, True
+    def heads(self, names: Sequence[str]) -> dict[str, Head]:
+        with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
+            listed = {name: self._listed.pop(name) for name in names if name in self._listed}
+            asked = self._load_records([name for name in names if name not in listed], pool)
+            records = [record for record in (listed | asked).values() if not record.deleted]
+            tails = self._confirm_tails(records, pool)
+            found = pool.map(lambda each: self._load_head(each, tails.get(each.key.stream_id)), records)
+            return {head.name: head for head in found if head is not None}
+
+    def earliest(self, names: Sequence[str]) -> dict[str, Position]:
+        with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
+            records = self._load_records(names, pool)
+        return {name: _earliest(record) for name, record in records.items() if not record.deleted}
+
+    def _load_records(self, names: Sequence[str], pool: ThreadPoolExecutor) -> dict[str, StreamRecord]:
+        """By name, those that are there."""
+        keys = [stream_key(self._key(name)) for name in dict.fromkeys(names)]
+        pages = pool.map(self._table.get_many, _by_hundreds(keys))
+        records = [decode_stream(item) for page in pages for item in page if not is_end_mark(item)]
+        return {record.key.stream_id: record for record in records}
+
+    def _confirm_tails(
+        self, records: Iterable[StreamRecord], pool: ThreadPoolExecutor
+    ) -> dict[str, _KnownTail]:
+        """By name, the tails that are known and are the tails still."""
+        now_ms = self._clock_ms()
+        confirmed: dict[str, _KnownTail] = {}
+        in_question: dict[str, str] = {}
+        for record in records:
+            name = record.key.stream_id
+            known = self._tails.get(name)
+            if known is None or known.incarnation != record.incarnation:
+                continue
+            if known.closed:
+                confirmed[name] = known
+            elif not known.moved and now_ms - known.learned_ms < MAX_AGE_MS:
+                in_question[log_pk(record.key, record.incarnation)] = name
+        keys = [batch_key(pk, self._tails[name].end) for pk, name in in_question.items()]
+        pages = pool.map(lambda some: self._table.get_many(some, (PK,)), _by_hundreds(keys))
+        written = {item[PK]["S"] for page in pages for item in page}
+        for pk, name in in_question.items():
+            if pk not in written:
+                confirmed[name] = self._tails[name]
+                confirmed[name].learned_ms = now_ms
+        return confirmed
+
+    def _load_head(self, record: StreamRecord, known: _KnownTail | None) -> Head | None:
+        """None for a stream that has ended. The tail is asked for where it is not known."""
+        known = known or self._load_tail(record)
+        if known is None or is_expired(
+            record.expiry, max(record.used_ms, known.written_ms), self._clock_ms()
+        ):
+            return None
+        earliest = _earliest(record)
+        tail = replace(earliest, offset=render_offset(known.end), closed=known.closed)
+        return Head(record.key.stream_id, earliest, tail, record.created_ms)
+
+    def _load_tail(self, record: StreamRecord) -> _KnownTail | None:
+        """None where a tombstone is found."""
+        name, now_ms, before = record.key.stream_id, self._clock_ms(), self._tails.get(record.key.stream_id)
         last = load_last(self._table, log_pk(record.key, record.incarnation))
         if last is None:
-            return record.created_ms, record.base, False
-        if last.tombstone:
-            raise MissingStream(name)
-        if last.after.closed:
-            self._closed[name] = record.incarnation, last.time_ms, last.end
-        return last.time_ms, last.end, last.after.closed
+            found = _KnownTail(record.incarnation, record.base, False, record.created_ms, now_ms)
+        elif last.tombstone:
+            return None
+        else:
+            found = _KnownTail(record.incarnation, last.end, last.after.closed, last.time_ms, now_ms)
+        if before is not None and before.incarnation == record.incarnation:
+            found.moved = before.end != found.end
+        self._tails[name] = found
+        if record.lineage:
+            self._forks[name] = record
+        return found
 
     def check_offset(self, head: Head, offset: str) -> None:
         place, tail = parse_token(offset), int(head.tail.offset)
@@ -129,8 +216,8 @@ class DynamoDBReader:
         if item.px is None:
             yield message_ends(item)
             return
-        for start, block in pack_blocks(item, self._blobs, low, high):
-            yield list(accumulate(block.lengths, initial=start))[1:]
+        for block in pack_blocks(item, self._blobs, low, high):
+            yield block.ends
 
     def position_at(self, head: Head, at_ms: int) -> Position:
         # The search is the server's; a read that does not ask for a time does without its modules.
@@ -154,13 +241,9 @@ class DynamoDBReader:
         item = self._item_until(span, place)
         if item is None or item.px is None or place >= item.end:
             return place
-        for start, block in pack_blocks(item, self._blobs, place, place + 1):
-            lengths = iter(block.lengths)
-            sizes = [sum(islice(lengths, messages)) for messages in block.batches]
-            begins = accumulate(sizes, initial=start)
-            later = (
-                begin for begin, time_ms in zip(begins, block.times_ms, strict=False) if time_ms >= at_ms
-            )
+        for block in pack_blocks(item, self._blobs, place, place + 1):
+            times = zip([block.start, *block.ends], block.times_ms, strict=False)
+            later = (begin for begin, time_ms in times if time_ms >= at_ms)
             place = max(place, next(later, place))
         return place
 
@@ -207,9 +290,12 @@ class DynamoDBReader:
 
     def _spans(self, name: str, where: Position) -> list[Span]:
         """The logs that this incarnation of the stream is in: for a fork, those that it inherits too."""
-        record = load_stream(self._table, self._key(name))
+        known, record = self._tails.get(name), self._forks.get(name)
         if record is None or record.incarnation != where.incarnation:
-            # The stream has ended since it was pinned. Its log stays for a while.
+            is_plain = known is not None and known.incarnation == where.incarnation
+            record = None if is_plain else load_stream(self._table, self._key(name))
+        if record is None or record.incarnation != where.incarnation:
+            # It inherits nothing. Or it has ended since it was pinned; its log stays for a while.
             return [Span(log_pk(self._key(name), where.incarnation), where.incarnation, 0, None)]
         return spans_of(record)
 
@@ -221,6 +307,8 @@ class DynamoDBReader:
     ) -> Sequence[StreamPartition]:
         """Even ranges of about the size asked for, none of them in two logs."""
         planned: list[StreamPartition] = []
+        if start.offset == end.offset:
+            return planned
         for span in self._spans(name, end):
             low = max(int(start.offset), span.begin)
             high = int(end.offset) if span.end is None else min(int(end.offset), span.end)
@@ -277,8 +365,14 @@ class DynamoDBReader:
                 continue
             pieces = [item] if isinstance(item, PlainPage) else pieces_of(item, self._blobs, reached, until)
             for piece in pieces:
-                if rows.add(piece, reached):
-                    yield rows.take()
+                yield from rows.add(piece, reached)
             reached = item.end
-        if rows.values:
-            yield rows.take()
+        yield from rows.take_rest()
+
+
+def _earliest(record: StreamRecord) -> Position:
+    return Position(render_offset(record.retained), record.incarnation, record.content_type.value)
+
+
+def _by_hundreds(keys: Sequence[Key]) -> list[Sequence[Key]]:
+    return [keys[low : low + MAX_GETS] for low in range(0, len(keys), MAX_GETS)]

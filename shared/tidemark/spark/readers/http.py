@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import accumulate, takewhile
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import orjson
@@ -30,6 +32,7 @@ from tidemark.spark.readers.columns import BATCH_ROWS, make_batch
 from tidemark.spark.readers.json_array import split_array, split_arriving
 from tidemark.spark.readers.json_columns import json_arrays
 from tidemark.spark.readers.port import (
+    ASKED_AT_ONCE,
     BEGINNING,
     BadOffset,
     DataLoss,
@@ -52,6 +55,7 @@ _UNKNOWN_BYTES: Final = 1 << 50
 
 Listed = tuple[int | None, int | None, str | None]
 """When a stream was created, in ms, its tail, and its status, as far as a listing tells."""
+_NOTHING: Final[Listed] = (None, None, None)
 
 
 class RanPastTheEnd(Exception):
@@ -108,8 +112,9 @@ class HttpReader:
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
         self._client = HttpClient(connection.token, retry_seconds=connection.retry_seconds)
-        #: What the last listing said of a stream, and the head that was loaded when a listing said so.
-        self._listed: dict[str, Listed] = {}
+        #: What the last listing said of a stream: its head, where it told all of that; else a part of it.
+        self._listed: dict[str, Head | Listed] = {}
+        #: The head that was loaded when a listing told a part.
         self._known: dict[str, tuple[Listed, Head]] = {}
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
@@ -125,8 +130,8 @@ class HttpReader:
                 name = each["stream_id"]
                 if pattern.fullmatch(name):
                     found.append(name)
-                    told = (each.get("created_at_ms"), each.get("tail_offset"), each.get("status"))
-                    self._listed[name] = told
+                    part = (each.get("created_at_ms"), each.get("tail_offset"), each.get("status"))
+                    self._listed[name] = head_in(each) or part
             if not listed.get("has_more"):
                 self._known = {name: self._known[name] for name in self._listed.keys() & self._known.keys()}
                 return found
@@ -140,12 +145,26 @@ class HttpReader:
 
     def head(self, name: str) -> Head:
         """A stream that the listing tells as it told it before is not asked again."""
-        listed = self._listed.pop(name, (None, None, None))
-        if None not in listed and self._known.get(name, (None,))[0] == listed:
+        listed = self._listed.pop(name, _NOTHING)
+        if isinstance(listed, Head):
+            return listed
+        if None not in listed and self._known.get(name, _NOTHING)[0] == listed:
             return self._known[name][1]
         head = replace(self._load_head(name), created_ms=listed[0] or 0)
         self._known[name] = (listed, head)
         return head
+
+    def heads(self, names: Sequence[str]) -> dict[str, Head]:
+        def find(name: str) -> Head | None:
+            with suppress(MissingStream):
+                return self.head(name)
+            return None
+
+        with ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="tidemark-head") as pool:
+            return {head.name: head for head in pool.map(find, names) if head is not None}
+
+    def earliest(self, names: Sequence[str]) -> dict[str, Position]:
+        return {name: head.earliest for name, head in self.heads(names).items()}
 
     def _load_head(self, name: str) -> Head:
         response = self._client.request("HEAD", self._connection.stream_url(name), allow=frozenset({404}))
@@ -383,6 +402,19 @@ def _cut_by_position(page: HttpPage, end: str, values: list[bytes]) -> list[byte
         return [values[0][: stop - low]]
     kept = list(takewhile(lambda place: place <= stop, ends))
     return values[: len(kept)] if kept and kept[-1] == stop else None
+
+
+def head_in(listed: Mapping[str, Any]) -> Head | None:
+    """The head of a stream from what this project's listing says of it: its entity tag, which names the
+    incarnation and the tail, and the first offset that is retained. None where these are not there."""
+    told = re.fullmatch(r'"(.+):([0-9]{16})(:c)?"', str(listed.get("etag")))
+    retained, content_type = str(listed.get("retained_offset")), listed.get("content_type")
+    if told is None or not re.fullmatch("[0-9]{16}", retained) or not content_type:
+        return None
+    # HEAD names no offset where all is retained.
+    begin = Position(retained if int(retained) else BEGINNING, told[1], content_type)
+    tail = replace(begin, offset=told[2], closed=told[3] is not None)
+    return Head(listed["stream_id"], begin, tail, listed.get("created_at_ms") or 0)
 
 
 def incarnation_in(etag: str, end: str) -> str:

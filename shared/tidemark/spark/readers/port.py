@@ -23,6 +23,8 @@ _LONG_TYPES: Final = {short: long for long, short in _SHORT_TYPES.items()}
 
 #: Of any stream on any server (§8).
 BEGINNING: Final = "-1"
+#: How many streams a reader asks for at the same time.
+ASKED_AT_ONCE: Final = 16
 
 
 class MissingStream(Exception):
@@ -139,12 +141,18 @@ class Reader(Protocol):
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         """Streams whose whole name matches, sorted; none where there is no bucket. What the listing tells of
-        a stream is used by the next call of `head` for it."""
+        a stream is used by the next call of `head` or `heads` for it."""
 
     def has_bucket(self) -> bool: ...
 
     def head(self, name: str) -> Head:
         """Raises MissingStream."""
+
+    def heads(self, names: Sequence[str]) -> dict[str, Head]:
+        """Of those that exist, by name. Asks for many with one call, where the transport can."""
+
+    def earliest(self, names: Sequence[str]) -> dict[str, Position]:
+        """Where each of those that exist begins at this moment."""
 
     def check_offset(self, head: Head, offset: str) -> None:
         """Raises BadOffset where no reader may begin or end there."""

@@ -3,7 +3,7 @@
 Appending from the tasks would not be exactly once: a batch that Spark repeats may have its rows in
 another order, in other partitions and in other appends. So the first attempt to commit writes a
 manifest that says which appends the batch is, and every later attempt follows it
-(`staging/manifest.py`).
+(`spark/staging/manifest.py`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,178 @@
+"""How many calls a query's looks at its streams cost, and that the cheap ones find what the others find."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.buckets import key_in_new_bucket
+from tests.spark.serving import ThreadedServer
+from tests.spark.streams import table_options
+from tests.support import BYTES, HOUR_MS, Process, World, before
+from tidemark.log.schema import log_pk
+from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.delete import delete
+from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
+from tidemark.spark.options.read import ReadOptions, parse_read_options
+from tidemark.spark.queries.plan import load_heads, plan_partitions
+from tidemark.spark.readers.connect import connect
+from tidemark.spark.readers.dynamodb import DynamoDBReader
+from tidemark.spark.readers.port import MissingStream
+
+
+def options_of(world: World, bucket: str, **given: str) -> ReadOptions:
+    return parse_read_options(table_options(world) | {"bucket": bucket} | given, streaming=True)
+
+
+def connected(options: ReadOptions) -> tuple[DynamoDBReader, Counter[str]]:
+    """A reader, and what it asks of the table; the counter may be cleared."""
+    reader = connect(options.connection)
+    assert isinstance(reader, DynamoDBReader)
+    asked: Counter[str] = Counter()
+    for table in (reader._table, reader._bulk):
+        before(table._dynamodb, lambda operation: asked.update([operation]))
+    return reader, asked
+
+
+def bucket_of(process: Process, count: int) -> str:
+    bucket = key_in_new_bucket(process, "a").bucket
+    for index in range(count):
+        process.create(StreamKey(bucket, f"s{index:03}"))
+    return bucket
+
+
+def test_a_look_at_streams_that_were_not_written_to_costs_one_call_for_a_hundred(world: World) -> None:
+    """The first look asks for each tail; later ones for those alone that have moved. To plan costs nothing
+    where nothing is new, and one call for a hundred streams that are."""
+    process = world.process()
+    bucket = bucket_of(process, 205)
+    options = options_of(world, bucket, subscribePattern=".*")
+    reader, asked = connected(options)
+
+    def look() -> Any:
+        asked.clear()
+        return load_heads(options, reader)
+
+    first = look()
+    assert (len(first), asked) == (205, {"Query": 1 + 205})
+    assert look() == first
+    assert asked == {"Query": 1, "BatchGetItem": 3}
+    for name in ("s007", "s204"):
+        process.append(StreamKey(bucket, name), b"12345")
+    moved = look()
+    assert {name for name in first if moved[name] != first[name]} == {"s007", "s204"}
+    assert asked == {"Query": 1 + 2, "BatchGetItem": 3}
+    assert look() == moved
+    assert asked == {"Query": 1 + 2, "BatchGetItem": 3}, "what was written to is expected to be again"
+    assert look() == moved
+    assert asked == {"Query": 1, "BatchGetItem": 3}
+    starts = {name: head.tail for name, head in first.items() if name != "s204"}
+    ends = {name: head.tail for name, head in moved.items()}
+    asked.clear()
+    planned = plan_partitions(options, reader, starts, ends)
+    assert sorted(part.name for part in planned) == ["s007", "s204"]
+    assert asked == {"BatchGetItem": 1}, "where the stream that is new begins"
+
+
+def test_streams_that_are_named_are_looked_up_a_hundred_with_one_call(world: World) -> None:
+    process = world.process()
+    bucket = bucket_of(process, 120)
+    names = [f"s{index:03}" for index in range(130)]
+    options = options_of(world, bucket, subscribe=",".join(names))
+    reader, asked = connected(options)
+    assert list(load_heads(options, reader)) == names[:120]
+    assert asked == {"BatchGetItem": 2, "Query": 120}
+    asked.clear()
+    assert list(load_heads(options, reader)) == names[:120]
+    assert asked == {"BatchGetItem": 2 + 2}
+
+
+def test_a_tail_that_was_learned_long_ago_is_asked_for_anew(world: World) -> None:
+    """The batch that took its place may be gone: an hour after it was written it may be packed or trimmed."""
+    process = world.process()
+    bucket = bucket_of(process, 1)
+    key = StreamKey(bucket, "s000")
+    incarnation = process.append(key, b"12345").incarnation
+    reader, _ = connected(options_of(world, bucket, subscribe="s000"))
+    now_ms = [world.clock.now_ms]
+    reader._clock_ms = lambda: now_ms[0]
+    assert reader.head("s000").tail.offset == render_offset(5)
+    for body in (b"67", b"890"):
+        process.append(key, body)
+    process.stores.table.delete({"pk": {"S": log_pk(key, incarnation)}, "sk": {"S": render_offset(5)}})
+    now_ms[0] += HOUR_MS
+    assert reader.head("s000").tail.offset == render_offset(10)
+
+
+def change(process: Process, chosen: random.Random, keys: list[StreamKey]) -> None:
+    key = chosen.choice(keys)
+    match chosen.choice(["create", "expiring", "append", "append", "append", "close", "delete", "fork"]):
+        case "create":
+            process.create(key)
+        case "expiring":
+            process.create(key, expiry=Expiry(ttl_seconds=6))
+        case "append":
+            process.append(key, b"12345")
+        case "close":
+            process.append(key, chosen.choice([b"", b"67"]), close=True)
+        case "delete":
+            delete(process.stores, key)
+        case "fork":
+            process.fork(key, chosen.choice(keys), 5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_reader_that_knows_the_tails_finds_what_a_new_one_finds(world: World, seed: int) -> None:
+    """Streams are created, written, closed, deleted, created again and forked, some expire; after each few of
+    these both readers look, over the names and over the listing."""
+    chosen, process = random.Random(seed), world.process()
+    bucket = key_in_new_bucket(process, "a").bucket
+    names = [f"s{index}" for index in range(5)]
+    by_name = options_of(world, bucket, subscribe=",".join(names))
+    listed = options_of(world, bucket, subscribePattern=".*")
+    reader, _ = connected(by_name)
+    reader._clock_ms = lambda: world.clock.now_ms
+    for _ in range(40):
+        for _ in range(chosen.randrange(3)):
+            world.clock.advance(1000)
+            with suppress(ProtocolError):
+                change(process, chosen, [StreamKey(bucket, name) for name in names])
+        for options in (by_name, listed):
+            fresh, _ = connected(options)
+            fresh._clock_ms = lambda: world.clock.now_ms
+            heads = load_heads(options, fresh)
+            assert load_heads(options, reader) == heads
+            ends = {name: head.tail for name, head in heads.items()}
+            planned = plan_partitions(options, reader, {}, ends)
+            assert planned == plan_partitions(options, connect(options.connection), {}, ends)
+
+
+def test_over_http_the_listing_tells_all_that_head_tells(server: ThreadedServer, world: World) -> None:
+    """So no stream of a bucket costs a request of its own."""
+    process = world.process()
+    bucket = bucket_of(process, 6)
+    for index in range(1, 6):
+        process.append(StreamKey(bucket, f"s{index:03}"), b"12345")
+    process.append(StreamKey(bucket, "s002"), close=True)
+    process.append(StreamKey(bucket, "s003"), b"67", close=True)
+    publish_snapshot(process.stores, StreamKey(bucket, "s004"), PublishRequest(5, BYTES, b"so far"))
+    process.fork(StreamKey(bucket, "s006"), StreamKey(bucket, "s005"), 5)
+    given = {"url": server.url, "bucket": bucket, "subscribePattern": ".*"}
+    options = parse_read_options(given, streaming=True)
+    server.seen.clear()
+    heads = load_heads(options, connect(options.connection))
+    assert [path for _, path in server.seen] == [f"/{bucket}/streams"]
+    for name, head in heads.items():
+        alone = connect(options.connection).head(name)
+        assert (alone.earliest, alone.tail) == (head.earliest, head.tail)
+    delete(process.stores, StreamKey(bucket, "s001"))
+    assert heads.keys() - load_heads(options, connect(options.connection)).keys() == {"s001"}
+    with pytest.raises(MissingStream):
+        connect(options.connection).head("s001")
