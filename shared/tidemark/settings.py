@@ -88,7 +88,7 @@ class AuthorizationSettings:
         # Over plain HTTP, anybody on the way could put in keys of his own and sign with them.
         url = urlsplit(self.jwks_url)
         if url.scheme != "https" and not (url.scheme == "http" and url.hostname in LOOPBACK):
-            raise InvalidSetting("AUTH_JWKS_URL must begin with https://")
+            raise InvalidSetting(f"AUTH_JWKS_URL must begin with https://, got {self.jwks_url!r}")
         # The same keys sign tokens for other services too; only the audience tells them apart.
         if not self.audience:
             raise InvalidSetting("AUTH_JWKS_URL needs AUTH_AUDIENCE: the aud claim of tokens for this server")
@@ -102,7 +102,7 @@ class AuthorizationSettings:
         where = f"Listening on {host}" if host else "This function"
         raise InvalidSetting(
             f"{where} would be open to everybody: set AUTH_SECRET_NAME, AUTH_SECRET or AUTH_JWKS_URL, "
-            "or ask for it by name with ALLOW_ANONYMOUS=true"
+            "or ALLOW_ANONYMOUS=true if everybody may read and write"
         )
 
 

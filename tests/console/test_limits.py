@@ -233,6 +233,8 @@ def test_dark_and_small(server: Server, browser: Browser, scheme: str, width: in
     made.check_accessible()
     wide = made.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
     assert not wide, "the page itself does not scroll sideways"
+    made.page.get_by_role("button", name="Requests").click()
+    expect(made.page.get_by_role("heading", name="Requests")).to_be_in_viewport()
     made.open("#/streams")
     state = made.page.locator("tbody td:nth-child(2)").first
     expect(state).to_be_visible()

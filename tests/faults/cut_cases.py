@@ -328,7 +328,7 @@ def calls_of(case: Case, recorded: list[Reply]) -> list[tuple[int, Reply]]:
 
 def check_one_cut_reply(scene: Scene, case: Case) -> None:
     """Of each call once, at each sample."""
-    samples = case.samples if scene.kind == "blocking" else five
+    samples = five if scene.kind == "on the loop" and case.samples is positions else case.samples
     recorded = play(scene, case, Cutter(-1, 0, samples))
     assert recorded, "the use case asks storage"
     for number, reply in calls_of(case, recorded):

@@ -289,8 +289,17 @@ def test_a_taken_port_is_one_line(start: Start, tmp_path: Path) -> None:
         port = port_of(taken)
         code, out, err = outcome(start(PORT=str(port)))
     assert (code, out) == (1, "")
-    assert err == f"tidemark: port {port} on 127.0.0.1 cannot be used: Address already in use\n"
+    refused = f"port {port} on 127.0.0.1 cannot be used: Address already in use"
+    assert err == f"tidemark: {refused}; choose another HOST or PORT\n"
     assert not (tmp_path / ".data").exists()
+
+
+def test_a_data_directory_that_cannot_be_made_is_named_in_one_line(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    directory = tmp_path / "file" / "data"
+    code, out, err = outcome(start(DATA_DIR=str(directory)))
+    assert (code, out) == (1, "")
+    assert err == f"tidemark: {directory} cannot be used: Not a directory; choose another DATA_DIR\n"
 
 
 def test_a_data_directory_in_use_is_one_line(start: Start) -> None:

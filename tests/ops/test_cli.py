@@ -17,6 +17,7 @@ import pytest
 from tests.authorization.tokens import SECRET
 from tests.conformance.servers import Server, own_environment, running, tidemark_server
 from tests.ports import free_port
+from tidemark.ops.doctor import examine_machine
 
 
 @pytest.fixture(scope="module", params=["asgi", "lambda"])
@@ -181,6 +182,19 @@ def test_doctor_says_what_is_there(server: Server) -> None:
     assert found["Python 3.11 or newer"]["ok"]
     assert found[server.base_url]["ok"]
     assert found["listing streams"]["found"] == "scopes read:*, write:*, manage:*"
+
+
+def test_doctor_finds_what_make_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make` keeps the SAM CLI in an environment of its own, which is on nobody's path."""
+    installed = tmp_path / ".venv-sam" / "bin" / "sam"
+    installed.parent.mkdir(parents=True)
+    installed.write_text("#!/bin/sh\n")
+    installed.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = {each.what: each for each in examine_machine()}
+    assert found["sam"].is_well
+    assert not found["node"].is_well
 
 
 def test_token_and_copy_table_are_commands(server: Server) -> None:

@@ -253,7 +253,9 @@ def parse_read(request: Request) -> ReadRequest:
         raise Malformed(f"live={live.value} needs an offset: -1, now, or a Stream-Next-Offset")
     read_from = offset.parse_read_from(token)
     if read_from is None:
-        raise Malformed("offset must be -1, now, or a Stream-Next-Offset that this server gave")
+        raise Malformed(
+            f"offset must be -1, now, or a Stream-Next-Offset that this server gave, got {token!r:.80}"
+        )
     parse = cursor.parse_cursor if live else cursor.known_cursor
     return ReadRequest(
         read_from=read_from,

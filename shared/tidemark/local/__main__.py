@@ -104,7 +104,8 @@ def _start(configuration: LocalConfiguration, log_level: str, root: Path) -> int
         listen = listening_socket if configuration.workers == 1 else shareable_socket
         listener = listen(configuration.host, configuration.port)
     except OSError as error:
-        _say(f"port {configuration.port} on {configuration.host} cannot be used: {error.strerror}")
+        place = f"port {configuration.port} on {configuration.host}"
+        _say(f"{place} cannot be used: {error.strerror}; choose another HOST or PORT")
         return 1
     # Known once the port is; the functions read them when they are loaded.
     host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host

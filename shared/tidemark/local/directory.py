@@ -18,6 +18,10 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes the name in it
 ABANDONED_SECONDS = 60.0
 
 
+class DataDirectoryUnusable(OSError):
+    """The data directory cannot be made, or not be written."""
+
+
 class DataDirectory:
     """An open (locked) data directory. A temporary one is removed when it is closed."""
 
@@ -58,10 +62,14 @@ class DataDirectory:
         self.lock.release()
 
     def _prepare(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.lock.acquire()
-        for directory in (self.database.parent, self.objects, self.log("x").parent):
-            directory.mkdir(exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock.acquire()
+            for directory in (self.database.parent, self.objects, self.log("x").parent):
+                directory.mkdir(exist_ok=True)
+        except OSError as error:
+            message = f"{self.path} cannot be used: {error.strerror}; choose another DATA_DIR"
+            raise DataDirectoryUnusable(message) from error
 
 
 def _remove_abandoned(root: Path) -> None:

@@ -40,7 +40,9 @@ def parse_fork_offset(token: str | None) -> int | None:
         return None
     position = 0 if token in _BEGINNINGS else parse_token(token)
     if position is None:
-        raise Malformed("Stream-Fork-Offset must be a Stream-Next-Offset that this server gave")
+        raise Malformed(
+            f"Stream-Fork-Offset must be a Stream-Next-Offset that this server gave, got {token!r:.80}"
+        )
     return position
 
 

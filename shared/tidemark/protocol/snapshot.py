@@ -42,7 +42,9 @@ def parse_snapshot_offset(token: str) -> int:
     """The offset in a path: a Stream-Next-Offset, not a sentinel. Raises Malformed."""
     offset = parse_token(token)
     if offset is None:
-        raise Malformed("Snapshot offset must be a Stream-Next-Offset that this server gave")
+        raise Malformed(
+            f"Snapshot offset must be a Stream-Next-Offset that this server gave, got {token!r:.80}"
+        )
     return offset
 
 
