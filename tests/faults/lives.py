@@ -103,13 +103,14 @@ class Life:
                 return items
             position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
-    def repeat(self, sent: Sent) -> None:
-        """Whatever DynamoDB answers: nobody waits for it any more."""
+    def repeat(self, sent: Sent) -> bool:
+        """Send a write again; nobody waits for its answer any more. Returns whether DynamoDB accepts it."""
         operation, body = sent
-        self.send(operation, body)
+        statuses = [self.send(operation, body)[0]]
         if operation == "TransactWriteItems":
             forgotten = orjson.loads(body) | {"ClientRequestToken": secrets.token_hex(18)}
-            self.send(operation, orjson.dumps(forgotten))
+            statuses.append(self.send(operation, orjson.dumps(forgotten))[0])
+        return 200 in statuses
 
 
 def later(ms: int) -> Step:

@@ -20,7 +20,6 @@ from tests.faults.cut_cases import (
     fork,
     fork_of,
     holds,
-    positions,
     publishes,
     returns,
     snapshot_holds,
@@ -43,12 +42,6 @@ SMALL: Final = Packing(_HOUR_MS, every_bytes=1, pack_bytes=6, min_batches=2, blo
 ALL: Final = Packing(_HOUR_MS, every_bytes=1, min_batches=2, block_bytes=4, keep_replaced_ms=_HOUR_MS)
 DATA: Final = b"".join(b"%d; " % number for number in range(5))
 CASES: dict[str, Case] = {}
-
-
-def two(raw: bytes) -> list[int]:
-    """Inside of the headers, and of the body: what is asked here takes many calls."""
-    found = positions(raw)
-    return [found[3], found[-2]]
 
 
 def a_stream_to_pack(stores: Stores, key: StreamKey, **asked: Any) -> None:
@@ -103,13 +96,13 @@ def is_merged(stores: Stores, key: StreamKey, _context: Any, _result: Any) -> No
     assert data_of(stores, key) == DATA + b"5; 5; "
 
 
-CASES["the janitor packs"] = Case(due(a_stream_to_pack), packs(SMALL), is_packed(0, 6), samples=two)
-CASES["the janitor packs packs"] = Case(due(packs_to_merge), packs(ALL), is_merged, samples=two)
+CASES["the janitor packs"] = Case(due(a_stream_to_pack), packs(SMALL), is_packed(0, 6), is_slow=True)
+CASES["the janitor packs packs"] = Case(due(packs_to_merge), packs(ALL), is_merged, is_slow=True)
 CASES["read a pack"] = Case(
-    a_packed_stream, lambda stores, key, _: data_of(stores, key), returns(DATA), samples=two
+    a_packed_stream, lambda stores, key, _: data_of(stores, key), returns(DATA), is_slow=True
 )
 CASES["read from the middle of a block"] = Case(
-    a_packed_stream, lambda stores, key, _: data_of(stores, key, 7), returns(DATA[7:]), samples=two
+    a_packed_stream, lambda stores, key, _: data_of(stores, key, 7), returns(DATA[7:]), is_slow=True
 )
 
 
@@ -122,9 +115,9 @@ def forked_inside(stores: Stores, key: StreamKey, _context: Any, _result: Any) -
     assert load_head(stores, key).record.references == 1
 
 
-CASES["fork inside of a pack"] = Case(a_packed_stream, fork_inside, forked_inside, samples=two)
+CASES["fork inside of a pack"] = Case(a_packed_stream, fork_inside, forked_inside, is_slow=True)
 CASES["publish inside of a pack"] = Case(
-    a_packed_stream, publishes(3, b"<x>"), snapshot_holds(3, b"<x>", DATA[3:]), samples=two
+    a_packed_stream, publishes(3, b"<x>"), snapshot_holds(3, b"<x>", DATA[3:]), is_slow=True
 )
 
 
@@ -140,7 +133,7 @@ def is_trimmed(stores: Stores, key: StreamKey, _context: Any, _result: Any) -> N
 
 
 CASES["the janitor removes a pack"] = Case(
-    due(a_pack_that_was_let_go_of), lambda stores, *_: sweep(stores), is_trimmed, samples=two
+    due(a_pack_that_was_let_go_of), lambda stores, *_: sweep(stores), is_trimmed, is_slow=True
 )
 
 
@@ -160,7 +153,7 @@ def keeps_its_last_bytes(stores: Stores, key: StreamKey, _context: Any, _result:
 
 
 CASES["the janitor looks at a limit"] = Case(
-    due(a_limited_stream), lambda stores, *_: sweep(stores), keeps_its_last_bytes, samples=two
+    due(a_limited_stream), lambda stores, *_: sweep(stores), keeps_its_last_bytes, is_slow=True
 )
 
 
@@ -169,7 +162,7 @@ def appends_as_mail(stores: Stores, key: StreamKey, _context: Any) -> Any:
         return appends(b"y", claim=("p", 0, 0))(stores, key, None)
 
 
-CASES["append by way of the mailbox"] = Case(a_stream(b"x"), appends_as_mail, holds(b"xy"), samples=two)
+CASES["append by way of the mailbox"] = Case(a_stream(b"x"), appends_as_mail, holds(b"xy"), is_slow=True)
 
 
 @pytest.mark.parametrize("name", CASES)
