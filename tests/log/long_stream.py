@@ -19,9 +19,9 @@ from typing import Any, Final
 import orjson
 
 from tests.simulation.expressions import project
+from tests.simulation.memory import InOrder
 from tests.simulation.objects import SimulatedBlobs
 from tests.simulation.table import Answer, Arguments, SimulatedTable
-from tests.subscriptions.memory import InOrder
 from tests.support import JSON, append_request, create_request
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects

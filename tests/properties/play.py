@@ -1,4 +1,7 @@
-"""A model played against the real code: how, and with which bodies."""
+"""A model played against the real code: how, and with which bodies.
+
+Most games are played in memory, where one takes a twentieth of the processor time; `simulation/test_table.py`
+compares the table there with an engine. A few are played on an engine, over HTTP and with threads."""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from tests.support import HOUR_MS, make_world
-from tidemark.local.engines import LocalServices
+from tests.support import HOUR_MS, World
 from tidemark.protocol.packing import Packing
 
 #: Long enough to be stored deflated.
@@ -26,9 +28,9 @@ def bodies(min_size: int = 0) -> st.SearchStrategy[bytes]:
     return few | few | few | st.just(_LONG)
 
 
-def play(services: LocalServices, machine: type[RuleBasedStateMachine], games: int, steps: int) -> None:
-    """In a table and a bucket of their own, which the machine finds as its `world`."""
-    in_its_world = type(machine.__name__, (machine,), {"world": make_world(services)})
+def play(machine: type[RuleBasedStateMachine], world: World, *, games: int, steps: int) -> None:
+    """The machine finds the table and the bucket as its `world`."""
+    in_its_world = type(machine.__name__, (machine,), {"world": world})
     run_state_machine_as_test(
         in_its_world,
         settings=settings(

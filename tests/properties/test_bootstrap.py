@@ -20,7 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.buckets import key_in_new_bucket, publish
 from tests.properties.play import play
-from tests.support import BYTES, HOUR_MS, JSON, Process, World, append_request
+from tests.simulation.memory import MemoryWorld
+from tests.support import BYTES, HOUR_MS, JSON, Process, World, append_request, make_world
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import ProtocolError, RetentionGone
@@ -201,13 +202,18 @@ class Histories(RuleBasedStateMachine):
         self.messages, self.retained, self.published = [], 0, False
 
 
-def test_a_snapshot_and_its_bootstrap_are_always_the_whole_history(
+def test_a_snapshot_and_its_bootstrap_are_always_the_whole_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    play(patched(monkeypatch), MemoryWorld(), games=180, steps=30)
+
+
+def test_a_snapshot_and_its_bootstrap_on_an_engine_are_always_the_whole_history(
     services: LocalServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Patched(Histories):
-        patch = monkeypatch
+    play(patched(monkeypatch), make_world(services), games=8, steps=30)
 
-    play(services, Patched, games=60, steps=30)
+
+def patched(monkeypatch: pytest.MonkeyPatch) -> type[Histories]:
+    return type("Patched", (Histories,), {"patch": monkeypatch})
 
 
 def test_a_bootstrap_with_a_part_missing_fails_the_check() -> None:

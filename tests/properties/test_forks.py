@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.properties.play import PACKING, bodies, play
-from tests.support import HOUR_MS, Faults, World, a_key, items_left
+from tests.simulation.memory import MemoryWorld
+from tests.support import HOUR_MS, Faults, World, a_key, items_left, make_world
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import ProtocolError
@@ -163,9 +165,13 @@ class PackedForks(Forks):
     packing = PACKING
 
 
-def test_forks_behave_as_the_model_says(services: LocalServices) -> None:
-    play(services, Forks, games=40, steps=25)
+@pytest.mark.parametrize(("machine", "games"), [(Forks, 120), (PackedForks, 45)])
+def test_forks_behave_as_the_model_says(machine: type[Forks], games: int) -> None:
+    play(machine, MemoryWorld(), games=games, steps=25)
 
 
-def test_forks_of_packed_streams_behave_as_the_model_says(services: LocalServices) -> None:
-    play(services, PackedForks, games=15, steps=25)
+@pytest.mark.parametrize(("machine", "games"), [(Forks, 4), (PackedForks, 3)])
+def test_forks_on_an_engine_behave_as_the_model_says(
+    services: LocalServices, machine: type[Forks], games: int
+) -> None:
+    play(machine, make_world(services), games=games, steps=25)

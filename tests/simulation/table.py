@@ -199,6 +199,11 @@ class SimulatedTable:
         failed = {"Code": "ConditionalCheckFailed", "Message": _FAILED}
         return failed | self._existing(write, key)
 
+    def _scan(self, _arguments: Arguments) -> dict[str, Any]:
+        """All of the table in one page."""
+        items = list(self.items())
+        return {"Items": items, "Count": len(items)}
+
     def _query(self, arguments: Arguments) -> dict[str, Any]:
         values = arguments["ExpressionAttributeValues"]
         names = arguments.get("ExpressionAttributeNames", {})
@@ -241,4 +246,5 @@ _OPERATIONS: Final[dict[str, Callable[[SimulatedTable, Arguments], dict[str, Any
     "BatchWriteItem": SimulatedTable._batch_write,
     "TransactWriteItems": SimulatedTable._transact,
     "Query": SimulatedTable._query,
+    "Scan": SimulatedTable._scan,
 }

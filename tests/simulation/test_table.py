@@ -53,7 +53,8 @@ def comparable(answer: tuple[int, bytes]) -> dict[str, Any]:
     wanted = {name: parsed.get(name) for name in ("Item", "Items", "UnprocessedItems", "Count")}
     read = [item for items in parsed.get("Responses", {}).values() for item in items]
     return {
-        "read": sorted(read, key=orjson.dumps),
+        # An engine names an item's attributes in any order, so they are sorted before the items are.
+        "read": sorted(read, key=lambda item: orjson.dumps(item, option=orjson.OPT_SORT_KEYS)),
         "status": status,
         "code": code,
         "reasons": reasons,

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.subscriptions.memory import MemoryWorld
+from tests.simulation.memory import MemoryWorld
 from tests.subscriptions.scene import Receiver, Scene
 from tests.support import World, make_world
 from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse

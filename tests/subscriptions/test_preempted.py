@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.subscriptions.memory import MemoryWorld
+from tests.simulation.memory import MemoryWorld
 from tests.subscriptions.scene import POOL, Scene
 from tidemark.delivery.attend import Attendant
 from tidemark.delivery.webhook import WebhookResponse

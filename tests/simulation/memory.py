@@ -1,13 +1,15 @@
-"""Processes on a table in memory: thousands of histories in the time that an engine takes for a few."""
+"""Processes on a table and a bucket in memory: hundreds of histories in the time of a few on an engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
 from tests.simulation.table import SimulatedTable
-from tests.support import Clock, Process, World
+from tests.support import Calls, Clock, Process, World
 from tidemark.aws.dynamodb import DynamoDB
+from tidemark.aws.s3 import Objects
 from tidemark.log.table import Table
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
@@ -33,23 +35,21 @@ class InOrder:
         """Nobody else is waited for."""
 
 
-class NoBlobs:
-    """Bodies are small, so nothing is put there, and whoever reads asks for nothing."""
-
-    def get_range(self, *_: Any) -> bytes:
-        raise AssertionError("there is no such body")
-
-
 class MemoryWorld(World):
-    """Bodies are small: there is nothing but the table."""
+    """Any number of processes on one table and one bucket in memory, one call after the other."""
 
     def __init__(self) -> None:
         super().__init__("memory", "memory", Clock())
         self.table = SimulatedTable(self.clock)
+        self.bucket = SimulatedBucket()
 
     def process(self, *, clock: Any = None) -> Process:
-        dynamodb = DynamoDB(self.table.send)
-        blobs: Any = NoBlobs()
+        dynamodb, objects = DynamoDB(self.table.send), Objects(self.bucket.send)
+        dynamodb.sleep = objects.sleep = lambda _seconds: None
+        blobs = SimulatedBlobs(self.bucket, objects, lambda: None)
         stores = Stores(Table(dynamodb, "memory"), blobs, clock_ms=clock or self.clock, concurrency=InOrder())
-        absent: Any = None
-        return Process(stores, dynamodb, absent, absent, absent, Settings())
+        return Process(stores, dynamodb, objects, _no_s3, Calls(dynamodb, objects), Settings())
+
+
+def _no_s3() -> Any:
+    raise AssertionError("there is no S3 to connect to")
