@@ -13,7 +13,15 @@ from pathlib import Path
 from benchmarks.contest import Contestant, run_contest
 from benchmarks.report import as_json, lines_of, markdown
 from benchmarks.rows import Row, chosen_rows
-from tests.conformance.servers import reference_server, running, temporary_directory, tidemark_server
+from tests.conformance.servers import (
+    START_SECONDS,
+    Server,
+    ServerDidNotStart,
+    reference_server,
+    running,
+    temporary_directory,
+    tidemark_server,
+)
 
 RESULTS = Path(__file__).with_name("results")
 WAYS = {"asgi": "Tidemark", "lambda": "Tidemark, VIA=lambda", "packs": "Tidemark, packed"}
@@ -54,8 +62,22 @@ def start_contestant(stack: contextlib.ExitStack, way: str) -> Contestant:
         via, environment = ("asgi", PACKING) if way == "packs" else (way, {})
         contestant = Contestant(WAYS[way], tidemark_server(via, directory, **environment))
     stack.enter_context(running(contestant.server))
+    if way != "reference":
+        wait_until_ready(contestant.server)
     contestant.server.pause()
     return contestant
+
+
+def wait_until_ready(server: Server) -> None:
+    """Until the server says that it is ready: it asks for its own health first, and one that is paused for a
+    minute before it has the answer takes itself for sick and ends. Raises ServerDidNotStart."""
+    deadline = time.monotonic() + START_SECONDS
+    while "is ready at" not in server.log_tail():
+        if time.monotonic() > deadline:
+            raise ServerDidNotStart(
+                f"{server.name} is not ready after {START_SECONDS:.0f} s\n{server.log_tail()}"
+            )
+        time.sleep(0.05)
 
 
 def write_results(

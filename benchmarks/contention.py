@@ -1,9 +1,9 @@
 """Many independent writers on one stream, in virtual time: `python -m benchmarks.contention`.
 
 Each writer is a Lambda environment of its own: its own `Stores`, one request at a time, the next one 8 ms
-after the answer. What runs is `tidemark.service.append.append` on a simulated table: a call takes 5 ms, and
-one partition takes 1,000 write units and 3,000 read units in a second. Only calls and pauses take time, so a
-row is the same on every machine.
+after the answer. What runs is `tidemark.service.append.append` on a simulated table: a call takes 5 ms
+(`--jitter 0.2`: 4 to 6 ms), and one partition takes 1,000 write units and 3,000 read units in a second. Only
+calls and pauses take time, so a row is the same on every machine.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Row:
 class Contest:
     """One stream, and the writers that append to it."""
 
-    def __init__(self, writers: int, seed: int = 1) -> None:
+    def __init__(self, writers: int, seed: int = 1, jitter: float = 0.0) -> None:
         self._writers = writers
         self._random = random.Random(seed)
         self.time = VirtualTime()
-        self.table = MeteredTable(self.time, LATENCY_SECONDS)
+        self.table = MeteredTable(self.time, LATENCY_SECONDS, jitter, seed)
         self._milliseconds: list[float] = []
         self._refused = 0
 
@@ -137,13 +137,15 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="the rows once more, as JSON in the last line")
     parser.add_argument("--writers", type=int, nargs="*", default=WRITERS, help="how many, one row for each")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of virtual time")
+    parser.add_argument("--seed", type=int, default=1, help="when the writers begin, and how calls vary")
+    parser.add_argument("--jitter", type=float, default=0.0, help="by what share of its time a call varies")
     asked = parser.parse_args()
     print("Write units, writes, reads and read units are per append.\n")
     print("| writers | appends/s | p50 ms | p99 ms | write units | writes | reads | read units | refused |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     rows = []
     for writers in asked.writers:
-        row = Contest(writers).run(asked.seconds)
+        row = Contest(writers, asked.seed, asked.jitter).run(asked.seconds)
         rows.append(row)
         print(_line(row), flush=True)
     if asked.json:

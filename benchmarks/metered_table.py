@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from base64 import b64decode
 from collections import Counter
 from typing import Any, Final
@@ -45,24 +46,29 @@ class _Bucket:
 
 class MeteredTable:
     """`send` is the seam of `tidemark.aws.dynamodb.DynamoDB`. A request takes effect after half of
-    `latency` (seconds).
+    `latency` (seconds); either half is longer or shorter by a share of up to `jitter`.
 
     `counts`: calls as `writes` and `reads`, `write_units`, `read_units` (reads are consistent: one unit for
     each 4 KB), and calls that were `throttled`.
     """
 
-    def __init__(self, time: VirtualTime, latency: float) -> None:
+    def __init__(self, time: VirtualTime, latency: float, jitter: float = 0.0, seed: float = 1) -> None:
         self._time = time
         self._latency = latency
+        self._jitter = jitter
+        self._random = random.Random(seed)
         self._table = SimulatedTable(lambda: round(time.now * 1000))
         self._buckets: dict[tuple[int, float], _Bucket] = {}
         self.counts: Counter[str] = Counter()
 
     def send(self, operation: str, body: bytes) -> tuple[int, bytes]:
-        self._time.sleep(self._latency / 2)
+        self._time.sleep(self._half_latency())
         answer = self._answer(operation, body)
-        self._time.sleep(self._latency / 2)
+        self._time.sleep(self._half_latency())
         return answer
+
+    def _half_latency(self) -> float:
+        return self._latency / 2 * self._random.uniform(1 - self._jitter, 1 + self._jitter)
 
     def _answer(self, operation: str, body: bytes) -> tuple[int, bytes]:
         arguments = orjson.loads(body)

@@ -29,6 +29,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 TARGETS = {
     "dynamodb, 1 message an item": 0.10,
     "dynamodb, 100 messages an item": 0.15,
+    "dynamodb, packs": 0.30,
     "http": 0.27,
     "fold": 0.25,
     "staged write": 0.20,
@@ -105,6 +106,14 @@ def measures(
                 spark.read.format("tidemark").options(**table(urls["many"]), subscribe="bench").load()
             ),
         ),
+        "dynamodb, packs": (
+            rows,
+            lambda: drain(
+                spark.read.format("tidemark")
+                .options(**table(urls["packs"]), s3Endpoint=urls["packs"], blobBucket="b", subscribe="bench")
+                .load()
+            ),
+        ),
         "http": (
             2 * whole_pages,
             lambda: drain(spark.read.format("tidemark").options(url=urls["many"], subscribe="a,b").load()),
@@ -147,7 +156,8 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         urls = {
-            name: stack.enter_context(stand_in(rows, size)) for name, size in (("single", 1), ("many", 100))
+            name: stack.enter_context(stand_in(rows, size))
+            for name, size in (("single", 1), ("many", 100), ("packs", 0))
         }
         spark = open_session("benchmark")
         jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - PySpark does not say otherwise

@@ -1,11 +1,13 @@
-"""A stand-in for DynamoDB and for an HTTP server, a process of its own: only the reader's CPU counts.
+"""A stand-in for DynamoDB, S3 and an HTTP server, a process of its own: only the reader's CPU counts.
 
-Every stream in it is the same: `rows` JSON messages of 226 bytes, in batches of `per_item` messages. Pages
-are rendered once and sent as they are. What is appended to it is thrown away.
+Every stream in it is the same: `rows` JSON messages of 226 bytes, in batches of `per_item` messages, or, with
+0, in packs of batches of one message. Pages are rendered once and sent as they are. What is appended to it is
+thrown away.
 """
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import sys
 from functools import cache
@@ -16,10 +18,11 @@ from urllib.parse import parse_qs, urlsplit
 import orjson
 
 from tidemark.log.records import Batch, StreamRecord
-from tidemark.log.schema import encode_batch, encode_stream, log_pk
+from tidemark.log.schema import SK, encode_batch, encode_pack, encode_stream, log_pk
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.offset import render_offset
+from tidemark.protocol.pack import BLOCK_BYTES, PackWriter
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 
@@ -28,17 +31,20 @@ STORED: Final = ROW_BYTES + 1
 #: What DynamoDB counts of an item beside its bytes, about.
 ITEM_OVERHEAD: Final = 100
 QUERY_BYTES: Final = 1_000_000
+#: Of a pack: 8 MB of data.
+PACK_ROWS: Final = 8 * 1024 * 1024 // STORED
 PAGE_ROWS: Final = 4 * 1024 * 1024 // STORED
 JSON = parse_content_type("application/json")
 KEY = StreamKey("v1", "bench")
 
 
 def row(index: int) -> bytes:
-    """JSON of exactly 226 bytes, with one of a thousand keys."""
+    """JSON of exactly 226 bytes, with one of a thousand keys. It deflates to a quarter, as JSON does."""
     head = orjson.dumps(
         {"key": f"k{index % 1000:03}", "n": index % 10**6, "at": "2030-01-15T12:00:00Z", "f": 1.5}
     )
-    return head[:-1] + b',"text":"' + b"x" * (ROW_BYTES - len(head) - 10) + b'"}'
+    text = 3 * hashlib.sha256(b"%d" % index).hexdigest().encode()
+    return head[:-1] + b',"text":"' + text[: ROW_BYTES - len(head) - 10] + b'"}'
 
 
 class StandIn:
@@ -49,6 +55,12 @@ class StandIn:
 
     def stream(self) -> dict[str, Any]:
         return {"Item": encode_stream(StreamRecord(KEY, "i", JSON, NEVER, 1, 1))}
+
+    def streams(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Of each key that is a stream's; nothing lies at any tail."""
+        [(table, keys)] = asked["RequestItems"].items()
+        found = [self.stream()["Item"] | key for key in keys["Keys"] if key[SK]["S"].startswith("stream/")]
+        return {"Responses": {table: found}, "UnprocessedKeys": {}}
 
     def batch(self, index: int) -> dict[str, Any]:
         data = b"".join(row(index * self.per_item + n) + b"," for n in range(self.per_item))
@@ -81,6 +93,35 @@ class StandIn:
         return b"[" + b",".join(row(index) for index in range(PAGE_ROWS)) + b"]"
 
 
+class PackedStandIn(StandIn):
+    """The last batch of a log is in no pack. The one page of the table has all packs."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows, 1)
+        self.items: dict[str, dict[str, Any]] = {}
+        self.objects: dict[str, bytes] = {}
+        for first in range(0, rows - 1, PACK_ROWS):
+            packed = PackWriter(first * STORED, BLOCK_BYTES)
+            last = min(first + PACK_ROWS, rows - 1)
+            for index in range(first, last):
+                packed.add(row(index) + b",", (STORED,), (), 1)
+            body, index_bytes = packed.finish()
+            self.objects[f"pack-{first}"] = body
+            ends = [Batch(n * STORED, Tail((n + 1) * STORED), "append-id", 1) for n in (first, last - 1)]
+            item = encode_pack(log_pk(KEY, "i"), ends[0], ends[1], f"pack-{first}", index_bytes)
+            self.items[item[SK]["S"]] = item
+        tail = self.batch(rows - 1)
+        self.items[tail[SK]["S"]] = tail
+
+    def query(self, asked: dict[str, Any]) -> bytes:
+        values = asked["ExpressionAttributeValues"]
+        low, high = values[":low"]["S"], values[":high"]["S"]
+        found = [item for sk, item in self.items.items() if low <= sk <= high]
+        if not asked["ScanIndexForward"]:
+            found = found[-1:]
+        return orjson.dumps({"Items": found})
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     stand_in: StandIn
@@ -92,8 +133,8 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         return
 
-    def _send(self, body: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(200)
+    def _send(self, body: bytes, headers: dict[str, str] | None = None, status: int = 200) -> None:
+        self.send_response(status)
         for name, value in ({"Content-Length": str(len(body))} | (headers or {})).items():
             self.send_header(name, value)
         self.end_headers()
@@ -105,6 +146,8 @@ class Handler(BaseHTTPRequestHandler):
         operation = self.headers.get("X-Amz-Target", "").rpartition(".")[2]
         if operation == "GetItem":
             self._send(orjson.dumps(self.stand_in.stream()))
+        elif operation == "BatchGetItem":
+            self._send(orjson.dumps(self.stand_in.streams(orjson.loads(body))))
         elif operation == "Query":
             self._send(self.stand_in.query(orjson.loads(body)))
         else:
@@ -114,9 +157,19 @@ class Handler(BaseHTTPRequestHandler):
         self._page(self.stand_in.rows * STORED, b"")
 
     def do_GET(self) -> None:
+        if "Range" in self.headers:
+            return self._range()
         offset = parse_qs(urlsplit(self.path).query)["offset"][0]
         start = 0 if offset == "-1" else int(offset)
         self._page(start + PAGE_ROWS * STORED, self.stand_in.json_page())
+        return None
+
+    def _range(self) -> None:
+        """A part of an object of S3."""
+        assert isinstance(self.stand_in, PackedStandIn)
+        first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
+        body = self.stand_in.objects[urlsplit(self.path).path.rpartition("/")[2]][first : last + 1]
+        self._send(body, status=206)
 
     def _page(self, end: int, body: bytes) -> None:
         whole = self.stand_in.rows // PAGE_ROWS * PAGE_ROWS * STORED
@@ -127,7 +180,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    Handler.stand_in = StandIn(int(sys.argv[1]), int(sys.argv[2]))
+    rows, per_item = map(int, sys.argv[1:3])
+    Handler.stand_in = StandIn(rows, per_item) if per_item else PackedStandIn(rows)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     print(server.server_address[1], flush=True)
     server.serve_forever()

@@ -86,14 +86,14 @@ def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
         raise JobFailed("--checkpoint is missing: without it every run would begin at the beginning")
     if given.every is not None and given.every <= 0:
         raise JobFailed(f"--every must be a number of seconds above 0, got {given.every:g}")
-    found = Archived()
+    found, streams = Archived(), SubscribedStreams(source_options(given))
     if given.every is None:
-        take_what_came(spark, given, job, found)
+        take_what_came(spark, given, job, found, streams)
     else:
         with until_stopped() as stopped:
             while not stopped.is_set():
                 began = time.monotonic()
-                take_what_came(spark, given, job, found)
+                take_what_came(spark, given, job, found, streams)
                 stopped.wait(max(0.0, began + given.every - time.monotonic()))
     job.finish(
         messages=found.messages,
@@ -107,14 +107,38 @@ def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
     return None
 
 
-def take_what_came(spark: Any, given: argparse.Namespace, job: Job, found: Archived) -> None:
+def source_options(given: argparse.Namespace) -> dict[str, str]:
+    return {"bytesPerPartition": str(FILE_BYTES)} | read_options(given)
+
+
+class SubscribedStreams:
+    """What there is to archive, asked for by one reader: it asks less for streams that it knows. Raises
+    InvalidOptions."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        from tidemark.spark.options.read import parse_read_options
+        from tidemark.spark.readers.connect import connect
+
+        self._options = parse_read_options(options, streaming=True)
+        self._reader = connect(self._options.connection)
+        self.bucket = self._options.connection.bucket
+
+    def heads(self) -> Any:
+        """As they are now, by name."""
+        from tidemark.spark.queries.plan import load_heads
+
+        return load_heads(self._options, self._reader)
+
+
+def take_what_came(
+    spark: Any, given: argparse.Namespace, job: Job, found: Archived, streams: SubscribedStreams
+) -> None:
     """Archive what is there now, and add to `found` what that was."""
     from tidemark.spark.gaps import find_losses
 
-    options = {"bytesPerPartition": str(FILE_BYTES)} | read_options(given)
     limit = {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
-    source = spark.readStream.format("tidemark").options(**options | limit).load()
-    heads = heads_of(options)
+    source = spark.readStream.format("tidemark").options(**source_options(given) | limit).load()
+    heads = streams.heads()
     before = progress(spark, given.checkpoint)
     if given.iceberg:
         start, new_files = to_table(spark, source, given)
@@ -127,10 +151,10 @@ def take_what_came(spark: Any, given: argparse.Namespace, job: Job, found: Archi
         # Before Spark 4.2 a query that ends by itself reads a single batch. One that the table has already
         # brings no rows.
         came_from, came_to = came_to, progress(spark, given.checkpoint)
-        if came_to == came_from or has_reached(came_to, given.bucket, heads):
+        if came_to == came_from or has_reached(came_to, streams.bucket, heads):
             break
     if given.iceberg:
-        record_closed(open_lake(given), options, heads, came_to)
+        record_closed(open_lake(given), streams.bucket, heads, came_to)
     found.messages += sum(batches.values())
     found.batches += len(batches)
     new = new_files()
@@ -193,33 +217,20 @@ def logged_files(spark: Any, out: str, batch: int | None) -> frozenset[str]:
     return frozenset(json.loads(line.value)["path"] for line in lines if line.value.startswith("{"))
 
 
-def heads_of(options: dict[str, str]) -> Any:
-    """The streams as they are now, by name. Raises InvalidOptions."""
-    from tidemark.spark.options.read import parse_read_options
-    from tidemark.spark.queries.plan import load_heads
-    from tidemark.spark.readers.connect import connect
-
-    parsed = parse_read_options(options, streaming=True)
-    return load_heads(parsed, connect(parsed.connection))
-
-
-def has_reached(reached: Any, bucket: str | None, heads: Any) -> bool:
-    from tidemark.protocol.stream_key import PLAIN_BUCKET
+def has_reached(reached: Any, bucket: str, heads: Any) -> bool:
     from tidemark.spark.readers.port import is_past
 
-    places = {name: reached.taken(bucket or PLAIN_BUCKET, head) for name, head in heads.items()}
+    places = {name: reached.taken(bucket, head) for name, head in heads.items()}
     return all(
         places[name] is not None and not is_past(head.tail.offset, places[name].offset)
         for name, head in heads.items()
     )
 
 
-def record_closed(lake: Any, options: dict[str, str], heads: Any, reached: Any) -> None:
+def record_closed(lake: Any, bucket: str, heads: Any, reached: Any) -> None:
     """Streams that were closed, once the table has all of them."""
     from tidemark.spark.lake import ClosedStream
-    from tidemark.spark.options.read import parse_read_options
 
-    bucket = parse_read_options(options, streaming=True).connection.bucket
     whole = {
         name: head
         for name, head in heads.items()

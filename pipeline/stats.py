@@ -98,20 +98,19 @@ def streamed(spark: Any, given: argparse.Namespace) -> Any:
 
 def archived(spark: Any, given: argparse.Namespace) -> Any:
     """By minute, what the archive has of every stream."""
+    lake = open_lake(given) if given.iceberg else None
     if not given.state:
-        files = open_lake(given).files() if given.iceberg else [given.archive]
-        return by_minute(archived_rows(spark, given, files))
-    take_what_is_new(spark, given)
+        return by_minute(archived_rows(spark, given, lake.files() if lake else [given.archive]))
+    take_what_is_new(spark, given, lake)
     found = spark.read.schema(STATE).parquet(given.state).where("taken IS NULL")
-    if given.iceberg and total_of(found) != open_lake(given).rows:
+    if lake is not None and total_of(found) != lake.rows:
         # Snapshots have expired that were never counted, or rows were deleted: count all of it once.
-        lake = open_lake(given)
         write_state(spark, given, "overwrite", archived_rows(spark, given, lake.files()), lake.snapshots())
         found = spark.read.schema(STATE).parquet(given.state).where("taken IS NULL")
     return found
 
 
-def take_what_is_new(spark: Any, given: argparse.Namespace) -> None:
+def take_what_is_new(spark: Any, given: argparse.Namespace, lake: Any) -> None:
     """Count what the archive has got since the last run with this --state, and keep it there: in one file,
     so that a run that is killed has counted all of it or nothing."""
     from pyspark.errors import AnalysisException
@@ -121,8 +120,7 @@ def take_what_is_new(spark: Any, given: argparse.Namespace) -> None:
         taken = {row.taken for row in kept.select("taken").collect()}
     except AnalysisException:
         taken = set()
-    if given.iceberg:
-        lake = open_lake(given)
+    if lake is not None:
         new = sorted(set(lake.snapshots()) - taken)
         files = lake.files_of_snapshots(new)
     else:
@@ -145,25 +143,23 @@ def total_of(counted: Any) -> int:
 def archived_rows(spark: Any, given: argparse.Namespace, files: list[str]) -> Any:
     """Of the directory, whose paths have the buckets, or the table. Values are read of those files alone that
     have no sizes, which an earlier version wrote."""
+    from pyspark.sql import functions
+
     reader = spark.read.schema(ARCHIVE)
     rows = (reader.option("basePath", given.archive) if given.archive else reader).parquet(*files)
-    rows = rows.withColumn("timestamp", functions_of().coalesce("timestamp", "time"))
+    rows = rows.withColumn("timestamp", functions.coalesce("timestamp", "time"))
     return rows.where("bytes IS NOT NULL").drop("value").unionByName(sized(rows.where("bytes IS NULL")))
 
 
 def sized(rows: Any) -> Any:
-    size = functions_of().length("value").cast("bigint")
-    return rows.withColumn("bytes", size).drop("value")
-
-
-def functions_of() -> Any:
     from pyspark.sql import functions
 
-    return functions
+    return rows.withColumn("bytes", functions.length("value").cast("bigint")).drop("value")
 
 
 def by_minute(rows: Any) -> Any:
-    functions = functions_of()
+    from pyspark.sql import functions
+
     return rows.groupBy("bucket", "stream", functions.date_trunc("minute", "timestamp").alias("minute")).agg(
         functions.count("*").alias("messages"),
         functions.sum("bytes").alias("bytes"),

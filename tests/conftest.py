@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.available import NotAvailable, require_engine
+from tests.available import NotAvailable, missing_engine, require_engine
 from tidemark.local.engines import ENGINES, LocalServices
 
 TESTS = Path(__file__).parent
@@ -114,7 +115,7 @@ if HAS_HYPOTHESIS:
     # examples than others names a multiple of the profile's.
     settings.register_profile("default", deadline=None, print_blob=True)
     settings.register_profile("fast", settings.get_profile("default"), max_examples=25)
-    settings.register_profile("ci", settings.get_profile("default"), max_examples=200, database=None)
+    settings.register_profile("ci", settings.get_profile("default"), database=None)
     settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
@@ -170,7 +171,25 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
 
 
 @pytest.fixture(scope="session")
-def services(request: pytest.FixtureRequest) -> Iterator[LocalServices]:
+def start_engines() -> Iterator[Callable[[str | None], LocalServices]]:
+    """Starts engines in memory at the first time that they are asked for; they run until the process ends."""
+    running: dict[str | None, LocalServices] = {}
+    with ExitStack() as stack:
+
+        def start(engine: str | None) -> LocalServices:
+            if engine is None and missing_engine("dynoxide") is None:
+                engine = "dynoxide"
+            if engine not in running:
+                running[engine] = stack.enter_context(LocalServices(in_memory=True, engine=engine))
+            return running[engine]
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def services(
+    request: pytest.FixtureRequest, start_engines: Callable[[str | None], LocalServices]
+) -> Iterator[LocalServices]:
     """DynamoDB, its Streams, S3 and SQS in memory, found by every boto3 client made while it lives.
 
     Each process of the test run (pytest-xdist's workers) has its own. Make what a test needs with
@@ -179,8 +198,8 @@ def services(request: pytest.FixtureRequest) -> Iterator[LocalServices]:
     """
     engine: str | None = getattr(request, "param", None)
     require_engine(engine)
-    running = LocalServices(in_memory=True, engine=engine)
-    with running, pytest.MonkeyPatch.context() as patch:
+    running = start_engines(engine)
+    with pytest.MonkeyPatch.context() as patch:
         for name, value in running.environment.items():
             patch.setitem(os.environ, name, value)
         # Functions are loaded as they are deployed, and refuse to be open unless asked by name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import uuid
@@ -9,9 +10,11 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import orjson
+import pytest
 
 from tidemark.aws.account import Account
 from tidemark.aws.clients import s3_client
@@ -19,10 +22,12 @@ from tidemark.aws.dynamodb import DynamoDB, connect_dynamodb
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects, connect_objects
 from tidemark.blobs.store import BlobStore
+from tidemark.local import resources
+from tidemark.local.endpoints import DEFAULT_REGION
 from tidemark.local.engines import LocalServices
 from tidemark.local.on_loop.stores import OnLoop
 from tidemark.log.recent import RecentBatches
-from tidemark.log.schema import Item, is_end_mark
+from tidemark.log.schema import Item, is_end_mark, table_definition
 from tidemark.log.table import Table
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.content_type import parse_content_type
@@ -62,11 +67,14 @@ class Clock:
 class Calls:
     """Counts storage calls: one for each operation, and one for each time it is tried again."""
 
-    def __init__(self, dynamodb: DynamoDB, objects: Objects, s3: Any) -> None:
+    def __init__(self, dynamodb: DynamoDB, objects: Objects) -> None:
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         before(dynamodb, self._count)
         before(objects, self._count)
+
+    def watch(self, s3: Any) -> None:
+        """Count the calls of a client of boto3, too."""
         s3.meta.events.register("before-send", lambda event_name, **_: self._count(event_name.split(".")[-1]))
 
     def _count(self, operation: str) -> None:
@@ -101,16 +109,35 @@ class World:
 
     def process(self, *, clock: Any = None) -> Process:
         """A process of its own: it shares nothing with the others but storage."""
-        account, s3 = Account(), s3_client()
+        account = Account()
         dynamodb, objects = connect_dynamodb(account), connect_objects(account, self.bucket_name)
+        calls = Calls(dynamodb, objects)
+        make_s3 = cache(partial(_watched_s3, calls, _aws_variables()))
         stores = Stores(
             Table(dynamodb, self.table_name),
-            BlobStore(objects, lambda: s3, self.bucket_name),
+            BlobStore(objects, make_s3, self.bucket_name),
             recent=RecentBatches(16 * MEGABYTE, clock or self.clock),
             clock_ms=clock or self.clock,
         )
-        calls = Calls(dynamodb, objects, s3)
-        return Process(stores, dynamodb, objects, s3, calls, Settings(self.table_name, self.bucket_name))
+        settings = Settings(self.table_name, self.bucket_name)
+        return Process(stores, dynamodb, objects, make_s3, calls, settings)
+
+
+def _aws_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+
+
+def _watched_s3(calls: Calls, variables: dict[str, str]) -> Any:
+    """boto3's client, made by the first test that needs it: it takes longer than most tests do. It goes where
+    these variables lead, which may have changed since the process began."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _aws_variables().keys() - variables.keys():
+            patch.delitem(os.environ, name)
+        for name, value in variables.items():
+            patch.setitem(os.environ, name, value)
+        client = s3_client()
+    calls.watch(client)
+    return client
 
 
 @dataclass(slots=True)
@@ -121,9 +148,13 @@ class Process:
     stores: Stores
     dynamodb: DynamoDB
     objects: Objects
-    s3: Any
+    make_s3: Callable[[], Any]
     calls: Calls
     settings: Settings
+
+    @property
+    def s3(self) -> Any:
+        return self.make_s3()
 
     def create(self, key: StreamKey, **asked: Any) -> Created:
         return create(self.stores, key, create_request(**asked))
@@ -175,10 +206,20 @@ def items_left(process: Process) -> list[Item]:
 
 
 def make_world(services: LocalServices) -> World:
+    """A table and a bucket, as `services` makes them, but by clients that all worlds on these engines share:
+    to make two clients takes longer than most tests do. No engine deletes what has expired."""
     name = f"test-{uuid.uuid4().hex[:12]}"
-    services.create_table(name)
-    services.create_bucket(name)
+    dynamodb, s3 = _clients(frozenset(services.environment.items()))
+    dynamodb.create_table(**table_definition(name))
+    region = s3.meta.region_name
+    place = {} if region == DEFAULT_REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+    s3.create_bucket(Bucket=name, **place)
     return World(name, name)
+
+
+@cache
+def _clients(environment: frozenset[tuple[str, str]]) -> tuple[Any, Any]:
+    return resources._client("dynamodb", dict(environment)), resources._client("s3", dict(environment))
 
 
 def a_key(name: str = "a") -> StreamKey:

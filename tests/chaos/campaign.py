@@ -28,7 +28,7 @@ from tests.chaos.system import System, SystemFailed
 from tests.chaos.writers import Intruder, PlainWriter, Producer, SequencedWriter
 
 #: How long writers may take over what they have begun, once nothing is broken any more.
-FINISH_SECONDS: Final = 120.0
+FINISH_SECONDS: Final = 300.0
 PROGRESS_SECONDS: Final = 5.0
 #: Until everything that waits for the janitor has fallen due, and it has come round (`hurried.py`).
 AFTERMATH_SECONDS: Final = RECLAIM_MS / 1000 + 10

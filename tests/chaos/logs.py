@@ -10,13 +10,18 @@ from typing import Final
 
 from tests.chaos.judge import Violation
 
-_BEGIN: Final = "Traceback (most recent call last):"
+_BEGIN: Final = ("Traceback (most recent call last):", "Exception Group Traceback (most recent call last):")
 _CHAINED: Final = ("The above exception was the direct cause", "During handling of the above exception")
-#: A line of another process may come between a traceback and its exception, and before what caused it.
-_EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")
+#: A line of another process may come between a traceback and its exception, and before what caused it. And a
+#: process that is killed leaves a traceback without one: a level or a word with a colon is none.
+_EXCEPTION: Final = re.compile(r"([A-Za-z_]\w*\.)*([A-Z]\w*[a-z]\w*|(?<=\.)[a-z]\w*)(:|$)")
+#: What stands before each line about a group of failures, and the line that begins the next one of them.
+_BAR: Final = re.compile(r" *[|+] ")
+_NEXT_OF_GROUP: Final = re.compile(r" *\+[-+]+ \d+ -+$")
 #: Functions that nobody waits for, and waiting readers, report in this way that they could not reach storage.
 OUT_OF_REACH: Final = (
-    # Each failure that it counts is a traceback of its own.
+    # Each failure that these count is named itself.
+    "ExceptionGroup",
     "aws_lambda_powertools.utilities.batch.exceptions.BatchProcessingError",
     "botocore.exceptions.ConnectTimeoutError",
     "botocore.exceptions.ConnectionClosedError",
@@ -35,8 +40,8 @@ def tracebacks(log: str) -> Iterator[str]:
     """The last line of each: the exception and its message. Of a chain of them, that of the last."""
     inside, last = False, ""
     for line in log.splitlines():
-        text = line.rstrip()
-        if text.strip() == _BEGIN:
+        text = _BAR.sub("", line.rstrip(), count=1)
+        if text.strip() in _BEGIN or _NEXT_OF_GROUP.match(text):
             if last:
                 yield last
             inside, last = True, ""

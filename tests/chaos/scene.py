@@ -35,11 +35,11 @@ BRICKED, REFUSED_THOUGH_RIGHT = "a name that cannot be used again", "refused tho
 #: A request that is given up changes what may happen to its name later, so the patience is long.
 PATIENT_SECONDS: Final = 75.0
 #: A name that is told to wait for longer than anything here lasts is lost.
-BRICKED_SECONDS: Final = 60.0
+BRICKED_SECONDS: Final = 120.0
 #: So is what answers nothing but 5xx for longer than any row of faults lasts,
-UNAVAILABLE_SECONDS: Final = 150.0
+UNAVAILABLE_SECONDS: Final = 240.0
 #: and once there are no faults any more.
-UNAVAILABLE_IN_PEACE_SECONDS: Final = 30.0
+UNAVAILABLE_IN_PEACE_SECONDS: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ from tidemark.log.schema import PACK_INDEX
 PARTS: Final = (ENGINE, EMULATOR, SERVER)
 #: In front of which part each proxy stands.
 BEHIND: Final = {DYNAMODB: ENGINE, S3: EMULATOR, SQS: EMULATOR, CLIENTS: SERVER}
-_READY_SECONDS: Final = 90.0
-_HEALTHY_SECONDS: Final = 20.0
+_READY_SECONDS: Final = 240.0
+_HEALTHY_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.05
 _LONG_POLL_SECONDS: Final = "5"
 _JANITOR_SECONDS: Final = "3"
@@ -62,6 +62,8 @@ class System:
         binary = find_binary(os.environ, ROOT)
         self._engine = Dynoxide(binary, disk.path / "dynamodb.sqlite", folder / "dynoxide.log")
         self._emulator = Ministack(["s3", "sqs"], disk.path / "s3", folder / "ministack.log")
+        #: As `make run` does it; but what is read there no fault of a connection can hit.
+        self._reads_object_files = seed % 2 == 0
         self._server: subprocess.Popen[bytes] | None = None
         self._server_port = free_port()
         #: Parts that a fault holds down: nobody repairs them meanwhile.
@@ -245,6 +247,7 @@ class System:
             **endpoints,
             # As with an engine that the server has started itself: this one is dynoxide too.
             "GROUP_PUTS": "true",
+            "OBJECT_FILES": str(self._emulator.buckets) if self._reads_object_files else "",
             "AWS_REGION": DEFAULT_REGION,
             "AWS_DEFAULT_REGION": DEFAULT_REGION,
             "VIA": self._via,

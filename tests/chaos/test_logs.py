@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 from tests.chaos.logs import says_out_of_reach, tracebacks
 
 LOG = """\
@@ -46,3 +48,43 @@ def test_anything_else_is() -> None:
     assert not says_out_of_reach("KeyError: 'Items'")
     failed = "tidemark.local.environments.InvocationFailed: JanitorFunction failed: "
     assert not says_out_of_reach(f"{failed}KeyError('Items')")
+
+
+def test_every_failure_of_a_group_is_named() -> None:
+    """Task groups, which the web framework uses, report several failures at once, behind bars."""
+    failures: list[Exception] = [TypeError("without a traceback")]
+    try:
+        raise KeyError("Items")
+    except KeyError as failure:
+        failures.append(failure)
+    try:
+        raise ExceptionGroup("several failures", failures)
+    except ExceptionGroup as group:
+        text = "".join(traceback.format_exception(group))
+    assert list(tracebacks(text + "12:00:00 goes on\n")) == [
+        "ExceptionGroup: several failures (2 sub-exceptions)",
+        "TypeError: without a traceback",
+        "KeyError: 'Items'",
+    ]
+    assert says_out_of_reach("ExceptionGroup: several failures (2 sub-exceptions)"), "each is named itself"
+
+
+def test_a_traceback_that_a_kill_has_cut_off_is_not_taken_for_what_the_next_process_says() -> None:
+    log = """\
+Traceback (most recent call last):
+  File "a.py", line 1, in f
+    retu
+Tidemark is ready at http://127.0.0.1:1
+note: a word and a colon are no exception
+ERROR: nor is a level
+"""
+    assert list(tracebacks(log)) == []
+
+
+def test_exceptions_whose_names_are_small_are_found() -> None:
+    for name in (
+        "zlib.error: incorrect header check",
+        "KeyboardInterrupt",
+        "asyncio.exceptions.CancelledError",
+    ):
+        assert list(tracebacks(f"Traceback (most recent call last):\n  File\n{name}\n")) == [name]

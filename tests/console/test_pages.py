@@ -356,6 +356,21 @@ def test_the_link_to_a_message_of_a_long_stream_shows_that_message(console: Cons
     expect(page.get_by_role("region", name="Message")).to_contain_text("n: 3")
 
 
+def test_another_address_in_the_same_tab_is_followed(console: Console) -> None:
+    """The browser loads nothing anew where only the part behind "#" is another one."""
+    path = make_stream(console.server, [{"n": number} for number in range(10)])
+    page = console.open_stream(path, at=f"{9 * 3:016}")
+    expect(page.locator(".row.selected")).to_contain_text('{"n": 3}')
+    console.open_stream(path, at=f"{9 * 7:016}")
+    expect(page.locator(".row.selected")).to_contain_text('{"n": 7}')
+    expect(page.locator("#counted")).to_contain_text("3 messages held")
+    console.open("#/streams?prefix=nobody-has-this")
+    expect(page.get_by_text("No stream has a name that begins like this.")).to_be_visible()
+    page.get_by_role("link", name="Streams", exact=True).click()
+    expect(page.locator("#search")).to_have_value("")
+    expect(page.locator("tbody a").first).to_be_visible()
+
+
 def test_reading_from_the_beginning_shows_the_beginning(console: Console) -> None:
     path = make_stream(console.server, [{"n": number} for number in range(500)])
     page = console.open_stream(path)

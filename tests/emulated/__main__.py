@@ -56,7 +56,10 @@ def main(arguments: list[str]) -> int:
             )
             print(f"  curl -i -X PUT -H 'Content-Type: text/plain' {stack.url}/v1/stream/hello")
             print("Ctrl-C ends it; nothing is kept.", flush=True)
-            stop.wait()
+            while not stop.wait(1):
+                if not emulator.is_running:
+                    print(f"The emulator has ended:\n{emulator.server.log_tail()}", file=sys.stderr)
+                    return 1
     return 0
 
 

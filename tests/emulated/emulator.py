@@ -48,6 +48,10 @@ class Emulator:
         }
 
     @property
+    def is_running(self) -> bool:
+        return self.server.process is not None and self.server.process.poll() is None
+
+    @property
     def endpoint(self) -> str:
         return self.server.base_url
 

@@ -23,6 +23,7 @@ from tidemark.protocol.errors import (
 )
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.packing import KEEP_REPLACED_MS, Packing
+from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, _Attempt
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
@@ -102,13 +103,14 @@ class Life:
                 return items
             position = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
-    def repeat(self, sent: Sent) -> None:
-        """Whatever DynamoDB answers: nobody waits for it any more."""
+    def repeat(self, sent: Sent) -> bool:
+        """Send a write again; nobody waits for its answer any more. Returns whether DynamoDB accepts it."""
         operation, body = sent
-        self.send(operation, body)
+        statuses = [self.send(operation, body)[0]]
         if operation == "TransactWriteItems":
             forgotten = orjson.loads(body) | {"ClientRequestToken": secrets.token_hex(18)}
-            self.send(operation, orjson.dumps(forgotten))
+            statuses.append(self.send(operation, orjson.dumps(forgotten))[0])
+        return 200 in statuses
 
 
 def later(ms: int) -> Step:
@@ -260,6 +262,34 @@ def publish_inside(life: Life) -> None:
     publish_snapshot(life.process.stores, life.key, PublishRequest(8, FOLDED, b"folded"))
 
 
+def create_with_a_size(life: Life) -> None:
+    life.process.create(life.key, content_type=JSON, retention=Retention(size=20))
+
+
+def create_with_an_age(life: Life) -> None:
+    life.process.create(life.key, content_type=JSON, retention=Retention(seconds=1800))
+
+
+def it_has_let_go(life: Life) -> None:
+    """Of more than the last time."""
+    retained = load_head(life.process.stores, life.key).record.retained
+    assert retained > life.notes.get("retained", 0)
+    life.notes["retained"] = retained
+
+
+def trim_inside(life: Life) -> None:
+    """Inside what is packed by then."""
+    assert trim_below(life.process.stores, life.key, 8)
+
+
+def fork_for_ten_minutes(life: Life) -> None:
+    life.process.fork(life.other, life.key, expiry=Expiry(ttl_seconds=600))
+
+
+def append_json_to_the_fork(life: Life) -> None:
+    life.process.append(life.other, b'["fork\'s own"]', content_type=JSON)
+
+
 def wait_for_it(life: Life) -> None:
     until_ms = life.world.clock() + MINUTE_MS
     put_waiter(life.process.stores.table, Waiter("incarnation", "https://queue", until_ms))
@@ -309,5 +339,31 @@ LIVES: dict[str, list[Step]] = {
                        janitor, packs_were_taken_in, append_some, later(KEEP_REPLACED_MS), janitor,
                        publish_inside, later(HOUR_AND_A_BIT), janitor, delete_it, later(HOUR_AND_A_BIT),
                        janitor, create_json],
+    "a size": [create_with_a_size, append_some, later(2 * HOUR_MS), janitor, it_has_let_go, append_some,
+               later(2 * HOUR_MS), janitor, it_has_let_go, append_json, later(HOUR_AND_A_BIT), janitor,
+               delete_it, later(HOUR_AND_A_BIT), janitor, create_with_a_size],
+    "an age": [create_with_an_age, append_some, later(2 * HOUR_MS), janitor, it_has_let_go, append_json,
+               later(HOUR_AND_A_BIT), janitor, publish, later(HOUR_AND_A_BIT), janitor],
+    "a size and packs": [switch_packing_on, create_with_a_size, append_some, append_some, later(2 * HOUR_MS),
+                         janitor, janitor, it_has_let_go, append_some, later(2 * HOUR_MS), janitor,
+                         it_has_let_go, later(HOUR_AND_A_BIT), janitor, append_json, delete_it],
+    "a packed source that is trimmed": [create_json, switch_packing_on, append_some, later(HOUR_AND_A_BIT),
+                                        janitor, there_is_a_pack, fork, trim_inside, append_json_to_the_fork,
+                                        later(HOUR_AND_A_BIT), janitor, delete_the_fork,
+                                        later(HOUR_AND_A_BIT), janitor, append_json],
+    "a packed source that is deleted": [create_json, switch_packing_on, append_some, later(HOUR_AND_A_BIT),
+                                        janitor, fork, delete_it, later(HOUR_AND_A_BIT), janitor,
+                                        append_json_to_the_fork, delete_the_fork, janitor,
+                                        later(HOUR_AND_A_BIT), janitor, create_json],
+    "a fork with its source's snapshot": [create_json, append_json, publish, fork, append_json, publish,
+                                          later(HOUR_AND_A_BIT), janitor, delete_it, later(HOUR_AND_A_BIT),
+                                          janitor, delete_the_fork, janitor, later(HOUR_AND_A_BIT), janitor,
+                                          create_json],
+    "a fork that expires": [create_with_content, fork_for_ten_minutes, delete_it, later(20 * MINUTE_MS),
+                            janitor, create_plain, append, fork_for_ten_minutes, append_to_the_fork,
+                            later(20 * MINUTE_MS), janitor, fork, later(HOUR_AND_A_BIT), janitor, append],
+    "packs of combined appends": [create_plain, switch_packing_on, append_as_mail, append_as_mail,
+                                  append_as_mail, append, later(HOUR_AND_A_BIT), janitor, there_is_a_pack,
+                                  append_as_mail, delete_it, later(HOUR_AND_A_BIT), janitor],
     "waiters": [wait_for_it, later(MINUTE_MS // 2), wait_for_it],
 }  # fmt: skip

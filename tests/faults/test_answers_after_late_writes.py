@@ -105,7 +105,7 @@ def test_a_bucket_deletion_whose_reply_was_lost_has_deleted_it(world: World) -> 
         describe_bucket(life.process.stores, life.notes["bucket"])
 
 
-def test_a_late_renewal_does_not_shorten_a_life(world: World) -> None:
+def test_a_renewal_that_lands_late_does_not_shorten_a_streams_life(world: World) -> None:
     """Two reads renew; the first one's write lands once more, after the second one's."""
     life = Life(world.process(), world)
     create_for_ten_minutes(life)

@@ -43,13 +43,15 @@ def play(steps: list[tuple[float, str]]) -> Breaker:
 
 
 @pytest.mark.parametrize(("steps", "is_open"), CASES.values(), ids=CASES)
-def test_which_failures_open_the_breaker(steps: list[tuple[float, str]], is_open: bool) -> None:
+def test_the_breaker_opens_after_several_silences_over_some_seconds(
+    steps: list[tuple[float, str]], is_open: bool
+) -> None:
     breaker = play(steps)
     assert breaker.is_open is is_open
     assert breaker.admit(steps[-1][0]) is not is_open
 
 
-def test_one_probe_in_each_interval_and_the_first_answer_closes_it() -> None:
+def test_an_open_breaker_admits_one_probe_an_interval_and_an_answer_closes_it() -> None:
     """Whoever comes first may try, the others are turned away; after an answer all may again."""
     breaker = play(CASES["three at once that time out"][0])
     assert not breaker.admit(5 + PROBE_SECONDS / 2)
@@ -124,7 +126,7 @@ def silenced() -> Service:
     return service
 
 
-def test_what_was_not_sent_is_told_from_what_may_have_landed() -> None:
+def test_a_call_that_is_not_sent_says_that_nothing_was_written() -> None:
     """The call that opens the breaker was sent, so its outcome is unknown; the next one is not sent."""
     service = silenced()
     sent, now = service.sent, service.now
@@ -135,7 +137,7 @@ def test_what_was_not_sent_is_told_from_what_may_have_landed() -> None:
     assert refused.value.message == "Storage does not answer; nothing was written; try again in 1 s"
 
 
-def test_a_probe_is_a_call_whose_outcome_is_unknown() -> None:
+def test_a_probe_without_a_reply_has_an_unknown_outcome() -> None:
     service = silenced()
     service.wait(PROBE_SECONDS)
     with pytest.raises(OutcomeUnknown):
@@ -154,7 +156,7 @@ def test_the_first_success_closes_the_breaker() -> None:
     [refusal("ThrottlingException"), refusal("AccessDeniedException"), (500, b"{}")],
     ids=["throttled", "refused", "internal error"],
 )
-def test_answers_of_any_kind_are_no_silence(answer: tuple[int, bytes]) -> None:
+def test_error_replies_do_not_open_the_breaker_and_close_it(answer: tuple[int, bytes]) -> None:
     """429 and refusals come from a service that is there: they never open it, and they close it."""
     service = Service()
     service.answer = lambda: answer
@@ -171,7 +173,7 @@ def test_answers_of_any_kind_are_no_silence(answer: tuple[int, bytes]) -> None:
     assert not service.dynamodb.breaker.is_open
 
 
-def test_both_ways_to_a_service_share_one_and_two_services_do_not() -> None:
+def test_clients_of_one_endpoint_share_a_breaker_and_two_services_do_not() -> None:
     one = breaker_of("DynamoDB", "http://127.0.0.1:1")
     assert breaker_of("DynamoDB", "http://127.0.0.1:1") is one
     assert breaker_of("S3", "http://127.0.0.1:1") is not one

@@ -93,7 +93,9 @@ def check_out_of_reach(answer: Answer) -> None:
     assert answer.json == {"error": "Storage cannot be reached, and nothing has changed; try again"}
 
 
-def test_small_appends_and_reads_go_on(functions: Functions, s3: Breakable, path: str, fault: Fault) -> None:
+def test_small_appends_and_reads_work_without_s3(
+    functions: Functions, s3: Breakable, path: str, fault: Fault
+) -> None:
     with s3.failing(fault):
         assert functions(put(path)).status == 201
         assert functions(post(path, SMALL)).status == 204
@@ -104,7 +106,7 @@ def test_small_appends_and_reads_go_on(functions: Functions, s3: Breakable, path
         assert functions(http_event("DELETE", path)).status == 204
 
 
-def test_a_large_append_waits_and_lands_once(
+def test_a_large_append_gets_503_without_s3_and_lands_once_later(
     functions: Functions, s3: Breakable, path: str, fault: Fault
 ) -> None:
     """The body comes before the batch that points to it, so a refusal is a promise: nothing was written."""
@@ -119,7 +121,7 @@ def test_a_large_append_waits_and_lands_once(
     assert functions(get(path)).body == SMALL + SMALL + LARGE
 
 
-def test_a_stream_that_begins_large_is_not_there(
+def test_a_creation_with_a_large_body_gets_503_without_s3_and_creates_nothing(
     functions: Functions, s3: Breakable, path: str, fault: Fault
 ) -> None:
     with s3.failing(fault):
@@ -130,7 +132,7 @@ def test_a_stream_that_begins_large_is_not_there(
 
 
 @pytest.mark.parametrize("query", ["", "&live=long-poll", "&live=sse"])
-def test_a_page_with_a_large_body_waits_and_the_others_do_not(
+def test_only_pages_with_a_large_body_get_503_without_s3(
     functions: Functions, s3: Breakable, path: str, fault: Fault, query: str
 ) -> None:
     functions(put(path, LARGE))
@@ -146,7 +148,9 @@ def test_a_page_with_a_large_body_waits_and_the_others_do_not(
         assert functions(get(path, f"offset=-1{query}")).status == 200
 
 
-def test_a_snapshot_stays_what_it_was(functions: Functions, s3: Breakable, fault: Fault) -> None:
+def test_a_snapshot_that_cannot_be_stored_leaves_the_one_before(
+    functions: Functions, s3: Breakable, fault: Fault
+) -> None:
     """Neither published by half nor lost; the messages behind it can be read."""
     bucket = f"/bucket-gone-{next(_serial)}"
     stream = f"{bucket}/run"
@@ -166,7 +170,9 @@ def test_a_snapshot_stays_what_it_was(functions: Functions, s3: Breakable, fault
     assert functions(put(f"{snapshot}/{6:016d}", b"the second")).status == 204
 
 
-def test_an_upload_is_published_later(functions: Functions, s3: Breakable, world: World) -> None:
+def test_an_upload_can_be_published_once_s3_is_back(
+    functions: Functions, s3: Breakable, world: World
+) -> None:
     """What was uploaded stays where it is until it can be looked at again."""
     bucket = f"/bucket-gone-{next(_serial)}"
     snapshot = f"{bucket}/run/snapshot/{6:016d}"
@@ -186,7 +192,7 @@ def test_an_upload_is_published_later(functions: Functions, s3: Breakable, world
     assert functions(get(snapshot, "")).body == b"folded"
 
 
-def test_a_bucket_that_is_too_busy_says_so(functions: Functions, s3: Breakable, path: str) -> None:
+def test_a_throttled_bucket_gets_429(functions: Functions, s3: Breakable, path: str) -> None:
     functions(put(path, SMALL))
     with s3.failing(SLOW_DOWN):
         answer = functions(post(path, LARGE))
@@ -194,7 +200,7 @@ def test_a_bucket_that_is_too_busy_says_so(functions: Functions, s3: Breakable, 
     assert functions(http_event("HEAD", path)).next_offset == f"{5:016d}"
 
 
-def test_a_failure_passes_after_a_few_tries(
+def test_a_put_that_fails_twice_is_repeated(
     functions: Functions, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hiccup is not the client's business."""
@@ -212,7 +218,7 @@ def test_a_failure_passes_after_a_few_tries(
     assert fresh.asked == ["PutObject"] * 3
 
 
-def test_the_log_names_the_failure(
+def test_the_log_names_the_failure_and_the_response_does_not(
     functions: Functions, s3: Breakable, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever looks for the reason finds it there, and the client does not."""
@@ -224,7 +230,7 @@ def test_the_log_names_the_failure(
     assert "AccessDenied" not in answer.body.decode()
 
 
-def test_the_janitor_finishes_later_what_it_could_not_do(
+def test_the_janitor_reclaims_later_what_s3_did_not_let_it_delete(
     functions: Functions, s3: Breakable, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is due stays due. The round has failed, so somebody hears of it."""
@@ -240,7 +246,7 @@ def test_the_janitor_finishes_later_what_it_could_not_do(
     assert functions.invoke("janitor", {})["reclaimed"] >= 1
 
 
-def test_every_try_is_over_before_the_gateway_gives_up(services: LocalServices) -> None:
+def test_all_tries_of_boto3_end_before_the_gateway_gives_up(services: LocalServices) -> None:
     """Or nobody would hear that nothing has changed: silence, once for each try, and the pauses between."""
     config = s3_client().meta.config
     tries = config.retries["total_max_attempts"]

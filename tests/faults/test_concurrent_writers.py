@@ -21,7 +21,7 @@ from tidemark.protocol.messages import render_body
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.settings import Settings
 
-WRITERS = 32
+WRITERS = 16
 APPENDS = 12
 PER_APPEND = 3
 
@@ -156,7 +156,7 @@ def count_writes(process: Process) -> list[str]:
     return writes
 
 
-def test_one_refusal_in_a_group_leaves_the_others_alone(world: World) -> None:
+def test_a_refused_append_does_not_fail_the_others_of_its_group(world: World) -> None:
     """A gap, a duplicate, a wrong type and a close, decided in the order they came."""
     process, key = world.process(), a_key()
     process.create(key)
@@ -191,7 +191,7 @@ def test_one_refusal_in_a_group_leaves_the_others_alone(world: World) -> None:
     assert process.read_all(key) == b"ace"
 
 
-def test_a_client_that_goes_away_does_not_take_its_group_along(world: World) -> None:
+def test_a_client_that_leaves_does_not_cancel_the_appends_of_its_group(world: World) -> None:
     process, key = world.process(), a_key()
     process.create(key)
     backend = many_at_once(process.stores, Settings())

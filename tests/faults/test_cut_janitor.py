@@ -20,7 +20,6 @@ from tests.faults.cut_cases import (
     check_every_reply_cut,
     check_one_cut_reply,
     data_of,
-    five,
     fork_of,
     holds,
     is_gone,
@@ -122,36 +121,36 @@ def sweeps(stores: Stores, _key: StreamKey, _context: Any) -> None:
 
 
 CASES["the janitor ends what has expired"] = Case(
-    due(a_stream(b"x", expiry=Expiry(ttl_seconds=60))), sweeps, is_gone, samples=five
+    due(a_stream(b"x", expiry=Expiry(ttl_seconds=60))), sweeps, is_gone, is_slow=True
 )
 CASES["the janitor leaves what has not expired"] = Case(
-    due(a_stream(LARGE, expiry=Expiry(ttl_seconds=86400)), 1), sweeps, holds(LARGE), samples=five
+    due(a_stream(LARGE, expiry=Expiry(ttl_seconds=86400)), 1), sweeps, holds(LARGE), is_slow=True
 )
 CASES["the janitor reclaims a deleted stream"] = Case(
-    due(deleted_and_made_again), sweeps, reclaimed, samples=five
+    due(deleted_and_made_again), sweeps, reclaimed, is_slow=True
 )
-CASES["the janitor removes an orphan"] = Case(due(refused_creation), sweeps, orphan_is_removed, samples=five)
+CASES["the janitor removes an orphan"] = Case(due(refused_creation), sweeps, orphan_is_removed, is_slow=True)
 CASES["the janitor leaves a large creation"] = Case(
     due(lambda stores, key: create(stores, key, create_request(body=LARGE))),
     sweeps,
     holds(LARGE),
-    samples=five,
+    is_slow=True,
 )
 CASES["the janitor trims"] = Case(
-    due(two_snapshots), sweeps, snapshot_holds(1 + len(LARGE), b"<xl>", b"z"), samples=five
+    due(two_snapshots), sweeps, snapshot_holds(1 + len(LARGE), b"<xl>", b"z"), is_slow=True
 )
 CASES["the janitor removes what a stream let go of"] = Case(
-    due(a_trimmed_stream), sweeps, trimmed_to(1, b"y"), samples=five
+    due(a_trimmed_stream), sweeps, trimmed_to(1, b"y"), is_slow=True
 )
-CASES["the janitor removes an upload"] = Case(due(an_upload(b"<x>"), 25), sweeps, holds(b"xy"), samples=five)
+CASES["the janitor removes an upload"] = Case(due(an_upload(b"<x>"), 25), sweeps, holds(b"xy"), is_slow=True)
 CASES["the janitor leaves a source to its fork"] = Case(
-    due(a_fork_without_its_source), sweeps, fork_lives, samples=five
+    due(a_fork_without_its_source), sweeps, fork_lives, is_slow=True
 )
 CASES["the janitor releases a source"] = Case(
     due(neither_source_nor_fork),
     sweeps,
     both_are_gone,
-    samples=five,
+    is_slow=True,
 )
 
 

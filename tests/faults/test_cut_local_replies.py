@@ -41,12 +41,12 @@ def world(services: LocalServices, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield made
 
 
-def test_a_queue_is_made(world: World, services: LocalServices) -> None:
+def test_a_queue_is_created_though_replies_are_cut(world: World, services: LocalServices) -> None:
     environment = {name: os.environ[name] for name in services.environment}
     assert world.table_name in create_queue(f"{world.table_name}-queue", environment)
 
 
-def test_the_table_s_stream_is_read_on(world: World) -> None:
+def test_the_tables_stream_is_read_though_replies_are_cut(world: World) -> None:
     records, process, key = StreamRecords(world.table_name), world.process(), a_key()
     process.create(key)
     assert any(key.stream_id in str(record["dynamodb"]["Keys"]) for record in records.read())

@@ -159,7 +159,7 @@ def cut(reply: Reply, position: int) -> Spoil:
 
 
 @pytest.mark.parametrize("kind", TABLE_CALLS)
-def test_a_reply_of_dynamodb_that_is_cut_anywhere_is_no_answer(
+def test_a_reply_of_dynamodb_that_is_cut_anywhere_does_not_count(
     client: Client, tables: Proxy, kind: str
 ) -> None:
     operation, arguments = TABLE_CALLS[kind]
@@ -170,7 +170,7 @@ def test_a_reply_of_dynamodb_that_is_cut_anywhere_is_no_answer(
 
 
 @pytest.mark.parametrize("kind", OBJECT_CALLS)
-def test_a_reply_of_s3_that_is_cut_anywhere_is_no_other_answer(
+def test_a_reply_of_s3_that_is_cut_anywhere_never_counts_as_another_one(
     client: Client, bucket: Proxy, kind: str
 ) -> None:
     """A reply that has no body may count once its status, its tag and its length of nothing are there:
@@ -242,7 +242,7 @@ LENGTHS: dict[str, Callable[[Reply], Reply]] = {
 @pytest.mark.parametrize("checksum", [with_checksum, without_checksum], ids=["with crc", "without crc"])
 @pytest.mark.parametrize("kind", TABLE_CALLS)
 @pytest.mark.parametrize("change", CHANGES)
-def test_another_body_of_the_right_length_is_no_answer_of_dynamodb(
+def test_a_wrong_body_of_the_right_length_does_not_count_as_a_reply_of_dynamodb(
     client: Client, tables: Proxy, kind: str, change: str, checksum: Callable[..., Any]
 ) -> None:
     """It is asked again, and what comes then counts; where nothing else comes, the outcome is unknown."""
@@ -265,7 +265,7 @@ def result_of(client: Client, operation: str, arguments: dict[str, Any]) -> obje
 
 @pytest.mark.parametrize("kind", TABLE_CALLS)
 @pytest.mark.parametrize("change", ["truncated", "an error", "null"])
-def test_a_body_that_does_not_fit_its_checksum_is_no_answer(
+def test_a_body_that_does_not_match_its_checksum_does_not_count(
     client: Client, tables: Proxy, kind: str, change: str
 ) -> None:
     operation, arguments = TABLE_CALLS[kind]
@@ -273,7 +273,7 @@ def test_a_body_that_does_not_fit_its_checksum_is_no_answer(
         assert isinstance(outcome(lambda: client.send(operation, arguments)), NoAnswer)
 
 
-def test_one_wrong_byte_shows_in_the_checksum(client: Client, tables: Proxy) -> None:
+def test_one_wrong_byte_is_found_by_the_checksum(client: Client, tables: Proxy) -> None:
     """Well-formed, as long as it should be, of the right shape: only the checksum tells."""
     with tables.spoiling(spoiled_once(lambda reply: reply.with_body(reply.body.replace(b'"1"', b'"7"')))):
         assert client.call("GetItem", {"Key": KEY})["Item"]["n"] == {"N": "1"}
@@ -281,7 +281,7 @@ def test_one_wrong_byte_shows_in_the_checksum(client: Client, tables: Proxy) -> 
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("kind", TABLE_CALLS)
-def test_another_length_is_no_answer_of_dynamodb(
+def test_a_wrong_content_length_does_not_count_as_a_reply_of_dynamodb(
     client: Client, tables: Proxy, kind: str, length: str
 ) -> None:
     """What is left of the reply on the connection is not taken for the next one either."""
@@ -294,7 +294,7 @@ def test_another_length_is_no_answer_of_dynamodb(
     assert result_of(client, operation, arguments) == expected
 
 
-def test_chunks_count_once_the_last_one_is_there(client: Client, tables: Proxy) -> None:
+def test_a_chunked_reply_counts_only_with_its_last_chunk(client: Client, tables: Proxy) -> None:
     def in_chunks(reply: Reply) -> bytes:
         chunked = reply.with_header("content-length", None)
         chunked = chunked.with_header("server", "x\r\nTransfer-Encoding: chunked")
@@ -323,7 +323,9 @@ def test_chunks_count_once_the_last_one_is_there(client: Client, tables: Proxy) 
     ],
 )
 @pytest.mark.parametrize("status", [200, 400, 500])
-def test_no_status_counts_without_proof(status: int, headers: dict[str, str]) -> None:
+def test_no_status_counts_without_a_matching_length_and_checksum(
+    status: int, headers: dict[str, str]
+) -> None:
     request = AwsRequest("POST", "/", {})
     with pytest.raises(NoAnswer):
         whole(request, status, headers, b"{}")
@@ -344,7 +346,7 @@ OBJECT_CHANGES: dict[str, Callable[[Reply], Reply]] = {
 
 
 @pytest.mark.parametrize("change", OBJECT_CHANGES)
-def test_another_object_is_no_answer_of_s3(client: Client, bucket: Proxy, change: str) -> None:
+def test_a_changed_object_does_not_count_as_a_reply_of_s3(client: Client, bucket: Proxy, change: str) -> None:
     """By its checksum, which S3 keeps from when the object was put, or by its tag."""
     with bucket.spoiling(spoiled_once(OBJECT_CHANGES[change])) as seen:
         assert client.run(lambda: client.objects.get("there")) == OBJECT
@@ -354,7 +356,7 @@ def test_another_object_is_no_answer_of_s3(client: Client, bucket: Proxy, change
 
 
 @pytest.mark.parametrize("change", ["truncated", "empty", "longer"])
-def test_an_object_without_a_checksum_is_told_by_its_size(
+def test_an_object_without_a_checksum_is_checked_by_its_size(
     client: Client, bucket: Proxy, change: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An object that somebody else has put may have none that this can compute."""
@@ -378,7 +380,7 @@ def test_an_object_without_a_checksum_is_told_by_its_size(
     ],
     ids=["an error", "no tag", "half a tag"],
 )
-def test_an_object_is_stored_once_s3_names_its_tag(
+def test_an_object_counts_as_stored_only_when_s3_names_its_tag(
     client: Client, bucket: Proxy, change: Callable[[Reply], Reply]
 ) -> None:
     with bucket.spoiling(spoiled_once(change)) as seen:
@@ -402,7 +404,7 @@ def test_a_second_reply_does_not_answer_the_next_request(client: Client, tables:
 
 
 @pytest.mark.parametrize("is_taken_in", [True, False])
-def test_a_reply_that_comes_unasked_does_not_answer_the_next_request(
+def test_a_reply_without_a_request_does_not_answer_the_next_request(
     client: Client, is_taken_in: bool
 ) -> None:
     """Between two requests, on a connection that is kept; the loop has seen it or not."""

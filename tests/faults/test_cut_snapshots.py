@@ -15,7 +15,6 @@ from tests.faults.cut_cases import (
     an_upload,
     check_every_reply_cut,
     check_one_cut_reply,
-    five,
     publishes,
     returns,
     snapshot_holds,
@@ -72,7 +71,7 @@ CASES["begin an upload"] = Case(
 CASES["publish an upload"] = Case(an_upload(b"<x>"), publish_upload, snapshot_holds(1, b"<x>", b"y"))
 CASES["publish an upload of nothing"] = Case(an_upload(b""), publish_upload, snapshot_holds(1, b"", b"y"))
 CASES["publish a large upload"] = Case(
-    an_upload(bytes(MAX_ANSWER_BYTES + 1)), publish_upload, large_upload_is_there, samples=five
+    an_upload(bytes(MAX_ANSWER_BYTES + 1)), publish_upload, large_upload_is_there, is_slow=True
 )
 
 

@@ -64,9 +64,7 @@ def damage(process: Process, key: StreamKey, start: int, change: Callable[[Item]
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_a_damaged_batch_is_never_handed_out(
-    world: World, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_batch_is_never_returned(world: World, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     body, change = DAMAGES[kind]
     writer, reader, key = world.process(), world.process(), a_key()
     writer.create(key)
@@ -82,7 +80,7 @@ def test_a_damaged_batch_is_never_handed_out(
     assert reader.stores.recent.chain(incarnation, 5, 1 << 20) == []
 
 
-def test_a_damaged_batch_does_not_keep_writers_from_writing(world: World) -> None:
+def test_writers_can_append_behind_a_damaged_batch(world: World) -> None:
     """They decide on its state, which is there; also one that finds it in its way."""
     writer, rival, key = world.process(), world.process(), a_key()
     writer.create(key)
@@ -94,7 +92,7 @@ def test_a_damaged_batch_does_not_keep_writers_from_writing(world: World) -> Non
 
 
 @pytest.mark.parametrize("stored", [b"", LARGE[:-1], LARGE + b"x"], ids=["empty", "shorter", "longer"])
-def test_a_large_body_of_another_length_is_never_handed_out(
+def test_a_large_body_of_the_wrong_length_is_never_returned(
     world: World, stored: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer, reader, key = world.process(), world.process(), a_key()
@@ -131,7 +129,7 @@ def test_a_fork_inherits_a_part_of_a_large_body(world: World) -> None:
         reader.read_all(forked)
 
 
-def test_a_snapshot_of_another_length_is_never_handed_out(
+def test_a_snapshot_of_the_wrong_length_is_never_returned(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     process = world.process()
@@ -149,7 +147,7 @@ def test_a_snapshot_of_another_length_is_never_handed_out(
 
 
 @pytest.mark.parametrize("data", [None, b"", b"123", b"12345678"])
-def test_a_batch_without_all_its_bytes_is_not_kept(data: bytes | None) -> None:
+def test_a_batch_without_all_its_bytes_is_not_kept_in_memory(data: bytes | None) -> None:
     whole = Batch(0, Tail(5), "id", 0, b"12345")
     recent = RecentBatches(1 << 20)
     recent.keep("incarnation", replace(whole, data=data))
@@ -159,7 +157,7 @@ def test_a_batch_without_all_its_bytes_is_not_kept(data: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 799, 801, 5000])
-def test_what_inflates_to_another_size_is_refused(size: int) -> None:
+def test_data_that_inflates_to_another_size_is_refused(size: int) -> None:
     deflated = deflate(b"x" * 800)
     assert deflated is not None
     with pytest.raises(ValueError, match="inflate"):
@@ -189,7 +187,7 @@ def cuts(proxy: Proxy, call: Callable[[], object], step: int) -> Iterator[int]:
             yield position
 
 
-def test_a_size_is_never_half_a_number(bucket: tuple[Process, Proxy]) -> None:
+def test_a_cut_reply_never_gives_an_object_a_wrong_size(bucket: tuple[Process, Proxy]) -> None:
     """The size of what a client has uploaded is what its snapshot is published with."""
     process, proxy = bucket
     process.stores.blobs.put("a", bytes(1234))
@@ -204,7 +202,7 @@ def test_a_size_is_never_half_a_number(bucket: tuple[Process, Proxy]) -> None:
     assert process.stores.blobs.size("nothing") is None
 
 
-def test_a_deletion_counts_once_s3_has_said_so(bucket: tuple[Process, Proxy]) -> None:
+def test_a_deletion_whose_reply_is_cut_has_failed(bucket: tuple[Process, Proxy]) -> None:
     """The janitor forgets what it believes to be deleted."""
     process, proxy = bucket
     for _ in cuts(proxy, lambda: process.stores.blobs.delete("a"), 9):
@@ -215,7 +213,7 @@ def test_a_deletion_counts_once_s3_has_said_so(bucket: tuple[Process, Proxy]) ->
             process.stores.blobs.delete_prefix("log/")
 
 
-def test_a_deletion_that_failed_in_part_has_failed(bucket: tuple[Process, Proxy]) -> None:
+def test_a_deletion_that_fails_for_one_object_has_failed(bucket: tuple[Process, Proxy]) -> None:
     process, proxy = bucket
     error = b"<Error><Key>a</Key><Code>InternalError</Code><Message>no</Message></Error>"
 
@@ -254,7 +252,7 @@ def test_a_composition_is_whole_or_not_there(
 
 @pytest.mark.parametrize("tag", [None, '"0123'], ids=["none", "half"])
 @pytest.mark.parametrize("operation", ["PutObject", "UploadPart", "GetObject"])
-def test_what_is_composed_needs_its_tags(
+def test_a_composition_repeats_calls_whose_reply_has_no_tag(
     bucket: tuple[Process, Proxy], monkeypatch: pytest.MonkeyPatch, operation: str, tag: str | None
 ) -> None:
     """A reply without a body can end behind its length; the tag may come later."""
@@ -283,7 +281,7 @@ def test_what_is_composed_needs_its_tags(
     [(bytes(4999), True), (bytes(4999), False), (b"x" * 5000, True)],
     ids=["shorter", "shorter, no checksum", "another"],
 )
-def test_nothing_is_composed_of_another_object(
+def test_a_composition_is_refused_if_the_source_is_not_the_expected_object(
     bucket: tuple[Process, Proxy], body: bytes, checksum: bool
 ) -> None:
     """Told by its checksum, or, where S3 names none that this can compute, by its size."""
@@ -300,7 +298,7 @@ def test_nothing_is_composed_of_another_object(
         process.stores.blobs.compose("composed", Composition("text/plain", b"<", "source", 5000, b">"))
 
 
-def test_an_error_that_breaks_off_is_out_of_reach(bucket: tuple[Process, Proxy]) -> None:
+def test_an_error_reply_that_is_cut_means_storage_is_unavailable(bucket: tuple[Process, Proxy]) -> None:
     """botocore reads the body of an error elsewhere than all others."""
     process, proxy = bucket
     for _ in cuts(proxy, lambda: process.stores.blobs.size("nothing"), 23):
@@ -314,7 +312,7 @@ def cut_one(number: int, position: int) -> Callable[[Reply], Sent]:
 
 
 @pytest.mark.parametrize("operation", ["create", "receive", "send", "all"])
-def test_a_reply_of_sqs_that_is_cut_is_none(
+def test_a_cut_reply_of_sqs_means_the_queue_is_unavailable(
     services: object, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     """A wake message that nobody received must not look like none."""

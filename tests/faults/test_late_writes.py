@@ -41,7 +41,10 @@ def test_a_write_that_is_sent_again_at_any_later_time_changes_nothing(world: Wor
         life.vacated |= seen - before.keys()
         seen |= before.keys()
         for sent in life.recorded:
-            life.repeat(sent)
+            was_accepted = life.repeat(sent)
+            # What DynamoDB refuses changes nothing; the table behind the last write shows that, too.
+            if not was_accepted and sent is not life.recorded[-1]:
+                continue
             after = life.table()
             for place in before.keys() | after.keys():
                 if before.get(place) == after.get(place) or place in left_behind:

@@ -161,7 +161,7 @@ def test_readers_are_woken_again_once_sqs_is_back(scene: Scene) -> None:
     check_delivered(waiting, b"news")
 
 
-def test_writers_notice_nothing(scene: Scene) -> None:
+def test_appends_make_no_call_to_sqs_and_go_on_without_it(scene: Scene) -> None:
     """An append has nothing to do with SQS."""
     path = scene.stream()
     with scene.sqs.failing(FAULTS["no connection"]), scene.receiving.failing(FAULTS["no connection"]):
@@ -188,7 +188,7 @@ def test_notifications_that_cannot_be_sent_are_delivered_again(scene: Scene) -> 
     assert notifier(event, None) == {"batchItemFailures": []}
 
 
-def test_the_janitor_fails_loudly_and_finishes_later(scene: Scene) -> None:
+def test_the_janitor_fails_without_sqs_and_works_once_it_is_back(scene: Scene) -> None:
     with scene.sqs.failing(FAULTS["no connection"]), pytest.raises(Exception, match="connect"):
         scene.writer.invoke("janitor", load_event("janitor-schedule"))
     assert "queues" in scene.writer.invoke("janitor", load_event("janitor-schedule"))
@@ -219,7 +219,7 @@ def test_event_streams_go_on_without_sqs(scene: Scene, world: World) -> None:
                 received += response.read1()
 
 
-def test_an_sqs_that_does_not_answer_keeps_nobody_for_long(services: LocalServices) -> None:
+def test_calls_to_an_sqs_that_does_not_answer_end_in_time(services: LocalServices) -> None:
     """Making a queue is part of a reader's request, and sending to one of a notifier's thirty seconds.
     Who receives waits for as long as a receive lasts, and a little longer."""
     prompt, patient = sqs_client().meta.config, receiving_client().meta.config

@@ -64,14 +64,14 @@ def test_a_deleted_log_takes_no_more_appends(world: World, minutes: int) -> None
     assert append_long_after_a_deletion(world, minutes) == (False, False)
 
 
-def test_without_forgetting_old_tails_an_append_is_lost(
+def test_if_old_tails_are_not_forgotten_an_append_is_lost(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tails, "MAX_AGE_MS", 24 * HOUR_MS)
     assert append_long_after_a_deletion(world, 61) == (True, False)
 
 
-def test_without_keeping_tombstones_an_append_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_tombstones_are_not_kept_an_append_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "RECLAIM_AFTER_MS", 0)
     assert append_long_after_a_deletion(world, 4) == (True, False)
 
@@ -98,7 +98,7 @@ def test_an_append_whose_reply_was_lost_lands_once(world: World) -> None:
     assert append_whose_reply_is_lost(world) == b"<" + b"x" * 12
 
 
-def test_without_recognising_itself_an_append_lands_twice(
+def test_if_a_write_does_not_recognise_itself_an_append_lands_twice(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def always_somebody_else(_batch: Batch, existing: dict[str, Any]) -> None:
@@ -127,7 +127,7 @@ def test_without_a_tombstone_an_append_racing_a_deletion_is_lost(
     assert append_long_after_a_deletion(world, minutes=0) == (True, False)
 
 
-def test_a_deletion_racing_an_append_takes_it_along(world: World) -> None:
+def test_a_deletion_that_races_an_append_deletes_it_too(world: World) -> None:
     """The append came first: the deletion finds the moved tail and goes behind it."""
     deleter, writer, key = world.process(), world.process(), a_key()
     deleter.create(key)
@@ -231,7 +231,7 @@ def test_a_refusal_is_not_decided_on_what_this_process_remembers(world: World) -
 # --- producers pushed out of the batch -----------------------------------------------
 
 
-def test_no_number_of_producers_is_too_many(world: World) -> None:
+def test_any_number_of_producers_can_write_to_one_stream(world: World) -> None:
     """Forty producers take turns; each repeats its last append, none of them lands twice."""
     process, key = world.process(), a_key()
     process.create(key)
@@ -288,7 +288,7 @@ def test_mail_that_a_batch_names_is_not_committed_again(combining_writers: World
     assert mail_that_the_next_but_one_finds_again(combining_writers).count(b"<mail>") == 1
 
 
-def test_without_the_names_in_the_last_batch_mail_lands_twice(
+def test_if_the_last_batch_does_not_name_its_mail_the_mail_lands_twice(
     combining_writers: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ChainEnd, "is_open", lambda end, box, _mail_id: box in {end.offset, end.last_start})
@@ -318,7 +318,7 @@ def test_a_writer_whose_mail_is_open_is_told_that_the_outcome_is_unknown(combini
     assert writer_that_is_cut_off_behind_its_post(combining_writers) == (OutcomeUnknown, True)
 
 
-def test_without_the_answer_unknown_what_was_refused_is_in_the_log(
+def test_if_a_writer_of_open_mail_is_not_told_unknown_a_refused_append_is_in_the_log(
     combining_writers: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def as_if_nothing_had_changed(self: Any) -> Any:
@@ -346,7 +346,7 @@ def test_an_append_that_is_refused_leaves_no_mail_behind(combining_writers: Worl
     assert append_refused_for_a_gap_that_is_filled_later(combining_writers) == b"<0>x"
 
 
-def test_without_deciding_before_the_post_what_was_refused_is_in_the_log(
+def test_if_mail_is_posted_before_it_is_decided_a_refused_append_is_in_the_log(
     combining_writers: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = service_append._Attempt.run
@@ -382,7 +382,7 @@ def test_mail_of_an_old_stream_does_not_reach_the_new_one(combining_writers: Wor
     assert mail_of_a_stream_that_is_created_again(combining_writers) == b"<new>"
 
 
-def test_without_a_box_for_each_incarnation_the_new_stream_gets_old_mail(
+def test_if_incarnations_share_a_mailbox_the_new_stream_gets_old_mail(
     combining_writers: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box_of_all = f"mail/{uuid.uuid4().hex}"

@@ -73,7 +73,9 @@ def silent(*_: Any) -> tuple[int, bytes]:
     raise NoAnswer("injected")
 
 
-def test_a_missing_reply_is_told_from_a_refusal(way: Way, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_never_replies_gets_503_with_an_unknown_outcome(
+    way: Way, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """503 for every operation, on every way in; afterwards all is as it was."""
     with monkeypatch.context() as patch:
         patch.setattr(BlockingHttp, "__call__", silent)
@@ -123,7 +125,7 @@ def lost_then(answer: tuple[int, bytes]) -> Callable[[Send], Send]:
 
 
 @pytest.mark.parametrize("code", ["ThrottlingException", "AccessDeniedException"])
-def test_a_refusal_after_a_missing_reply_proves_nothing(
+def test_a_refusal_after_a_missing_reply_leaves_the_outcome_unknown(
     way: Way, path: str, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     """429 says that nothing was written. Behind a write that may have landed, nobody can say that."""
@@ -135,7 +137,7 @@ def test_a_refusal_after_a_missing_reply_proves_nothing(
 
 
 @pytest.mark.parametrize("code", GONE)
-def test_a_table_that_cannot_be_reached_is_503(
+def test_a_table_that_refuses_access_gets_503_and_nothing_has_changed(
     way: Way, path: str, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     """503, and that nothing has changed; the reason is in the log and not in the answer."""
@@ -191,7 +193,7 @@ def test_the_answer_comes_before_the_gateway_gives_up(seconds: float) -> None:
         ([refusal("ValidationException")], "ValidationException"),
     ],
 )
-def test_what_a_row_of_replies_comes_to(
+def test_the_outcome_of_a_call_follows_from_all_its_replies(
     answers: list[tuple[int, bytes]], expected: str | type[Exception]
 ) -> None:
     left = list(answers)

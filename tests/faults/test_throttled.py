@@ -70,7 +70,7 @@ def check_busy(answer: Answer, method: str) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: "".join(operation[:2]))
 @pytest.mark.parametrize("code", CODES)
-def test_throttling_reaches_the_client_as_429(  # noqa: PLR0917 - fixtures are asked for by name
+def test_a_throttled_table_gets_429(  # noqa: PLR0917 - fixtures are asked for by name
     way: Way,
     path: str,
     impatient: None,
@@ -86,7 +86,7 @@ def test_throttling_reaches_the_client_as_429(  # noqa: PLR0917 - fixtures are a
     assert (answer.status, answer.body) == (200, b"first")
 
 
-def test_a_transaction_that_conflicts_with_others_is_429(
+def test_a_transaction_that_conflicts_with_others_gets_429(
     way: Way, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = f"/v1/stream/throttled/{next(_serial)}"
@@ -96,7 +96,7 @@ def test_a_transaction_that_conflicts_with_others_is_429(
     assert way("HEAD", path).status == 404
 
 
-def test_a_table_that_fails_is_not_a_busy_one(
+def test_a_table_with_internal_errors_gets_503_and_not_429(
     way: Way, path: str, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """503: the write may have landed, so the client is told what to do about it."""

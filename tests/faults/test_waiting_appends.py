@@ -160,7 +160,7 @@ def test_after_half_a_minute_without_replies_appends_go_on(scene: Scene, streams
     assert len(scene.storage.sent) < 1500, "the silence is not asked by every append"
 
 
-def test_those_behind_a_silent_write_fail_with_it(scene: Scene) -> None:
+def test_appends_that_wait_behind_a_silent_write_fail_with_it(scene: Scene) -> None:
     """Not one group of ten seconds after another; and they are told that nothing was written."""
     key = scene.create()
 
@@ -179,7 +179,7 @@ def test_those_behind_a_silent_write_fail_with_it(scene: Scene) -> None:
     assert scene.read(key) == b"first"
 
 
-def test_an_append_does_not_wait_for_its_turn_for_ever(scene: Scene) -> None:
+def test_an_append_that_is_not_sent_in_time_gets_503(scene: Scene) -> None:
     """Storage that answers, but slowly: whoever has not been sent in time leaves."""
     key = scene.create()
     scene.storage.seconds["PutItem"] = 30.0
@@ -197,7 +197,7 @@ def test_an_append_does_not_wait_for_its_turn_for_ever(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("how", ["hangs up", "cancelled"])
-def test_an_append_is_called_off_with_its_client_unless_it_was_sent(scene: Scene, how: str) -> None:
+def test_an_append_is_cancelled_when_its_client_leaves_unless_it_was_sent(scene: Scene, how: str) -> None:
     key = scene.create()
     scene.storage.seconds["PutItem"] = 8.0
 
@@ -220,7 +220,7 @@ def test_an_append_is_called_off_with_its_client_unless_it_was_sent(scene: Scene
     assert scene.read(key) == b"sent,stays"
 
 
-def test_small_appends_pass_a_large_one_that_is_on_its_way_to_s3(scene: Scene) -> None:
+def test_small_appends_overtake_a_large_one_that_is_being_put_into_s3(scene: Scene) -> None:
     key = scene.create()
     scene.storage.seconds["PutObject"] = 6.0
 
@@ -279,7 +279,7 @@ def test_a_close_waits_for_the_large_append_before_it(scene: Scene, closing: byt
     assert scene.read(key) == b"x" * LARGE + closing
 
 
-def test_a_bucket_that_is_silent_holds_up_nobody_else(scene: Scene) -> None:
+def test_a_silent_bucket_delays_only_the_large_append_and_its_producer(scene: Scene) -> None:
     """The large append fails and nothing of it is written. What its producer sent behind it is told
     of the gap; others do not notice."""
     key = scene.create()
@@ -309,7 +309,7 @@ async def _silence() -> Any:
 
 
 @pytest.mark.parametrize("kind", ["duplicate", "closed"])
-def test_what_will_be_refused_is_not_put_into_s3(scene: Scene, kind: str) -> None:
+def test_the_body_of_an_append_that_is_refused_is_not_put_into_s3(scene: Scene, kind: str) -> None:
     key = scene.create()
 
     async def play() -> None:

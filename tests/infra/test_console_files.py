@@ -40,6 +40,15 @@ def test_the_console_is_small() -> None:
     assert sum(sizes.values()) < MAX_BYTES, sizes
 
 
+def test_the_guide_says_how_large_the_console_is() -> None:
+    """To the next ten, in KB and in requests. The page of the API and the licences are not loaded with it."""
+    files = [each for each in STATIC.iterdir() if each.name not in {"docs.html", "docs.js", LICENCES}]
+    size = sum(len(gzip.compress(each.read_bytes(), 6)) for each in STATIC.iterdir())
+    guide = " ".join((ROOT / "docs" / "console.md").read_text().split())
+    assert f"about {round(size / 1000, -1):.0f} KB compressed" in guide
+    assert f"about {round(len(files), -1)} small requests" in guide
+
+
 @pytest.mark.parametrize("page", ["console.html", "docs.html"])
 def test_a_page_has_no_script_of_its_own(page: str) -> None:
     text = (STATIC / page).read_text()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from benchmarks import cpu, guard
-from benchmarks.guard import Guarded
+from benchmarks.guard import LIMITS, Guarded
 
 
 @pytest.fixture(autouse=True)
@@ -39,5 +41,22 @@ def test_the_calls_and_the_cpu_of_an_append_and_a_read_are_measured() -> None:
     """Of the real append and the real read; how long they take is judged by the guard alone."""
     rows = [*guard.guard_append(), *guard.guard_read()]
     calls, reads, *spent = [row.measured for row in rows]
+    assert {row.name: row.limit for row in rows}.items() <= published_limits().items()
     assert (calls, reads) == (1.0, 0)
     assert all(value > 0.01 for value in spent)
+
+
+def test_the_page_about_benchmarks_names_the_limits_of_imports_and_of_the_layer() -> None:
+    limits = published_limits()
+    assert {limits[f"import of `{name}` ÷ boto3 with a client"] for name in ("write", "read")} == {
+        LIMITS["import"]
+    }
+    assert limits["the layer as a zip, MB"] == LIMITS["layer"]
+
+
+def published_limits() -> dict[str, float]:
+    """By the figure's name, of the table of docs/benchmarks.md."""
+    page = (cpu.ROOT / "docs" / "benchmarks.md").read_text()
+    section = page.partition("## What CI holds")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+) \| [\d.]+ \| ([\d.]+) \|$", section, re.MULTILINE)
+    return {name: float(limit) for name, limit in rows}

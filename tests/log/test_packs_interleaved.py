@@ -16,11 +16,7 @@ from tests.simulation.scheduler import Crashed
 from tests.support import BYTES, append_request, create_request
 from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
-from tidemark.log import packs as log_packs
 from tidemark.log.chain import ChainWalk
-from tidemark.log.records import StreamRecord
-from tidemark.log.schema import INCARNATION
-from tidemark.log.table import Condition
 from tidemark.protocol.errors import Damaged, ProtocolError
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.packing import Packing
@@ -288,10 +284,6 @@ def test_if_young_batches_were_packed_an_append_would_be_lost() -> None:
     assert append_by_a_sleeper(replace(ONE, after_ms=0)) == (True, False)
 
 
-def only_live(record: StreamRecord, _start: int) -> Condition:
-    return Condition(f"{INCARNATION} = :inc", {":inc": {"S": record.incarnation}})
-
-
 def trim_while_a_pack_is_committed() -> bool:
     """The trim has its list of batches when the first of them becomes a pack. Returns whether all messages
     are there."""
@@ -343,10 +335,8 @@ def test_a_pack_is_refused_while_a_trim_may_be_under_way() -> None:
     assert trim_while_a_pack_is_committed()
 
 
-def test_without_checking_the_retained_offset_a_trim_would_remove_a_pack(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(log_packs, "_if_unmoved", only_live)
+@pytest.mark.usefixtures("without_the_check_of_the_streams_item")
+def test_without_checking_the_retained_offset_a_trim_would_remove_a_pack() -> None:
     assert not trim_while_a_pack_is_committed()
 
 
@@ -377,8 +367,6 @@ def test_packs_do_not_overlap() -> None:
     assert overlapping_packs()
 
 
-def test_without_checking_the_streams_item_packs_overlap_and_one_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(log_packs, "_if_unmoved", only_live)
+@pytest.mark.usefixtures("without_the_check_of_the_streams_item")
+def test_without_checking_the_streams_item_packs_overlap_and_one_is_lost() -> None:
     assert not overlapping_packs()

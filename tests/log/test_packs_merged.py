@@ -12,12 +12,11 @@ from typing import Any, Final
 import pytest
 
 from tests.log.test_packs import FORK, HOUR_MS, KEY, Scene, counted
-from tests.log.test_packs_interleaved import broken, each_call, goes_wrong, only_live, play_on
+from tests.log.test_packs_interleaved import broken, each_call, goes_wrong, play_on
 from tests.simulation.scheduler import Crashed
 from tests.support import BYTES, JSON, append_request, create_request
 from tidemark.janitor.merge import remove_object
 from tidemark.janitor.sweep import sweep
-from tidemark.log import packs as log_packs
 from tidemark.log import recent
 from tidemark.log.chain import ChainWalk
 from tidemark.log.due import due_entries
@@ -335,10 +334,8 @@ def test_merged_packs_do_not_overlap() -> None:
     assert overlapping()
 
 
-def test_without_the_streams_item_merged_packs_overlap_and_one_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(log_packs, "_if_unmoved", only_live)
+@pytest.mark.usefixtures("without_the_check_of_the_streams_item")
+def test_without_the_streams_item_merged_packs_overlap_and_one_is_lost() -> None:
     assert not overlapping()
 
 

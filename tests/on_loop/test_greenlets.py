@@ -22,12 +22,12 @@ def total(*numbers: int) -> int:
     return sum(await_only(later(number)) for number in numbers)
 
 
-def test_a_function_gets_what_it_waits_for() -> None:
+def test_await_only_returns_what_the_awaitable_returns() -> None:
     assert asyncio.run(greenlet_spawn(lambda: total(1, 2, 3))) == 6
     assert asyncio.run(greenlet_spawn(lambda: 7)) == 7
 
 
-def test_failures_arrive_where_they_are_waited_for() -> None:
+def test_await_only_raises_what_the_awaitable_raises() -> None:
     def caught() -> str:
         try:
             await_only(later(5, fails=True))
@@ -40,7 +40,7 @@ def test_failures_arrive_where_they_are_waited_for() -> None:
         asyncio.run(greenlet_spawn(lambda: await_only(later(5, fails=True))))
 
 
-def test_many_functions_wait_at_once() -> None:
+def test_many_functions_wait_at_once_on_one_thread() -> None:
     """Each waits until all have come: on one thread that needs all of them in flight."""
 
     async def meet(count: int) -> int:
@@ -58,7 +58,7 @@ def test_many_functions_wait_at_once() -> None:
     assert asyncio.run(meet(100)) == sum(range(100)) + 100
 
 
-def test_functions_may_run_functions() -> None:
+def test_a_function_may_run_others_at_once() -> None:
     def both() -> tuple[int, int]:
         return Concurrently().pair(lambda: total(1, 1), lambda: total(2, 2))
 
@@ -85,7 +85,7 @@ def test_cancelling_ends_the_function() -> None:
     assert ended == ["cleaned up"]
 
 
-def test_outside_of_steps_nobody_steps_aside() -> None:
+def test_await_only_outside_of_a_greenlet_is_an_error() -> None:
     awaitable = later(1)
     with pytest.raises(AssertionError, match="greenlet_spawn"):
         await_only(awaitable)

@@ -80,7 +80,7 @@ def test_puts_that_find_one_under_way_share_the_next_write(process: Process, sto
     assert items_of(process) == items
 
 
-def test_a_single_one_that_waited_is_a_plain_put(process: Process, stores: OnLoop) -> None:
+def test_a_single_put_that_waited_is_not_a_transaction(process: Process, stores: OnLoop) -> None:
     sent = operations(process)
     assert together(stores, put(stores, item(1)), put(stores, item(2))) == [None, None]
     assert sent == ["PutItem", "PutItem"]
@@ -126,7 +126,7 @@ def test_a_put_that_no_table_takes_does_not_harm_the_others(process: Process, st
     assert items_of(process) == [item(0), item(1), item(3)]
 
 
-def test_a_lost_reply_is_no_second_write(process: Process, stores: OnLoop) -> None:
+def test_a_put_whose_reply_was_lost_is_not_written_twice(process: Process, stores: OnLoop) -> None:
     """The transaction has landed, and its copy finds the same token or its own items."""
     faults = Faults(process.dynamodb, seed=1, lost=0.4)
     keys = [a_key() for _ in range(8)]
@@ -199,7 +199,7 @@ def test_a_transaction_that_meets_another_one_is_sent_again(process: Process, st
 
 
 @pytest.mark.parametrize("cancelled", [0, 1, 2])
-def test_a_cancelled_request_takes_no_other_along(process: Process, stores: OnLoop, cancelled: int) -> None:
+def test_a_cancelled_request_cancels_no_other(process: Process, stores: OnLoop, cancelled: int) -> None:
     """Also where its put is the one under way, or is not sent yet."""
 
     async def run() -> list[Any]:

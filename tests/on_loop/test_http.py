@@ -103,7 +103,7 @@ def answering(*pieces: bytes, close: bool = False) -> Serve:
     ids=["whole", "in pieces", "byte by byte", "chunked"],
 )
 @pytest.mark.parametrize("close", [False, True])
-def test_whole_answers(pieces: list[bytes], close: bool) -> None:
+def test_a_whole_reply_is_returned_however_it_is_cut_into_pieces(pieces: list[bytes], close: bool) -> None:
     answers = exchange(answering(*pieces, close=close), times=3)
     # A connection that the server closed may be found closed only when it is used again.
     whole = [answer for answer in answers if not isinstance(answer, NoAnswer)]
@@ -112,7 +112,7 @@ def test_whole_answers(pieces: list[bytes], close: bool) -> None:
 
 
 @pytest.mark.parametrize("pieces", [[], [b"HTTP/1.1 200"], [OK, b'{"a"'], [b"nonsense\r\n\r\n"]])
-def test_half_an_answer_is_none(pieces: list[bytes]) -> None:
+def test_half_a_reply_is_no_answer(pieces: list[bytes]) -> None:
     assert isinstance(exchange(answering(*pieces, close=True))[0], NoAnswer)
 
 
@@ -120,7 +120,7 @@ def test_silence_is_no_answer() -> None:
     assert isinstance(exchange(answering(), answer_seconds=0.05)[0], NoAnswer)
 
 
-def test_an_answer_that_comes_too_late_is_not_taken_for_the_next() -> None:
+def test_a_late_reply_is_not_returned_to_the_next_request() -> None:
     """The first connection answers once the second one is there."""
     connections: list[int] = []
     asked_again = asyncio.Event()
@@ -146,7 +146,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next() -> None:
 
 
 @pytest.mark.parametrize("more", [OK + b'"second"', OK[:20], b"nonsense"], ids=["all", "half", "nonsense"])
-def test_a_connection_that_says_too_much_is_given_up(more: bytes) -> None:
+def test_a_connection_with_bytes_behind_a_reply_is_closed(more: bytes) -> None:
     """What is left of a second reply would be taken for the beginning of the next one."""
     connections = []
     serve = answering(OK + b'{"a": 1}' + more)
@@ -159,7 +159,7 @@ def test_a_connection_that_says_too_much_is_given_up(more: bytes) -> None:
     assert len(connections) == 3
 
 
-def test_nobody_there_is_no_answer() -> None:
+def test_a_refused_connection_is_no_answer() -> None:
     with pytest.raises(NoAnswer):
         asyncio.run(greenlet_spawn(lambda: http_to(9, 30)(REQUEST)))
 

@@ -122,7 +122,7 @@ class Lag:
 
 
 @pytest.mark.parametrize(("headers", "body"), BODIES.values(), ids=BODIES.keys())
-def test_no_callback_holds_the_loop(door: Door, headers: dict[str, str], body: bytes) -> None:
+def test_no_callback_blocks_the_event_loop(door: Door, headers: dict[str, str], body: bytes) -> None:
     """Created with, appended, read, and read as events: the largest bodies that are accepted."""
     name, lag = f"/v1/stream/lag/{time.monotonic_ns()}", Lag(door)
     door.put(name + "/small", headers)
@@ -141,7 +141,7 @@ def bucket(door: Door) -> str:
 
 
 @pytest.mark.parametrize("kind", ["250,000 messages", "deeply nested messages", "lines", "bytes"])
-def test_no_snapshot_and_no_bootstrap_holds_the_loop(door: Door, bucket: str, kind: str) -> None:
+def test_no_snapshot_and_no_bootstrap_blocks_the_event_loop(door: Door, bucket: str, kind: str) -> None:
     """Of a stream with the largest body, before a snapshot is there and after one of the largest size."""
     (headers, body), lag = BODIES[kind], Lag(door)
     stream = f"{bucket}/stream"
@@ -153,7 +153,7 @@ def test_no_snapshot_and_no_bootstrap_holds_the_loop(door: Door, bucket: str, ki
     assert not lag.slow
 
 
-def test_no_listing_holds_the_loop(door: Door, bucket: str) -> None:
+def test_no_listing_blocks_the_event_loop(door: Door, bucket: str) -> None:
     """A page of the most streams, whose names are as long as they may be."""
     for number in range(1000):
         assert door.put(f"{bucket}/{number:04d}{'%C3%A9' * 40}", TEXT).status == 201
@@ -163,7 +163,7 @@ def test_no_listing_holds_the_loop(door: Door, bucket: str) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_no_group_of_small_bodies_holds_the_loop(door: Door, count: int) -> None:
+def test_no_group_of_small_bodies_blocks_the_event_loop(door: Door, count: int) -> None:
     """Appends that wait together are parsed one after another: each is small enough to be parsed on the
     spot, and is what takes longest for its size."""
     path = f"/v1/stream/lag/{time.monotonic_ns()}"

@@ -76,7 +76,7 @@ def test_an_object_is_a_file_as_soon_as_it_is_acknowledged(reader: Reader) -> No
     assert reader.asked == ["PutObject"] * 3
 
 
-def test_the_other_ways_to_put_an_object_end_in_a_file_too(reader: Reader) -> None:
+def test_composed_and_uploaded_objects_are_files_too(reader: Reader) -> None:
     """A copy in parts, and an upload to a presigned URL."""
     source, whole, uploaded = (snapshot_blob_key("i", 8, mark) for mark in ("source", "whole", "uploaded"))
     large = b"tide" * (SMALL_OBJECT // 4 + 1000)
@@ -90,7 +90,7 @@ def test_the_other_ways_to_put_an_object_end_in_a_file_too(reader: Reader) -> No
     assert reader.asked == []
 
 
-def test_they_are_there_for_a_process_that_has_just_begun(durable: LocalServices, reader: Reader) -> None:
+def test_a_new_process_reads_the_files_of_earlier_ones(durable: LocalServices, reader: Reader) -> None:
     reader.objects.put(KEY, DATA)
     another = Reader(durable)
     assert another.objects.get(KEY) == DATA
@@ -98,7 +98,7 @@ def test_they_are_there_for_a_process_that_has_just_begun(durable: LocalServices
     another.client.close()
 
 
-def test_what_was_deleted_is_gone(reader: Reader) -> None:
+def test_a_deleted_object_has_no_file(reader: Reader) -> None:
     reader.objects.put(KEY, DATA)
     reader.blobs.delete(KEY)
     with pytest.raises(StorageUnavailable):
@@ -110,7 +110,7 @@ def test_what_was_deleted_is_gone(reader: Reader) -> None:
     assert reader.asked == ["PutObject", "GetObject", "PutObject", "GetRange"]
 
 
-def test_names_that_are_no_paths_are_asked_for(reader: Reader) -> None:
+def test_an_object_whose_name_is_no_path_is_asked_of_s3(reader: Reader) -> None:
     """ministack stores them under another name, and the path may be that of another object."""
     reader.objects.put("log/i/b", b"another object")
     reader.asked.clear()
@@ -121,7 +121,7 @@ def test_names_that_are_no_paths_are_asked_for(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 10])
-def test_a_file_of_another_size_is_not_handed_out(reader: Reader, left: int) -> None:
+def test_a_file_of_the_wrong_size_is_not_returned(reader: Reader, left: int) -> None:
     key = batch_blob_key("i", f"cut{left}")
     reader.objects.put(key, DATA)
     os.truncate(reader.directory / key, left)
@@ -129,7 +129,7 @@ def test_a_file_of_another_size_is_not_handed_out(reader: Reader, left: int) -> 
         reader.objects.get(key, len(DATA))
 
 
-def test_a_bucket_that_is_only_in_memory_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_of_a_bucket_in_memory_are_asked_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
     require_engine("ministack")
     for name in ("AWS_ENDPOINT_URL", *VARIABLES.values()):
         monkeypatch.delenv(name, raising=False)
@@ -137,7 +137,7 @@ def test_a_bucket_that_is_only_in_memory_is_asked(monkeypatch: pytest.MonkeyPatc
         assert "OBJECT_FILES" not in services.environment
 
 
-def test_an_s3_of_the_users_own_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_objects_are_asked_of_an_s3_of_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
     with LocalServices(tmp_path, only=("s3",)) as services:
         assert "OBJECT_FILES" not in services.environment

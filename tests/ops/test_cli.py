@@ -17,6 +17,7 @@ import pytest
 from tests.authorization.tokens import SECRET
 from tests.conformance.servers import Server, own_environment, running, tidemark_server
 from tests.ports import free_port
+from tidemark.ops.doctor import examine_machine
 
 
 @pytest.fixture(scope="module", params=["asgi", "lambda"])
@@ -115,7 +116,7 @@ def everything_shown(terminal: int) -> bytes:
     return shown
 
 
-def test_how_far_a_file_is_appended_is_shown_on_a_terminal_alone(
+def test_the_progress_of_append_is_shown_only_on_a_terminal(
     server: Server, stream: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "lines"
@@ -147,7 +148,7 @@ def test_streams_and_buckets_are_listed(server: Server, stream: str) -> None:
     assert run(server, "ls", "--buckets", "none-with-this-prefix") == b""
 
 
-def test_info_says_what_is_known(server: Server, stream: str) -> None:
+def test_info_prints_the_status_and_the_message_count(server: Server, stream: str) -> None:
     run(server, "append", stream, "--create", "application/json", "--close", stdin=b"1\n2\n")
     [found] = values(run(server, "--json", "info", stream))
     assert (found["status"], found["messages"]) == ("Closed", {"count": 2, "exact": True})
@@ -164,23 +165,40 @@ def test_info_says_what_is_known(server: Server, stream: str) -> None:
         (("ls", "--bucket", "no"), "400: Bucket id must be"),
     ],
 )
-def test_an_error_is_one_line(server: Server, arguments: tuple[str, ...], said: str) -> None:
+def test_an_error_is_printed_without_a_traceback(
+    server: Server, arguments: tuple[str, ...], said: str
+) -> None:
     printed = run(server, *arguments, status=2 if "tail" in arguments else 1).decode()
     assert said in printed
     assert "Traceback" not in printed
 
 
-def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_answer_is_an_error_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     printed = run(f"http://127.0.0.1:{free_port()}", "ls", status=1).decode()
     assert "does not answer" in printed
     assert "Traceback" not in printed
 
 
-def test_doctor_says_what_is_there(server: Server) -> None:
+def test_doctor_checks_python_the_server_and_the_scopes(server: Server) -> None:
     found = {each["what"]: each for each in values(run(server, "--json", "doctor"))}
     assert found["Python 3.11 or newer"]["ok"]
     assert found[server.base_url]["ok"]
     assert found["listing streams"]["found"] == "scopes read:*, write:*, manage:*"
+
+
+def test_doctor_finds_what_make_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make` keeps the SAM CLI in an environment of its own, which is on nobody's path."""
+    installed = tmp_path / ".venv-sam" / "bin" / "sam"
+    installed.parent.mkdir(parents=True)
+    installed.write_text("#!/bin/sh\n")
+    installed.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = {each.what: each for each in examine_machine()}
+    assert found["sam"].is_well
+    assert not found["node"].is_well
 
 
 def test_token_and_copy_table_are_commands(server: Server) -> None:
@@ -189,5 +207,5 @@ def test_token_and_copy_table_are_commands(server: Server) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completions(server: Server, shell: str) -> None:
+def test_a_completion_script_is_printed_for_each_shell(server: Server, shell: str) -> None:
     assert b"_TIDEMARK_COMPLETE" in run(server, "completion", shell)

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.conformance.servers import ROOT, running, tidemark_server
 
 
-def test_the_commands_of_the_page(tmp_path: Path) -> None:
+def test_the_commands_of_the_console_page_run_as_printed(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "console.md").read_text()
     [script] = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     command = tmp_path / "tidemark"

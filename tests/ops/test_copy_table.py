@@ -93,7 +93,9 @@ def check_same(process: Process, expected: dict[StreamKey, bytes]) -> None:
     assert {key: process.read_all(key) for key in expected} == expected
 
 
-def test_everything_is_there_as_it_was(old: World, new: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_copy_holds_every_stream_fork_body_and_producer(
+    old: World, new: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Streams, forks, large bodies, producers pushed out, counts; and no one who waited then."""
     before_it, expected = old.process(), fill(old.process())
     copy_objects(old, new)
@@ -113,7 +115,7 @@ def all_ids(process: Process, bucket: str) -> list[str]:
     return [known.record.key.stream_id for known in found.streams]
 
 
-def test_the_copy_is_a_system_that_goes_on(old: World, new: World) -> None:
+def test_writers_and_the_janitor_go_on_in_the_copy(old: World, new: World) -> None:
     """Writers, whose repetitions are known, and the janitor, who ends what has expired and no more."""
     expected = fill(old.process())
     copy_objects(old, new)
@@ -149,7 +151,9 @@ def kinds_written(copy: Copy) -> list[str]:
     return written
 
 
-def test_a_stream_is_whole_when_it_is_seen(old: World, new: World) -> None:
+def test_batches_are_copied_before_streams_and_these_before_the_janitors_entries(
+    old: World, new: World
+) -> None:
     """Batches, then streams, then what is due: the new stack's janitor is at work meanwhile, and an
     entry that finds no stream would take its bodies for orphans."""
     fill(old.process())
@@ -162,7 +166,7 @@ def test_a_stream_is_whole_when_it_is_seen(old: World, new: World) -> None:
     assert places == sorted(places)
 
 
-def test_a_table_in_use_is_not_written_over(
+def test_a_table_that_is_not_empty_is_not_written_to(
     old: World, new: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(old.process())
@@ -173,7 +177,7 @@ def test_a_table_in_use_is_not_written_over(
     assert process.read_all(key) == b"mine"
 
 
-def test_a_copy_that_was_cut_off_is_repeated(
+def test_an_interrupted_copy_can_be_repeated(
     old: World, new: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before the janitor may come, the second one waits for what the first one may have under way."""
@@ -238,7 +242,7 @@ def throttled(send: Send) -> Send:
 
 
 @pytest.mark.parametrize("trouble", [left_over, throttled])
-def test_a_new_table_is_slow_at_first(
+def test_a_copy_completes_although_the_new_table_throttles(
     old: World, new: World, trouble: Callable[[Send], Send], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = fill(old.process())
@@ -253,7 +257,9 @@ def test_a_new_table_is_slow_at_first(
 @pytest.mark.parametrize(
     "code", ["ResourceNotFoundException", "AccessDeniedException", "ValidationException"]
 )
-def test_what_waiting_does_not_mend_is_said(old: World, new: World, code: str) -> None:
+def test_a_copy_ends_at_once_at_an_error_that_waiting_does_not_mend(
+    old: World, new: World, code: str
+) -> None:
     copy = copy_of(old, new)
     copy._dynamodb.send = lambda *_: refusal(code, message="because")
     with pytest.raises(CannotCopy, match=code):

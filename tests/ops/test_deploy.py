@@ -84,7 +84,7 @@ def test_undeploy_deletes_the_stack_that_is_remembered(sam: Path, tmp_path: Path
         (("", "", "maybe"), "neither yes nor no"),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_refused_and_nothing_is_kept(
+def test_an_invalid_answer_is_refused_and_nothing_is_saved(
     sam: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], answers: tuple[str, ...], said: str
 ) -> None:
     config = tmp_path / "samconfig.toml"
@@ -99,7 +99,7 @@ def test_an_account_with_room_for_ten_functions_is_warned_of() -> None:
     assert deploy.concurrency_warning(1000) == ""
 
 
-def test_there_readers_wait_for_seconds_only(
+def test_in_such_an_account_long_polls_last_seconds_only(
     sam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Beside what was chosen, and for as long as the account has the limit: nothing of it is remembered."""
@@ -116,7 +116,7 @@ def test_there_readers_wait_for_seconds_only(
     assert "--parameter-overrides" not in sam.read_text().splitlines()[-1]
 
 
-def test_a_wait_that_was_chosen_stays() -> None:
+def test_a_long_poll_duration_that_was_chosen_is_kept() -> None:
     kept = {"parameter_overrides": 'LongPollSeconds=20 PipelineSchedule="cron(15 3 * * ? *)"'}
     given = deploy.overrides_of(kept)
     assert given == {"LongPollSeconds": "20", "PipelineSchedule": "cron(15 3 * * ? *)"}
@@ -135,7 +135,7 @@ def test_a_layer_without_bytecode_is_not_deployed_unasked(tmp_path: Path) -> Non
     deploy.check_bytecode(tmp_path)
 
 
-def test_it_is_deployed_where_that_is_asked_for(
+def test_a_layer_without_bytecode_is_deployed_if_asked_for(
     sam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A dry run shows the change set in any case."""

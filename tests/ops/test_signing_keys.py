@@ -78,7 +78,7 @@ def test_remove_takes_back_one_key_and_never_the_last(
     assert f"There is no key {first}" in capsys.readouterr().err
 
 
-def test_a_stacks_keys_lie_where_its_outputs_say(
+def test_a_stacks_keys_are_found_by_its_outputs(
     table_name: str, parameters: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outputs = {"TableName": {"Value": table_name}, "WebhookKeys": {"Value": "ssm:/tidemark/1/webhook-keys/"}}
@@ -94,7 +94,7 @@ def test_a_stacks_keys_lie_where_its_outputs_say(
     assert names == [f"/tidemark/1/webhook-keys/{second}"]
 
 
-def test_a_stack_that_is_not_there_is_an_error_of_one_line(
+def test_a_missing_stack_is_an_error_of_one_line(
     parameters: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--stack", "nowhere", "list"]) == 1
@@ -130,7 +130,7 @@ def run_local(server: Server, *arguments: str) -> subprocess.CompletedProcess[st
     )  # fmt: skip
 
 
-def test_fifteen_minutes_are_what_the_help_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_rotate_says_fifteen_minutes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     assert f"it signs in {PUBLISHED_BEFORE_MS // 60_000} minutes" in " ".join(capsys.readouterr().out.split())

@@ -31,7 +31,7 @@ def made(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return capsys.readouterr().out.strip()
 
 
-def test_a_whole_life_of_a_stream_is_seen(
+def test_smoke_creates_appends_reads_waits_and_deletes(
     base_url: str, made: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TOKEN", made)
@@ -48,7 +48,7 @@ def test_a_whole_life_of_a_stream_is_seen(
         assert step in said
 
 
-def test_without_a_token_it_fails_and_says_what_to_set(
+def test_smoke_without_a_token_fails_and_says_what_to_set(
     base_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("TOKEN", raising=False)
@@ -57,7 +57,7 @@ def test_without_a_token_it_fails_and_says_what_to_set(
     assert "set TOKEN" in said
 
 
-def test_where_nothing_answers_it_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_smoke_fails_where_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
     assert smoke.main(["http://127.0.0.1:1"]) == 1
     assert "no answer" in capsys.readouterr().err
     with pytest.raises(SystemExit):

@@ -201,14 +201,16 @@ class Histories(RuleBasedStateMachine):
         self.messages, self.retained, self.published = [], 0, False
 
 
-def test_the_history_is_always_whole(services: LocalServices, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_and_its_bootstrap_are_always_the_whole_history(
+    services: LocalServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Patched(Histories):
         patch = monkeypatch
 
     play(services, Patched, games=60, steps=30)
 
 
-def test_a_model_that_folds_wrongly_is_found_out() -> None:
+def test_a_bootstrap_with_a_part_missing_fails_the_check() -> None:
     """The check itself can fail: a part too few, and the history is not whole."""
     machine = Histories()
     machine.content_type, machine.messages = BYTES, [b"a", b"b"]

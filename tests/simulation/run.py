@@ -236,7 +236,7 @@ class _Play:
         key = _key(request.name)
         try:
             upload = self._on_a_server(lambda stores: begin_upload(stores, key, request.offset))
-        except (ProtocolError, Crashed):
+        except (ProtocolError, Crashed, _GaveUp):
             return request
         self._world.bucket.objects[upload.url.removeprefix("put:")] = request.body
         return replace(request, upload=str(upload.id))

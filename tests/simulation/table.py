@@ -21,6 +21,7 @@ Arguments = dict[str, Any]
 TOKEN_MS: Final = 10 * 60 * 1000
 _MAX_TRANSACTION: Final = 100
 _MAX_BATCH: Final = 25
+_MAX_GETS: Final = 100
 _FAILED: Final = "The conditional request failed"
 
 
@@ -128,6 +129,15 @@ class SimulatedTable:
 
     # --- several items ---
 
+    def _batch_get(self, arguments: Arguments) -> dict[str, Any]:
+        [(table, asked)] = arguments["RequestItems"].items()
+        if not 0 < len(asked["Keys"]) <= _MAX_GETS:
+            raise Refusal("ValidationException", "Too many items requested for the BatchGetItem call")
+        names = asked.get("ExpressionAttributeNames", {})
+        found = [item for key in asked["Keys"] if (item := self.find(key)) is not None]
+        projected = [project(item, asked.get("ProjectionExpression"), names) for item in found]
+        return {"Responses": {table: projected}, "UnprocessedKeys": {}}
+
     def _batch_write(self, arguments: Arguments) -> dict[str, Any]:
         [requests] = arguments["RequestItems"].values()
         if not 0 < len(requests) <= _MAX_BATCH:
@@ -227,6 +237,7 @@ _OPERATIONS: Final[dict[str, Callable[[SimulatedTable, Arguments], dict[str, Any
     "PutItem": SimulatedTable._put,
     "UpdateItem": SimulatedTable._update,
     "DeleteItem": SimulatedTable._delete,
+    "BatchGetItem": SimulatedTable._batch_get,
     "BatchWriteItem": SimulatedTable._batch_write,
     "TransactWriteItems": SimulatedTable._transact,
     "Query": SimulatedTable._query,

@@ -72,6 +72,17 @@ def test_producers_that_give_up_and_repeat_elsewhere_are_linearizable(*, combine
     assert undecided < SEEDS / 8, "so much is unknown that nothing is checked"
 
 
+@pytest.mark.parametrize("kind", ["snapshots", RETENTION])
+def test_clients_that_give_up_on_whatever_they_asked_for_lose_and_double_nothing(kind: str) -> None:
+    """So much is unknown then that the checker gives some histories up; the plain check gives up none."""
+    undecided = 0
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS // 2):
+        run = run_seed(seed, kind, impatient=True)
+        assert not run.problems, f"--impatient --kind {kind} seed {seed}\n" + "\n".join(run.problems)
+        undecided += run.is_undecided
+    assert undecided < SEEDS / 4, "so much is unknown that little is checked"
+
+
 @pytest.mark.parametrize("kind", [*WEIGHTS, RETENTION])
 def test_every_seed_is_linearizable_while_batches_are_packed(
     kind: str, monkeypatch: pytest.MonkeyPatch

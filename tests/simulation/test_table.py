@@ -51,7 +51,9 @@ def comparable(answer: tuple[int, bytes]) -> dict[str, Any]:
     reasons = [(each.get("Code"), each.get("Item")) for each in parsed.get("CancellationReasons", [])]
     code = str(parsed.get("__type", "")).rpartition("#")[2]
     wanted = {name: parsed.get(name) for name in ("Item", "Items", "UnprocessedItems", "Count")}
+    read = [item for items in parsed.get("Responses", {}).values() for item in items]
     return {
+        "read": sorted(read, key=orjson.dumps),
         "status": status,
         "code": code,
         "reasons": reasons,
@@ -63,6 +65,20 @@ def a_mirror(services: LocalServices) -> Mirror:
     name = f"mirror-{uuid.uuid4().hex[:12]}"
     services.create_table(name)
     return Mirror(lambda: 0, name)
+
+
+def test_a_batch_of_reads_is_answered_as_the_engine_answers_it(services: LocalServices) -> None:
+    mirror = a_mirror(services)
+    keys = [{"pk": {"S": "p"}, "sk": {"S": sk}} for sk in "abc"]
+    for key in keys[:2]:
+        put = {"TableName": "simulated", "Item": {"n": {"N": "1"}, "m": {"S": "x"}} | key}
+        mirror.send("PutItem", orjson.dumps(put))
+    some = {"ProjectionExpression": "#n", "ExpressionAttributeNames": {"#n": "n"}}
+    for asked, found in ((keys, 2), (keys[1:], 1), (keys[2:], 0)):
+        for more in ({"ConsistentRead": True} | some, {}):
+            request = {"RequestItems": {"simulated": {"Keys": asked} | more}}
+            status, body = mirror.send("BatchGetItem", orjson.dumps(request))
+            assert (status, len(orjson.loads(body)["Responses"]["simulated"])) == (200, found)
 
 
 # --- random requests ------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.spark.streams import key, plan_here, read_here, table_options
-from tests.support import JSON, World
+from tests.support import BYTES, JSON, World
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.packing import Packing
 from tidemark.spark.options.given import InvalidOptions
@@ -33,10 +33,11 @@ def pack(world: World) -> None:
     assert sweep(process.stores).packed
 
 
-def all_rows(world: World, name: str) -> list[dict[str, Any]]:
-    parsed = parse_read_options(table_options(world) | {"subscribe": name}, streaming=False)
+def all_rows(world: World, name: str, **options: str) -> list[dict[str, Any]]:
+    parsed = parse_read_options(table_options(world) | {"subscribe": name} | options, streaming=False)
     reader, parts = plan_here(parsed)
-    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    read = [batch for part in parts for batch in reader.read(part, parsed.columns)]
+    return [row for batch in read for row in batch.to_pylist()]
 
 
 def test_rows_of_packs_are_those_of_the_batches(world: World, name: str) -> None:
@@ -45,6 +46,39 @@ def test_rows_of_packs_are_those_of_the_batches(world: World, name: str) -> None
     pack(world)
     assert all_rows(world, name) == before
     assert len({row["timestamp"] for row in before}) == 30
+
+
+def test_rows_of_packs_without_a_separator_and_with_many_messages_an_append(world: World, name: str) -> None:
+    """Bytes have no comma behind them, and batches of one message and of several lie in one block."""
+    process = world.process()
+    process.stores.packing = SMALL
+    for stream, content_type in ((name, BYTES), (f"{name}-json", JSON)):
+        process.create(key(stream), content_type=content_type)
+        for number in range(30):
+            members = b",".join(b"%d" % (10**each) for each in range(number % 3 + 1))
+            process.append(key(stream), b"[%s]" % members, content_type=content_type)
+            world.clock.advance(1000)
+    before = all_rows(world, name), all_rows(world, f"{name}-json")
+    pack(world)
+    assert (all_rows(world, name), all_rows(world, f"{name}-json")) == before
+    assert [len(rows) for rows in before] == [30, 60]
+
+
+@pytest.mark.parametrize(
+    "columns", ["offset", "end_offset,timestamp", "value,producer_id", "type,key", "bucket"]
+)
+def test_chosen_columns_of_packs_are_those_of_the_batches(world: World, name: str, columns: str) -> None:
+    process = world.process()
+    process.stores.packing = SMALL
+    process.create(key(name), content_type=JSON)
+    for number in range(30):
+        change = b'{"type":"t%d","key":"k%d","value":{}}' % (number % 2, number)
+        process.append(key(name), change, content_type=JSON)
+    before = all_rows(world, name, columns=columns)
+    pack(world)
+    assert all_rows(world, name, columns=columns) == before
+    assert len(before) == 30
+    assert before[0].keys() == set(columns.split(","))
 
 
 @pytest.mark.parametrize("part_bytes", [1, 3, 17, 64, 1000])

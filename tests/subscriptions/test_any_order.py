@@ -339,6 +339,6 @@ def test_no_wake_is_lost_and_none_is_acted_upon_twice(webhook: bool) -> None:
 
 
 @pytest.mark.parametrize("webhook", [False, True], ids=["pull-wake", "webhook"])
-def test_the_same_on_a_real_engine(services: LocalServices, webhook: bool) -> None:
+def test_no_wake_is_lost_on_a_real_engine(services: LocalServices, webhook: bool) -> None:
     world = make_world(services)
     play(lambda: world, webhook=webhook, examples=5, steps=15)

@@ -185,7 +185,7 @@ def play_every_order(webhook: bool, first: str, second: str) -> int:
 
 
 @pytest.mark.parametrize(("webhook", "first", "second"), PAIRS, ids=str)
-def test_no_order_of_two_steps_loses_a_wake(webhook: bool, first: str, second: str) -> None:
+def test_no_interleaving_of_two_steps_loses_a_wake(webhook: bool, first: str, second: str) -> None:
     assert play_every_order(webhook, first, second) > 0 or first == "tend"
 
 
@@ -221,7 +221,7 @@ def search() -> int:
 
 
 @pytest.mark.parametrize(("place", "name", "broken"), BROKEN.values(), ids=BROKEN)
-def test_without_one_of_the_rules_an_order_is_found(
+def test_without_one_of_the_rules_some_interleaving_loses_a_wake(
     place: Any, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, name, broken)

@@ -106,7 +106,7 @@ def test_the_same_configuration_is_confirmed_and_another_one_refused(scene: Scen
         scene.subscribe(lease_ttl_ms=1_000)
 
 
-def test_one_worker_at_a_time(scene: Scene) -> None:
+def test_a_wake_is_leased_to_one_worker_until_its_lease_ends(scene: Scene) -> None:
     scene.stream("events/a")
     scene.subscribe()
     scene.append("events/a")
@@ -122,7 +122,7 @@ def test_one_worker_at_a_time(scene: Scene) -> None:
     assert scene.ack(later) is False
 
 
-def test_done_with_more_to_do_wakes_again(scene: Scene) -> None:
+def test_done_with_messages_left_wakes_again(scene: Scene) -> None:
     announced(scene, "events/a", "events/b")
     claimed = scene.claim()
     assert scene.ack(claimed, "events/a") is True
@@ -143,7 +143,7 @@ def test_an_append_while_a_worker_works_is_found_when_it_is_done(scene: Scene) -
     assert [event["generation"] for event in scene.events()] == [1, 2]
 
 
-def test_a_release_gives_the_work_to_another(scene: Scene) -> None:
+def test_a_released_wake_can_be_claimed_by_another_worker(scene: Scene) -> None:
     announced(scene, "events/a")
     claimed = scene.claim("w1")
     assert scene.release(claimed) is True
@@ -153,7 +153,7 @@ def test_a_release_gives_the_work_to_another(scene: Scene) -> None:
     assert scene.claim("w2").record.wake.generation == 2
 
 
-def test_an_ack_is_a_heartbeat(scene: Scene) -> None:
+def test_an_ack_extends_the_lease(scene: Scene) -> None:
     scene.stream("events/a")
     scene.subscribe()
     scene.append("events/a")
@@ -165,7 +165,7 @@ def test_an_ack_is_a_heartbeat(scene: Scene) -> None:
             scene.claim("w2")
 
 
-def test_acks_of_many_streams(scene: Scene) -> None:
+def test_one_ack_may_name_many_streams(scene: Scene) -> None:
     """More than one transaction takes."""
     for number in range(120):
         scene.stream(f"events/{number:03}")
@@ -178,7 +178,7 @@ def test_acks_of_many_streams(scene: Scene) -> None:
     assert {acked for _, acked in links(scene).values()} == {2}
 
 
-def test_a_wake_costs_what_has_changed(scene: Scene) -> None:
+def test_the_cost_of_a_wake_does_not_grow_with_the_number_of_linked_streams(scene: Scene) -> None:
     """However many streams are linked."""
     for number in range(40):
         scene.stream(f"events/{number}", 1)
@@ -190,7 +190,7 @@ def test_a_wake_costs_what_has_changed(scene: Scene) -> None:
     assert sum(scene.worker.calls.taken().values()) < 25
 
 
-def test_a_stream_that_is_deleted_is_no_work(scene: Scene) -> None:
+def test_a_deleted_stream_is_not_part_of_a_wake(scene: Scene) -> None:
     scene.stream("events/a")
     scene.stream("named")
     scene.subscribe(streams=["named"])
@@ -255,7 +255,7 @@ def test_a_subscription_never_wakes_itself_by_its_wake_stream(scene: Scene) -> N
 
 
 @pytest.mark.parametrize("token", [None, "", "x.y.z", "another"])
-def test_a_token_of_no_wake_is_refused(scene: Scene, token: str | None) -> None:
+def test_a_token_that_no_wake_has_is_refused(scene: Scene, token: str | None) -> None:
     scene.stream("events/a")
     for name in ("s", "t"):
         scene.subscribe(name)
@@ -293,7 +293,7 @@ def test_acks_outside_of_what_was_read_change_nothing(scene: Scene) -> None:
     assert scene.ack(claimed) is False
 
 
-def test_streams_are_named_and_unnamed_one_by_one(scene: Scene) -> None:
+def test_streams_are_added_and_removed_one_by_one(scene: Scene) -> None:
     stores = scene.worker.stores
     scene.stream("manual/b", 1)
     scene.stream("events/a", 1)
@@ -370,7 +370,7 @@ def test_a_webhook_that_answers_done_acks_what_it_was_sent(scene: Scene) -> None
     assert require_subscription(scene.worker.stores, "s").wake.wake_id is None
 
 
-def test_what_arrives_while_the_webhook_works_is_another_wake(scene: Scene) -> None:
+def test_messages_that_arrive_while_the_webhook_works_make_another_wake(scene: Scene) -> None:
     """`{"done": true}` acks the snapshot, and not the tail of a moment later."""
     scene.stream("events/a")
     scene.subscribe(webhook=True)
@@ -418,7 +418,7 @@ def test_a_lease_that_runs_out_wakes_again(scene: Scene) -> None:
     assert scene.callback(second) is False
 
 
-def test_a_webhook_that_says_no_is_called_again_in_a_while(scene: Scene) -> None:
+def test_a_webhook_that_fails_is_called_again_after_a_pause(scene: Scene) -> None:
     scene.stream("events/a")
     scene.subscribe(webhook=True, lease_ttl_ms=600_000)
     scene.receiver.answer = lambda _: WebhookResponse(500, b"")
@@ -435,7 +435,7 @@ def test_a_webhook_that_says_no_is_called_again_in_a_while(scene: Scene) -> None
     assert links(scene) == {"events/a": (False, 2)}
 
 
-def test_a_webhook_that_may_have_got_it_keeps_its_lease(scene: Scene) -> None:
+def test_a_webhook_whose_outcome_is_unknown_keeps_its_lease(scene: Scene) -> None:
     """A call that was cut off may be worked on: the next one is a new generation, after the lease."""
     scene.stream("events/a")
     scene.subscribe(webhook=True)
@@ -480,7 +480,7 @@ def test_a_webhook_subscription_cannot_be_claimed_nor_a_pool_called_back(scene: 
         scene.callback(body, name="t")
 
 
-def test_what_a_wake_costs(scene: Scene) -> None:
+def test_a_wake_costs_the_calls_that_the_docs_state(scene: Scene) -> None:
     """A stream that is linked, a webhook that answers done: every call from the record to the end.
     docs/costs.md has these numbers."""
     scene.stream("events/a")
@@ -509,8 +509,8 @@ def delivered_ms(scene: Scene, name: str = "s") -> int | None:
 def test_a_subscription_tells_when_its_webhook_last_accepted_a_wake(
     scene: Scene, answer: WebhookResponse
 ) -> None:
-    """Not when it was called in vain. `test_what_a_wake_costs` counts the calls: it is a part of writes that
-    are made anyway."""
+    """Not when it was called in vain. It is a part of writes that are made anyway:
+    `test_a_wake_costs_the_calls_that_the_docs_state` counts the calls."""
     scene.stream("events/a")
     scene.subscribe(webhook=True, lease_ttl_ms=600_000)
     scene.receiver.answer = lambda _: WebhookResponse(500, b"")
@@ -568,7 +568,7 @@ def test_a_webhook_that_failed_is_called_again_at_once_under_a_new_generation(sc
         wake_now(stores, "s")
 
 
-def test_a_receiver_that_answers_later_is_not_disturbed(scene: Scene) -> None:
+def test_a_wake_that_a_receiver_works_on_is_not_sent_again(scene: Scene) -> None:
     scene.stream("events/a")
     scene.subscribe(webhook=True)
     scene.tell(scene.append("events/a"))

@@ -27,6 +27,7 @@ _log = logging.getLogger("tidemark")
 
 #: In the scope of a request that came with a token.
 HAS_TOKEN: Final = "tidemark.has_token"
+INTERNAL: Final = "Internal error; try the request again"
 #: A 404 is the same, word for word, whether something is absent or the token has no right to it.
 _WITH_TOKEN: Final = {
     StreamNotFound().message: "Stream does not exist, or this token has no right to it",
@@ -105,4 +106,4 @@ async def on_disconnect(request: Request, _: Exception) -> Response:
 
 async def on_unexpected(request: Request, error: Exception) -> Response:
     _log.error("unexpected error in %s", request.method, exc_info=error)
-    return response(500, "Internal error; try the request again")
+    return response(500, INTERNAL)

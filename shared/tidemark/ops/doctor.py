@@ -13,6 +13,8 @@ from typing import Final
 from tidemark.ops.client import RemoteServer, RequestFailed
 
 _ENGINE: Final = Path("node_modules/@dynoxide/linux-x64")
+#: Where make installs programs of its own.
+_INSTALLED_BY_MAKE: Final = Path(".venv-sam/bin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ def examine_machine() -> Iterator[Finding]:
         "java": "the Spark pipeline",
     }
     for program, purpose in programs.items():
-        place = shutil.which(program)
+        place = shutil.which(program) or shutil.which(program, path=str(_INSTALLED_BY_MAKE))
         yield Finding(program, place is not None, place or "missing", f"needed by {purpose}", needed=False)
 
 

@@ -78,6 +78,17 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockColumns:
+    """The same as in `Block`, without an object for each number: for a reader that takes whole columns."""
+
+    data: bytes
+    lengths: array[int]
+    appends: array[int]
+    batches: array[int]
+    times_ms: array[int]
+
+
+@dataclass(frozen=True, slots=True)
 class PackIndex:
     """The blocks of a pack in order, without a gap."""
 
@@ -216,6 +227,18 @@ def inflate_library() -> ModuleType:
 
 
 def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
+    """Raises CorruptPack as `decode_columns` does."""
+    columns = decode_columns(entry, stored)
+    return Block(
+        columns.data,
+        tuple(columns.lengths),
+        tuple(columns.appends),
+        tuple(columns.batches),
+        tuple(columns.times_ms),
+    )
+
+
+def decode_columns(entry: BlockEntry, stored: bytes | memoryview) -> BlockColumns:
     """Raises CorruptPack as `check_block` does, and where the block says something else than the index."""
     check_block(entry, stored)
     size = entry.end - entry.start
@@ -233,7 +256,7 @@ def decode_block(entry: BlockEntry, stored: bytes | memoryview) -> Block:
         edges.append(edges[-1] + count * width)
     if len(plain) - edges[-1] != size:
         raise CorruptPack(f"the block at {entry.start} has another size")
-    block = Block(
+    block = BlockColumns(
         data=plain[edges[-1] :],
         lengths=_from_bytes("I", plain[edges[0] : edges[1]]),
         appends=_from_bytes("I", plain[edges[1] : edges[2]]),
@@ -270,9 +293,9 @@ def _to_bytes(column: array[int]) -> bytes:
     return column.tobytes()
 
 
-def _from_bytes(typecode: str, encoded: bytes) -> tuple[int, ...]:
+def _from_bytes(typecode: str, encoded: bytes) -> array[int]:
     column = array(typecode)
     column.frombytes(encoded)
     if sys.byteorder == "big":
         column.byteswap()
-    return tuple(column)
+    return column

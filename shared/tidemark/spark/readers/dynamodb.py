@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, islice, pairwise
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -216,8 +216,8 @@ class DynamoDBReader:
         if item.px is None:
             yield message_ends(item)
             return
-        for start, block in pack_blocks(item, self._blobs, low, high):
-            yield list(accumulate(block.lengths, initial=start))[1:]
+        for block in pack_blocks(item, self._blobs, low, high):
+            yield block.ends
 
     def position_at(self, head: Head, at_ms: int) -> Position:
         # The search is the server's; a read that does not ask for a time does without its modules.
@@ -241,13 +241,9 @@ class DynamoDBReader:
         item = self._item_until(span, place)
         if item is None or item.px is None or place >= item.end:
             return place
-        for start, block in pack_blocks(item, self._blobs, place, place + 1):
-            lengths = iter(block.lengths)
-            sizes = [sum(islice(lengths, messages)) for messages in block.batches]
-            begins = accumulate(sizes, initial=start)
-            later = (
-                begin for begin, time_ms in zip(begins, block.times_ms, strict=False) if time_ms >= at_ms
-            )
+        for block in pack_blocks(item, self._blobs, place, place + 1):
+            times = zip([block.start, *block.ends], block.times_ms, strict=False)
+            later = (begin for begin, time_ms in times if time_ms >= at_ms)
             place = max(place, next(later, place))
         return place
 
@@ -369,11 +365,9 @@ class DynamoDBReader:
                 continue
             pieces = [item] if isinstance(item, PlainPage) else pieces_of(item, self._blobs, reached, until)
             for piece in pieces:
-                if rows.add(piece, reached):
-                    yield rows.take()
+                yield from rows.add(piece, reached)
             reached = item.end
-        if rows.values:
-            yield rows.take()
+        yield from rows.take_rest()
 
 
 def _earliest(record: StreamRecord) -> Position:

@@ -65,8 +65,8 @@ def read_export(spark: Any, path: str, connection: ConnectionOptions) -> Any:
                 if not is_whole and is_replaced(packed.value, incarnation, item.start):
                     continue
                 for piece in pieces_of(item, blobs, item.start, item.end):
-                    found.add(piece)
-                    yield found.take()
+                    yield from found.add(piece)
+                    yield from found.take_rest()
 
     return lines.where(lines.value.contains('"log/')).mapInArrow(rows, render_schema())
 

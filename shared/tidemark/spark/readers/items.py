@@ -22,7 +22,7 @@ from tidemark.log.deflate import inflate
 from tidemark.log.schema import BLOB, END, MESSAGE_LENGTHS, PACK_INDEX, SK, TIME_MS, decode_lengths
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH
-from tidemark.protocol.pack import Block, CorruptPack, decode_block, decode_index
+from tidemark.protocol.pack import BlockColumns, CorruptPack, decode_columns, decode_index
 from tidemark.spark.clients.storage import ExplainingDynamoDB
 
 #: Enough of an item to know where its messages end.
@@ -109,9 +109,32 @@ def message_ends(item: BatchItem) -> list[int]:
     return list(accumulate(decode_lengths(item.m.B), initial=start))[1:]
 
 
-def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[tuple[int, Block]]:
-    """Those blocks of a pack that have something of [low, high), and where they begin; a few of them with
-    each request. Raises Damaged."""
+@dataclass(frozen=True, slots=True)
+class PackBlock:
+    """A block of a pack, which has the stream's data [start, end)."""
+
+    start: int
+    end: int
+    columns: BlockColumns
+
+    @property
+    def ends(self) -> list[int]:
+        """Where its messages end."""
+        return list(accumulate(self.columns.lengths, initial=self.start))[1:]
+
+    @property
+    def times_ms(self) -> Iterable[int]:
+        """When each of its messages was appended."""
+        return chain.from_iterable(map(repeat, self.columns.times_ms, self.columns.batches))
+
+    @property
+    def piece(self) -> Piece:
+        return self.columns.data, self.start, self.ends, self.times_ms, None
+
+
+def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[PackBlock]:
+    """Those blocks of a pack that have something of [low, high); a few of them with each request. Raises
+    Damaged."""
     assert item.px is not None, "a pack"
     assert item.s is not None, "a pack has an object"
     blocks = (block for block in decode_index(item.px.B).blocks if block.end > low and block.start < high)
@@ -121,9 +144,10 @@ def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Itera
         for entry in some:
             place = entry.first_byte - first
             try:
-                yield entry.start, decode_block(entry, stored[place : place + entry.stored_bytes])
+                columns = decode_columns(entry, stored[place : place + entry.stored_bytes])
             except CorruptPack as fault:
                 raise Damaged from fault
+            yield PackBlock(entry.start, entry.end, columns)
 
 
 class PlainPage:
@@ -151,19 +175,16 @@ def merge_page(items: Sequence[BatchItem], reached: int, high: int) -> Iterable[
     return [page]
 
 
-Piece = tuple[bytes, int, Iterable[int], Iterable[int], "dict[int, Producer] | None"]
+Piece = tuple[bytes, int, Sequence[int], Iterable[int], "dict[int, Producer] | None"]
 """Messages in one piece: their bytes, where these begin, where each message ends, when it was appended (ms),
 and whose append ends with it."""
 
 
-def pieces_of(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[Piece]:
+def pieces_of(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[Piece | PackBlock]:
     """A batch as one piece; of a pack, which tells of no producers, each block that has something of
     [low, high)."""
     if item.px is not None:
-        for start, block in pack_blocks(item, blobs, low, high):
-            block_ends = islice(accumulate(block.lengths, initial=start), 1, None)
-            times = chain.from_iterable(map(repeat, block.times_ms, block.batches))
-            yield block.data, start, block_ends, times, None
+        yield from pack_blocks(item, blobs, low, high)
         return
     data = item.b.B if item.b is not None else item.data
     if data is None:

@@ -15,10 +15,11 @@ import "./signals.js"
 const COLOURS_KEY = "tidemark-colours"
 const NAMED_KEYS = new Set(["j", "k", "p", "g", "Enter"])
 
+// `arrival` counts the addresses that the reader went to. What a page itself writes into the address is none of them.
 function useAddress() {
-  const [address, setAddress] = useState(parseAddress(location.hash))
+  const [address, setAddress] = useState({ ...parseAddress(location.hash), arrival: 0 })
   useEffect(() => {
-    const look = () => setAddress(parseAddress(location.hash))
+    const look = () => setAddress((old) => ({ ...parseAddress(location.hash), arrival: old.arrival + 1 }))
     addEventListener("hashchange", look)
     return () => removeEventListener("hashchange", look)
   }, [])
@@ -57,7 +58,7 @@ function useKeys(setDialog) {
 function Page({ place, query }) {
   if (place === "/streams") return html`<${Streams} />`
   if (place === "/subscriptions") return html`<${Subscriptions} query=${query} />`
-  if (place === "/stream" && query.get("path")?.startsWith("/")) return html`<${StreamPage} key=${query.get("path")} path=${query.get("path")} />`
+  if (place === "/stream" && query.get("path")?.startsWith("/")) return html`<${StreamPage} path=${query.get("path")} />`
   return html`<${Overview} />`
 }
 
@@ -90,7 +91,7 @@ function App() {
     </header>
     ${needsToken && html`<p class="notice" role="status">This server asks for a token. <button onClick=${() => setDialog("token")}>Paste one</button></p>`}
     <div class=${isInspecting ? "frame inspecting" : "frame"}>
-      <${Page} ...${address} />
+      <${Page} key=${address.arrival} ...${address} />
       ${isInspecting && html`<${Inspector} onClose=${() => setIsInspecting(false)} />`}
     </div>
     ${dialog === "token" && html`<${TokenDialog} onClose=${() => setDialog("")} />`}

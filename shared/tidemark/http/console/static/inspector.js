@@ -1,5 +1,5 @@
 // Every request of this page, with its headers: what the protocol looks like on the wire.
-import { useState } from "./preact-hooks.js"
+import { useEffect, useRef, useState } from "./preact-hooks.js"
 import { calls } from "./api.js"
 import { html } from "./html.js"
 import { time } from "./format.js"
@@ -14,7 +14,10 @@ function Headers({ title, rows, none }) {
 
 export function Inspector({ onClose }) {
   const [open, setOpen] = useState(null)
-  return html`<aside class="inspector" aria-label="Request inspector">
+  const box = useRef(null)
+  // On a small screen it stands below the page, out of sight.
+  useEffect(() => box.current.scrollIntoView({ block: "nearest" }), [])
+  return html`<aside class="inspector" aria-label="Request inspector" ref=${box}>
     <div class="dialog-head"><h2>Requests</h2><button onClick=${onClose} aria-label="Close the request inspector">✕</button></div>
     <p class="hint">The latest ${calls.value.length} of this page. <button onClick=${() => (calls.value = [])}>Clear</button></p>
     <ol>

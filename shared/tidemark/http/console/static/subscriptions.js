@@ -86,7 +86,7 @@ function List() {
       </tbody>
     </table>
     </div>
-    <p role="status" class="hint">${found ? (found.subscriptions.length ? `${counted(found.subscriptions.length, "subscription")} on page ${number(cursors.length)}` : "No subscription has an id that begins like this.") : error ? "" : "Loading…"}</p>
+    <p role="status" class="hint">${found ? (found.subscriptions.length ? `${counted(found.subscriptions.length, "subscription")} on page ${number(cursors.length)}` : prefix ? "No subscription has an id that begins like this." : "There are no subscriptions yet.") : error ? "" : "Loading…"}</p>
     <nav class="paging" aria-label="Pages">
       <button disabled=${cursors.length < 2} onClick=${() => setCursors(cursors.slice(0, -1))}>Previous page</button>
       <button disabled=${key !== String(asked) || !found?.has_more} onClick=${() => setCursors([...cursors, found.next_cursor])}>Next page</button>
