@@ -12,7 +12,7 @@ from tests.support import HOUR_MS, JSON, TEXT, Process, World, a_key, before, ma
 from tidemark.aws.account import Account
 from tidemark.aws.breaker import Breaker
 from tidemark.aws.clients import s3_client
-from tidemark.aws.dynamodb import connect_dynamodb
+from tidemark.aws.dynamodb import DynamoDB, connect_dynamodb
 from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
@@ -181,7 +181,13 @@ def test_an_interrupted_copy_can_be_repeated(
     old: World, new: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before the janitor may come, the second one waits for what the first one may have under way."""
-    monkeypatch.setattr(copy_table, "_LATEST_ARRIVAL_SECONDS", 2.0)
+
+    def connect_without_pauses(account: Account) -> DynamoDB:
+        dynamodb = connect_dynamodb(account)
+        dynamodb.sleep = lambda _: None
+        return dynamodb
+
+    monkeypatch.setattr(copy_table, "connect_dynamodb", connect_without_pauses)
     expected = fill(old.process())
     copy_objects(old, new)
     copy = copy_of(old, new)
