@@ -30,8 +30,8 @@ REQUEST = AwsRequest("POST", "/", {"X-Amz-Target": "PutItem"}, b"{}")
 class Unsigned:
     endpoint: str
 
-    def sign(self, request: AwsRequest) -> list[tuple[str, str]]:
-        return list(request.headers.items())
+    def sign(self, request: AwsRequest) -> dict[str, str]:
+        return dict(request.headers)
 
 
 def http_to(port: int, answer_seconds: float) -> LoopHttp:

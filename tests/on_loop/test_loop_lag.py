@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from statistics import median
@@ -24,6 +24,9 @@ from tidemark.settings import Settings
 MEGABYTES_4 = 4 * 1024 * 1024
 #: An engine may not answer in time where the machine has much else to do: 503. A client asks again.
 _TRIES = 5
+#: What blocks the event loop does so every time. What else runs on the machine's cores makes a callback slow
+#: now and then.
+_ROUNDS = 3
 JSON, TEXT, BYTES = ({"Content-Type": f"{kind}"} for kind in ("application/json", "text/plain", "image/png"))
 
 
@@ -116,21 +119,39 @@ class Lag:
             if answer.status != 503 or tries == _TRIES:
                 break
         assert answer.status < 400, answer
+        self.judge(what, callbacks)
+        return answer
+
+    def judge(self, what: str, callbacks: list[tuple[float, str]]) -> None:
         if callbacks[0][0] > limit_seconds():
             self.slow[what] = callbacks[0]
-        return answer
+
+
+def check_lag(door: Door, ask: Callable[[Lag], object]) -> None:
+    """Asserts that no request of `ask` has a callback over the limit in each of the rounds."""
+    slow: dict[str, tuple[float, str]] | None = None
+    for _ in range(_ROUNDS):
+        lag = Lag(door)
+        ask(lag)
+        slow = {what: lag.slow[what] for what in (lag.slow if slow is None else slow) if what in lag.slow}
+        if not slow:
+            return
+    assert not slow
 
 
 @pytest.mark.parametrize(("headers", "body"), BODIES.values(), ids=BODIES.keys())
 def test_no_callback_blocks_the_event_loop(door: Door, headers: dict[str, str], body: bytes) -> None:
     """Created with, appended, read, and read as events: the largest bodies that are accepted."""
-    name, lag = f"/v1/stream/lag/{time.monotonic_ns()}", Lag(door)
-    door.put(name + "/small", headers)
-    lag("create", "PUT", name, headers, body)
-    lag("append", "POST", name + "/small", headers, body)
-    lag("read", "GET", name + "?offset=-1", headers)
-    lag("events", "GET", name + "?offset=-1&live=sse", headers)
-    assert not lag.slow
+
+    def ask(lag: Lag) -> None:
+        name = f"/v1/stream/lag/{time.monotonic_ns()}"
+        door.put(name + "/small", headers)
+        lag("create", "PUT", name, headers, body)
+        lag("append", "POST", name + "/small", headers, body)
+        lag("read", "GET", name + "?offset=-1", headers)
+        lag("events", "GET", name + "?offset=-1&live=sse", headers)
+
+    check_lag(door, ask)
 
 
 @pytest.fixture
@@ -143,23 +164,28 @@ def bucket(door: Door) -> str:
 @pytest.mark.parametrize("kind", ["250,000 messages", "deeply nested messages", "lines", "bytes"])
 def test_no_snapshot_and_no_bootstrap_blocks_the_event_loop(door: Door, bucket: str, kind: str) -> None:
     """Of a stream with the largest body, before a snapshot is there and after one of the largest size."""
-    (headers, body), lag = BODIES[kind], Lag(door)
-    stream = f"{bucket}/stream"
-    tail = lag("create", "PUT", stream, headers, body).next_offset
-    lag("bootstrap of updates", "GET", f"{stream}/bootstrap", {})
-    lag("publish", "PUT", f"{stream}/snapshot/{tail}", BYTES, filled(bytes(range(256))))
-    assert len(lag("read the snapshot", "GET", f"{stream}/snapshot/{tail}", {}).body) == MEGABYTES_4
-    lag("bootstrap of a snapshot", "GET", f"{stream}/bootstrap", {})
-    assert not lag.slow
+    headers, body = BODIES[kind]
+
+    def ask(lag: Lag) -> None:
+        stream = f"{bucket}/{time.monotonic_ns()}"
+        tail = lag("create", "PUT", stream, headers, body).next_offset
+        lag("bootstrap of updates", "GET", f"{stream}/bootstrap", {})
+        lag("publish", "PUT", f"{stream}/snapshot/{tail}", BYTES, filled(bytes(range(256))))
+        assert len(lag("read the snapshot", "GET", f"{stream}/snapshot/{tail}", {}).body) == MEGABYTES_4
+        lag("bootstrap of a snapshot", "GET", f"{stream}/bootstrap", {})
+
+    check_lag(door, ask)
 
 
 def test_no_listing_blocks_the_event_loop(door: Door, bucket: str) -> None:
     """A page of the most streams, whose names are as long as they may be."""
     for number in range(1000):
         assert door.put(f"{bucket}/{number:04d}{'%C3%A9' * 40}", TEXT).status == 201
-    lag = Lag(door)
-    assert lag("list", "GET", f"{bucket}/streams?limit=1000", {}).json["stream_count"] == 1000
-    assert not lag.slow
+
+    def ask(lag: Lag) -> None:
+        assert lag("list", "GET", f"{bucket}/streams?limit=1000", {}).json["stream_count"] == 1000
+
+    check_lag(door, ask)
 
 
 @pytest.mark.parametrize("count", [2, 5])
@@ -174,6 +200,9 @@ def test_no_group_of_small_bodies_blocks_the_event_loop(door: Door, count: int) 
     async def crowd() -> list[Answer]:
         return await asyncio.gather(*(door.ask("POST", path, JSON, body) for _ in range(64)))
 
-    with longest_callback() as callbacks:
-        assert {answer.status for answer in door.run(crowd())} == {204}
-    assert callbacks[0][0] <= limit_seconds(), callbacks[0]
+    def ask(lag: Lag) -> None:
+        with longest_callback() as callbacks:
+            assert {answer.status for answer in door.run(crowd())} == {204}
+        lag.judge("crowd", callbacks)
+
+    check_lag(door, ask)
