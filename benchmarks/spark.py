@@ -14,13 +14,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.spark_standin import PAGE_ROWS, row
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from benchmarks.spark_standin import PAGE_ROWS, ROW_BYTES, row
+from tidemark.protocol.offset import render_offset
 from tidemark.spark.job import open_session
 from tidemark.spark.options.connection import ConnectionOptions
-from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.options.read import DEFAULT_COLUMNS, parse_read_options, render_schema
+from tidemark.spark.readers.columns import BATCH_ROWS, make_batch
 from tidemark.spark.snapshots.fold_streams import SnapshotPlan, snapshot_streams
 
 RESULTS = Path(__file__).with_name("results")
@@ -71,6 +77,42 @@ def drain(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
+class ReadyMade(DataSource):
+    """Hands Spark the same batch of Arrow again and again. Nothing is read, so this is what Spark's own way
+    from a Python data source into the JVM costs, and no reader of ours can be faster."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ready-made"
+
+    def schema(self) -> str:
+        return render_schema()
+
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
+        return ReadyMadeReader(int(self.options["rows"]))
+
+
+class ReadyMadeReader(DataSourceReader):
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(2)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002 - both are the same
+        names = {"bucket": "v1", "stream": "bench", "content_type": "application/json", "incarnation": "i"}
+        offsets = [render_offset(number * ROW_BYTES) for number in range(BATCH_ROWS)]
+        arrays = {
+            "value": pa.array([row(number) for number in range(BATCH_ROWS)], pa.binary()),
+            "offset": pa.array(offsets),
+            "end_offset": pa.array(offsets),
+        }
+        constants = names | {"position": 0, "timestamp": datetime.now(UTC)}
+        batch = make_batch(DEFAULT_COLUMNS, BATCH_ROWS, constants, arrays)
+        for _ in range(self._rows // 2 // BATCH_ROWS):
+            yield batch
+
+
 def table(url: str) -> dict[str, str]:
     return {"transport": "dynamodb", "table": "t", "dynamodbEndpoint": url, "region": "us-east-1"}
 
@@ -96,6 +138,10 @@ def measures(
     return {
         "Spark's text": (rows, lambda: drain(spark.read.text(str(lines)))),
         "Spark's json": (rows, lambda: drain(spark.read.schema(schema).json(str(lines)))),
+        "Python source of ready-made batches": (
+            rows // (2 * BATCH_ROWS) * 2 * BATCH_ROWS,
+            lambda: drain(spark.read.format("ready-made").option("rows", rows).load()),
+        ),
         "dynamodb, 1 message an item": (
             rows,
             lambda: drain(source.options(**table(urls["single"]), subscribe="bench").load()),
@@ -160,6 +206,7 @@ def main() -> int:
             for name, size in (("single", 1), ("many", 100), ("packs", 0))
         }
         spark = open_session("benchmark")
+        spark.dataSource.register(ReadyMade)
         jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - PySpark does not say otherwise
         taken = measures(spark, directory, rows, urls)
         best: dict[str, tuple[int, float]] = {}
