@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.buckets import key_in_new_bucket, publish
 from tests.faults.proxy import Proxy, Reply, Sent
@@ -200,6 +201,26 @@ def test_a_cut_reply_never_gives_an_object_a_wrong_size(bucket: tuple[Process, P
     process.stores.blobs.put("empty", b"")
     assert process.stores.blobs.size("empty") == 0
     assert process.stores.blobs.size("nothing") is None
+
+
+def test_a_refused_reply_of_an_object_leaves_no_connection_open(bucket: tuple[Process, Proxy]) -> None:
+    """Its body is not read yet, and nobody will read it."""
+    process, proxy = bucket
+    process.stores.blobs.put("a", bytes(1234))
+    answered = list[Any]()
+
+    def keep(response_dict: dict[str, Any], **_: Any) -> None:
+        answered.append(response_dict["body"])
+
+    client = process.s3
+    client.meta.events.register_first("before-parse", keep)
+    with (
+        proxy.spoiling(lambda reply: Sent(reply.with_header("etag", None).raw)),
+        pytest.raises(ClientError),
+    ):
+        client.get_object(Bucket=process.settings.bucket_name, Key="a")
+    assert len(answered) == 3, "each of three attempts"
+    assert all(body._raw_stream.closed for body in answered)
 
 
 def test_a_deletion_whose_reply_is_cut_has_failed(bucket: tuple[Process, Proxy]) -> None:

@@ -99,6 +99,8 @@ def _refuse_cut_reply(operation_model: Any, response_dict: dict[str, Any], **_: 
     if operation_model.name in _TAGGED and response_dict["status_code"] < 300 and not has_tag(headers):
         lack = "the entity tag"
     if lack is not None:
+        if not isinstance(body, bytes):
+            body.close()  # Nobody will read it.
         response_dict |= {"status_code": 500, "body": b""}
 
 
