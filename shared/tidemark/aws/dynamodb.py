@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -146,31 +146,31 @@ class DynamoDB:
     def write_batch(self, table: str, requests: Sequence[dict[str, Any]]) -> None:
         """Up to 25 puts and deletions, not as one. Those that DynamoDB leaves over are sent again after a
         pause. Raises as `call` does, and a retryable Fault where some are left over to the end."""
-        left: dict[str, Any] = {table: requests}
-        for attempts in Attempts(self.sleep, self.now, self.policy):
-            left = self.call("BatchWriteItem", {"RequestItems": left})["UnprocessedItems"]
-            if not left:
-                return
-            fault = Fault(200, {"__type": "UnprocessedItems", "message": f"{len(left[table])} are left over"})
-            if not attempts.go_on_after(fault):
-                raise fault
+        for _ in self._until_none_is_left("BatchWriteItem", "UnprocessedItems", table, requests):
+            pass
 
     def read_batch(self, table: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
         """The items of up to 100 keys that are there, in no order. `asked` is what BatchGetItem takes for a
         table. Keys that DynamoDB leaves over are asked for again after a pause. Raises as `write_batch`."""
-        found: list[dict[str, Any]] = []
+        replies = self._until_none_is_left("BatchGetItem", "UnprocessedKeys", table, asked)
+        return [item for reply in replies for item in reply["Responses"].get(table, [])]
+
+    def _until_none_is_left(
+        self, operation: str, left_over: str, table: str, asked: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Each reply; the member `left_over` of it is what the next call asks for."""
         left: dict[str, Any] = {table: asked}
         for attempts in Attempts(self.sleep, self.now, self.policy):
-            reply = self.call("BatchGetItem", {"RequestItems": left})
-            found += reply["Responses"].get(table, [])
-            left = reply["UnprocessedKeys"]
+            reply = self.call(operation, {"RequestItems": left})
+            yield reply
+            left = reply[left_over]
             if not left:
-                return found
-            many = len(left[table]["Keys"])
-            fault = Fault(200, {"__type": "UnprocessedKeys", "message": f"{many} are left over"})
+                return
+            rest = left[table]
+            many = len(rest["Keys"] if isinstance(rest, dict) else rest)
+            fault = Fault(200, {"__type": left_over, "message": f"{many} are left over"})
             if not attempts.go_on_after(fault):
                 raise fault
-        raise AssertionError("the last attempt returns or raises")
 
 
 def _final(failure: Failure) -> Exception:

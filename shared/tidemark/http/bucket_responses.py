@@ -35,12 +35,11 @@ def bucket(record: BucketRecord) -> Response:
 
 
 def _bucket(record: BucketRecord) -> dict[str, Any]:
-    limits = {"retain_seconds": record.retention.seconds, "retain_bytes": record.retention.size}
     return {
         "bucket_id": record.bucket,
         "streams": record.streams,
         "created_at_ms": record.created_ms,
-        **{name: limit for name, limit in limits.items() if limit is not None},
+        **record.retention.named("retain_seconds", "retain_bytes"),
     }
 
 

@@ -79,8 +79,7 @@ def metadata(known: StreamHead) -> Response:
 
 
 def retention_headers(retention: Retention) -> dict[str, str]:
-    limits = {AGE_HEADER: retention.seconds, SIZE_HEADER: retention.size}
-    return {name: str(limit) for name, limit in limits.items() if limit is not None}
+    return {name: str(limit) for name, limit in retention.named(AGE_HEADER, SIZE_HEADER).items()}
 
 
 def _head_headers(head: StreamHead) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemark.log.records import Due, DueKind, EndMark, Fork, StreamRecord
+from tidemark.log.records import Due, DueKind, EndMark, Fork, Snapshot, StreamRecord
 from tidemark.log.schema import (
     DELETED_MS,
     INCARNATION,
@@ -28,6 +28,18 @@ _IS_DELETED: Final = f"attribute_exists({DELETED_MS})"
 _IS_LIVE: Final = f"attribute_not_exists({DELETED_MS})"
 #: The stream is there, and is `:inc`.
 IS_THIS_LIVE: Final = f"{INCARNATION} = :inc AND {_IS_LIVE}"
+
+
+def retains_from(value: str) -> str:
+    """The condition that the stream still retains what is at the offset `value` and behind it."""
+    return f"(attribute_not_exists({RETAINED}) OR {RETAINED} <= {value})"
+
+
+def shows_snapshot(snapshot: Snapshot | None) -> tuple[str, Item]:
+    """The condition that the stream's latest snapshot is this one, or that it has none; and its values."""
+    if snapshot is None:
+        return f"attribute_not_exists({SNAPSHOT_BLOB})", {}
+    return f"{SNAPSHOT_BLOB} = :shown", {":shown": {"S": snapshot.blob}}
 
 
 def _of(incarnation: str, expression: str = "", **values: Item) -> Condition:
@@ -57,13 +69,10 @@ def add_reference(fork: Fork, made: StreamRecord) -> Write:
     """Count one fork more, the stream that is `made`; refused where the source was deleted or replaced in the
     meantime, or has let go of something: what the fork inherits may be removed, until the fork is counted."""
     one_more = Update(stream_key(fork.point.source), f"ADD {REFERENCES} :one", {":one": {"N": "1"}})
-    values: dict[str, Item] = {"retained": {"N": str(made.retained)}}
-    is_retained = f"(attribute_not_exists({RETAINED}) OR {RETAINED} <= :retained)"
-    is_same_snapshot = f"attribute_not_exists({SNAPSHOT_BLOB})"
-    if made.snapshot is not None:
-        is_same_snapshot, values["blob"] = f"{SNAPSHOT_BLOB} = :blob", {"S": made.snapshot.blob}
-    unchanged = f" AND {_IS_LIVE} AND {is_retained} AND {is_same_snapshot}"
-    return Write(update=one_more, condition=_of(fork.incarnation, unchanged, **values))
+    is_same_snapshot, shown = shows_snapshot(made.snapshot)
+    expression = f"{IS_THIS_LIVE} AND {retains_from(':retained')} AND {is_same_snapshot}"
+    values = {":inc": {"S": fork.incarnation}, ":retained": {"N": str(made.retained)}}
+    return Write(update=one_more, condition=Condition(expression, values | shown))
 
 
 def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[Write]:

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from tidemark.log.due import settle_for_good
 from tidemark.log.read import load_last
 from tidemark.log.records import Due, Snapshot, StreamRecord
-from tidemark.log.references import IS_THIS_LIVE
+from tidemark.log.references import IS_THIS_LIVE, retains_from, shows_snapshot
 from tidemark.log.schema import (
     BLOB,
     END,
     PK,
     RETAINED,
     SK,
-    SNAPSHOT_BLOB,
     Item,
     decode_batch_start,
     decode_stream,
@@ -66,14 +65,9 @@ def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> Write:
     values: Item = {f":{name}": value for name, value in attributes.items()}
     update = Update(stream_key(record.key), f"SET {assignments}", values)
     # What was let go of meanwhile stays so (`log/retention.py`).
-    is_retained = f"(attribute_not_exists({RETAINED}) OR {RETAINED} <= :{RETAINED})"
-    condition = Condition(
-        f"{IS_THIS_LIVE} AND {is_retained} AND attribute_not_exists({SNAPSHOT_BLOB})",
-        {":inc": {"S": record.incarnation}},
-    )
-    if record.snapshot is not None:
-        before = {":inc": {"S": record.incarnation}, ":before": {"S": record.snapshot.blob}}
-        condition = Condition(f"{IS_THIS_LIVE} AND {is_retained} AND {SNAPSHOT_BLOB} = :before", before)
+    is_same_snapshot, shown = shows_snapshot(record.snapshot)
+    expression = f"{IS_THIS_LIVE} AND {retains_from(f':{RETAINED}')} AND {is_same_snapshot}"
+    condition = Condition(expression, {":inc": {"S": record.incarnation}} | shown)
     return Write(update=update, condition=condition)
 
 

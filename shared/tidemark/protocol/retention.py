@@ -28,6 +28,11 @@ class Retention:
     def is_limited(self) -> bool:
         return self.seconds is not None or self.size is not None
 
+    def named(self, seconds: str, size: str) -> dict[str, int]:
+        """The limits that there are, under these names."""
+        limits = {seconds: self.seconds, size: self.size}
+        return {name: limit for name, limit in limits.items() if limit is not None}
+
     def next_look_ms(self, now_ms: int, oldest_ms: int | None, written_ms: int, phase_ms: int) -> int:
         """When to look at the stream again: an hour after it may let go of something at the latest.
 

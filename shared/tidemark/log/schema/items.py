@@ -61,8 +61,7 @@ def number(item: Item, name: str) -> int | None:
 
 
 def encode_retention(retention: Retention) -> Item:
-    limits = {RETAIN_SECONDS: retention.seconds, RETAIN_BYTES: retention.size}
-    return {name: {"N": str(limit)} for name, limit in limits.items() if limit is not None}
+    return {name: {"N": str(limit)} for name, limit in retention.named(RETAIN_SECONDS, RETAIN_BYTES).items()}
 
 
 def decode_retention(item: Item) -> Retention:
