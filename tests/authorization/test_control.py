@@ -36,6 +36,8 @@ def stream(way: Way) -> None:
         (f"/v1/stats?stream={STREAM}", "read:other", 404),
         (f"/v1/start?last=1&stream={STREAM}", "read:v1/control/user-1/run", 200),
         (f"/v1/start?last=1&stream={STREAM}", "write:v1", 404),
+        (f"/v1/times?offset={1:016}&stream={STREAM}", "read:v1/control/user-1/run", 200),
+        (f"/v1/times?stream={STREAM}", "write:v1", 404),
         (f"/v1/forks?stream={STREAM}", "read:v1/control/user-1/run", 200),
         (f"/v1/forks?stream={STREAM}", "write:v1", 404),
         ("/v1/stats", "read:*", 400),
@@ -51,6 +53,15 @@ def test_a_scope_allows_its_requests_and_no_others(way: Way, path: str, scope: s
     head = way("HEAD", path, bearer(scope))
     assert (head.status, head.headers, head.body) == (status, answer.headers, b"")
     assert way("GET", path).status == way("HEAD", path).status == 401
+
+
+def test_times_are_kept_by_the_readers_own_cache_alone(way: Way) -> None:
+    """As the page is whose times they are."""
+    path = f"/v1/times?stream={STREAM}"
+    answer = way("GET", path, bearer("read:v1/control/user-1/run"))
+    assert (answer.status, answer.headers["cache-control"]) == (200, "private, no-cache")
+    again = way("GET", path, bearer("read:v1/control/user-1/run") | {"If-None-Match": answer.headers["etag"]})
+    assert (again.status, again.body) == (304, b"")
 
 
 def test_a_listing_leaves_out_forks_that_the_token_may_not_read(way: Way) -> None:

@@ -284,8 +284,8 @@ def test_the_message_count_of_many_batches_is_an_estimate(
         ("stream=/v1/stream/a&stream=/v1/stream/b", 400, "once"),
     ],
 )
-@pytest.mark.parametrize("place", ["/v1/stats?", "/v1/start?last=1&"])
-def test_stats_and_start_refuse_a_missing_or_malformed_stream_with_the_reason(
+@pytest.mark.parametrize("place", ["/v1/stats?", "/v1/start?last=1&", "/v1/times?"])
+def test_stats_start_and_times_refuse_a_missing_or_malformed_stream_with_the_reason(
     door: Door, place: str, query: str, status: int, reason: str
 ) -> None:
     refused = door.get(place + query)
@@ -398,6 +398,85 @@ def test_a_wrong_start_point_is_refused_with_the_reason(
     door: Door, make_stream: Callable[..., str], query: str, reason: str
 ) -> None:
     refused = door.get(f"/v1/start?stream={make_stream()}&{query}")
+    assert refused.status == 400
+    assert reason in refused.json["error"]
+
+
+# --- times --------------------------------------------------------------------------
+
+
+def test_the_times_of_a_page_are_those_of_its_appends(door: Door, path: str, clock: Clock) -> None:
+    door.put(path, JSON, b"[1,22]")
+    first_ms = clock()
+    clock.advance(1500)
+    door.post(path, JSON, b"[333,4,5]")
+    asked = f"/v1/times?stream={quote(path)}"
+    answer = door.get(asked)
+    assert (answer.status, answer["content-type"]) == (200, "application/json")
+    assert answer.json == {
+        "offset": f"{0:016}",
+        "end_offset": f"{13:016}",
+        "times_ms": [first_ms, first_ms + 1500],
+        "messages": [2, 3],
+        "bytes": [5, 8],
+    }
+    assert door.get(f"{asked}&offset=-1").json == answer.json
+    inside = door.get(f"{asked}&offset={2:016}").json
+    assert (inside["messages"], inside["bytes"]) == ([1, 3], [3, 8])
+    at_tail = door.get(f"{asked}&offset={13:016}")
+    assert at_tail.json == {
+        "offset": f"{13:016}",
+        "end_offset": f"{13:016}",
+        "times_ms": [],
+        "messages": [],
+        "bytes": [],
+    }
+    assert at_tail["cache-control"] == "no-store"
+
+
+def test_times_have_the_entity_tag_of_their_page_and_get_304(door: Door, path: str) -> None:
+    door.put(path, JSON, b"[1,22]")
+    asked = f"/v1/times?stream={quote(path)}&offset=-1"
+    answer, page = door.get(asked), door.get(f"{path}?offset=-1")
+    assert answer["etag"] == page["etag"]
+    assert answer["cache-control"] == "public, no-cache"
+    unchanged = door.get(asked, {"If-None-Match": answer["etag"] or ""})
+    assert (unchanged.status, unchanged["etag"], unchanged.body) == (304, answer["etag"], b"")
+    door.delete(path)
+    door.put(path, JSON, b"[1,22]")
+    changed = door.get(asked, {"If-None-Match": answer["etag"] or ""})
+    assert changed.status == 200
+    assert changed["etag"] != answer["etag"]
+
+
+def test_times_of_a_stream_in_a_bucket_below_what_is_retained_are_410_with_the_way_on(
+    door: Door, path: str
+) -> None:
+    bucket = f"/times-{path.rpartition('/')[2]}"
+    door.put(bucket)
+    door.put(f"{bucket}/run", JSON, b"[1,2,3]")
+    door.put(f"{bucket}/run/snapshot/{4:016}", JSON, b"3")
+    refused = door.get(f"/v1/times?stream={bucket}/run&offset=-1")
+    assert (refused.status, refused.next_offset) == (410, f"{4:016}")
+    assert door.get(f"/v1/times?stream={bucket}/run&offset={refused.next_offset}").json["messages"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("offset=now", "-1, or a Stream-Next-Offset"),
+        ("offset=", "-1, or a Stream-Next-Offset"),
+        ("offset=x", "-1, or a Stream-Next-Offset"),
+        (f"offset={1:016}", "not the end of a message"),
+        (f"offset={5:016}", "beyond the end of the stream"),
+        ("offset=-1&offset=-1", "once"),
+    ],
+)
+def test_an_offset_that_has_no_times_is_refused_with_the_reason(
+    door: Door, make_stream: Callable[..., str], query: str, reason: str
+) -> None:
+    path = make_stream("application/json", b"[1,2]")
+    refused = door.get(f"/v1/times?stream={quote(path)}&{query}")
     assert refused.status == 400
     assert reason in refused.json["error"]
 

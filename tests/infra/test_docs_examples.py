@@ -75,6 +75,19 @@ def test_the_curl_lines_of_a_guide_succeed(server: Server, page: str) -> None:
         assert "201" in run(text, server)
 
 
+def test_the_times_of_messages_are_told_as_the_reference_says(server: Server) -> None:
+    [(_, text)] = blocks("reference/http.md")
+    page, told = run(text, server).strip().rpartition("]{")[::2]
+    assert page.endswith('[{"n":1},{"n":2},{"n":3}')
+    found = json.loads("{" + told)
+    times_ms = found.pop("times_ms")
+    shown = (DOCS / "reference/http.md").read_text().partition('    {"offset"')[2].partition("\n\n")[0]
+    example = json.loads('{"offset"' + shown)
+    assert len(times_ms) == len(example.pop("times_ms"))
+    assert times_ms == sorted(times_ms)
+    assert found == example
+
+
 def test_streams_with_limits_of_their_own_or_of_their_bucket_are_created(server: Server) -> None:
     (_, of_a_stream), (_, of_a_bucket) = blocks("retention.md")
     run(f"B={server.base_url}\n{of_a_stream}{of_a_bucket}", server)

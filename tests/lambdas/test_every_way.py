@@ -113,6 +113,8 @@ GETS = (
     "/v1/stats?stream={stream}",
     "/v1/stats",
     "/v1/start?stream={stream}&last=1",
+    "/v1/times?stream={stream}",
+    "/v1/times?stream={stream}&offset=now",
     "/v1/forks?stream={stream}",
     "/v1/me",
     "/v1/nothing",

@@ -22,6 +22,7 @@ from tidemark.service.buckets import create_bucket
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read, read_on
+from tidemark.service.times import load_times
 
 SHORT, LONG = 10, 100_000
 MESSAGE = b"0123456789"
@@ -110,6 +111,15 @@ def test_a_catch_up_page_from_the_start_of_a_batch_costs_the_item_and_its_querie
     # A query returns at most 1 MB: a page of many tiny batches takes several.
     queries = 1 if reading.page.up_to_date else PAGE_QUERIES
     assert process.calls.taken() == {"GetItem": 1, "Query": queries}
+
+
+def test_the_times_of_a_page_cost_the_calls_of_the_page(history: tuple[Process, StreamKey]) -> None:
+    """DynamoDB reads a megabyte of items for a query, whether their bytes are asked for or not."""
+    process, key = history
+    found = load_times(process.stores, key, 5 * len(MESSAGE))
+    queries = 1 if found.end == _tail(process, key) else PAGE_QUERIES
+    assert process.calls.taken() == {"GetItem": 1, "Query": queries}
+    assert sum(found.sizes) == found.end - found.start > 0
 
 
 def test_a_warm_read_at_the_tail_costs_the_item_and_one_query(history: tuple[Process, StreamKey]) -> None:

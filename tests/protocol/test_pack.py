@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from tidemark.protocol.pack import (
     BLOCK_BYTES,
     MAGIC,
+    BatchTimes,
     Block,
     CorruptPack,
     PackWriter,
@@ -271,3 +273,13 @@ STORED = (
     "544944455041434b010000000000000063666060600662262066016256289b1109c3f80c2b6e95cd0632aaa1b452a2928e52"
     "5292928ea10e00012a000000000000000b00000029000000716baba61500000094ebdbe1544944455041434b"
 )
+
+
+@pytest.mark.parametrize("skipped", range(8))
+def test_the_times_behind_the_first_messages_of_a_block_are_those_of_their_batches(skipped: int) -> None:
+    counts, times_ms = [2, 1, 4], [10, 20, 10]
+    left = BatchTimes(array("I", counts), array("q", times_ms)).without_first(skipped)
+    of_each = [ms for count, ms in zip(counts, times_ms, strict=True) for _ in range(count)]
+    told = [ms for count, ms in zip(left.messages, left.times_ms, strict=True) for _ in range(count)]
+    assert told == of_each[skipped:]
+    assert 0 not in left.messages

@@ -18,10 +18,11 @@ LIST_STREAMS: Final = "/v1/streams"
 LIST_BUCKETS: Final = "/v1/buckets"
 STATS: Final = "/v1/stats"
 START_POINT: Final = "/v1/start"
+TIMES: Final = "/v1/times"
 FORKS: Final = "/v1/forks"
 ME: Final = "/v1/me"
 
-CATALOG: Final = (LIST_STREAMS, LIST_BUCKETS, STATS, START_POINT, FORKS, ME)
+CATALOG: Final = (LIST_STREAMS, LIST_BUCKETS, STATS, START_POINT, TIMES, FORKS, ME)
 PAGES: Final = (DOCS, CONSOLE, CONSOLE + "/")
 
 

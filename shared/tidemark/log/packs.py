@@ -15,14 +15,13 @@ from itertools import accumulate, groupby, pairwise
 from typing import Final
 
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
-from tidemark.log.references import IS_THIS_LIVE
+from tidemark.log.references import IS_THIS_LIVE, retains_from
 from tidemark.log.schema import (
     APPEND_ID,
     BLOB,
     END,
     PACK_INDEX,
     PACKED,
-    RETAINED,
     Item,
     encode_due,
     encode_pack,
@@ -32,7 +31,7 @@ from tidemark.log.schema import (
 from tidemark.log.table import Condition, Table, TransactionRefused, Update, Write
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.offset import WIDTH, render_offset
-from tidemark.protocol.pack import BlockEntry, CorruptPack, decode_block
+from tidemark.protocol.pack import BatchTimes, BlockEntry, CorruptPack, decode_columns
 from tidemark.protocol.tail import Tail
 
 FetchRange = Callable[[str, int, int], bytes]
@@ -87,7 +86,7 @@ def fill_blocks(batches: Sequence[Batch], fetch: FetchRange, each: Each) -> list
 
 def _fill(batch: Batch, entry: BlockEntry, stored: bytes) -> Batch:
     try:
-        block = decode_block(entry, stored)
+        block = decode_columns(entry, stored)
     except CorruptPack as fault:
         _log.error("a pack is damaged: %s: %s", batch.blob, fault)
         raise Damaged from fault
@@ -96,9 +95,10 @@ def _fill(batch: Batch, entry: BlockEntry, stored: bytes) -> Batch:
         data=block.data,
         blob=None,
         block=None,
-        lengths=block.lengths,
-        appends=block.appends,
+        lengths=tuple(block.lengths),
+        appends=tuple(block.appends),
         time_ms=block.times_ms[-1],
+        times=BatchTimes(block.batches, block.times_ms),
     )
 
 
@@ -124,6 +124,7 @@ def cut_front(batch: Batch, begin: int) -> Batch:
         data=None if batch.data is None else batch.data[skip:],
         lengths=batch.lengths[messages:],
         appends=tuple(other - one for one, other in pairwise([0, *left])),
+        times=batch.times and batch.times.without_first(messages),
     )
 
 
@@ -183,8 +184,7 @@ def _if_unmoved(record: StreamRecord, start: int) -> Condition:
     is_last_pack = f"attribute_not_exists({PACKED})"
     if record.packed:
         is_last_pack, values[":before"] = f"{PACKED} = :before", {"N": str(record.packed)}
-    is_retained = f"(attribute_not_exists({RETAINED}) OR {RETAINED} <= :start)"
-    return Condition(f"{IS_THIS_LIVE} AND {is_last_pack} AND {is_retained}", values)
+    return Condition(f"{IS_THIS_LIVE} AND {is_last_pack} AND {retains_from(':start')}", values)
 
 
 def pack_mark(start: int, blob: str) -> str:

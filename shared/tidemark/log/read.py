@@ -9,7 +9,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from tidemark.log.chain import ChainWalk, Span, cut_batch, spans_of
+from tidemark.log.chain import ChainWalk, Query, Span, cut_batch, spans_of
 from tidemark.log.packs import Fill, block_batches, cut_front
 from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch, StreamRecord
@@ -77,18 +77,21 @@ def read_page(
     limit_bytes: int = PAGE_BYTES,
     ahead_bytes: int = 0,
     fill: Fill = list,
+    attributes: tuple[str, ...] = (),
 ) -> Page:
     """One query for data at a batch's start, or for what follows `known_tail`; one more
     where `start` lies elsewhere, and one for each boundary of a fork's lineage crossed.
 
     Batches in `recent` are not asked for: the query goes on behind them, or is not made at
     all where they fill the page. What a query brings beyond a small page, up to `ahead_bytes`, is
-    kept there for the next one. `fill` gets the bytes of the blocks of packs. Raises Malformed for an offset
+    kept there for the next one. `fill` gets the bytes of the blocks of packs. `attributes` are those of a
+    batch that are wanted; none means all. Raises Malformed for an offset
     that is not in the stream; a JSON stream is read from message ends only. Raises Damaged where batches are
     missing.
     """
     is_tail = known_tail is not None and known_tail.offset == start
-    walk = _walk(table, record, start, recent, limit_bytes, looks_back=not is_tail)
+    query = partial(table.query, attributes=attributes) if attributes else table.query
+    walk = _walk(query, record, start, recent, limit_bytes, looks_back=not is_tail)
     # The first retained offset is in the stream, though the batch that ended there may be gone.
     is_begin = start in {walk.span.begin, record.retained}
     gathered = _gather(walk, start, recent, limit_bytes, max(limit_bytes, ahead_bytes))
@@ -176,7 +179,7 @@ def _pieces(walk: ChainWalk[Batch], start: int, recent: RecentBatches | None) ->
 
 
 def _walk(
-    table: Table,
+    query: Query,
     record: StreamRecord,
     start: int,
     recent: RecentBatches | None,
@@ -196,7 +199,7 @@ def _walk(
     spans = [span for span in spans_of(record) if span.end is None or span.end > start]
     decode = partial(map, decode_batch)
     return ChainWalk(
-        table.query,
+        query,
         decode,
         spans,
         start,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.mail import Mailed
-from tidemark.protocol.pack import BlockEntry, PackIndex
+from tidemark.protocol.pack import BatchTimes, BlockEntry, PackIndex
 from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.subscription import SubscriptionConfiguration
@@ -145,7 +145,8 @@ class Batch:
     a closed stream that place may be taken by the mark of closing, and no write will come;
     there the tombstone stands behind it.
     A pack is one batch in place of many: its blob has the `index`, and its bytes are read block by block
-    (`log/packs.py`). `block` says that this is one of them, whose bytes are not read yet.
+    (`log/packs.py`). `block` says that this is one of them, whose bytes are not read yet; `times` says when
+    each of the batches in one was written, whose bytes are read. The last of them was written at `time_ms`.
 
     Never changed once it is made, and yet not frozen: a frozen one takes five times as long to make, and a
     read makes thousands (`benchmarks/reading.py`).
@@ -165,6 +166,7 @@ class Batch:
     blob_bytes: int | None = None
     index: PackIndex | None = None
     block: BlockEntry | None = None
+    times: BatchTimes | None = field(default=None, compare=False)
 
     @property
     def end(self) -> int:

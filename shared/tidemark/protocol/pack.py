@@ -89,6 +89,25 @@ class BlockColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchTimes:
+    """How many messages each batch of a block has, and when it was written. As compact as in the block:
+    blocks are kept in memory (`log/recent.py`)."""
+
+    messages: array[int]
+    times_ms: array[int]
+
+    def without_first(self, messages: int) -> BatchTimes:
+        """Those behind the first messages."""
+        left = array("I")
+        for count in self.messages:
+            skipped = min(count, messages)
+            messages -= skipped
+            if count > skipped:
+                left.append(count - skipped)
+        return BatchTimes(left, self.times_ms[len(self.times_ms) - len(left) :])
+
+
+@dataclass(frozen=True, slots=True)
 class PackIndex:
     """The blocks of a pack in order, without a gap."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import PAGE_BYTES, Page, read_page
@@ -51,7 +52,7 @@ def read(stores: Stores, key: StreamKey, read_from: ReadFrom, *, small: bool = F
         record = renew(stores, head.record, head.touched_ms, now_ms)
         tail = head.tail
         return Reading(record, Page(tail.offset, (), up_to_date=True, closed=tail.closed))
-    record, page = _load_page(stores, key, read_from, now_ms, small=small)
+    record, page = load_page(stores, key, read_from, now_ms, _limits(small=small))
     return _finish(stores, _keep_alive(stores, record, page, now_ms), page, now_ms)
 
 
@@ -69,14 +70,19 @@ def read_on(stores: Stores, reading: Reading, *, small: bool = False) -> Reading
     stream's item, because a deletion shows in the log. Raises StreamNotFound."""
     record, start = reading.record, reading.page.end
     now_ms = stores.clock_ms()
-    page = _query_page(stores, record, start, Tail(start), small=small)
+    page = _query_page(stores, record, start, Tail(start), _limits(small=small))
     return _finish(stores, record, page, now_ms)
 
 
-def _load_page(
-    stores: Stores, key: StreamKey, start: int, now_ms: int, *, small: bool
+def _limits(*, small: bool) -> Mapping[str, Any]:
+    return {"limit_bytes": SMALL_PAGE_BYTES, "ahead_bytes": AHEAD_BYTES} if small else {}
+
+
+def load_page(
+    stores: Stores, key: StreamKey, start: int, now_ms: int, asked: Mapping[str, Any]
 ) -> tuple[StreamRecord, Page]:
-    """The stream and the page: both at once where the incarnation is remembered, else in turn.
+    """The stream and the page: both at once where the incarnation is remembered, else in turn. `asked` are
+    more arguments of `read_page`. Raises as `read`.
 
     What is wrong with an offset, or missing there, counts only once the stream's item agrees: the stream may
     be another by now, it may have expired, or what was before the offset may have been trimmed.
@@ -89,7 +95,7 @@ def _load_page(
         head = remembered
         found, page = stores.concurrency.pair(
             lambda: load_stream(stores.table, key),
-            lambda: _try_page(stores, head.record, start, head.tail, small=small),
+            lambda: _try_page(stores, head.record, start, head.tail, asked),
         )
         record = require_live(found)
     if start < record.retained:
@@ -99,7 +105,7 @@ def _load_page(
         stores.tails.forget(key)
         page = None
     if page is None:
-        page = _try_page(stores, record, start, None, small=small)
+        page = _try_page(stores, record, start, None, asked)
     if not isinstance(page, Page):
         last_used_ms(stores, record, 0, now_ms)
         if page.__cause__ is not None:
@@ -109,20 +115,19 @@ def _load_page(
 
 
 def _try_page(
-    stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None, *, small: bool
+    stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None, asked: Mapping[str, Any]
 ) -> Page | Malformed | Damaged:
     try:
-        return _query_page(stores, record, start, known_tail, small=small)
+        return _query_page(stores, record, start, known_tail, asked)
     except (Malformed, Damaged) as fault:
         return fault
 
 
 def _query_page(
-    stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None, *, small: bool
+    stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None, asked: Mapping[str, Any]
 ) -> Page:
-    limits = {"limit_bytes": SMALL_PAGE_BYTES, "ahead_bytes": AHEAD_BYTES} if small else {}
     return read_page(
-        stores.table, record, start, known_tail=known_tail, recent=stores.recent, fill=stores.fill, **limits
+        stores.table, record, start, known_tail=known_tail, recent=stores.recent, fill=stores.fill, **asked
     )
 
 
@@ -160,9 +165,7 @@ def renew(stores: Stores, record: StreamRecord, touched_ms: int, now_ms: int) ->
 
 def _finish(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Reading:
     """The page with all its bytes; what it shows is remembered. Raises StreamNotFound or Damaged."""
-    if page.last is not None and page.last.tombstone:
-        stores.tails.forget(record.key)
-        raise absence_error(load_stream(stores.table, record.key))
+    refuse_tombstone(stores, record, page)
     page = _with_blobs(stores, page)
     own = [batch for batch in page.batches if batch.start >= record.base]
     shared = stores.recent.keep(record.incarnation, *own)
@@ -170,6 +173,13 @@ def _finish(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Re
     if page.up_to_date and own:
         stores.tails.learn(head_from(record, own[-1], now_ms))
     return Reading(record, page)
+
+
+def refuse_tombstone(stores: Stores, record: StreamRecord, page: Page) -> None:
+    """Raises StreamNotFound or StreamGone for a page that shows the end of the stream."""
+    if page.last is not None and page.last.tombstone:
+        stores.tails.forget(record.key)
+        raise absence_error(load_stream(stores.table, record.key))
 
 
 def _with_blobs(stores: Stores, page: Page) -> Page:

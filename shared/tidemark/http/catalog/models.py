@@ -121,6 +121,26 @@ class StartPointModel(BaseModel):
     complete: Annotated[bool, Field(description="False where the batches are too large to count so many.")]
 
 
+class TimesModel(BaseModel):
+    """The writes from `offset` to `end_offset`, in order, a member of each list for each of them."""
+
+    offset: Offset
+    end_offset: Annotated[
+        Offset, Field(description="Go on from here. It is `offset` where nothing follows that.")
+    ]
+    times_ms: Annotated[
+        list[int], Field(description="When it was written, in milliseconds since 1970-01-01T00:00:00Z.")
+    ]
+    messages: Annotated[
+        list[int],
+        Field(description="How many messages it has, or appends where it is not JSON."),
+    ]
+    bytes: Annotated[
+        list[int],
+        Field(description="How many bytes it has. A JSON message counts with one more, for its comma."),
+    ]
+
+
 class ListedFork(BaseModel):
     stream: Path
     offset: Annotated[Offset, Field(description="Where it leaves its source.")]

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Literal
 from urllib.parse import quote
 
+import orjson
+
 from tidemark.http.catalog import models
 from tidemark.http.requests import STREAM_ROOT
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.authorization import Access
+from tidemark.protocol.caching import decide_cache_control
+from tidemark.protocol.etag import render_etag
 from tidemark.protocol.expiry import deadline_ms
 from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.offset import render_offset
@@ -18,6 +22,7 @@ from tidemark.service.list_forks import Forks
 from tidemark.service.list_streams import Listing
 from tidemark.service.start_point import StartPoint
 from tidemark.service.stats import StreamStats
+from tidemark.service.times import AppendTimes
 
 
 def stream_path(key: StreamKey) -> str:
@@ -136,3 +141,27 @@ def start_point(found: StartPoint) -> models.StartPointModel:
     return models.StartPointModel(
         offset=render_offset(found.offset), messages=found.messages, complete=found.complete
     )
+
+
+def times(found: AppendTimes) -> bytes:
+    """`TimesModel` as JSON. It may have tens of thousands of numbers, too many for a model to look at."""
+    shown = {
+        "offset": render_offset(found.start),
+        "end_offset": render_offset(found.end),
+        "times_ms": found.times_ms,
+        "messages": found.messages,
+        "bytes": found.sizes,
+    }
+    return orjson.dumps(shown)
+
+
+def times_headers(found: AppendTimes) -> dict[str, str]:
+    """What is between two offsets of one incarnation never changes, so a cache may keep it as it may keep the
+    page itself."""
+    has_data = found.end > found.start
+    return {
+        "Cache-Control": decide_cache_control(
+            has_data=has_data, closed=False, from_now=False, is_bound=False
+        ),
+        "ETag": render_etag(found.incarnation, found.start, found.end, closed=False),
+    }

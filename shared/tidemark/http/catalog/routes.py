@@ -9,12 +9,15 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from tidemark.http.backend import backend_of
 from tidemark.http.catalog import models, render
-from tidemark.http.control_paths import FORKS, LIST_BUCKETS, LIST_STREAMS, ME, START_POINT, STATS
+from tidemark.http.control_paths import FORKS, LIST_BUCKETS, LIST_STREAMS, ME, START_POINT, STATS, TIMES
 from tidemark.http.error_handlers import HAS_TOKEN
-from tidemark.http.requests import ACCESS, parse_stream_parameter, single
+from tidemark.http.requests import ACCESS, header, parse_stream_parameter, single
 from tidemark.protocol.authorization import EVERYTHING, Access, render_scopes
 from tidemark.protocol.caching import NO_STORE
+from tidemark.protocol.errors import Malformed
+from tidemark.protocol.etag import etag_matches
 from tidemark.protocol.listing import parse_plain_listing
+from tidemark.protocol.offset import NOW, parse_read_from
 from tidemark.protocol.start_point import parse_start_point
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.service.buckets import list_buckets
@@ -22,6 +25,7 @@ from tidemark.service.list_forks import list_forks
 from tidemark.service.list_streams import list_streams
 from tidemark.service.start_point import find_start
 from tidemark.service.stats import load_stats
+from tidemark.service.times import load_times
 
 
 async def checked(request: Request, response: Response) -> None:
@@ -140,6 +144,34 @@ async def start(
     backend, key = backend_of(request), parse_stream_parameter(stream)
     asked = parse_start_point(last, written_from)
     return render.start_point(await backend.run(lambda: find_start(backend.stores, key, asked)))
+
+
+@router.get(
+    TIMES,
+    operation_id="appendTimes",
+    summary="When the messages of a page were appended",
+    response_model=models.TimesModel,
+    responses=_STREAM_FAULTS | {304: {"description": "As the entity tag in `If-None-Match` says."}},
+    openapi_extra=_READ,
+)
+async def times(
+    request: Request,
+    stream: StreamPath = None,
+    offset: Annotated[
+        str | None, Query(description="Of the page, as in its read.", examples=["0000000000000042"])
+    ] = None,
+) -> Response:
+    backend, key = backend_of(request), parse_stream_parameter(stream)
+    start = parse_read_from(offset)
+    if start is None or start == NOW:
+        raise Malformed(
+            f"offset must be -1, or a Stream-Next-Offset that this server gave, got {offset!r:.80}"
+        )
+    found = await backend.run(lambda: load_times(backend.stores, key, start))
+    headers = render.times_headers(found)
+    if etag_matches(header(request, "If-None-Match"), headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    return Response(render.times(found), headers=headers, media_type="application/json")
 
 
 @router.get(

@@ -17,6 +17,7 @@ from tidemark.http.control_paths import (
     LIST_STREAMS,
     START_POINT,
     STATS,
+    TIMES,
     is_page,
     needs_no_token,
     subscriptions_path,
@@ -116,7 +117,7 @@ def _catalog(request: Request, path: str) -> Iterator[RequiredScope]:
         yield RequiredScope(Target(PLAIN_BUCKET, prefix, is_prefix=True), _READ, missing)
     elif path == LIST_BUCKETS:
         yield RequiredScope(Target(None), _READ, "The list of buckets takes read:*")
-    elif path in {STATS, START_POINT, FORKS}:
+    elif path in {STATS, START_POINT, TIMES, FORKS}:
         key = parse_stream_parameter(single(request, "stream"))
         yield RequiredScope(Target(key.bucket, key.stream_id), _READ)
 
