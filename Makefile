@@ -104,11 +104,11 @@ guard: $(DEV) ## calls, CPU, cold starts and the layer's size against their limi
 
 .PHONY: pipeline
 pipeline: $(SPARK) npm-if-possible ## the Spark pipeline on this machine, with data it makes, checked
-	@.venv-spark/bin/python pipeline/whole.py
+	@.venv-spark/bin/python -m pipeline.whole
 
-# SPARK_VERSION=next: the newer PySpark, in an environment of its own.
+# SPARK_VERSION=4.2, SPARK_VERSION=next: newer versions of PySpark, each in an environment of its own.
 .PHONY: testspark
-testspark: $(SPARK) npm-if-possible ## the tests of the Spark pipeline (SPARK_VERSION=next for the newer PySpark)
+testspark: $(SPARK) npm-if-possible ## the tests of the Spark pipeline (SPARK_VERSION=4.2 or next for a newer PySpark)
 	@$(SPARK_VENV)/bin/python -m pytest tests/spark $(ARGS)
 
 .PHONY: tests3a
@@ -213,7 +213,7 @@ lock: $(UV) ## make the locks in requirements/ anew (ARGS="--upgrade" for newer 
 	@$(COMPILE) -c requirements/dev.txt --extra container pyproject.toml -o requirements/container.txt
 	@$(COMPILE) -c requirements/dev.txt --extra bench pyproject.toml -o requirements/bench.txt
 	@for name in docs lock policy sam; do $(COMPILE) requirements/$$name.in -o requirements/$$name.txt; done
-	@for name in spark spark-next; do \
+	@for name in spark spark-4.2 spark-next; do \
 		$(COMPILE) -c requirements/dev.txt --extra local pyproject.toml requirements/$$name.in -o requirements/$$name.txt; done
 	@$(COMPILE) -c requirements/spark.txt requirements/pipeline.in -o requirements/pipeline.txt
 	@$(COMPILE) --no-deps requirements/s3a.in -o requirements/s3a.txt
