@@ -27,7 +27,7 @@ _OBJECT: Final = {
 
 
 class Recorder:
-    """`seen` holds pairs of an IAM action and what it was for: the table, or a bucket and a key."""
+    """`seen` holds pairs of an IAM action and what it was for: the table, the catalog, or an object."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint.rstrip("/")
@@ -79,7 +79,10 @@ class Recorder:
 def asked(
     method: str, path: str, query: str, headers: dict[str, str], body: bytes
 ) -> Iterator[tuple[str, str]]:
-    operation = headers.get("x-amz-target", "").rpartition(".")[2]
+    service, _, operation = headers.get("x-amz-target", "").rpartition(".")
+    if service == "AWSGlue":
+        yield f"glue:{operation}", "catalog"
+        return
     if operation:
         for name in _operations(operation, body):
             yield f"dynamodb:{name}", "table"

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Self
 
 import uvicorn
@@ -15,6 +16,13 @@ from tidemark.local.server import Server
 
 Spoil = Callable[[str, str, dict[str, str]], str | None]
 """Given method, path and headers: None, `before` (not carried out) or `after` (carried out, unanswered)."""
+
+
+def posts_fail(fault: str, *, behind: int) -> Spoil:
+    """The first POSTs are carried out and answered. Those behind them are not (`before`), or are not answered
+    (`after`)."""
+    numbers = count(1)
+    return lambda method, _path, _headers: fault if method == "POST" and next(numbers) > behind else None
 
 
 class ThreadedServer:

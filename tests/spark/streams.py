@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+import orjson
 
 from tests.support import BYTES, World
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.spark.failures import SLOW_START
+from tidemark.spark.failures import repeat_slow_start
 from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.options.read import ReadOptions, parse_read_options
 from tidemark.spark.queries.plan import load_heads, pin_positions, plan_partitions, require_all
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.port import Reader
 
+T = TypeVar("T")
 Row = tuple[str, str, bytes]
+#: The fixture `start`: it runs a job with these arguments. Exit code, standard output and standard error.
+Start = Callable[..., tuple[int, str, str]]
 
 
 def key(name: str) -> StreamKey:
@@ -34,6 +38,13 @@ def rows(frame: Any) -> list[Row]:
     found = frame.select("offset", "end_offset", "position", "value").collect()
     found.sort(key=lambda row: (row["offset"], row["position"]))
     return [(row["offset"], row["end_offset"], bytes(row["value"])) for row in found]
+
+
+def stored_values(world: World, name: str) -> list[Any]:
+    """The messages of a stream of JSON."""
+    data = world.process().read_all(key(name))
+    values: list[Any] = orjson.loads(b"[" + data[:-1] + b"]") if data else []
+    return values
 
 
 def table_options(world: World) -> dict[str, str]:
@@ -63,18 +74,9 @@ def rows_of(reader: Reader, part: Any) -> list[Row]:
     ]
 
 
-def started(run: Callable[[], Any], seconds: float = 900) -> Any:
-    """What runs a streaming query, again where the driver's Python process was slow to start: Spark waits ten
-    seconds for it, and then nothing was read."""
-    from pyspark.errors import StreamingQueryException
-
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return run()
-        except StreamingQueryException as fault:
-            if SLOW_START not in str(fault) or time.monotonic() > deadline:
-                raise
+def started(run: Callable[[], T], seconds: float = 900) -> T:
+    """What runs a streaming query, on a machine that may be busy."""
+    return repeat_slow_start(run, seconds, lambda _: None)
 
 
 __all__ = [
@@ -86,5 +88,6 @@ __all__ = [
     "rows",
     "rows_of",
     "started",
+    "stored_values",
     "table_options",
 ]

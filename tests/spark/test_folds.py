@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import orjson
 import pytest
 
@@ -76,6 +78,83 @@ def test_a_message_without_the_key_is_refused(message: bytes) -> None:
     fold = LastByKey("id")
     with pytest.raises(BadMessage):
         fold.apply({}, message)
+
+
+#: Of each a fold may come across some: good messages, and texts that are JSON only together with others.
+PARTS = (
+    *(b'{"id":%d,"n":%d}' % (key, n) for key in range(3) for n in range(3)),
+    *(b'{"id":"%d"}' % key for key in range(3)),
+    *(b'{"id":%d,"deleted":true}' % key for key in range(3)),
+    *(
+        b'{"id":"1","deleted":1}',
+        b'{"id":1,"id":2}',
+        b' {"id":1}',
+        b'{"id":1}\n',
+        b'{"id":1.0}',
+        b'{"id":true}',
+    ),
+    *(b'{"id":null}', b'{"id":9223372036854775808}', b'{"id":1.5}', b'{"id":123456789012345678901234567890}'),
+)
+BAD = (
+    *(
+        b"",
+        b" ",
+        b'{"id":1},{"id":2}',
+        b'{"id":1',
+        b'"x":2}',
+        b"1,2",
+        b"[1",
+        b"2]",
+        b"1",
+        b"[]",
+        b"null",
+        b"{}",
+    ),
+    *(b'{"id":[]}', b'{"id":1,"x":"\\ud800"}', b'{"id":NaN}'),
+    *(
+        b'{"id":1,"x":%s}' % (b"[" * 2000 + b"]" * 2000),
+        b'{"id":1}]',
+        b'[{"id":1}',
+        b'{"id":1}\x00',
+        b"\xef\xbb\xbf1",
+    ),
+)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_many_messages_at_once_are_folded_as_one_by_one(seed: int) -> None:
+    """Or they are refused before the state is changed."""
+    chance, fold = Random(seed), LastByKey("id")
+    parts = PARTS if seed % 3 else PARTS[:12]
+    messages = [chance.choice(parts) for _ in range(chance.randrange(1, 12))]
+    for _ in range(chance.randrange(3) if seed % 2 else 0):
+        messages.insert(chance.randrange(len(messages) + 1), chance.choice(BAD))
+    before = fold_messages(fold, {}, PARTS[: chance.randrange(12)])
+    state = dict(before)
+    try:
+        state = fold.apply_many(state, messages)
+    except BadMessage:
+        assert list(state.items()) == list(before.items())
+        assert seed % 2 or seed % 3, "messages with plain keys"
+    else:
+        assert list(state.items()) == list(fold_messages(fold, dict(before), messages).items())
+
+
+@pytest.mark.parametrize("bad", [b'{"id":1,"x":1e999}', b'{"id":1,"x":"\xff"}'])
+def test_a_message_that_no_snapshot_can_be_read_with_is_refused(bad: bytes) -> None:
+    fold = LastByKey("id")
+    with pytest.raises(BadMessage):
+        fold.apply_many({}, [b'{"id":1}', bad])
+    # Where it is not the last of its key it is in no snapshot.
+    assert fold.apply_many({}, [bad, b'{"id":1}']) == {1: b'{"id":1}'}
+
+
+@pytest.mark.parametrize("key", ["deleted", 'a"b', "a\\b", "a\nb"])
+def test_a_key_of_any_name_is_folded_one_by_one_at_least(key: str) -> None:
+    fold, message = LastByKey(key), orjson.dumps({key: "x"})
+    with pytest.raises(BadMessage):
+        fold.apply_many({}, [message])
+    assert fold.apply({}, message) == {"x": message}
 
 
 class Count:

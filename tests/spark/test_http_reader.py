@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import urllib3
 
 from tests.buckets import key_in_new_bucket
 from tests.spark.opaque import OpaqueServer
@@ -23,7 +25,8 @@ from tidemark.spark.queries.plan import load_heads, plan_partitions
 from tidemark.spark.readers import json_array
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.http import incarnation_in
-from tidemark.spark.readers.json_array import NotAnArray, split_array, split_arriving
+from tidemark.spark.readers.http_page import HttpPage
+from tidemark.spark.readers.json_array import NotAnArray, split_array, split_arriving, split_column
 from tidemark.spark.readers.port import DataLoss, Position
 
 
@@ -382,10 +385,37 @@ def test_an_array_arriving_in_chunks_is_split_as_a_whole_one(
 ) -> None:
     monkeypatch.setattr(json_array, "PIECE_BYTES", piece)
     chunks = [array[start : start + chunk] for start in range(0, len(array), chunk)]
-    assert [each for part in split_arriving(chunks) for each in part] == split_array(array)
+    assert [each for part in split_arriving(chunks) for each in part.to_pylist()] == split_array(array)
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize(
+    ("length", "size", "sizes"), [(0, 4, []), (1, 4, [1]), (4, 4, [4]), (10, 4, [4, 4, 2]), (9, 100, [9])]
+)
+def test_a_page_comes_in_chunks_of_a_size(length: int, size: int, sizes: list[int], told: bool) -> None:
+    """Also where the server does not tell its length; a page that is shorter comes as one."""
+    headers = {"Content-Length": str(length)} if told else {}
+    response = urllib3.HTTPResponse(io.BytesIO(b"x" * length), headers, preload_content=False)
+    page = HttpPage("0", "1", "", True, False, response)
+    assert list(map(len, page.chunks(size))) == sizes
+
+
+@pytest.mark.parametrize("separator", [b",", b" ,", b",\n", b" , "])
+@pytest.mark.parametrize(
+    "elements", [[], [b"1"], [b"1", b'"a,b"', b"[2,3]", b"{}", b'""'], [b"12", b"345"] * 9]
+)
+def test_a_column_of_elements_has_the_same_as_a_list(elements: list[bytes], separator: bytes) -> None:
+    """Also with blanks in one place alone, so that one element is moved against the others."""
+    plain, spread = b"[%s]" % b",".join(elements), b"[%s]" % separator.join(elements)
+    for body in (plain, spread, b" " + plain, plain + b"\n", b"[ %s]" % plain[1:-1]):
+        column = split_column(body)
+        column.validate(full=True)
+        assert column.to_pylist() == elements == split_array(body)
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1", b"[1,]", b"[1]x", b"[1 2]", b'[{"a"}]'])
 def test_a_body_that_is_not_a_json_array_is_refused(body: bytes) -> None:
     with pytest.raises(NotAnArray):
         split_array(body)
+    with pytest.raises(NotAnArray):
+        split_column(body)

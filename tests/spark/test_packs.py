@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,11 +10,23 @@ import pytest
 from tests.spark.streams import key, plan_here, read_here, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.janitor.sweep import sweep
+from tidemark.log.schema import encode_lengths
 from tidemark.protocol.packing import Packing
+from tidemark.service.append import INLINE_BYTES
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.readers import dynamodb
 from tidemark.spark.readers.export import is_replaced, outermost
-from tidemark.spark.readers.items import BatchItem, Binary, Number, Text, merge_page
+from tidemark.spark.readers.items import (
+    RUN_BYTES,
+    BatchItem,
+    Binary,
+    MessageRun,
+    Number,
+    Text,
+    decode_all_lengths,
+    merge_page,
+)
 
 SMALL = Packing(0, every_bytes=1, pack_bytes=150, min_batches=2, block_bytes=40)
 
@@ -140,30 +153,113 @@ def epoch_ms(instant: Any) -> int:
 
 
 def single(start: int, end: int, **more: Any) -> BatchItem:
-    return BatchItem(
-        Text(f"{start:016}"), Number(str(end)), Number("5"), b=Binary(b"x" * (end - start)), **more
-    )
+    data = {"b": Binary(b"x" * (end - start))}
+    return BatchItem(Text(f"{start:016}"), Number(end), Number(5), **data | more)
+
+
+PLAIN = [single(start, start + 4) for start in range(0, 24, 4)]
+TWO_EACH = [single(start, start + 4, m=Binary(b"\x01\x03")) for start in range(24, 48, 4)]
+CLOSED = single(24, 24, b=None)
+LARGE = single(24, 30, b=None, s=Text("x"))
 
 
 @pytest.mark.parametrize(
-    ("page", "reached", "high"),
+    ("page", "reached", "high", "merged"),
     [
-        ([], 0, 99),
-        ([single(0, 4), single(4, 9)], 2, 99),
-        ([single(4, 9)], 2, 99),
-        ([single(0, 4), single(5, 9)], 0, 99),
-        ([single(0, 4), single(4, 9)], 0, 4),
-        ([single(0, 4), single(4, 9, m=Binary(b"\x02\x03"))], 0, 99),
-        ([single(0, 4), single(4, 9, p=Text("[]"))], 0, 99),
-        ([single(0, 4), BatchItem(Text(f"{4:016}"), Number("9"), Number("5"), s=Text("blob"))], 0, 99),
+        ([], 0, 99, []),
+        (PLAIN, 0, 99, [(0, 24)]),
+        (PLAIN, 2, 99, [PLAIN[0], (4, 24)]),
+        (PLAIN, 4, 99, [PLAIN[0], (4, 24)]),
+        (PLAIN, 5, 99, PLAIN),
+        (PLAIN[1:], 2, 99, PLAIN[1:]),
+        ([*PLAIN[:5], single(22, 30), single(30, 31)], 0, 99, [(0, 20), single(22, 30), single(30, 31)]),
+        ([*PLAIN[:5], single(18, 30), single(30, 31)], 0, 99, [(0, 20), single(18, 30), single(30, 31)]),
+        (PLAIN, 0, 20, [(0, 20), PLAIN[5]]),
+        (PLAIN, 0, 17, [(0, 20), PLAIN[5]]),
+        (PLAIN + TWO_EACH, 0, 99, [(0, 24), (24, 48)]),
+        (PLAIN[:3], 0, 99, PLAIN[:3]),
+        ([*PLAIN, CLOSED], 0, 99, [(0, 24), CLOSED]),
+        (
+            [*PLAIN, single(24, 30, b=None, s=Text("x"))],
+            0,
+            99,
+            [(0, 24), single(24, 30, b=None, s=Text("x"))],
+        ),
+        ([*PLAIN[:5], single(20, 24, b=Binary(b"x"))], 0, 99, [*PLAIN[:5], single(20, 24, b=Binary(b"x"))]),
+        ([single(n, n + 4, m=Binary(b"\x05")) for n in range(0, 16, 4)], 0, 99, None),
     ],
-    ids=["empty", "inside", "gap before", "gap", "beyond", "messages", "producers", "blob"],
+    ids=[
+        "empty",
+        "whole",
+        "begins inside the first",
+        "begins behind the first",
+        "begins inside the second",
+        "gap before",
+        "gap",
+        "overlap",
+        "ends between two",
+        "ends inside one",
+        "several messages",
+        "few",
+        "mark of closing",
+        "blob",
+        "bytes that are too few",
+        "lengths that do not add up",
+    ],
 )
-def test_a_page_is_one_run_only_where_it_may_be(page: list[BatchItem], reached: int, high: int) -> None:
-    assert merge_page(page, reached, high) is page
-    whole = [single(0, 4), single(4, 9)]
-    [run] = merge_page(whole, 0, 5)
-    assert (run.start, run.end, run.starts, run.ends) == (0, 9, [0, 4], [4, 9])
+def test_items_are_a_run_only_where_they_may_be(
+    page: list[BatchItem], reached: int, high: int, merged: list[Any] | None
+) -> None:
+    found = [
+        (each.start, each.end) if isinstance(each, MessageRun) else each
+        for each in merge_page(page, reached, high)
+    ]
+    assert found == (page if merged is None else merged)
+
+
+def test_a_run_has_a_bounded_number_of_bytes() -> None:
+    size = RUN_BYTES // 8
+    page = [single(start, start + size) for start in range(0, 64 * size, size)]
+    sizes = [each.end - each.start for each in merge_page(page, 0, 64 * size)]
+    assert sizes == [RUN_BYTES] * 8
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_of_runs_are_those_of_items_one_by_one(
+    world: World, name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Items with one message and with several, deflated, in S3 and with producers, cut into partitions."""
+    chance, process = Random(seed), world.process()
+    content_type, first, has_blobs = (JSON, BYTES)[seed % 2], 0 if seed >= 4 else 30, seed in (0, 3)
+    process.create(key(name), content_type=content_type)
+    for number in range(40):
+        body = b'"%s"' % (b"x" * chance.choice((1, 5, 1000)))
+        if has_blobs and number % 13 == 7:
+            body = b'"%s"' % chance.randbytes(INLINE_BYTES).hex().encode()
+        if number // 10 % 2:
+            body = b"[%s]" % b",".join([body] * chance.randrange(1, 4))
+        claim = ("writer", 0, number - first) if number >= first else None
+        process.append(key(name), body, content_type=content_type, claim=claim)
+        world.clock.advance(1000)
+    sizes = (10**9, 500_000) if has_blobs else (10**9, 5000, 300)
+    runs = [all_rows(world, name, bytesPerPartition=str(size)) for size in sizes]
+    monkeypatch.setattr(dynamodb, "merge_page", lambda items, _reached, _high: items)
+    one_by_one = all_rows(world, name)
+    assert all(rows == one_by_one for rows in runs)
+    assert "writer" in {row["producer_id"] for row in one_by_one}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_columns_of_lengths_decoded_together_are_those_decoded_one_by_one(seed: int) -> None:
+    chance = Random(seed)
+    edges = (0, 1, 127, 128, 16383, 16384, 2**21, 2**40)
+    columns = [
+        [max(0, chance.choice(edges) - chance.randrange(3)) for _ in range(chance.randrange(1, 30))]
+        for _ in range(chance.randrange(1, 30))
+    ]
+    lengths, counts = decode_all_lengths([encode_lengths(column) for column in columns])
+    assert lengths.tolist() == [length for column in columns for length in column]
+    assert counts.tolist() == [len(column) for column in columns]
 
 
 def test_what_lies_beside_a_pack_in_an_export_is_left_out() -> None:

@@ -7,7 +7,7 @@ byte what was appended, and offsets count the bytes as they were appended.
 from __future__ import annotations
 
 import zlib
-from typing import Final
+from typing import Any, Final
 
 #: A smaller body leaves its item within the one kilobyte that every write is billed.
 _FROM_BYTES: Final = 768
@@ -28,12 +28,13 @@ def deflate(data: bytes) -> bytes | None:
     return _smaller(data)
 
 
-def inflate(deflated: bytes, size: int) -> bytes:
-    """The bytes again, `size` of them. Raises ValueError where it would be more or fewer."""
-    inflating = zlib.decompressobj(_RAW)
+def inflate(deflated: bytes, size: int, library: Any = zlib) -> bytes:
+    """The bytes again, `size` of them, by `zlib` or a library with its interface. Raises ValueError where it
+    would be more or fewer."""
+    inflating = library.decompressobj(_RAW)
     try:
-        data = inflating.decompress(deflated, size + 1)
-    except zlib.error as failure:
+        data: bytes = inflating.decompress(deflated, size + 1)
+    except library.error as failure:
         raise ValueError(str(failure)) from failure
     if len(data) != size or not inflating.eof or inflating.unused_data:
         raise ValueError(f"{len(deflated)} bytes do not inflate to {size}")

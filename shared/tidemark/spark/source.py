@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidemark.spark.archives import forget_archives
 from tidemark.spark.options.read import COLUMNS, ReadOptions, parse_columns, parse_read_options, render_schema
 from tidemark.spark.queries.batch import BatchReader, PushdownBatchReader
 from tidemark.spark.queries.streaming_4_0 import StreamReader
@@ -38,6 +39,7 @@ class TidemarkSource(DataSource):
 
     def schema(self) -> str:
         """The default columns, or those of the option `columns`; the reader says what is wrong with that."""
+        forget_archives()
         try:
             return render_schema(parse_columns(self.options["columns"]))
         except (KeyError, ValueError):
@@ -49,6 +51,7 @@ class TidemarkSource(DataSource):
     def read_options(self, schema: StructType, *, streaming: bool) -> ReadOptions:
         """Those that are given, for the columns of `schema`: it is what `.schema(…)` says where the user has
         said anything, and that chooses columns as the option does. Raises InvalidOptions."""
+        forget_archives()
         wanted = {field.name: field.dataType.simpleString().upper() for field in schema.fields}
         strange = [f"{name} {kind}" for name, kind in wanted.items() if COLUMNS.get(name) != kind]
         what = f"schema: there is no column {', '.join(strange)}; columns: {render_schema(tuple(COLUMNS))}"
@@ -68,6 +71,7 @@ class TidemarkSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tidemark.spark.writer.writers import BatchWriter, make_write, parse_write
 
+        forget_archives()
         options = parse_write(self.options, schema, overwrite=overwrite)
         repeatable = options.producer_id is not None
         if not repeatable:

@@ -75,6 +75,7 @@ READ_OPTIONS: Final = (
     *WHERE_OPTIONS,
     *TRIGGER_OPTIONS,
     "failOnDataLoss",
+    "includeTimestamps",
     "bytesPerPartition",
     "assumeProcessingTime",
     "forgetEndedSeconds",
@@ -101,6 +102,16 @@ class ReadOptions:
     forget_seconds: int = 3600
     #: Those that a read gives, in this order. Spark does not tell a source which ones a query needs.
     columns: tuple[str, ...] = DEFAULT_COLUMNS
+    #: Over HTTP the times are asked for by requests of their own.
+    include_timestamps: bool = False
+
+    @property
+    def asks_times(self) -> bool:
+        return self.include_timestamps and "timestamp" in self.columns
+
+    def subscribes(self, name: str) -> bool:
+        """Whether it asks for streams of this name."""
+        return name in self.names if self.pattern is None else re.fullmatch(self.pattern, name) is not None
 
 
 def parse_read_options(
@@ -132,6 +143,7 @@ def parse_read_options(
         assume_processing_time=asked.parse("assumeProcessingTime", False, parse_boolean),
         forget_seconds=asked.parse("forgetEndedSeconds", ReadOptions.forget_seconds, parse_seconds),
         columns=asked.parse("columns", DEFAULT_COLUMNS, parse_columns),
+        include_timestamps=asked.parse("includeTimestamps", False, parse_boolean),
     )
     _check_boundaries(asked, options, streaming=streaming)
     _check_triggers(asked, options, streaming=streaming)

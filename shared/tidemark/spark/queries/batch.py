@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from tidemark.spark.archives import forget_archives
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.queries.plan import load_heads, pack, pin_positions, plan_partitions, require_all
 from tidemark.spark.queries.pushdown import PushedFilters
@@ -38,6 +39,7 @@ class PartitionReader:
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of a pack's streams; those of small streams share Arrow batches."""
+        forget_archives()
         if not isinstance(partition, PackedPartition):
             return iter(())
         from tidemark.spark.readers.columns import join_batches

@@ -18,6 +18,7 @@ from tidemark.spark.readers.port import (
     BadOffset,
     DataLoss,
     Head,
+    NoTimes,
     Position,
     Reader,
     StreamPartition,
@@ -36,12 +37,18 @@ def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
 
 
 def require_all(options: ReadOptions, reader: Reader, heads: Mapping[str, Head]) -> None:
-    """The bucket and every stream that was named must be there when a query starts. Raises InvalidOptions."""
+    """The bucket and every stream that was named must be there when a query starts, and a server that tells
+    the times, where they are asked for. Raises InvalidOptions."""
     if not heads and not reader.has_bucket():
         raise InvalidOptions([f"no such bucket: {options.connection.bucket}"])
     missing = [name for name in options.names if name not in heads]
     if missing:
         raise InvalidOptions([f"no such stream in {options.connection.bucket}: {', '.join(missing)}"])
+    if options.asks_times and heads:
+        try:
+            reader.check_times(next(iter(heads.values())))
+        except NoTimes as fault:
+            raise InvalidOptions([f"includeTimestamps: {fault}"]) from fault
 
 
 def positions_of(
@@ -144,9 +151,10 @@ def plan_partitions(
     known = _starts_before(options, reader, starts, ends)
     for name, end in ends.items():
         partitions += reader.partitions(name, known[name], end, options.bytes_per_partition)
-    if options.fail_on_data_loss:
+    is_strict, asks_times = options.fail_on_data_loss, options.asks_times
+    if is_strict and not asks_times:
         return partitions
-    return [replace(partition, fail_on_data_loss=False) for partition in partitions]
+    return [replace(each, fail_on_data_loss=is_strict, with_times=asks_times) for each in partitions]
 
 
 def pack(partitions: Sequence[StreamPartition], partition_bytes: int) -> list[tuple[StreamPartition, ...]]:

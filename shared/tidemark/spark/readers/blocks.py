@@ -1,40 +1,56 @@
-"""The rows of a whole block of a pack, column by column: no message is an object of Python's."""
+"""The rows of runs of messages, column by column: no message is an object of Python's."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.protocol.offset import WIDTH
-from tidemark.spark.readers.items import PackBlock
+from tidemark.spark.readers.columns import offset_column, time_column
+from tidemark.spark.readers.items import MessageRun, Producer, producers_by_end
+
+_PRODUCER_COLUMNS: Final = frozenset({"producer_id", "producer_epoch", "producer_seq"})
 
 
-def block_arrays(columns: Sequence[str], block: PackBlock, separator_bytes: int) -> dict[str, pa.Array]:
-    """What is not the same in every row, the value always. `separator_bytes` at the end of each message are
-    left out of it."""
-    lengths, messages = block.columns.lengths, len(block.columns.lengths)
-    # Where messages begin and end, counted from the block's start; Arrow's own form of that is the same.
-    edges = pc.cumulative_sum(_over(array("I", (0,)) + lengths, pa.uint32()).cast(pa.int32()))
-    buffers = [None, edges.buffers()[1], pa.py_buffer(block.columns.data)]
-    values = pa.Array.from_buffers(pa.binary(), messages, buffers)
+def run_arrays(
+    columns: Sequence[str], runs: Sequence[MessageRun], separator_bytes: int, low: int, high: int
+) -> dict[str, pa.Array]:
+    """What is not the same in every row, the value always, of runs one behind the other: of those messages
+    that begin in [low, high). `separator_bytes` at the end of each message are left out of it."""
+    edges = np.zeros(sum(len(run.lengths) for run in runs) + 1, np.int32)
+    np.cumsum(np.concatenate([run.lengths for run in runs]), out=edges[1:])
+    places = edges + np.int64(runs[0].start)
+    first, last = (int(place) for place in np.searchsorted(places[:-1], (low, high)))
+    places = places[first : last + 1]
+    # Where messages begin and end, counted from the first run's start; Arrow's own form of that is the same.
+    data = b"".join(piece for run in runs for piece in run.data)
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
+    values = pa.Array.from_buffers(pa.binary(), last - first, buffers, offset=first)
     arrays = {"value": pc.binary_slice(values, 0, -separator_bytes) if separator_bytes else values}
     if "offset" in columns or "end_offset" in columns:
-        # `render_offset`, a column at a time.
-        places = pc.add(edges.cast(pa.int64()), block.start)
-        rendered = pc.utf8_lpad(places.cast(pa.string()), WIDTH, "0")
+        rendered = offset_column(places)
         arrays |= {"offset": rendered[:-1], "end_offset": rendered[1:]}
     if "timestamp" in columns:
-        times = block.columns.times_ms
-        if len(times) != messages:
-            times = array("q", block.times_ms)
-        micros = pc.multiply(_over(times, pa.int64()), 1000)
-        arrays["timestamp"] = micros.cast(pa.timestamp("us", tz="UTC"))
+        times = np.concatenate([np.repeat(run.times_ms, run.batches) for run in runs])[first:last]
+        arrays["timestamp"] = time_column(times)
+    producing = [item for run in runs for item in run.producing]
+    if producing and not _PRODUCER_COLUMNS.isdisjoint(columns):
+        known = {end: each for item in producing for end, each in producers_by_end(item).items()}
+        arrays |= producer_arrays(columns, [known.get(end) for end in places[1:].tolist()])
     return arrays
 
 
-def _over(column: array[int], kind: pa.DataType) -> pa.Array:
-    """The same numbers, not copied."""
-    return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
+def producer_arrays(columns: Sequence[str], producers: Sequence[Producer | None]) -> dict[str, pa.Array]:
+    """Whose append each message was the last of. Nothing where that is known of none."""
+    if _PRODUCER_COLUMNS.isdisjoint(columns) or not any(producers):
+        return {}
+    rows = [(each.producer_id, each.epoch, each.seq) if each else (None, None, None) for each in producers]
+    ids, epochs, seqs = zip(*rows, strict=True)
+    return {
+        "producer_id": pa.array(ids, pa.string()),
+        "producer_epoch": pa.array(epochs, pa.int64()),
+        "producer_seq": pa.array(seqs, pa.int64()),
+    }

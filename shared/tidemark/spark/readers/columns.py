@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tidemark.protocol.offset import WIDTH
 from tidemark.spark.options.read import COLUMNS
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
@@ -38,15 +40,30 @@ def make_batch(
     return pa.RecordBatch.from_arrays(found, schema=schema)
 
 
+def offset_column(places: Any) -> pa.Array:
+    """Offsets as text, as `render_offset` makes them one by one."""
+    return pc.utf8_lpad(pa.array(places, pa.int64()).cast(pa.string()), WIDTH, "0")
+
+
+def time_column(times_ms: Any) -> pa.Array:
+    """Times in milliseconds since 1970, as the column `timestamp` has them."""
+    return pc.multiply(pa.array(times_ms, pa.int64()), 1000).cast(_TIME)
+
+
 def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: small ones are put together up to the size of one."""
+    """The same rows in fewer batches: small ones are put together up to the size of one. Those of a quarter
+    of that are handed on as they are, because to put them together is to copy them."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        held.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+        is_large = batch.num_rows >= BATCH_ROWS // 4 or batch.nbytes >= BATCH_BYTES // 4
+        if held and (is_large or rows >= BATCH_ROWS or size >= BATCH_BYTES):
             yield from pa.Table.from_batches(held).combine_chunks().to_batches()
             held, rows, size = [], 0, 0
+        if is_large:
+            yield batch
+        else:
+            held.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
     if held:
         yield from pa.Table.from_batches(held).combine_chunks().to_batches()

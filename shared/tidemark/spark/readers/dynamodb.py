@@ -43,7 +43,7 @@ from tidemark.spark.readers.items import (
     BOUNDARY_ATTRIBUTES,
     BatchItem,
     BulkDynamoDB,
-    PlainPage,
+    MessageRun,
     merge_page,
     message_ends,
     pack_blocks,
@@ -233,6 +233,9 @@ class DynamoDBReader:
         place = min(self._in_block(head, place, at_ms), int(head.tail.offset))
         return head.tail.at(render_offset(place))
 
+    def check_times(self, head: Head) -> None:
+        """The items have them."""
+
     def _in_block(self, head: Head, place: int, at_ms: int) -> int:
         """The search ends where a block of a pack begins. Its first batches may be older."""
         span = next(
@@ -352,10 +355,10 @@ class DynamoDBReader:
         until = high if span.end is None else min(high, span.end)
 
         # The items of a bulk query are decoded already.
-        def decode(items: Sequence[BatchItem]) -> Iterable[BatchItem | PlainPage]:
+        def decode(items: Sequence[BatchItem]) -> Iterable[BatchItem | MessageRun]:
             return merge_page(items, walk.reached, until) if span.end is None else items
 
-        walk = ChainWalk[BatchItem | PlainPage](
+        walk = ChainWalk[BatchItem | MessageRun](
             self._bulk.query, decode, [span], low, until=high, on_gap=tell_loss
         )
         reached = low
@@ -363,7 +366,7 @@ class DynamoDBReader:
             # What ends before: the mark of closing, a tombstone, or a batch that a pack has replaced.
             if item.end <= reached:
                 continue
-            pieces = [item] if isinstance(item, PlainPage) else pieces_of(item, self._blobs, reached, until)
+            pieces = [item] if isinstance(item, MessageRun) else pieces_of(item, self._blobs, reached, until)
             for piece in pieces:
                 yield from rows.add(piece, reached)
             reached = item.end

@@ -37,7 +37,7 @@ class _BatchLine(msgspec.Struct):
 
 
 _keys = msgspec.json.Decoder(_KeyLine)
-_batches = msgspec.json.Decoder(_BatchLine)
+_batches = msgspec.json.Decoder(_BatchLine, strict=False)
 
 
 def read_export(spark: Any, path: str, connection: ConnectionOptions) -> Any:

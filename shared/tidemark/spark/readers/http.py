@@ -13,9 +13,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import accumulate, takewhile
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -23,14 +22,17 @@ import orjson
 import pyarrow as pa
 import urllib3
 
-from tidemark.protocol.offset import parse_token
 from tidemark.protocol.stream_key import PLAIN_BUCKET
-from tidemark.spark.clients.http import HttpClient, HttpFault
+from tidemark.spark.clients.http import HttpClient, HttpFault, RetryableHttpFault
 from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.options.read import DEFAULT_COLUMNS
-from tidemark.spark.readers.columns import BATCH_ROWS, make_batch
-from tidemark.spark.readers.json_array import split_array, split_arriving
-from tidemark.spark.readers.json_columns import json_arrays
+from tidemark.spark.readers.http_page import (
+    HttpPage,
+    RanPastTheEnd,
+    bytes_between,
+    cut_by_position,
+    rows_of,
+)
 from tidemark.spark.readers.port import (
     ASKED_AT_ONCE,
     BEGINNING,
@@ -38,16 +40,15 @@ from tidemark.spark.readers.port import (
     DataLoss,
     Head,
     MissingStream,
+    NoTimes,
     Position,
     StreamPartition,
     is_past,
 )
+from tidemark.spark.readers.times import PageTimes, TimesDoNotFit
 
 _log = logging.getLogger(__name__)
 
-_CHUNK_BYTES: Final = 1024 * 1024
-#: A page that runs past the pinned end is cut by comparing; it must fit in memory for that.
-_COMPARABLE_BYTES: Final = 64 * 1024 * 1024
 _COMPARISONS: Final = 10
 #: Of a stream whose offsets do not tell how much lies between them: more than any limit.
 _UNKNOWN_BYTES: Final = 1 << 50
@@ -56,54 +57,6 @@ _UNKNOWN_BYTES: Final = 1 << 50
 Listed = tuple[int | None, int | None, str | None]
 """When a stream was created, in ms, its tail, and its status, as far as a listing tells."""
 _NOTHING: Final[Listed] = (None, None, None)
-
-
-class RanPastTheEnd(Exception):
-    """A page cannot be cut where the read must end."""
-
-
-@dataclass(frozen=True)
-class HttpPage:
-    """A response whose headers have come: the page's bounds, and the body still to be read."""
-
-    start: str
-    end: str
-    incarnation: str
-    up_to_date: bool
-    is_json: bool
-    response: urllib3.BaseHTTPResponse
-
-    def chunks(self) -> Iterator[bytes]:
-        yield from self.response.stream(_CHUNK_BYTES)
-        self.response.release_conn()
-
-    @property
-    def content_length(self) -> int:
-        """Where the server does not say, a guess."""
-        return int(self.response.headers.get("Content-Length", _CHUNK_BYTES))
-
-    def leave(self) -> None:
-        """Without its body: read to its end where that is near, so that the connection serves again."""
-        if self.content_length < _CHUNK_BYTES:
-            self.response.drain_conn()
-        else:
-            self.response.close()
-
-    def pieces(self) -> Iterator[list[bytes]]:
-        """The page's messages, or its bytes, a list at a time."""
-        if self.is_json:
-            return split_arriving(self.chunks())
-        return ([chunk] for chunk in self.chunks())
-
-    def values(self) -> list[bytes]:
-        """All of the page's messages, or its bytes as the only value. Raises RanPastTheEnd."""
-        body = bytearray()
-        for chunk in self.chunks():
-            body += chunk
-            if len(body) > _COMPARABLE_BYTES:
-                self.response.close()
-                raise RanPastTheEnd(f"tidemark: a page of over {_COMPARABLE_BYTES} bytes cannot be cut")
-        return split_array(bytes(body)) if self.is_json else [bytes(body)]
 
 
 class HttpReader:
@@ -202,23 +155,47 @@ class HttpReader:
 
     def position_at(self, head: Head, at_ms: int) -> Position:
         """By this project's own server: the protocol has no way to ask."""
-        path = f"{self._connection.stream_path}/{quote(head.name)}"
         since = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        asked = f"stream={quote(path, safe='')}&from={quote(since, safe='')}"
         try:
-            answer = self._client.request("GET", f"{self._connection.url}/v1/start?{asked}")
+            answer = self._ask("/v1/start", head.name, f"from={quote(since, safe='')}")
             found = orjson.loads(answer.data)["offset"]
         except (HttpFault, ValueError, KeyError, TypeError) as fault:
             told = fault.text if isinstance(fault, HttpFault) else "it does not answer with an offset"
             raise BadOffset(f"{head.name}: this server finds no offset by its time: {told}") from fault
         return head.tail if is_past(found, head.tail.offset) else head.tail.at(found)
 
+    def check_times(self, head: Head) -> None:
+        """This project's own server tells them: the protocol has no way to ask."""
+        try:
+            self._ask_times(head.name, head.tail.offset)
+        except RetryableHttpFault:
+            raise
+        except HttpFault as fault:
+            what = "this server does not tell when messages were appended (GET /v1/times)"
+            raise NoTimes(f"{head.name}: {what}: {fault.status} {fault.text}") from fault
+
+    def _ask(self, path: str, name: str, asked: str) -> urllib3.BaseHTTPResponse:
+        """An extension's answer about a stream."""
+        stream = quote(f"{self._connection.stream_path}/{quote(name)}", safe="")
+        return self._client.request("GET", f"{self._connection.url}{path}?stream={stream}&{asked}")
+
+    def _ask_times(self, name: str, offset: str) -> tuple[dict[str, Any], str]:
+        """The times from an offset on, and the incarnation that they are of. Raises NoTimes for an answer
+        that has none."""
+        answer = self._ask("/v1/times", name, f"offset={quote(offset, safe='')}")
+        try:
+            told = orjson.loads(answer.data)
+            found = {each: told[each] for each in ("times_ms", "messages", "bytes", "end_offset")}
+        except (ValueError, KeyError, TypeError) as fault:
+            raise NoTimes(f"{name}: this server answers GET /v1/times with no times") from fault
+        return found, incarnation_in(answer.headers.get("ETag", ""), found["end_offset"])
+
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
         """The pages are asked for and left: their headers say how large they are."""
 
         def size_of(page: HttpPage) -> int:
             page.leave()
-            return _bytes_between(page.start, page.end) or page.content_length
+            return bytes_between(page.start, page.end) or page.content_length
 
         return self._end_within(name, start, end, limit_bytes, size_of)
 
@@ -250,7 +227,7 @@ class HttpReader:
     def backlog(self, start: Position, end: Position) -> int:
         if start.offset == end.offset:
             return 0
-        return _bytes_between(start.offset, end.offset) or _UNKNOWN_BYTES
+        return bytes_between(start.offset, end.offset) or _UNKNOWN_BYTES
 
     def partitions(
         self, name: str, start: Position, end: Position, partition_bytes: int
@@ -264,7 +241,7 @@ class HttpReader:
                 start.offset,
                 end.offset,
                 incarnation=end.incarnation,
-                size=_bytes_between(start.offset, end.offset) or 0,
+                size=bytes_between(start.offset, end.offset) or 0,
             )
         ]
 
@@ -284,31 +261,52 @@ class HttpReader:
                 _lose(partition, f"it ends at {start} now, before {partition.end}")
                 return
             is_last = is_past(page.end, partition.end)
-            pieces = iter([self._cut(partition, page)]) if is_last else page.pieces()
             end = partition.end if is_last else page.end
-            position = 0
-            for values in pieces:
-                for low in range(0, len(values), BATCH_ROWS):
-                    some = values[low : low + BATCH_ROWS]
-                    constants = {
-                        "bucket": self._connection.bucket,
-                        "stream": partition.name,
-                        "content_type": partition.content_type,
-                        "incarnation": page.incarnation or None,
-                        "offset": page.start,
-                        "end_offset": end,
-                    }
-                    arrays = {
-                        "position": pa.array(range(position, position + len(some)), pa.int32()),
-                        "value": pa.array(some, pa.binary()),
-                    }
-                    if page.is_json:
-                        arrays |= json_arrays(columns, some)
-                    yield make_batch(columns, len(some), constants, arrays)
-                    position += len(some)
+            times = self._load_times(partition.name, page, end) if partition.with_times else None
+            if partition.with_times and times is None:
+                page.leave()
+                _lose(partition, f"it ended, or let go of {start}, before its times were read")
+                continue
+            pieces = iter([self._cut(partition, page)]) if is_last else page.pieces()
+            constants = {
+                "bucket": self._connection.bucket,
+                "stream": partition.name,
+                "content_type": partition.content_type,
+                "incarnation": page.incarnation or None,
+                "offset": page.start,
+                "end_offset": end,
+            }
+            yield from rows_of(pieces, constants, columns, times, is_json=page.is_json)
+            if times is not None:
+                times.check(end)
             if is_last:
                 return
             start = page.end
+
+    def _load_times(self, name: str, page: HttpPage, end: str) -> PageTimes | None:
+        """The times of a page up to `end`. None where the stream does not have the page any more. They must
+        be of the page's own incarnation: offsets of another one mean other messages."""
+        times = PageTimes(page.start, is_json=page.is_json)
+        while is_past(end, times.end):
+            try:
+                told, incarnation = self._ask_times(name, times.end)
+            except HttpFault as fault:
+                if fault.status in (404, 410) and not self._still_has(name, page):
+                    return None
+                raise
+            if incarnation != page.incarnation or told["end_offset"] == times.end:
+                if self._still_has(name, page):
+                    raise TimesDoNotFit(f"tidemark: stream {name}: no times for the page at {page.start}")
+                return None
+            times.add(told)
+        return times
+
+    def _still_has(self, name: str, page: HttpPage) -> bool:
+        try:
+            head = self._load_head(name)
+        except MissingStream:
+            return False
+        return head.tail.incarnation == page.incarnation and not is_past(head.earliest.offset, page.start)
 
     def _open(self, name: str, offset: str) -> HttpPage:
         url = f"{self._connection.stream_url(name)}?offset={quote(offset, safe='')}"
@@ -345,7 +343,7 @@ class HttpReader:
         end was pinned."""
         for _ in range(_COMPARISONS):
             values = page.values()
-            kept = _cut_by_position(page, partition.end, values)
+            kept = cut_by_position(page, partition.end, values)
             if kept is not None:
                 return kept
             surplus = self._surplus(partition, page.end)
@@ -380,28 +378,6 @@ def _lose(partition: StreamPartition, what: str) -> None:
     if partition.fail_on_data_loss:
         raise lost
     _log.warning("%s", lost)
-
-
-def _bytes_between(start: str, end: str) -> int | None:
-    """Where the server's offsets are byte positions, as this project's are; None where they are opaque."""
-    low, high = 0 if start == BEGINNING else parse_token(start), parse_token(end)
-    return None if low is None or high is None else high - low
-
-
-def _cut_by_position(page: HttpPage, end: str, values: list[bytes]) -> list[bytes] | None:
-    """Where the server's offsets are byte positions, as this project's are, and only there."""
-    low = 0 if page.start == BEGINNING else parse_token(page.start)
-    high, stop = parse_token(page.end), parse_token(end)
-    separator = 1 if page.is_json else 0
-    if low is None or high is None or stop is None:
-        return None
-    ends = list(accumulate((len(value) + separator for value in values), initial=low))[1:]
-    if not ends or ends[-1] != high:
-        return None
-    if not page.is_json:
-        return [values[0][: stop - low]]
-    kept = list(takewhile(lambda place: place <= stop, ends))
-    return values[: len(kept)] if kept and kept[-1] == stop else None
 
 
 def head_in(listed: Mapping[str, Any]) -> Head | None:

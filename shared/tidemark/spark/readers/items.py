@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice, repeat
+from itertools import accumulate, chain, islice, pairwise, repeat
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import orjson
 
 from tidemark.aws.retry import NoAnswer
@@ -22,7 +23,7 @@ from tidemark.log.deflate import inflate
 from tidemark.log.schema import BLOB, END, MESSAGE_LENGTHS, PACK_INDEX, SK, TIME_MS, decode_lengths
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH
-from tidemark.protocol.pack import BlockColumns, CorruptPack, decode_columns, decode_index
+from tidemark.protocol.pack import BlockColumns, CorruptPack, decode_columns, decode_index, inflate_library
 from tidemark.spark.clients.storage import ExplainingDynamoDB
 
 #: Enough of an item to know where its messages end.
@@ -31,6 +32,11 @@ BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TIME_MS, BLOB, PACK_INDE
 
 #: Blocks of a pack that are fetched together: 2 MB of data.
 _BLOCKS_AT_ONCE: Final = 16
+#: Items are read together up to about this many bytes of data, and from this many items on.
+RUN_BYTES: Final = 2 * 1024 * 1024
+_RUN_ITEMS: Final = 4
+#: What each digit of a rendered offset counts.
+_PLACES: Final = 10 ** np.arange(WIDTH, dtype=np.int64)[::-1]
 
 
 class Text(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
@@ -38,7 +44,9 @@ class Text(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not
 
 
 class Number(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
-    N: str
+    """In an answer it is text; a decoder with `strict=False` takes care of that."""
+
+    N: int
 
 
 class Binary(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
@@ -66,14 +74,16 @@ class BatchItem(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec i
 
     @property
     def end(self) -> int:
-        return int(self.e.N)
+        return self.e.N
 
     @property
     def data(self) -> bytes | None:
         """None where the bytes are in the blob that `s` names."""
         if self.b is not None:
             return self.b.B
-        return None if self.z is None else inflate(self.z.B, self.end - self.start)
+        if self.z is None:
+            return None
+        return inflate(self.z.B, self.end - self.start, inflate_library())
 
 
 class _Answer(msgspec.Struct):
@@ -81,7 +91,7 @@ class _Answer(msgspec.Struct):
     LastEvaluatedKey: dict[str, Any] | None = None
 
 
-_decoder = msgspec.json.Decoder(_Answer)
+_decoder = msgspec.json.Decoder(_Answer, strict=False)
 
 
 class BulkDynamoDB(ExplainingDynamoDB):
@@ -128,6 +138,12 @@ class PackBlock:
         return chain.from_iterable(map(repeat, self.columns.times_ms, self.columns.batches))
 
     @property
+    def run(self) -> MessageRun:
+        block = self.columns
+        columns = (np.asarray(column) for column in (block.lengths, block.times_ms, block.batches))
+        return MessageRun(self.start, self.end, [block.data], *columns)
+
+    @property
     def piece(self) -> Piece:
         return self.columns.data, self.start, self.ends, self.times_ms, None
 
@@ -150,29 +166,81 @@ def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Itera
             yield PackBlock(entry.start, entry.end, columns)
 
 
-class PlainPage:
-    """Batches of one message each, one behind the other, that are read together: column by column in place
-    of one by one."""
+@dataclass(frozen=True, slots=True)
+class MessageRun:
+    """Whole batches one behind the other, column by column: no message is an object of Python's.
 
-    __slots__ = ("end", "ends", "items", "start", "starts")
+    `data` in its pieces is that of the stream from `start` to `end`. `lengths` are those of the messages,
+    `times_ms` and `batches` say of each batch when it was appended and how many messages it has, and
+    `producing` are the items that name producers. The three columns are arrays of numpy's.
+    """
 
-    def __init__(self, items: Sequence[BatchItem]) -> None:
-        self.items = items
-        self.starts = [int(item.sk.S[:WIDTH]) for item in items]
-        self.ends = [int(item.e.N) for item in items]
-        self.start, self.end = self.starts[0], self.ends[-1]
+    start: int
+    end: int
+    data: Sequence[bytes]
+    lengths: Any
+    times_ms: Any
+    batches: Any
+    producing: Sequence[BatchItem] = ()
 
 
-def merge_page(items: Sequence[BatchItem], reached: int, high: int) -> Iterable[BatchItem | PlainPage]:
-    """The items; or one plain page, where they go on from `reached` without a gap or a pack, and none begins
-    at `high` or later. One that began elsewhere could lie in a pack in part; the walk takes it as a whole."""
-    for item in items:
-        if item.b is None or item.m is not None or item.p is not None:
-            return items
-    page = PlainPage(items) if items else None
-    if page is None or page.start != reached or page.starts[-1] >= high or page.starts[1:] != page.ends[:-1]:
+def merge_page(items: Sequence[BatchItem], reached: int, high: int) -> Iterator[BatchItem | MessageRun]:
+    """The items, those of them as runs that go on from `reached` without a gap and begin below `high`.
+
+    The walk skips an item that begins before what it has reached, because that lies in a pack, and looks for
+    a pack where there is a gap. It does so item by item, so from the first such place on there are no runs;
+    the first item may begin earlier.
+    """
+    starts = _parse_offsets([item.sk.S[:WIDTH] for item in items])
+    ends = np.array([item.e.N for item in items], np.int64)
+    first, last = 0, 0
+    if len(items) and starts[0] <= reached <= ends[0]:
+        first = int(starts[0] < reached)
+        gaps = np.flatnonzero(starts[1:] != ends[:-1])
+        last = int(np.searchsorted(starts[: gaps[0] + 1 if len(gaps) else len(items)], high))
+    # Items of a run are of one kind: all have one message, or all have several.
+    kinds = [0 if item.b is None and item.z is None else 1 if item.m is None else 2 for item in items]
+    groups = kinds + (starts - starts[:1]) // RUN_BYTES * 3
+    changes = np.flatnonzero(np.diff(groups[first:last])) + first + 1
+    yield from items[:first]
+    for begin, end in pairwise([first, *changes.tolist(), max(first, last)]):
+        if end - begin >= _RUN_ITEMS and kinds[begin]:
+            yield from _merge(items[begin:end], int(starts[begin]), ends[begin:end])
+        else:
+            yield from items[begin:end]
+    yield from items[max(first, last) :]
+
+
+def _parse_offsets(rendered: Sequence[str]) -> Any:
+    """`render_offset` back, all of them at once."""
+    digits = np.frombuffer("".join(rendered).encode(), np.uint8).reshape(-1, WIDTH)
+    return (digits - np.uint8(ord("0"))) @ _PLACES
+
+
+def _merge(items: Sequence[BatchItem], start: int, ends: Any) -> Sequence[BatchItem | MessageRun]:
+    """One run; the items themselves where one is not as it says."""
+    data = [item.b.B if item.b is not None else item.data or b"" for item in items]
+    lengths, batches = np.diff(ends, prepend=start), np.ones(len(items), np.int64)
+    if list(map(len, data)) != lengths.tolist():
         return items
-    return [page]
+    if items[0].m is not None:
+        lengths, batches = decode_all_lengths([item.m.B for item in items if item.m is not None])
+        if not np.array_equal(start + np.cumsum(lengths)[np.cumsum(batches) - 1], ends):
+            return items
+    times_ms = np.array([item.t.N for item in items], np.int64)
+    producing = [item for item in items if item.p is not None]
+    return [MessageRun(start, int(ends[-1]), data, lengths, times_ms, batches, producing)]
+
+
+def decode_all_lengths(encoded: Sequence[bytes]) -> tuple[Any, Any]:
+    """The lengths in several columns, one behind the other, and how many are in each (`decode_lengths`)."""
+    digits = np.frombuffer(b"".join(encoded), np.uint8)
+    is_last = digits < 0x80
+    first = np.concatenate(([0], np.flatnonzero(is_last)[:-1] + 1))
+    places = np.arange(len(digits)) - np.repeat(first, np.diff(first, append=len(digits)))
+    lengths = np.add.reduceat((digits & 0x7F).astype(np.int64) << (7 * places), first)
+    columns = np.cumsum([0, *map(len, encoded[:-1])])
+    return lengths, np.add.reduceat(is_last, columns, dtype=np.int64)
 
 
 Piece = tuple[bytes, int, Sequence[int], Iterable[int], "dict[int, Producer] | None"]
@@ -191,7 +259,7 @@ def pieces_of(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterato
         data = blobs.get(item.s.S) if item.s is not None else b""
     ends = message_ends(item) if item.m is not None else (item.end,)
     producers = producers_by_end(item) if item.p is not None else None
-    yield data, item.start, ends, repeat(int(item.t.N)), producers
+    yield data, item.start, ends, repeat(item.t.N), producers
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,10 @@ class BadOffset(ValueError):
     """The offset is not in the stream, or is not the end of a message."""
 
 
+class NoTimes(ValueError):
+    """The server does not tell when messages were appended (see includeTimestamps)."""
+
+
 class DataLoss(Exception):
     """The stream no longer has data that was asked for (see failOnDataLoss)."""
 
@@ -130,6 +134,8 @@ class StreamPartition:
     span: Span | None = None
     incarnation: str = ""
     fail_on_data_loss: bool = True
+    #: Over HTTP: whether `timestamp` is wanted, which takes requests of its own.
+    with_times: bool = False
     #: About how much there is to read, in bytes; where the transport cannot tell, 0.
     size: int = 0
 
@@ -160,6 +166,9 @@ class Reader(Protocol):
     def position_at(self, head: Head, at_ms: int) -> Position:
         """Where the first message begins that was written then or later; the tail where there is none.
         Raises BadOffset where the transport cannot find it."""
+
+    def check_times(self, head: Head) -> None:
+        """Raises NoTimes where the transport cannot tell when messages were appended."""
 
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
         """The end of the last message within `limit_bytes` of `start`; at least one message is taken."""

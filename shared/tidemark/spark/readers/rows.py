@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemark.protocol.offset import WIDTH
 from tidemark.spark.options.read import DEFAULT_COLUMNS, JSON_COLUMNS
-from tidemark.spark.readers.blocks import block_arrays
-from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, make_batch
-from tidemark.spark.readers.items import PackBlock, Piece, PlainPage, Producer
+from tidemark.spark.readers.blocks import producer_arrays, run_arrays
+from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, make_batch, offset_column, time_column
+from tidemark.spark.readers.items import MessageRun, PackBlock, Piece, Producer
 from tidemark.spark.readers.json_columns import json_arrays
 
 
@@ -50,36 +48,37 @@ class Rows:
         self._clear()
 
     def _clear(self) -> None:
+        self._runs: list[MessageRun] = []
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._values: list[bytes] = []
         self._times: list[int] = []
-        self._producers: list[tuple[int, Producer]] = []
+        self._producers: list[Producer | None] = []
+        self._count = 0
         self._size = 0
 
-    def add(self, piece: Piece | PlainPage | PackBlock, reached: int = 0) -> Iterator[pa.RecordBatch]:
-        """Those of its messages that are wanted and begin at `reached` or later; of a plain page all are. The
-        batches that are full then, which are in order."""
+    def add(self, piece: Piece | MessageRun | PackBlock, reached: int = 0) -> Iterator[pa.RecordBatch]:
+        """Those of its messages that are wanted and begin at `reached` or later. Yields the batches that are
+        full then, which are in order."""
         low = max(self._low, reached)
         if isinstance(piece, PackBlock):
-            if low <= piece.start and piece.end <= self._high:
+            # A fork may leave a log in the middle of a message, and that is cut one by one.
+            piece = piece.piece if self._cut is not None and piece.end > self._cut else piece.run
+        if isinstance(piece, MessageRun):
+            is_whole = low <= piece.start and piece.end <= self._high
+            if not (is_whole and self._runs and self._runs[-1].end == piece.start):
                 yield from self.take_rest()
-                arrays = block_arrays(self._columns, piece, self._separator_bytes)
-                if self._has_members:
-                    arrays |= json_arrays(self._columns, arrays["value"].to_pylist())
-                yield make_batch(self._columns, len(piece.columns.lengths), self._constants, arrays)
-                return
-            piece = piece.piece
-        if isinstance(piece, PlainPage):
-            self._starts += piece.starts
-            self._ends += piece.ends
-            self._times += [int(item.t.N) for item in piece.items]
-            separator = -self._separator_bytes or None
-            self._values += [item.b.B[:separator] for item in piece.items if item.b is not None]
+            self._runs.append(piece)
+            self._count += len(piece.lengths)
             self._size += piece.end - piece.start
+            if not is_whole:
+                yield from self.take_rest(low)
         else:
+            if self._runs:
+                yield from self.take_rest()
             self._add_some(piece, low)
-        if len(self._values) >= BATCH_ROWS or self._size >= BATCH_BYTES:
+            self._count = len(self._values)
+        if self._count >= BATCH_ROWS or self._size >= BATCH_BYTES:
             yield from self.take_rest()
 
     def _add_some(self, piece: Piece, low: int) -> None:
@@ -92,34 +91,32 @@ class Rows:
                 self._ends.append(stop)
                 self._values.append(data[start - base : stop - base - self._separator_bytes])
                 self._times.append(time_ms)
-                if producers and stop in producers:
-                    self._producers.append((len(self._values) - 1, producers[stop]))
+                self._producers.append(producers.get(stop) if producers else None)
             start = stop
         self._size += len(data)
 
-    def take_rest(self) -> Iterator[pa.RecordBatch]:
-        """The rows so far, if there are any, which are then forgotten."""
-        if not self._values:
+    def take_rest(self, low: int = 0) -> Iterator[pa.RecordBatch]:
+        """The rows so far, if there are any, which are then forgotten; of runs those that begin at `low` or
+        later."""
+        if not self._count:
             return
-        arrays: dict[str, pa.Array] = {}
-        if "value" in self._columns:
-            arrays["value"] = pa.array(self._values, pa.binary())
+        if self._runs:
+            arrays = run_arrays(self._columns, self._runs, self._separator_bytes, low, self._high)
+        else:
+            arrays = self._message_arrays()
         if self._has_members:
-            arrays |= json_arrays(self._columns, self._values)
+            arrays |= json_arrays(self._columns, arrays["value"].to_pylist())
+        count = len(arrays["value"])
+        self._clear()
+        if count:
+            yield make_batch(self._columns, count, self._constants, arrays)
+
+    def _message_arrays(self) -> dict[str, pa.Array]:
+        """Of the messages that were added one by one."""
+        arrays = {"value": pa.array(self._values, pa.binary())}
         for column, places in (("offset", self._starts), ("end_offset", self._ends)):
             if column in self._columns:
-                # `render_offset`, a column at a time.
-                arrays[column] = pc.utf8_lpad(pa.array(places, pa.int64()).cast(pa.string()), WIDTH, "0")
+                arrays[column] = offset_column(places)
         if "timestamp" in self._columns:
-            micros = pc.multiply(pa.array(self._times, pa.int64()), 1000)
-            arrays["timestamp"] = micros.cast(pa.timestamp("us", tz="UTC"))
-        if self._producers:
-            ids: list[Any] = [None] * len(self._values)
-            epochs, seqs = ids[:], ids[:]
-            for row, producer in self._producers:
-                ids[row], epochs[row], seqs[row] = producer.producer_id, producer.epoch, producer.seq
-            arrays["producer_id"] = pa.array(ids, pa.string())
-            arrays["producer_epoch"] = pa.array(epochs, pa.int64())
-            arrays["producer_seq"] = pa.array(seqs, pa.int64())
-        yield make_batch(self._columns, len(self._values), self._constants, arrays)
-        self._clear()
+            arrays["timestamp"] = time_column(self._times)
+        return arrays | producer_arrays(self._columns, self._producers)

@@ -2,18 +2,24 @@
 
 A fold is three things: a state to begin with, what a message does to it, and how the state is
 written down and read back, because the next snapshot begins from the last one. A fold of one's
-own is a class with the methods of `Fold`, named as `module:Class`.
+own is a class with the methods of `Fold`, named as `module:Class`. One that can take many messages
+at once is a `BulkFold`.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Annotated, Any, Final, Protocol, runtime_checkable
 
+import msgspec
 import orjson
 
 JSON: Final = "application/json"
+
+#: Larger ones are no integers to the parser that reads snapshots.
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class BadMessage(ValueError):
@@ -33,6 +39,15 @@ class Fold(Protocol):
     def dump(self, state: Any) -> bytes: ...
 
 
+@runtime_checkable
+class BulkFold(Fold, Protocol):
+    """A fold with a faster way for many messages."""
+
+    def apply_many(self, state: Any, messages: Sequence[bytes]) -> Any:
+        """The state after all of the messages, as `apply` makes it one by one. Raises BadMessage before it
+        changes the state: the messages then come one by one, and the bad one is found."""
+
+
 class UnknownFold(ValueError):
     """There is no fold of that name."""
 
@@ -48,6 +63,13 @@ class LastByKey:
 
     def __init__(self, key: str = "key") -> None:
         self._key = key
+        # Of each message no more than these two members is made an object.
+        members = [("key", str | _Int64), ("deleted", Any, None)]
+        try:
+            change = msgspec.defstruct("Change", members, rename={"key": key}, gc=False)
+            self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(change).decode
+        except ValueError as fault:  # A name with quotes, or `deleted` itself.
+            self._decode = partial(_refuse, str(fault))
 
     def load(self, snapshot: bytes | None) -> dict[Any, bytes]:
         if snapshot is None:
@@ -67,8 +89,32 @@ class LastByKey:
             state[key] = message
         return state
 
+    def apply_many(self, state: dict[Any, bytes], messages: Sequence[bytes]) -> dict[Any, bytes]:
+        """Parses no more of them than the two members. Refuses keys that are no texts and no integers, which
+        `apply` may take, and takes what `apply` refuses where another message of the same key follows."""
+        try:
+            changes = list(map(self._decode, messages))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
+            raise BadMessage(str(fault)) from None
+        last = dict(zip([change.key for change in changes], messages, strict=True))
+        for message in last.values():
+            parse(message)  # The next snapshot begins with it.
+        if not any(change.deleted is True for change in changes):
+            state.update(last)
+            return state
+        for change, message in zip(changes, messages, strict=True):
+            if change.deleted is True:
+                state.pop(change.key, None)
+            else:
+                state[change.key] = message
+        return state
+
     def dump(self, state: dict[Any, bytes]) -> bytes:
         return b"[" + b",".join(state.values()) + b"]"
+
+
+def _refuse(why: str, _message: bytes) -> Any:
+    raise BadMessage(why)
 
 
 class MergePatch:
