@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -14,13 +14,12 @@ import pytest
 from tests.infra.test_pipeline import JOB_STATEMENTS, texts_in
 from tests.spark.hadoop_s3a import JARS, lead_to
 from tests.spark.recorder import Recorder
-from tests.spark.streams import filled, key
+from tests.spark.streams import Start, filled, key
 from tests.support import JSON, World
 
 pytestmark = pytest.mark.skipif(
     not JARS, reason="Hadoop's S3A is not here: `make tests3a` fetches it (180 MB) and runs these"
 )
-Start = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture

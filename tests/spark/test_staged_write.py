@@ -22,7 +22,7 @@ from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.staging import bodies, manifest
 from tidemark.spark.staging.bodies import decode_bodies, encode_body
-from tidemark.spark.staging.files import BucketStaging, DirectoryStaging, Staging
+from tidemark.spark.staging.files import BucketStaging, DirectoryStaging, SharedStaging
 from tidemark.spark.staging.manifest import (
     AppendRun,
     ForeignBatch,
@@ -405,7 +405,9 @@ def test_a_stream_that_is_gone_when_it_is_published_to_is_named(
 
 
 @pytest.fixture(params=["directory", "bucket"])
-def staging(request: pytest.FixtureRequest, world: World, tmp_path: Path, name: str) -> Iterator[Staging]:
+def staging(
+    request: pytest.FixtureRequest, world: World, tmp_path: Path, name: str
+) -> Iterator[SharedStaging]:
     if request.param == "directory":
         yield DirectoryStaging(tmp_path)
         return
@@ -416,7 +418,7 @@ def staging(request: pytest.FixtureRequest, world: World, tmp_path: Path, name: 
     client.close()
 
 
-def test_a_staging_place_keeps_its_promises(staging: Staging) -> None:
+def test_a_staging_place_keeps_its_promises(staging: SharedStaging) -> None:
     with staging.create("a/b") as file:
         file.write(b"0123456789")
         assert staging.get("a/b") is None

@@ -11,18 +11,13 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.spark.serving import ThreadedServer
+from tests.spark.serving import ThreadedServer, posts_fail
 from tests.spark.streams import filled, key, started, table_options
+from tests.spark.streams import stored_values as stored
 from tests.support import JSON, World
 from tidemark.spark.source import spark_version
 from tidemark.spark.staging.manifest import ReusedId
 from tidemark.spark.writer.frames import write_frame
-
-
-def stored(world: World, name: str) -> list[Any]:
-    data = world.process().read_all(key(name))
-    values: list[Any] = orjson.loads(b"[" + data[:-1] + b"]") if data else []
-    return values
 
 
 @pytest.fixture
@@ -70,15 +65,9 @@ def test_a_killed_task_is_repeated_and_lands_once(
 def test_a_write_whose_commit_failed_goes_on_under_its_id(
     spark: Any, world: World, name: str, options: dict[str, str], spoiling: Callable[..., None]
 ) -> None:
-    posts = [0]
-
-    def dies(method: str, _path: str, _headers: dict[str, str]) -> str | None:
-        posts[0] += method == "POST"
-        return "after" if method == "POST" and posts[0] > 3 else None
-
     frame = spark.range(0, 2000, 1, 4).selectExpr("to_json(struct(id)) as value")
     writing = frame.write.format("tidemark").mode("append").options(**options, bytesPerAppend="2000")
-    spoiling(dies)
+    spoiling(posts_fail("after", behind=3))
     with pytest.raises(Exception, match="Write again with producerId=write-") as failed:
         writing.save()
     spoiling(lambda *_: None)
@@ -92,8 +81,16 @@ def test_a_write_whose_commit_failed_goes_on_under_its_id(
     assert stored(world, name) == [{"id": index} for index in range(2000)]
 
 
+@pytest.mark.parametrize("place", ["directory", "hadoop"])
 def test_appends_made_by_tasks_land_once_whatever_dies(
-    spark: Any, world: World, name: str, server: ThreadedServer, spoiling: Callable[..., None], tmp_path: Path
+    place: str,
+    hadoop_dir: str,
+    spark: Any,
+    world: World,
+    name: str,
+    server: ThreadedServer,
+    spoiling: Callable[..., None],
+    tmp_path: Path,
 ) -> None:
     """Workers die while they stage, replies are lost while others publish, and all of it is repeated."""
     marks = tmp_path / "marks"
@@ -119,7 +116,7 @@ def test_appends_made_by_tasks_land_once_whatever_dies(
         "streamColumn": "stream",
         "contentType": "application/json",
         "createStreams": "true",
-        "stagingDir": str(tmp_path / "staging"),
+        "stagingDir": hadoop_dir if place == "hadoop" else str(tmp_path / "staging"),
         "producerId": name,
         "bytesPerAppend": "200",
         "retrySeconds": "60",
@@ -202,15 +199,7 @@ def test_a_streaming_query_writes_exactly_once(
     for batch in range(2):
         numbers = list(range(batch * 100, batch * 100 + 100))
         process.append(key(origin), orjson.dumps(numbers), content_type=JSON)
-        posts = [0]
-
-        def dies(
-            method: str, _path: str, _headers: dict[str, str], batch: int = batch, posts: list[int] = posts
-        ) -> str | None:
-            posts[0] += method == "POST"
-            return ("before", "after")[batch] if method == "POST" and posts[0] > 1 else None
-
-        spoiling(dies)
+        spoiling(posts_fail(("before", "after")[batch], behind=1))
         with pytest.raises(Exception, match=r"of batch \d: "):
             copy(spark, source, sink, tmp_path / "checkpoint")
         spoiling(lambda *_: None)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 from tidemark.protocol.content_type import ContentType, parse_content_type
 from tidemark.spark.options.connection import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
@@ -26,6 +27,10 @@ WRITE_OPTIONS: Final = (
 )
 
 
+#: What may be staged to by tasks, in the words of errors.
+SHARED_PLACES: Final = "a directory that the driver and all tasks share, or s3://bucket/prefix"
+
+
 @dataclass(frozen=True)
 class WriteOptions:
     connection: ConnectionOptions
@@ -40,6 +45,11 @@ class WriteOptions:
     bytes_per_append: int
     #: Complete what was staged under this producer id, whatever the rows of this write are.
     resume: bool = False
+
+    @property
+    def is_staged_by_tasks(self) -> bool:
+        """Whether tasks open stagingDir themselves. All else is opened by Hadoop's file systems, in Java."""
+        return urlsplit(self.staging_dir).scheme in ("", "file", "s3", "s3a")
 
 
 def no_faults(_options: WriteOptions) -> list[str]:
@@ -59,7 +69,8 @@ def parse_write_options(
         asked.faults.append("give either stream (all rows to one) or streamColumn (the column that names it)")
     if not asked.text("stagingDir"):
         asked.faults.append(
-            "stagingDir is missing: a directory that the driver and all tasks share, or s3://bucket/prefix"
+            "stagingDir is missing: a directory that the driver and all tasks share, s3://bucket/prefix,"
+            " or, for write_frame and the jobs, a path of any Hadoop file system"
         )
     content_type = asked.parse("contentType", None, parse_content_type)
     if content_type is None and (asked.has("streamColumn") or asked.has("createStreams")):

@@ -1,7 +1,7 @@
 """Where a write is staged: a directory that the driver and all tasks share, or a prefix in S3.
 
 Exactly-once rests on two operations: a file appears whole or not at all, and of two files put
-under one name the first wins.
+under one name the first wins. Other file systems are in `hadoop.py`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,22 @@ _TAKEN: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "
 _ABSENT: Final = frozenset({"NoSuchKey", "404", "NotFound"})
 
 
-class Staging(Protocol):
+class StagedFiles(Protocol):
+    """What a task needs: files of bodies (`bodies.py`)."""
+
     def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
         """A file to write to, which appears under its name once the context ends without error."""
+
+    def read(self, name: str, start: int, length: int) -> bytes: ...
+
+
+class Staging(Protocol):
+    """What a driver needs: notes of its batches, and to remove what is not needed any more."""
 
     def put_first(self, name: str, data: bytes) -> bytes:
         """What is under the name from now on: `data`, or what was there before."""
 
     def get(self, name: str) -> bytes | None: ...
-
-    def read(self, name: str, start: int, length: int) -> bytes: ...
 
     def delete(self, names: Iterable[str]) -> None:
         """Names that are not there are passed over."""
@@ -45,7 +51,12 @@ class Staging(Protocol):
         """Names under the prefix that nobody has touched for so long."""
 
 
-def connect_staging(options: WriteOptions) -> Staging:
+class SharedStaging(Staging, StagedFiles, Protocol):
+    """Is opened by the driver and by every task."""
+
+
+def connect_staging(options: WriteOptions) -> SharedStaging:
+    """Raises InvalidOptions."""
     place = urlsplit(options.staging_dir)
     if place.scheme in ("s3", "s3a"):
         client = s3_client(options.connection.s3_endpoint, options.connection.region)

@@ -2,11 +2,12 @@
 
 Names under the staging directory, for each producer id:
 
-| name                       | holds                                                             |
-| -------------------------- | ----------------------------------------------------------------- |
-| `staged/<random>`          | what one attempt of a task wrote: bodies of appends, back to back |
-| `manifest/<batch>`         | the batch's appends; the first manifest that is put stays         |
-| `done/<batch>`             | all of them are in their streams                                  |
+| name               | holds                                                                             |
+| ------------------ | --------------------------------------------------------------------------------- |
+| `staged/<random>`  | what one attempt of a task wrote: bodies of appends, back to back; or, where Spark |
+|                    | stages, a Parquet data set of what one attempt of the write did                   |
+| `manifest/<batch>` | the batch's appends; the first manifest that is put stays                         |
+| `done/<batch>`     | all of them are in their streams                                                  |
 
 A manifest carries the fingerprint of what was staged: where it goes and what it is, whatever its order and
 however it was cut. Under an id that was used for something else, a write would publish nothing and say that
@@ -39,7 +40,9 @@ class ReusedId(Exception):
 
 @dataclass(frozen=True)
 class AppendRun:
-    """Appends to one stream that lie back to back in `length` bytes of a staged file (`bodies.py`)."""
+    """Appends to one stream that lie back to back in `length` bytes of a staged file (`bodies.py`). Where
+    Spark stages (`spark/writer/spark_files.py`), `start` is a place in what one of the tasks wrote, and the
+    runs of a stream are in the order of their tasks."""
 
     stream: str
     file: str

@@ -6,10 +6,11 @@ publishes all of it or fails.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
+from operator import length_hint
 from typing import Any, BinaryIO, Final
 from zlib import crc32
 
@@ -63,11 +64,13 @@ class Chunker:
     def add(self, streams: pa.Array | str, values: pa.Array) -> None:
         """Rows in order; `streams` names each row's, or the one of all. Raises BadRow."""
         values = values.cast(pa.binary())
-        self._check(values)
+        rows = values.to_pylist()
+        self._check(values, rows)
         for stream, some in _by_stream(streams, values):
             pending = self._pending.setdefault(stream, _Pending())
             self.rows_by_stream[stream] += len(some)
-            self.checksum += sum(map(crc32, some.to_pylist(), repeat(crc32(stream.encode()))))
+            own_rows = rows if len(some) == len(rows) else some.to_pylist()
+            self.checksum += sum(map(crc32, own_rows, repeat(crc32(stream.encode()))))
             size = some.nbytes
             pending.pieces.append(some)
             pending.size += size
@@ -82,7 +85,7 @@ class Chunker:
         for stream in list(self._pending):
             self._flush(stream, keep_last=False)
 
-    def _check(self, values: pa.Array) -> None:
+    def _check(self, values: pa.Array, rows: Sequence[bytes]) -> None:
         lengths = pc.binary_length(values)
         if values.null_count:
             self._refuse(values.is_null().index(True).as_py(), "the value is null", b"")
@@ -94,11 +97,12 @@ class Chunker:
             self._refuse(pc.index(lengths, 0).as_py(), "an empty value cannot be appended", b"")
         if self._is_json:
             # Each row alone, by the server's own parser: rows that are not JSON may be it together.
-            for row, value in enumerate(values.to_pylist()):
-                try:
-                    orjson.loads(value)
-                except orjson.JSONDecodeError as fault:
-                    self._refuse(row, f"not JSON ({fault})", value)
+            left = iter(rows)
+            try:
+                deque(map(orjson.loads, left), maxlen=0)
+            except orjson.JSONDecodeError as fault:
+                row = len(rows) - length_hint(left) - 1
+                self._refuse(row, f"not JSON ({fault})", rows[row])
 
     def _refuse(self, row: int, what: str, value: bytes) -> None:
         shown = f": {value[:_SHOWN_BYTES]!r}" if value else ""

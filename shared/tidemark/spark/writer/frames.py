@@ -15,55 +15,74 @@ In `foreachBatch` the producer id and the batch are what Delta calls `txnAppId` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from tidemark.spark.options.given import InvalidOptions
-from tidemark.spark.staging.files import Staging, connect_staging
-from tidemark.spark.staging.manifest import AppendRun, Manifest
-from tidemark.spark.writer.publish import Publication, Publisher, connect_publisher, publish_here
-from tidemark.spark.writer.writers import StagedPartition, make_write, parse_write
-
-#: Where the setting is no number: Databricks knows `auto`.
-_TASKS: Final = 32
+from tidemark.spark.options.write import WriteOptions
+from tidemark.spark.staging.files import connect_staging
+from tidemark.spark.staging.hadoop import HadoopStaging, open_staging
+from tidemark.spark.staging.manifest import ForeignBatch, Manifest, ReusedId
+from tidemark.spark.writer.publish import Publication, Publisher, connect_publisher, count_tasks, publish_here
+from tidemark.spark.writer.spark_files import SparkFiles
+from tidemark.spark.writer.writers import (
+    StagedPartition,
+    StagedWrite,
+    decode_staged,
+    encode_staged,
+    make_write,
+    parse_write,
+)
 
 
 def write_frame(frame: Any, given: Mapping[str, str], *, batch: int = 0) -> Manifest:
     """What the batch is: what its first attempt staged. `given` are a write's options, `producerId` among
-    them. Raises InvalidOptions, ForeignBatch, ReusedId, NotPublished, and what Spark raises for a task."""
-    options = parse_write(given, frame.schema, overwrite=False)
+    them. Raises InvalidOptions, ForeignBatch, ReusedId, NotPublished, StagingFault, and what Spark raises for
+    a task."""
+    options = parse_write(given, frame.schema, overwrite=False, commits_in_driver=True)
     if options.producer_id is None:
         raise InvalidOptions(["producerId is missing: it names this write, so that it can be repeated"])
-    rows = frame.select(*filter(None, (options.value_column, options.stream_column)))
-    write, spark = make_write(options, rows.schema), frame.sparkSession
+    rows, spark = (
+        frame.select(*filter(None, (options.value_column, options.stream_column))),
+        frame.sparkSession,
+    )
+    staging = open_staging(spark, options)
+    write = make_write(options, rows.schema, staging)
+    files: SparkFiles | TaskFiles = TaskFiles(spark, options)
+    if isinstance(staging, HadoopStaging):
+        files = SparkFiles(spark, options, staging)
+    staged = files.stage(write, rows)
+    try:
+        return write.publish_by(files.publish, staging, staged, batch)
+    except (ForeignBatch, ReusedId):
+        write.discard_from(staging, staged, batch)
+        raise
 
-    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        staged = write.stage(write.pieces_of_batches(batches))
-        yield pa.RecordBatch.from_pydict({"staged": [orjson.dumps(asdict(staged))]})
 
-    def publish_by_tasks(_: Publisher, __: Staging, publications: Sequence[Publication]) -> None:
-        # A session over Spark Connect cannot tell how many cores there are.
-        setting = spark.conf.get("spark.sql.shuffle.partitions")
-        tasks = min(len(publications), int(setting) if setting.isdigit() else _TASKS)
-        largest_first = sorted(publications, key=lambda each: -sum(run.length for run in each.runs))
+class TaskFiles:
+    """Staged files that each task opens by itself."""
+
+    def __init__(self, spark: Any, options: WriteOptions) -> None:
+        self._spark = spark
+        self._options = options
+
+    def stage(self, write: StagedWrite, rows: Any) -> list[StagedPartition]:
+        def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            staged = write.stage(write.pieces_of_batches(batches))
+            yield pa.RecordBatch.from_pydict({"staged": [encode_staged(staged)]})
+
+        return [decode_staged(row["staged"]) for row in rows.mapInArrow(stage, "staged BINARY").collect()]
+
+    def publish(self, _: Publisher, publications: Sequence[Publication]) -> None:
+        options, tasks = self._options, count_tasks(self._spark, publications)
+        largest_first = sorted(publications, key=lambda each: -each.length)
 
         def publish(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            publisher, staging = connect_publisher(options.connection), connect_staging(options)
+            publisher, files = connect_publisher(options.connection), connect_staging(options)
             for shares in batches:
                 for share in shares.column("id").to_pylist():
-                    publish_here(publisher, staging, largest_first[share::tasks])
+                    publish_here(publisher, files, largest_first[share::tasks])
             yield from ()
 
-        spark.range(0, tasks, 1, tasks).mapInArrow(publish, "id BIGINT").collect()
-
-    staged = [_decode_staged(row["staged"]) for row in rows.mapInArrow(stage, "staged BINARY").collect()]
-    return write.publish(staged, batch, publish_by_tasks)
-
-
-def _decode_staged(data: bytes) -> StagedPartition:
-    value = orjson.loads(data)
-    runs = tuple(AppendRun(**run) for run in value.pop("runs"))
-    return StagedPartition(**value, runs=runs)
+        self._spark.range(0, tasks, 1, tasks).mapInArrow(publish, "id BIGINT").collect()

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tidemark.log.table import Table
 from tidemark.protocol.content_type import ContentType, parse_content_type
@@ -31,10 +31,12 @@ from tidemark.spark.clients.retry import retry
 from tidemark.spark.clients.storage import connect_blobs, connect_table
 from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.staging.bodies import decode_bodies
-from tidemark.spark.staging.files import Staging
+from tidemark.spark.staging.files import StagedFiles
 from tidemark.spark.staging.manifest import AppendRun
 
 _STREAMS_AT_ONCE: Final = 8
+#: Where `spark.sql.shuffle.partitions` is no number: Databricks knows `auto`.
+_TASKS: Final = 32
 
 
 class NotPublished(Exception):
@@ -180,21 +182,31 @@ class Publication:
     producer_id: str
     batch: int
 
+    @property
+    def length(self) -> int:
+        return sum(run.length for run in self.runs)
 
-def publish_stream(publisher: Publisher, staging: Staging, publication: Publication) -> None:
+
+def count_tasks(spark: Any, publications: Sequence[Publication]) -> int:
+    """How many tasks publish them. A session over Spark Connect cannot tell how many cores there are."""
+    setting = spark.conf.get("spark.sql.shuffle.partitions")
+    return min(len(publications), int(setting) if setting.isdigit() else _TASKS)
+
+
+def publish_stream(publisher: Publisher, files: StagedFiles, publication: Publication) -> None:
     """The batch is the epoch and an append's place in its stream the sequence number, so what an earlier
     attempt appended is recognised, and an older batch is fenced off. Raises NotPublished."""
     bodies = chain.from_iterable(
-        decode_bodies(partial(staging.read, run.file), run.start, run.length) for run in publication.runs
+        decode_bodies(partial(files.read, run.file), run.start, run.length) for run in publication.runs
     )
     for seq, body in enumerate(bodies):
         claim = Claim(publication.producer_id, publication.batch, seq)
         publisher.append(publication.stream, publication.content_type, body, claim)
 
 
-def publish_here(publisher: Publisher, staging: Staging, publications: Sequence[Publication]) -> None:
+def publish_here(publisher: Publisher, files: StagedFiles, publications: Sequence[Publication]) -> None:
     """By threads of this process, streams side by side."""
     with ThreadPoolExecutor(_STREAMS_AT_ONCE, thread_name_prefix="tidemark-publish") as pool:
-        tasks = [pool.submit(publish_stream, publisher, staging, each) for each in publications]
+        tasks = [pool.submit(publish_stream, publisher, files, each) for each in publications]
         for task in tasks:
             task.result()

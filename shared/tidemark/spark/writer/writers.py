@@ -11,11 +11,12 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+import orjson
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -26,9 +27,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from tidemark.protocol.content_type import ContentType
+from tidemark.spark.archives import forget_archives
 from tidemark.spark.options.given import InvalidOptions
-from tidemark.spark.options.write import WriteOptions, parse_write_options
-from tidemark.spark.staging.files import Staging, connect_staging
+from tidemark.spark.options.write import SHARED_PLACES, WriteOptions, parse_write_options
+from tidemark.spark.staging.files import StagedFiles, Staging, connect_staging
 from tidemark.spark.staging.manifest import AppendRun, Fingerprint, Manifest, StagedBatches
 from tidemark.spark.writer.chunks import Chunker
 from tidemark.spark.writer.publish import (
@@ -45,7 +47,7 @@ _ROWS_AT_ONCE: Final = 5_000
 _QUERY_ID: Final = "sql.streaming.queryId"
 
 
-Publish = Callable[[Publisher, Staging, Sequence[Publication]], None]
+Publish = Callable[[Publisher, Sequence[Publication]], None]
 """Publishes what is staged for several streams. Raises NotPublished."""
 
 Piece = tuple[pa.Array | str, pa.Array]
@@ -64,9 +66,27 @@ class StagedPartition(WriterCommitMessage):
     checksum: int = 0
 
 
-def write_faults(schema: StructType, options: WriteOptions, *, overwrite: bool) -> list[str]:
+def encode_staged(staged: StagedPartition) -> bytes:
+    return orjson.dumps(asdict(staged))
+
+
+def decode_staged(data: bytes) -> StagedPartition:
+    value = orjson.loads(data)
+    runs = tuple(AppendRun(**run) for run in value.pop("runs"))
+    return StagedPartition(**value, runs=runs)
+
+
+def write_faults(
+    schema: StructType, options: WriteOptions, *, overwrite: bool, commits_in_driver: bool
+) -> list[str]:
     """What is wrong with a write besides its options. Checked before a task starts."""
     faults = []
+    if not (options.is_staged_by_tasks or commits_in_driver):
+        faults.append(
+            f"stagingDir {options.staging_dir}: Spark commits a data source where Hadoop's file systems are"
+            " out of reach; use tidemark.spark.writer.frames.write_frame, in foreachBatch for a stream, or"
+            f" the jobs ingest and replay; or give {SHARED_PLACES}"
+        )
     if overwrite:
         faults.append("overwrite is refused: a stream is only ever appended to; use mode append")
     kinds = {field.name: field.dataType for field in schema.fields}
@@ -83,7 +103,7 @@ def write_faults(schema: StructType, options: WriteOptions, *, overwrite: bool) 
     return faults
 
 
-def resolve_content_type(options: WriteOptions) -> ContentType:
+def resolve_content_type(options: WriteOptions, staging: Staging) -> ContentType:
     """The content type of the rows: a single stream's own, or, for many streams, the option's.
     Raises InvalidOptions."""
     if options.stream is None:
@@ -96,9 +116,7 @@ def resolve_content_type(options: WriteOptions) -> ContentType:
     if target is None:
         raise InvalidOptions([f"no such stream: {options.stream}; with createStreams it would be made"])
     # What was written under this id may have been closed since: then nothing is left to write.
-    may_be_closed = options.producer_id is not None and StagedBatches(
-        connect_staging(options), options.producer_id
-    ).is_done(0)
+    may_be_closed = options.producer_id is not None and StagedBatches(staging, options.producer_id).is_done(0)
     closed = target.closed and not may_be_closed
     faults = _target_faults(options.stream, target.content_type, options.content_type, closed=closed)
     if faults:
@@ -126,12 +144,16 @@ class StagedWrite:
 
     # --- in a task ---
 
-    def stage(self, pieces: Iterable[Piece]) -> StagedPartition:
+    def stage(
+        self, pieces: Iterable[Piece], files: StagedFiles | None = None, file: str | None = None
+    ) -> StagedPartition:
+        """`files` and `file` say where to, if the task is not to make a file of its own in stagingDir."""
+        forget_archives()
         context = TaskContext.get()
         partition = context.partitionId() if context else 0
         query = (context.getLocalProperty(_QUERY_ID) if context else None) or ""
-        file = f"{self.producer_id(query)}/staged/{uuid.uuid4().hex}"
-        with connect_staging(self.options).create(file) as opened:
+        file = file or self.new_file(query)
+        with (files or connect_staging(self.options)).create(file) as opened:
             chunker = Chunker(
                 opened,
                 file,
@@ -168,20 +190,34 @@ class StagedWrite:
     def producer_id(self, query: str) -> str:
         return self.options.producer_id or query
 
+    def new_file(self, query: str = "") -> str:
+        return f"{self.producer_id(query)}/staged/{uuid.uuid4().hex}"
+
     # --- in the driver ---
 
-    def publish(
+    def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Manifest:
+        """By threads of this process. Raises what `publish_by` raises."""
+        forget_archives()
+        shared = connect_staging(self.options)
+        return self.publish_by(
+            lambda publisher, publications: publish_here(publisher, shared, publications),
+            shared,
+            messages,
+            batch,
+        )
+
+    def publish_by(
         self,
+        publish_all: Publish,
+        staging: Staging,
         messages: Sequence[WriterCommitMessage | None],
         batch: int,
-        publish_all: Publish = publish_here,
     ) -> Manifest:
         """Raises ForeignBatch and ReusedId before anything is published, and NotPublished: the same call, or
         a replay of the batch, then goes on with it."""
         staged = sorted(_staged(messages), key=lambda each: each.partition)
         query = staged[0].query if staged else ""
         producer_id = self.producer_id(query)
-        staging = connect_staging(self.options)
         batches = StagedBatches(staging, producer_id)
         rows = sum((Counter(each.rows_by_stream) for each in staged), Counter[str]())
         checksum = sum(each.checksum for each in staged) % 2**64
@@ -195,7 +231,7 @@ class StagedWrite:
                 Publication(stream, content_types[stream], tuple(runs), producer_id, batch)
                 for stream, runs in settled.by_stream().items()
             ]
-            publish_all(publisher, staging, publications)
+            publish_all(publisher, publications)
         batches.finish(batch, settled, [each.file for each in staged])
         return settled
 
@@ -218,10 +254,14 @@ class StagedWrite:
         return content_types
 
     def discard(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        self.discard_from(connect_staging(self.options), messages, batch)
+
+    def discard_from(
+        self, staging: Staging, messages: Sequence[WriterCommitMessage | None], batch: int
+    ) -> None:
         staged = _staged(messages)
         if staged:
-            producer_id = self.producer_id(staged[0].query)
-            batches = StagedBatches(connect_staging(self.options), producer_id)
+            batches = StagedBatches(staging, self.producer_id(staged[0].query))
             batches.drop(batch, [each.file for each in staged])
 
     def forget(self, batch: int) -> None:
@@ -277,11 +317,14 @@ class StreamWriter(DataSourceStreamWriter):
         self._write.discard(messages, batchId)
 
 
-def parse_write(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> WriteOptions:
+def parse_write(
+    given: Mapping[str, str], schema: StructType, *, overwrite: bool, commits_in_driver: bool = False
+) -> WriteOptions:
     """Raises InvalidOptions, with everything that is wrong."""
-    return parse_write_options(given, faults_of=partial(write_faults, schema, overwrite=overwrite))
+    faults_of = partial(write_faults, schema, overwrite=overwrite, commits_in_driver=commits_in_driver)
+    return parse_write_options(given, faults_of=faults_of)
 
 
-def make_write(options: WriteOptions, schema: StructType) -> StagedWrite:
+def make_write(options: WriteOptions, schema: StructType, staging: Staging | None = None) -> StagedWrite:
     """Raises InvalidOptions."""
-    return StagedWrite(options, schema, resolve_content_type(options))
+    return StagedWrite(options, schema, resolve_content_type(options, staging or connect_staging(options)))
