@@ -3,13 +3,20 @@
 Spark wraps what Python raised into messages of its own, which hold stack traces in two languages. In each of
 these traces the line of the error stands where the indentation ends, as `package.Class: message`. The last
 such line of this package's errors is what the user needs to know: the later one was raised from the earlier.
+
+What Java raised comes as `: package.Class: message`, with its causes below. There the first line counts that
+says more than that a job has failed.
 """
 
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 
 class Exit(IntEnum):
@@ -31,10 +38,34 @@ class Exit(IntEnum):
 #: Spark's words where the driver could not start a Python process in time.
 SLOW_START: Final = "Python worker failed to connect back"
 
+#: Spark's words where a Python process was killed.
+_WORKER_DIED: Final = re.compile(
+    r"Python worker exited unexpectedly|Python daemon failed to launch worker"
+    r"|EOFException occurred while reading the port number from pyspark\.daemon's stdout"
+    r" and terminated with code: 137"
+)
+#: Java's, where the other end of a connection is not there any more; and what of Spark speaks to Python.
+_CUT_OFF: Final = re.compile(r"Connection reset|Broken pipe|Stream closed|[\w.]*EOFException$")
+_SPEAKS_TO_PYTHON: Final = re.compile(r"\bat org\.apache\.spark\.[\w.]*python\.")
+
 _PREFIX: Final = "tidemark: "
 _TRACE: Final = "Traceback (most recent call last):"
 #: The line of an error in a trace.
 _RAISED: Final = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
+#: Py4J's words for an error of Java, and the line of one, of each of its causes, and of a task's; a line
+#: that says no more than that the job has failed is none of them.
+_JAVA: Final = "An error occurred while calling "
+_ABORTED: Final = "Job aborted due to stage failure"
+_RAISED_BY_JAVA: Final = re.compile(
+    r"(?:^: |^Caused by: | executor \w+\): )(?P<name>[A-Za-z_][\w.$]*)"
+    r"(?:: (?P<text>(?!Job aborted due|Exception thrown in|Writing job failed).+))?$",
+    re.MULTILINE,
+)
+#: Spark's words for the error that ended a streaming query; and what follows if that error had no message.
+_ENDED_BY: Final = "terminated with exception: "
+_NO_MESSAGE: Final = " SQLSTATE"
+#: An error of Spark as a whole, which may have several lines.
+_SPARK: Final = re.compile(r"\[[A-Z][A-Z0-9_.]*\] .*?SQLSTATE: \w{5}", re.DOTALL)
 #: An error of AWS as boto3 words it.
 _AWS: Final = re.compile(r"An error occurred \((\w+)\) when calling")
 
@@ -46,9 +77,13 @@ _BY_NAME: Final = {
     "InvalidOptions": Exit.YOUR_INPUT,
     "JobFailed": Exit.YOUR_INPUT,
     "MissingStream": Exit.YOUR_INPUT,
+    "NoCatalog": Exit.YOUR_INPUT,
     "NoCheckpoint": Exit.YOUR_INPUT,
     "NoLakeTable": Exit.YOUR_INPUT,
+    "NoTimes": Exit.YOUR_INPUT,
     "ReusedId": Exit.YOUR_INPUT,
+    "StagingForbidden": Exit.YOUR_RIGHTS,
+    "StagingOutOfReach": Exit.TRY_AGAIN,
     "StorageMissing": Exit.YOUR_INPUT,
     "ForbiddenHttpFault": Exit.YOUR_RIGHTS,
     "NoCredentialsError": Exit.YOUR_RIGHTS,
@@ -57,6 +92,22 @@ _BY_NAME: Final = {
     "RetryableHttpFault": Exit.TRY_AGAIN,
     "StorageOutOfReach": Exit.TRY_AGAIN,
     "StorageSlow": Exit.TRY_AGAIN,
+    # Python's and Java's own, of paths that the user has given.
+    "FileNotFoundError": Exit.YOUR_INPUT,
+    "FileNotFoundException": Exit.YOUR_INPUT,
+    "IsADirectoryError": Exit.YOUR_INPUT,
+    "NotADirectoryError": Exit.YOUR_INPUT,
+    "SparkClassNotFoundException": Exit.YOUR_INPUT,
+    "UnsupportedFileSystemException": Exit.YOUR_INPUT,
+    "AccessControlException": Exit.YOUR_RIGHTS,
+    "AccessDeniedException": Exit.YOUR_RIGHTS,
+    "PermissionError": Exit.YOUR_RIGHTS,
+    "ConnectException": Exit.TRY_AGAIN,
+    "ConnectionError": Exit.TRY_AGAIN,
+    "SocketException": Exit.TRY_AGAIN,
+    "SocketTimeoutException": Exit.TRY_AGAIN,
+    "UnknownHostException": Exit.TRY_AGAIN,
+    "WorkerDied": Exit.TRY_AGAIN,
 }
 _BY_AWS_CODE: Final = {
     "NoSuchBucket": Exit.YOUR_INPUT,
@@ -70,6 +121,22 @@ _BY_AWS_CODE: Final = {
     "SignatureDoesNotMatch": Exit.YOUR_RIGHTS,
     "SlowDown": Exit.TRY_AGAIN,
 }
+
+
+def repeat_slow_start(run: Callable[[], T], seconds: float, tell: Callable[[str], None]) -> T:
+    """Run a streaming query, and again where the driver's Python process was slow to start: Spark waits ten
+    seconds for it, which is too short on a busy driver, and nothing was read then. Raises any other failure,
+    and this one when the time is over."""
+    from pyspark.errors import StreamingQueryException
+
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return run()
+        except StreamingQueryException as fault:
+            if SLOW_START not in str(fault) or time.monotonic() > deadline:
+                raise
+            tell("Spark's Python process took more than ten seconds to start: the query starts again")
 
 
 def explain_failure(fault: BaseException) -> tuple[str, Exit]:
@@ -86,26 +153,73 @@ def explain_failure(fault: BaseException) -> tuple[str, Exit]:
 
 def _lines_of(fault: BaseException) -> list[tuple[str, str]]:
     """Class and message of what Python raised inside of Spark, in order; of any other error its own."""
-    found, in_trace = [], False
-    for line in str(fault).splitlines():
+    text = str(fault)
+    if f"{_ENDED_BY}{_NO_MESSAGE}" in text:
+        # PySpark has the error itself in Java's trace alone.
+        text += getattr(fault, "_stackTrace", "")
+    found = _raised_in_traces(text)
+    if found and not found[-1][1].startswith(_JAVA):
+        return found
+    if found:
+        # What Java raised for Python code that Spark had called, as that of `foreachBatch`.
+        text = text[text.rindex(_JAVA) :]
+    name, said = _raised_by_java(text) or (type(fault).__name__, text)
+    if died := _death_of_a_worker(name, said, text):
+        what = f"a Python worker of Spark died ({died}), perhaps for want of memory: try again"
+        return [("WorkerDied", f"{_PREFIX}{what}")]
+    if sparks_own := _SPARK.match(said):
+        return [(name, " ".join(sparks_own[0].split()))]
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return [(name, lines[0] if lines else "")]
+
+
+def _raised_by_java(text: str) -> tuple[str, str] | None:
+    """The first class and message that say more than that a job failed; else the first class without one."""
+    ended = text.partition(_ENDED_BY)[2]
+    if not (ended or text).startswith((_JAVA, _ABORTED, _NO_MESSAGE)):
+        return None
+    raised = list(_RAISED_BY_JAVA.finditer(text))
+    for each in raised:
+        if each["text"]:
+            return each["name"], text[each.start("text") :]
+    return (raised[0]["name"], "") if raised else None
+
+
+def _death_of_a_worker(name: str, said: str, text: str) -> str | None:
+    """The words that tell of it. A connection that was cut may have led elsewhere: it led to Python where
+    Spark's code for that is in the trace, or where a query ended without any trace."""
+    ended = said.partition(_ENDED_BY)[2]
+    reason = ended or said or name
+    died = _WORKER_DIED.match(reason)
+    if not died and (ended or _SPEAKS_TO_PYTHON.search(text)):
+        died = _CUT_OFF.match(reason)
+    return died and died[0]
+
+
+def _raised_in_traces(text: str) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    in_trace = False
+    for line in text.splitlines():
         if line.endswith(_TRACE):
             in_trace = True
         elif in_trace and (raised := _RAISED.match(line)):
             found.append((raised["name"], raised["text"] or ""))
             in_trace = False
-    lines = [line.strip() for line in str(fault).splitlines() if line.strip()]
-    return found or [(type(fault).__name__, lines[0] if lines else "")]
+    return found
 
 
 def _code_of(name: str, text: str) -> Exit | None:
-    if SLOW_START in text:
+    if SLOW_START in text or "[CONCURRENT_STREAM_LOG_UPDATE]" in text:
         return Exit.TRY_AGAIN
+    if text.startswith("[FAILED_READ_FILE"):
+        return Exit.YOUR_INPUT
     aws = _AWS.search(text)
     return _BY_AWS_CODE.get(aws[1]) if aws else _BY_NAME.get(name.rpartition(".")[2])
 
 
 def _without_class(name: str, text: str, fault: BaseException) -> str:
-    """The message alone of an error that reached us as it was raised; with its class if Spark wrapped it."""
-    if text and name == type(fault).__name__:
+    """The message alone of an error that reached us as it was raised, or that Java raised; with its class if
+    Spark wrapped it."""
+    if text and (name == type(fault).__name__ or str(fault).startswith((_JAVA, _ABORTED))):
         return text
     return f"{name}: {text}" if text else name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -22,6 +23,8 @@ TELL_SECONDS: Final = 15.0
 #: On a terminal, where one line is written over.
 SHOW_SECONDS: Final = 1.0
 _CLEAR_LINE: Final = "\r\x1b[K"
+#: What a local session logs: by default Spark begins with four lines of warnings.
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
 class JobFailed(Exception):
@@ -86,6 +89,13 @@ def parser_for(name: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def above_zero(text: str) -> int:
+    """The type of an argument that is a whole number above 0."""
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, got {text!r}")
+    return int(text)
+
+
 def add_subscription(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--subscribe", help="names with commas between, or a JSON array")
@@ -100,10 +110,24 @@ def parse_consumer(text: str) -> tuple[str, str]:
     return name, checkpoint
 
 
+def is_remote() -> bool:
+    """Whether the session is one over Spark Connect."""
+    from pyspark.sql.utils import is_remote
+
+    return bool(is_remote())
+
+
+def require_driver(what: str) -> None:
+    """Raises JobFailed over Spark Connect, for what needs the JVM of Spark's driver in this process."""
+    if is_remote():
+        raise JobFailed(f"{what} needs Spark's own driver, and Spark Connect has none here: use spark-submit")
+
+
 def taken_by(spark: Any, checkpoint: str) -> Any:
     """How far this checkpoint's query has come. Raises JobFailed."""
     from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_progress
 
+    require_driver("--consumer reads a checkpoint: it")
     try:
         return taken_progress(spark, checkpoint)
     except NoCheckpoint as fault:
@@ -145,13 +169,29 @@ def subscribed(rows: Any, options: Any) -> Any:
 
 
 def add_write(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--staging", required=True, help="a shared directory, or s3://bucket/prefix")
+    parser.add_argument(
+        "--staging",
+        required=True,
+        help="a shared directory, s3://bucket/prefix, or a path of any file system that Spark's Hadoop opens",
+    )
     parser.add_argument("--id", required=True, help="names this write; one that is complete is not repeated")
     parser.add_argument(
         "--resume",
         action="store_true",
         help="complete what an earlier run staged under this id, though the input has changed since",
     )
+
+
+def require_no_archive(spark: Any, directory: str, argument: str) -> None:
+    """Raises JobFailed where the archive job writes to this directory: what another job writes there would
+    take the place of messages."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        _ = spark.read.text(f"{directory}/_spark_metadata").schema
+    except AnalysisException:
+        return
+    raise JobFailed(f"{argument} must be a directory of its own: {directory} is an archive")
 
 
 def add_lake(parser: argparse.ArgumentParser) -> None:
@@ -188,13 +228,13 @@ def write_once(rows: Any, given: argparse.Namespace, job: Job, **options: str) -
     """Write the rows under the job's id. What the summary tells of it: what that id stands for, which is what
     the first run staged. Raises what Spark raises."""
     from tidemark.spark.options.write import parse_write_options
-    from tidemark.spark.staging.files import connect_staging
+    from tidemark.spark.staging.hadoop import open_staging
     from tidemark.spark.staging.manifest import StagedBatches
     from tidemark.spark.writer.frames import write_frame
 
     told = connection_options(given) | options
     told |= {"stagingDir": given.staging, "producerId": given.id, "resume": str(given.resume).lower()}
-    staging = connect_staging(parse_write_options(told))
+    staging = open_staging(rows.sparkSession, parse_write_options(told))
     was_complete = StagedBatches(staging, given.id).is_done(0)
     settled = write_frame(rows, told)
     if was_complete:
@@ -212,10 +252,11 @@ def find_java() -> None:
 
 
 def open_session(name: str) -> Any:
-    """The session of the JVM that submitted the job, or a local one on loopback."""
+    """The session of the JVM that submitted the job, or of the Spark Connect server at `SPARK_REMOTE`, or a
+    local one on loopback."""
     # Where a JVM started this, `spark-submit`, EMR or Glue has set master, memory and all else.
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not is_submitted:
+    is_set = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+    if not is_set:
         find_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -224,15 +265,20 @@ def open_session(name: str) -> Any:
     from tidemark.spark import register
 
     builder = SparkSession.builder.appName(f"tidemark-{name}").config("spark.sql.session.timeZone", "UTC")
-    if not is_submitted:
+    if not is_set:
         builder = (
             builder.master(os.environ.get("MASTER", "local[2]"))
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.shuffle.partitions", "4")
+            .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
         )
+    # An error that is raised here is told by the job, in one line.
+    for each in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(each).setLevel(logging.CRITICAL)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    if not is_remote():
+        spark.sparkContext.setLogLevel("ERROR")
     register(spark)
     return spark
 
@@ -291,7 +337,10 @@ def until_stopped() -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def watched(spark: Any, job: Job, seconds: float | None = None) -> Iterator[None]:
-    """Report Spark's progress every `seconds`."""
+    """Report Spark's progress every `seconds`; over Spark Connect nobody tells it."""
+    if is_remote():
+        yield
+        return
     tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
     pause = seconds or (SHOW_SECONDS if sys.stderr.isatty() else TELL_SECONDS)
 

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import ReadOptions
 from tidemark.spark.readers.port import DataLoss, Head, Position, is_past
 
@@ -84,7 +85,8 @@ def decode_offset(offset: Mapping[str, Any]) -> Progress:
 
 def everything_until(options: ReadOptions, start: Progress, look: Look) -> Progress:
     """Where a batch ends that begins at `start` and takes all that was found. It is `start` itself where no
-    stream has anything new: there is no batch just to forget something. Raises DataLoss."""
+    stream has anything new: there is no batch just to forget something. Raises DataLoss, and InvalidOptions
+    where the checkpoint has streams that are not asked for."""
     now, bucket = look.at_ms // 1000, options.connection.bucket
     forgotten, forgotten_ms = dict(start.forgotten), 0
     if options.pattern is not None:
@@ -113,12 +115,22 @@ def _those_gone(options: ReadOptions, start: Progress, look: Look) -> dict[str, 
     gone = {name: position for name, position in start.positions.items() if name not in look.heads}
     lost = sorted(name for name, position in gone.items() if not position.closed)
     if lost and options.fail_on_data_loss:
-        raise DataLoss(", ".join(lost), "it does not exist any more")
+        strangers = [name for name in lost if not options.subscribes(name)]
+        if strangers:
+            what = f"the checkpoint has streams that are not subscribed any more: {_few(strangers)}"
+            raise InvalidOptions(
+                [f"{what}; begin a new checkpoint, or set failOnDataLoss to false to leave them out"]
+            )
+        raise DataLoss(_few(lost), "it does not exist any more")
     now = look.at_ms // 1000
     kept = {
         name: replace(position, ended_since=position.ended_since or now) for name, position in gone.items()
     }
     return {name: end for name, end in kept.items() if now - end.ended_since < options.forget_seconds}
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def not_before(start: Progress, look: Look) -> Look:
