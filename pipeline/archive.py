@@ -25,15 +25,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tidemark.spark.failures import SLOW_START, Exit
+from tidemark.spark.failures import Exit, repeat_slow_start
 from tidemark.spark.job import (
     Job,
     JobFailed,
+    above_zero,
     add_lake,
     connection_options,
     open_lake,
     parser_for,
     read_options,
+    require_driver,
     run,
     until_stopped,
 )
@@ -45,6 +47,13 @@ START_SECONDS = 300
 #: What a task reads, and about what goes into a file, before compression.
 FILE_BYTES = 256 * 1024 * 1024
 BATCH_BYTES = 16 * 1024 * 1024 * 1024
+#: Options of the data source that the job sets itself.
+OWN_OPTIONS = {
+    "columns": "an archive has all of them",
+    "maxbytespertrigger": "--batch-bytes says how large a batch is",
+    "maxoffsetspertrigger": "--batch-bytes says how large a batch is",
+    "maxmessagespertrigger": "--batch-bytes says how large a batch is",
+}
 #: The columns that tell what is missing.
 ROWS = "stream STRING, incarnation STRING, offset STRING, end_offset STRING, position INT"
 
@@ -59,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
     add_lake(made)
     made.add_argument(
         "--batch-bytes",
-        type=int,
+        type=above_zero,
         default=BATCH_BYTES,
         help=f"of a batch, at most: a run that failed goes on behind its last batch ({BATCH_BYTES})",
     )
@@ -80,13 +89,19 @@ class Archived:
 def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
     if bool(given.out) == bool(given.iceberg):
         raise JobFailed("give either --out or --iceberg")
+    require_driver("archive keeps a checkpoint: it")
     if given.from_export:
+        if not given.out:
+            raise JobFailed("--from-export writes plain files: give --out in place of --iceberg")
         return archive_export(spark, given, job)
     if not given.checkpoint:
         raise JobFailed("--checkpoint is missing: without it every run would begin at the beginning")
     if given.every is not None and given.every <= 0:
         raise JobFailed(f"--every must be a number of seconds above 0, got {given.every:g}")
-    found, streams = Archived(), SubscribedStreams(source_options(given))
+    if given.out and given.out.rstrip("/") == given.checkpoint.rstrip("/"):
+        raise JobFailed("--out and --checkpoint must be two directories")
+    found, streams = Archived(), SubscribedStreams(given)
+    require_own_checkpoint(spark, given, streams)
     if given.every is None:
         take_what_came(spark, given, job, found, streams)
     else:
@@ -107,18 +122,19 @@ def archive(spark: Any, given: argparse.Namespace, job: Job) -> None:
     return None
 
 
-def source_options(given: argparse.Namespace) -> dict[str, str]:
-    return {"bytesPerPartition": str(FILE_BYTES)} | read_options(given)
-
-
 class SubscribedStreams:
     """What there is to archive, asked for by one reader: it asks less for streams that it knows. Raises
-    InvalidOptions."""
+    InvalidOptions, and JobFailed."""
 
-    def __init__(self, options: dict[str, str]) -> None:
+    def __init__(self, given: argparse.Namespace) -> None:
         from tidemark.spark.options.read import parse_read_options
         from tidemark.spark.readers.connect import connect
 
+        options = {"bytesPerPartition": str(FILE_BYTES)} | read_options(given)
+        for name, why in OWN_OPTIONS.items():
+            if name in map(str.lower, options):
+                raise JobFailed(f"--option {name} is not for archives: {why}")
+        self._given = options
         self._options = parse_read_options(options, streaming=True)
         self._reader = connect(self._options.connection)
         self.bucket = self._options.connection.bucket
@@ -129,6 +145,21 @@ class SubscribedStreams:
 
         return load_heads(self._options, self._reader)
 
+    def source_options(self, heads: Any, job: Job) -> dict[str, str]:
+        """Those of the source. Over HTTP it asks for event time, unless the user has decided that: the
+        archive is parted by it, and it cannot be asked for later. Where a server has none it goes without."""
+        from tidemark.spark.readers.port import NoTimes
+
+        if "includetimestamps" not in map(str.lower, self._given):
+            self._given |= {"includeTimestamps": "true"}
+            try:
+                for head in list(heads.values())[:1]:
+                    self._reader.check_times(head)
+            except NoTimes as fault:
+                job.say(f"{fault}: messages are archived without their time, under the day of this run")
+                self._given |= {"includeTimestamps": "false"}
+        return self._given
+
 
 def take_what_came(
     spark: Any, given: argparse.Namespace, job: Job, found: Archived, streams: SubscribedStreams
@@ -137,8 +168,8 @@ def take_what_came(
     from tidemark.spark.gaps import find_losses
 
     limit = {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
-    source = spark.readStream.format("tidemark").options(**source_options(given) | limit).load()
     heads = streams.heads()
+    source = spark.readStream.format("tidemark").options(**streams.source_options(heads, job) | limit).load()
     before = progress(spark, given.checkpoint)
     if given.iceberg:
         start, new_files = to_table(spark, source, given)
@@ -147,7 +178,7 @@ def take_what_came(
     batches: dict[int, int] = {}
     came_to = before
     while True:
-        batches |= take_batches(start, job)
+        batches |= repeat_slow_start(lambda: follow(start(), job), START_SECONDS, job.say)
         # Before Spark 4.2 a query that ends by itself reads a single batch. One that the table has already
         # brings no rows.
         came_from, came_to = came_to, progress(spark, given.checkpoint)
@@ -191,7 +222,6 @@ def to_table(
 ) -> tuple[Callable[[], Any], Callable[[], list[str]]]:
     """The same; each batch is a snapshot of the table."""
     lake, new = open_lake(given), list[str]()
-    lake.ensure()
     # Iceberg has no INT96, which Spark writes otherwise.
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
@@ -202,6 +232,50 @@ def to_table(
 
     writing = source.writeStream.foreachBatch(write).option("checkpointLocation", given.checkpoint)
     return writing.trigger(availableNow=True).start, lambda: new
+
+
+def require_own_checkpoint(spark: Any, given: argparse.Namespace, streams: SubscribedStreams) -> None:
+    """Raises JobFailed where the checkpoint is that of another archive, and where it is new and the archive
+    is not: a directory would lack messages, and a table would have them twice."""
+    from tidemark.spark.queries.checkpoints import file_sink_fits, is_new, query_id
+
+    if given.out:
+        if not file_sink_fits(spark, given.checkpoint, given.out):
+            why = "the directory does not have the batches that the checkpoint knows of"
+            raise JobFailed(not_one_archive(given, why))
+        return
+    lake = open_lake(given)
+    lake.ensure()
+    if is_new(spark, given.checkpoint):
+        twice = streams_in(spark, lake, streams)
+        if twice:
+            more = f" and {len(twice) - 3} more" if len(twice) > 3 else ""
+            why = f"the checkpoint is new, and the table has {', '.join(twice[:3])}{more}"
+            raise JobFailed(not_one_archive(given, why))
+    elif progress(spark, given.checkpoint).positions and not lake.knows(query_id(spark, given.checkpoint)):
+        raise JobFailed(not_one_archive(given, "the table has no batch of this checkpoint"))
+
+
+def not_one_archive(given: argparse.Namespace, why: str) -> str:
+    return (
+        f"{given.out or given.iceberg} and {given.checkpoint} do not belong together: {why}. "
+        "An archive has one checkpoint, and a new checkpoint needs a new archive"
+    )
+
+
+def streams_in(spark: Any, lake: Any, streams: SubscribedStreams) -> list[str]:
+    """Those of which the table has messages."""
+    from pyspark.sql import functions
+
+    from tidemark.spark.lake import SPARK_SCHEMA
+
+    files = lake.files_of_bucket(streams.bucket)
+    if not files:
+        return []
+    rows = spark.read.schema(SPARK_SCHEMA).parquet(*files).where(functions.col("bucket") == streams.bucket)
+    incarnation = functions.coalesce("incarnation", functions.lit(""))
+    there = {tuple(row) for row in rows.select("stream", incarnation).distinct().collect()}
+    return sorted(name for name, head in streams.heads().items() if (name, head.tail.incarnation) in there)
 
 
 def logged_files(spark: Any, out: str, batch: int | None) -> frozenset[str]:
@@ -266,21 +340,6 @@ def files_of(spark: Any, out: str) -> frozenset[str]:
         return frozenset()
 
 
-def take_batches(start: Callable[[], Any], job: Job) -> dict[int, int]:
-    """The messages of each batch of the query that `start` gives. Spark waits ten seconds for its Python
-    process to start. Where that is too short, as on a busy driver, nothing was read, and it starts again."""
-    from pyspark.errors import StreamingQueryException
-
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            return follow(start(), job)
-        except StreamingQueryException as fault:
-            if SLOW_START not in str(fault) or time.monotonic() > deadline:
-                raise
-            job.say("Spark's Python process took more than ten seconds to start: the query starts again")
-
-
 def follow(query: Any, job: Job) -> dict[int, int]:
     """The messages of each batch, told as they come: Spark keeps the last hundred reports alone."""
     batches: dict[int, int] = {}
@@ -289,9 +348,9 @@ def follow(query: Any, job: Job) -> dict[int, int]:
         ended = query.awaitTermination(LOOK_SECONDS)
         for progress in query.recentProgress:
             batch, rows = progress["batchId"], progress["numInputRows"]
-            if batch not in batches:
+            if rows and batch not in batches:
                 job.say(f"batch {batch}: {rows} messages")
-            batches[batch] = max(rows, batches.get(batch, 0))
+                batches[batch] = rows
     return batches
 
 
@@ -306,7 +365,7 @@ def archive_export(spark: Any, given: argparse.Namespace, job: Job) -> None:
 
 
 def with_date(rows: Any) -> Any:
-    """A message's size and its day. Over HTTP nobody says when it was appended: then it is today's."""
+    """A message's size and its day: today, where the server does not tell when it was appended."""
     from pyspark.sql import functions
 
     when = functions.coalesce(functions.col("timestamp"), functions.current_timestamp())

@@ -2,7 +2,8 @@
 
 Of an Iceberg table: in place, and old snapshots go. Runs beside the archive: where both commit at once, one
 of them looks again. What readers of the table see does not change. A snapshot that a reader may still be at
-must be younger than --keep-days.
+must be younger than --keep-days. Data files that killed runs left behind, which are in no snapshot, are
+deleted when they are older than --orphan-days: longer than any run takes from its first file to its commit.
 
 Of an archive of plain files: into a copy, --to, in which the files of runs that did not end are left out.
 Any reader of Parquet counts right there. A run replaces each day that it copies as a whole: one that is
@@ -19,7 +20,16 @@ import argparse
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tidemark.spark.job import Job, JobFailed, add_lake, open_lake, parser_for, run
+from tidemark.spark.job import (
+    Job,
+    JobFailed,
+    above_zero,
+    add_lake,
+    open_lake,
+    parser_for,
+    require_no_archive,
+    run,
+)
 
 NAME = "compact"
 
@@ -29,26 +39,41 @@ def parser() -> argparse.ArgumentParser:
     add_lake(made)
     made.add_argument("--archive", metavar="DIR", help="or, of plain files: the directory")
     made.add_argument("--to", metavar="DIR", help="where their copy is")
-    made.add_argument("--days", type=int, help="copy so many days, today's among them (default: all)")
+    made.add_argument("--days", type=above_zero, help="copy so many days, today's among them (default: all)")
     made.add_argument(
-        "--file-bytes", type=int, default=128 * 1024 * 1024, help="of a file, about (134217728)"
+        "--file-bytes", type=above_zero, default=128 * 1024 * 1024, help="of a file, about (134217728)"
     )
     made.add_argument("--keep-days", type=float, default=7, help="how long snapshots stay readable (7)")
+    made.add_argument(
+        "--orphan-days", type=float, default=3, help="how long a file may be in no snapshot (3)"
+    )
     return made
 
 
 def compact(spark: Any, given: argparse.Namespace, job: Job) -> None:
     if bool(given.archive) == bool(given.iceberg) or bool(given.archive) != bool(given.to):
         raise JobFailed("give either --iceberg, or --archive and --to")
+    for name in ("keep_days", "orphan_days"):
+        if getattr(given, name) < 0:
+            raise JobFailed(f"--{name.replace('_', '-')} must not be below 0, got {getattr(given, name):g}")
     if given.archive:
+        require_no_archive(spark, given.to, "--to")
         return copy_files(spark, given, job)
     lake = open_lake(given)
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     old, new = lake.compact(spark, given.file_bytes)
-    before = datetime.now(UTC) - timedelta(days=given.keep_days)
+    now = datetime.now(UTC)
+    before = now - timedelta(days=given.keep_days)
     snapshots, files = lake.expire(before)
     lake.compact_closed(before)
-    job.finish(files_before=old, files_after=new, snapshots_expired=snapshots, files_deleted=files)
+    orphans = lake.remove_orphans(now - timedelta(days=given.orphan_days))
+    job.finish(
+        files_before=old,
+        files_after=new,
+        snapshots_expired=snapshots,
+        files_deleted=files,
+        orphans_deleted=orphans,
+    )
     return None
 
 

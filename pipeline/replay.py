@@ -11,8 +11,10 @@ after a failure.
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
+from tidemark.protocol.offset import parse_token
 from tidemark.spark.job import (
     Job,
     JobFailed,
@@ -34,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     add_lake(made)
     made.add_argument("--from-bucket", default="v1", help="bucket of the archived stream (default: v1)")
     made.add_argument("--stream", required=True, help="the archived stream")
-    made.add_argument("--to", required=True, help="the new stream; it is created")
+    made.add_argument("--to", required=True, help="the new stream; it is created, or has no messages yet")
     made.add_argument("--allow-gaps", action="store_true", help="write what is there if a part is missing")
     add_write(made)
     return made
@@ -76,12 +78,36 @@ def replay(spark: Any, given: argparse.Namespace, job: Job) -> None:
     job.say(f"{messages} messages, {size} bytes of {content_types[0]}")
     ordered = rows.orderBy("offset", "position").select("value")
     target = {"stream": given.to, "contentType": content_types[0], "createStreams": "true"}
+    require_new(spark, given, target)
     summary = write_once(ordered, given, job, **target)
     if is_closed(rows, given):
         options = parse_write_options(connection_options(given) | target | {"stagingDir": given.staging})
         connect_publisher(options.connection).close(given.to)
         summary["closed"] = "true"
     job.finish(**summary, bytes=size, gaps=len(gaps), to=given.to)
+
+
+def require_new(spark: Any, given: argparse.Namespace, target: dict[str, str]) -> None:
+    """Raises JobFailed where the new stream has messages already, unless an earlier run under this id began
+    to write it: behind them the archived stream would not be itself."""
+    from tidemark.spark.options.read import parse_read_options
+    from tidemark.spark.options.write import parse_write_options
+    from tidemark.spark.queries.plan import load_heads
+    from tidemark.spark.readers.connect import connect
+    from tidemark.spark.staging.hadoop import open_staging
+    from tidemark.spark.staging.manifest import StagedBatches
+
+    connection = connection_options(given)
+    staging = open_staging(spark, parse_write_options(connection | target | {"stagingDir": given.staging}))
+    if StagedBatches(staging, given.id).load(0) is not None:
+        return
+    names = {"subscribe": json.dumps([given.to])}
+    options = parse_read_options(connection | names, streaming=False)
+    head = load_heads(options, connect(options.connection)).get(given.to)
+    if head is not None and (parse_token(head.tail.offset) or 0) > 0:
+        raise JobFailed(
+            f"{given.to} has messages already: replay writes a new stream, so give --to another name"
+        )
 
 
 def is_closed(rows: Any, given: argparse.Namespace) -> bool:

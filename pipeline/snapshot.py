@@ -21,6 +21,7 @@ from typing import Any
 from tidemark.spark.job import (
     Job,
     JobFailed,
+    above_zero,
     add_subscription,
     parse_consumer,
     parser_for,
@@ -47,7 +48,9 @@ def parser() -> argparse.ArgumentParser:
     limits = made.add_mutually_exclusive_group(required=True)
     limits.add_argument("--consumer", action="append", metavar="NAME=CHECKPOINT", help="may be repeated")
     limits.add_argument("--no-consumer", action="store_true", help="nobody else needs the messages")
-    made.add_argument("--tasks", type=int, default=8, help="how many tasks share the streams (default: 8)")
+    made.add_argument(
+        "--tasks", type=above_zero, default=8, help="how many tasks share the streams (default: 8)"
+    )
     made.add_argument("--dry-run", metavar="DIR", help="write the folds there as JSON instead of publishing")
     return made
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,16 @@ from tidemark.spark.job import (
     parse_consumer,
     parser_for,
     read_options,
+    require_no_archive,
     run,
     subscribed,
     taken_by,
 )
 
 NAME = "stats"
+#: Of a plot, which can tell no more streams apart.
+LINES = 9
+BARS = 100
 #: Of the archive, as a directory or as a table.
 ARCHIVE = "bucket STRING, stream STRING, timestamp TIMESTAMP, time TIMESTAMP, value BINARY, bytes BIGINT"
 #: What was counted, by minute; or, with `taken`, in which file or snapshot.
@@ -40,6 +46,10 @@ STATE = (
     "first TIMESTAMP, last TIMESTAMP, taken STRING"
 )
 COLUMNS = ("stream", "messages", "bytes", "mean_bytes", "max_bytes", "per_second", "last_append")
+TABLE = (
+    "stream STRING, messages BIGINT, bytes BIGINT, mean_bytes DOUBLE, max_bytes BIGINT, per_second DOUBLE, "
+    "last_append STRING"
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -66,9 +76,12 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
 
     if given.archive and given.iceberg:
         raise JobFailed("give either --archive or --iceberg")
+    if given.state:
+        require_no_archive(spark, given.state, "--state")
     if given.state and not (given.archive or given.iceberg):
         raise JobFailed("--state needs --archive or --iceberg: streams themselves are counted anew each time")
-    consumers = [parse_consumer(text) for text in given.consumer]
+    named = [parse_consumer(text) for text in given.consumer]
+    consumers = {name: taken_by(spark, checkpoint) for name, checkpoint in named}
     options = parse_read_options(read_options(given), streaming=False)
     heads = load_heads(options, connect(options.connection)) if consumers else {}
     if given.archive or given.iceberg:
@@ -77,18 +90,14 @@ def stats(spark: Any, given: argparse.Namespace, job: Job) -> None:
         minutes = by_minute(streamed(spark, given))
     minutes = minutes.persist()
     table = [row.asDict() for row in measure(minutes).collect()]
-    add_lag(spark, table, consumers, heads, options.connection.bucket)
-    sys.stdout.write(render(table, [*COLUMNS, *(f"lag_{name}" for name, _ in consumers)]))
+    add_lag(table, consumers, heads, options.connection.bucket)
+    lags = [f"lag_{name}" for name in consumers]
+    sys.stdout.write(render(table, [*COLUMNS, *lags]))
     if given.out:
-        spark.createDataFrame(table).coalesce(1).write.mode("overwrite").json(given.out)
+        columns = ", ".join([TABLE, *(f"`{name}` BIGINT" for name in lags)])
+        spark.createDataFrame(table, columns).coalesce(1).write.mode("overwrite").json(given.out)
     if given.plot:
-        draw(
-            minutes.where("minute IS NOT NULL")
-            .groupBy("stream", "minute")
-            .agg({"messages": "sum"})
-            .collect(),
-            Path(given.plot),
-        )
+        plot(minutes, given, job)
     job.finish(streams=len(table), messages=sum(row["messages"] for row in table))
 
 
@@ -112,7 +121,8 @@ def archived(spark: Any, given: argparse.Namespace) -> Any:
 
 def take_what_is_new(spark: Any, given: argparse.Namespace, lake: Any) -> None:
     """Count what the archive has got since the last run with this --state, and keep it there: in one file,
-    so that a run that is killed has counted all of it or nothing."""
+    so that a run that is killed has counted all of it or nothing. Where files are gone that were counted, as
+    those of a copy that was made anew, all of it is counted."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -120,13 +130,22 @@ def take_what_is_new(spark: Any, given: argparse.Namespace, lake: Any) -> None:
         taken = {row.taken for row in kept.select("taken").collect()}
     except AnalysisException:
         taken = set()
+    is_another = False
     if lake is not None:
         new = sorted(set(lake.snapshots()) - taken)
         files = lake.files_of_snapshots(new)
     else:
-        new = files = sorted(set(spark.read.schema(ARCHIVE).parquet(given.archive).inputFiles()) - taken)
+        there = set(spark.read.schema(ARCHIVE).parquet(given.archive).inputFiles())
+        is_another = not taken <= there
+        new = files = sorted(there if is_another else there - taken)
     if new:
-        write_state(spark, given, "append", archived_rows(spark, given, files) if files else None, new)
+        write_state(
+            spark,
+            given,
+            "overwrite" if is_another else "append",
+            archived_rows(spark, given, files) if files else None,
+            new,
+        )
 
 
 def write_state(spark: Any, given: argparse.Namespace, mode: str, rows: Any, taken: list[str]) -> None:
@@ -172,7 +191,10 @@ def by_minute(rows: Any) -> Any:
 def measure(minutes: Any) -> Any:
     from pyspark.sql import functions
 
-    seconds = functions.expr("greatest(1, (max(unix_millis(last)) - min(unix_millis(first))) / 1000)")
+    # Over HTTP nobody says when a message was appended, and then there is no rate.
+    seconds = functions.expr(
+        "IF(max(last) IS NULL, NULL, greatest(1, (max(unix_millis(last)) - min(unix_millis(first))) / 1000))"
+    )
     messages, size = functions.sum("messages"), functions.sum("bytes")
     return (
         minutes.groupBy("stream")
@@ -189,14 +211,9 @@ def measure(minutes: Any) -> Any:
 
 
 def add_lag(
-    spark: Any,
-    table: list[dict[str, Any]],
-    consumers: list[tuple[str, str]],
-    heads: dict[str, Any],
-    bucket: str,
+    table: list[dict[str, Any]], consumers: dict[str, Any], heads: dict[str, Any], bucket: str
 ) -> None:
-    for name, checkpoint in consumers:
-        taken = taken_by(spark, checkpoint)
+    for name, taken in consumers.items():
         for row in table:
             head = heads.get(row["stream"])
             row[f"lag_{name}"] = lag(head, head and taken.taken(bucket, head))
@@ -214,28 +231,64 @@ def lag(head: Any, taken: Any) -> int | None:
     return max(0, tail - begun)
 
 
+def told(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
 def render(table: list[dict[str, Any]], columns: list[str]) -> str:
-    cells = [columns, *([str(row.get(column)) for column in columns] for row in table)]
+    cells = [columns, *([told(row.get(column)) for column in columns] for row in table)]
     widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
     return "\n".join(lines) + "\n"
 
 
+def plot(minutes: Any, given: argparse.Namespace, job: Job) -> None:
+    timed = minutes.where("minute IS NOT NULL").groupBy("stream", "minute").agg({"messages": "sum"})
+    counts = timed.collect()
+    if not counts:
+        job.say(f"{given.plot} shows nothing: no message has a time, as those that were read over HTTP")
+    draw(counts, Path(given.plot))
+
+
+def lines_of(counts: list[Any]) -> dict[str, dict[Any, int]]:
+    """By stream, of each minute the messages: the largest streams, and the sum of all others."""
+    totals: Counter[str] = Counter()
+    for row in counts:
+        totals[row["stream"]] += row["sum(messages)"]
+    largest = {stream for stream, _ in totals.most_common(LINES)}
+    rest = f"{len(totals) - len(largest)} other streams"
+    lines: dict[str, dict[Any, int]] = {stream: {} for stream in sorted(largest)}
+    for row in counts:
+        minutes = lines.setdefault(row["stream"] if row["stream"] in largest else rest, {})
+        minutes[row["minute"]] = minutes.get(row["minute"], 0) + row["sum(messages)"]
+    return lines
+
+
 def draw(counts: list[Any], path: Path) -> None:
+    """The streams' rates upon each other, in bars of a minute, or of more where there are many minutes."""
     import matplotlib as mpl
 
     mpl.use("Agg")
+    from matplotlib import dates
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
-    for stream in sorted({row["stream"] for row in counts}):
-        points = sorted((row["minute"], row["sum(messages)"]) for row in counts if row["stream"] == stream)
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=stream)
+    times = sorted(row["minute"] for row in counts)
+    if times:
+        first, width = times[0], max(timedelta(minutes=1), (times[-1] - times[0]) / BARS)
+        starts = [first + width * number for number in range((times[-1] - first) // width + 1)]
+        tops = [0.0] * len(starts)
+        for label, minutes in lines_of(counts).items():
+            rates = [0.0] * len(starts)
+            for minute, messages in minutes.items():
+                rates[(minute - first) // width] += messages * (timedelta(minutes=1) / width)
+            axes.bar(starts, rates, width, tops, align="edge", label=label)
+            tops = [top + rate for top, rate in zip(tops, rates, strict=True)]
+        axes.set_xlim(first - 2 * width, times[-1] + 3 * width)
+        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(axes.xaxis.get_major_locator()))
+        figure.legend(fontsize="small", loc="outside right upper")
     axes.set_ylabel("messages a minute")
     axes.set_ylim(bottom=0)
-    if counts:
-        axes.legend(fontsize="small", ncols=3)
-    figure.autofmt_xdate()
     figure.savefig(path, dpi=150)
     plt.close(figure)
 

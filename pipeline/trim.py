@@ -18,6 +18,7 @@ from typing import Any
 from tidemark.spark.job import (
     Job,
     JobFailed,
+    above_zero,
     add_lake,
     add_subscription,
     open_lake,
@@ -46,7 +47,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--consumer", action="append", default=[], metavar="NAME=CHECKPOINT", help="may be repeated"
     )
-    made.add_argument("--tasks", type=int, default=8, help="how many tasks share the streams (default: 8)")
+    made.add_argument(
+        "--tasks", type=above_zero, default=8, help="how many tasks share the streams (default: 8)"
+    )
     made.add_argument("--dry-run", action="store_true", help="say what would go, and change nothing")
     return made
 
@@ -62,10 +65,12 @@ def trim(spark: Any, given: argparse.Namespace, job: Job) -> None:
     options = parse_read_options(read_options(given), streaming=False)
     if options.connection.transport is Transport.HTTP:
         raise JobFailed("trim works on the table of the streams: give --table in place of --url")
+    if given.days is not None and given.days <= 0:
+        raise JobFailed(f"--days must be above 0, got {given.days:g}")
     consumers = tuple(taken_by(spark, parse_consumer(text)[1]) for text in given.consumer)
     plan = TrimPlan(options.connection, consumers, dry_run=given.dry_run)
     now = datetime.now(UTC)
-    since = now - timedelta(days=given.days) if given.days else None
+    since = now - timedelta(days=given.days) if given.days is not None else None
     files = open_lake(given).files_of_bucket(options.connection.bucket, since)
     if not files:
         raise JobFailed(f"{given.iceberg} has nothing of {options.connection.bucket}")

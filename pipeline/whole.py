@@ -21,11 +21,14 @@ from typing import Any
 import orjson
 import urllib3
 
+from pipeline.duckdb_iceberg import connect_duckdb
 from tidemark.local.engines import LocalServices
 from tidemark.spark.job import JobFailed, find_java
 from tidemark.spark.snapshots.folds import LastByKey, MergePatch, fold_messages
 
 ROOT = Path(__file__).resolve().parents[1]
+#: What is kept of a run.
+PICTURES = ROOT / ".data" / "pipeline"
 BUCKET = "pipeline"
 STREAMS = 6
 MESSAGES = 4_000
@@ -142,12 +145,14 @@ def run(pipeline: Pipeline) -> None:
     ingest_and_compare(pipeline)
     fold_and_compare(pipeline)
     say("7 of 8: Stats")
+    PICTURES.mkdir(parents=True, exist_ok=True)
     consumer = f"archive={pipeline.path('checkpoint')}"
-    said = pipeline.job(
-        "stats", "--pattern", "user-.*", "--consumer", consumer, "--plot", pipeline.path("stats.png")
-    )
+    counted = ["--pattern", "user-.*", "--archive", pipeline.path("lake"), "--consumer", consumer]
+    said = pipeline.job("stats", *counted, "--plot", str(PICTURES / "stats.png"))
     check("the archive is not behind in any stream", holds=said.count(" 0\n") >= STREAMS)
-    check("the plot was drawn", holds=Path(pipeline.path("stats.png")).stat().st_size > 1000)
+    check(
+        f"the plot was drawn: {PICTURES / 'stats.png'}", holds=(PICTURES / "stats.png").stat().st_size > 1000
+    )
     trim_and_ask(pipeline)
 
 
@@ -178,17 +183,15 @@ def lake_and_compare(pipeline: Pipeline) -> None:
 
 def ask_duckdb(pipeline: Pipeline) -> list[tuple[str, int, int, int]]:
     """Of each stream in the table the messages, bytes and keys."""
-    import duckdb
-
     from tidemark.spark.lake import LakeTable
 
-    files = LakeTable("default", pipeline.catalog, "lake.messages").files()
-    paths = [path.removeprefix("file://").removeprefix("file:") for path in files]
+    table = LakeTable("default", pipeline.catalog, "lake.messages").load()
     query = (
-        "SELECT stream, count(*), sum(bytes), count(DISTINCT key) FROM read_parquet($paths) "
+        "SELECT stream, count(*), sum(bytes), count(DISTINCT key) FROM iceberg_scan(?) "
         "GROUP BY stream ORDER BY stream"
     )
-    found: list[tuple[str, int, int, int]] = duckdb.execute(query, {"paths": paths}).fetchall()
+    with connect_duckdb() as duckdb:
+        found: list[tuple[str, int, int, int]] = duckdb.execute(query, [table.metadata_location]).fetchall()
     for stream, messages, size, keys in found:
         say(f"  {stream}: {messages} messages, {size} bytes, {keys} keys")
     return found
@@ -212,21 +215,29 @@ def trim_and_ask(pipeline: Pipeline) -> None:
     # In an array there is a comma or a bracket for each message, and one bracket more.
     same = all(sizes[name] + 1 == len(whole[name].replace(b"][", b",")) for name in names)
     check("the table has every byte of them", holds=same)
-    plot_sizes(found, Path(pipeline.path("table.png")))
+    plot_table(found, PICTURES / "table.png")
 
 
-def plot_sizes(found: list[tuple[str, int, int, int]], path: Path) -> None:
+def plot_table(found: list[tuple[str, int, int, int]], path: Path) -> None:
+    """For each stream a bar for its bytes, with its messages and keys in words."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
-    axes.barh([stream for stream, *_ in found], [size for _, _, size, _ in found])
-    axes.set_xlabel("bytes in the table")
+    figure, axes = plt.subplots(figsize=(8, 1.4 + 0.3 * len(found)), layout="constrained")
+    bars = axes.barh([stream for stream, *_ in found], [size / 1000 for _, _, size, _ in found], height=0.6)
+    words = [f"{messages:,} messages" + (f", {keys} keys" if keys else "") for _, messages, _, keys in found]
+    axes.bar_label(bars, words, padding=4, fontsize="small")
+    axes.margins(x=0.3)
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("kB in the table, by stream")
+    total = sum(messages for _, messages, _, _ in found)
+    axes.set_title(f"lake.messages: {total:,} messages, by DuckDB", loc="left")
     figure.savefig(path, dpi=150)
     plt.close(figure)
-    check("what is in the table was drawn", holds=path.stat().st_size > 1000)
+    check(f"what is in the table was drawn: {path}", holds=path.stat().st_size > 1000)
 
 
 def read_archive(directory: str) -> dict[str, list[bytes]]:

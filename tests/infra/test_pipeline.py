@@ -24,11 +24,24 @@ TASKS = {name: state for name, state in STATES.items() if state["Type"] == "Task
 APPLICATION = RESOURCES["Application"]["Properties"]
 
 
-def statements_of(role: str) -> list[dict[str, Any]]:
+def taken(value: Any, *, has_table: bool) -> Any:
+    """A value of the template with its conditions decided."""
+    match value:
+        case {"If": ["HasLakeTable", there, elsewhere]}:
+            return taken(there if has_table else elsewhere, has_table=has_table)
+        case dict():
+            return {name: taken(each, has_table=has_table) for name, each in value.items()}
+        case list():
+            decided = [taken(each, has_table=has_table) for each in value]
+            return [each for each in decided if each != {"Ref": "AWS::NoValue"}]
+    return value
+
+
+def statements_of(role: str, *, has_table: bool = True) -> list[dict[str, Any]]:
     return [
         statement
         for policy in RESOURCES[role]["Properties"]["Policies"]
-        for statement in policy["PolicyDocument"]["Statement"]
+        for statement in taken(policy["PolicyDocument"]["Statement"], has_table=has_table)
     ]
 
 
@@ -170,9 +183,9 @@ def test_what_is_put_into_it_is_what_it_asks_for() -> None:
     assert asked == MACHINE["DefinitionSubstitutions"].keys()
 
 
-def run(fold: str, *, failing: set[str]) -> tuple[list[str], str]:
+def run(fold: str, table: str, *, failing: set[str]) -> tuple[list[str], str]:
     """The jobs that a run starts, and how it ends: the machine, played."""
-    name, jobs, data = MACHINE["Definition"]["StartAt"], [], {"plan.fold": fold}
+    name, jobs, data = MACHINE["Definition"]["StartAt"], [], {"plan.fold": fold, "plan.table": table}
     while True:
         state = STATES[name]
         match state["Type"]:
@@ -197,46 +210,66 @@ def holds(choice: dict[str, Any], data: dict[str, str]) -> bool:
     return bool(data[variable] == choice["StringEquals"])
 
 
-SUBSETS = [
-    subset for size in range(4) for subset in itertools.combinations(("archive", "snapshot", "stats"), size)
-]
+ALL_JOBS = ("archive", "compact", "snapshot", "stats")
+SUBSETS = [subset for size in range(5) for subset in itertools.combinations(ALL_JOBS, size)]
 
 
 @pytest.mark.parametrize("fold", ["", "last-by-key"])
+@pytest.mark.parametrize("table", ["", "lake.messages"])
 @pytest.mark.parametrize("failing", SUBSETS)
-def test_nothing_is_let_go_that_was_not_archived(fold: str, failing: tuple[str, ...]) -> None:
+def test_nothing_is_let_go_that_was_not_archived(fold: str, table: str, failing: tuple[str, ...]) -> None:
     """No snapshot after an archive that failed; numbers even after a snapshot that failed; and a run
     of which anything failed has failed."""
-    jobs, end = run(fold, failing=set(failing))
-    wanted = ["archive", *(["snapshot"] if fold else []), "stats"]
+    jobs, end = run(fold, table, failing=set(failing))
+    wanted = ["archive", *(["compact"] if table else []), *(["snapshot"] if fold else []), "stats"]
     assert jobs == (["archive"] if "archive" in failing else wanted)
     assert end == ("Fail" if set(jobs) & set(failing) else "Succeed")
 
 
+@pytest.mark.parametrize("has_table", [False, True], ids=["files", "a table"])
 @pytest.mark.parametrize("name", TASKS)
-def test_every_job_exists_and_understands_its_arguments(name: str) -> None:
+def test_every_job_exists_and_understands_its_arguments(name: str, has_table: bool) -> None:
     """By its own parser, with what the template puts in."""
     spark = TASKS[name]["Parameters"]["JobDriver"]["SparkSubmit"]
     job = TASKS[name]["Parameters"]["Name"]
     assert spark["EntryPoint"] == f"s3://${{Lake}}/code/{job}.py"
     assert job in package.JOBS
-    given = arguments_of(job, spark["EntryPointArguments"])
+    kind = "lake.messages" if has_table else "files"
+    progress = f"s3://a-lake/checkpoints/{kind}/agents"
+    given = arguments_of(job, taken(spark["EntryPointArguments"], has_table=has_table), f"{kind}/agents")
+    if job != "snapshot" and has_table:
+        assert given.iceberg == "lake.messages"
+        assert set(given.catalog_property) == {
+            "type=glue",
+            "client.region=eu-central-1",
+            "warehouse=s3://a-lake/tables",
+        }
+    if job == "compact":
+        return
     assert (given.table, given.bucket, given.pattern) == ("a-table", "agents", ".*")
     assert "region=eu-central-1" in given.option
     if job == "archive":
         assert (given.out, given.checkpoint) == (
-            "s3://a-lake/archive",
-            "s3://a-lake/checkpoints/archive/agents",
+            None if has_table else "s3://a-lake/archive/agents",
+            progress,
         )
     else:
         # What the archive has taken is read where the archive keeps it.
-        assert given.consumer == ["archive=s3://a-lake/checkpoints/archive/agents"]
+        assert given.consumer == [f"archive={progress}"]
     if job == "stats":
-        assert given.archive == "s3://a-lake/archive"
+        assert given.archive == (None if has_table else "s3://a-lake/archive/agents")
+
+
+def test_each_archive_has_its_own_progress() -> None:
+    """Another table is filled from the beginning, and so is one in place of files."""
+    progress = MACHINE["DefinitionSubstitutions"]["Progress"]
+    assert taken(progress, has_table=True) == {"Sub": "${LakeTable}/${Streams}"}
+    assert taken(progress, has_table=False) == {"Sub": "files/${Streams}"}
 
 
 VALUES = {
     "Lake": "a-lake",
+    "LakeTable": "lake.messages",
     "Table": "a-table",
     "Blobs": "a-bucket",
     "Streams": "agents",
@@ -248,14 +281,15 @@ VALUES = {
 }
 
 
-def arguments_of(job: str, texts: list[str]) -> argparse.Namespace:
-    filled = [re.sub(r"\$\{(\w+)\}", lambda found: VALUES[found[1]], text) for text in texts]
+def arguments_of(job: str, texts: list[str], progress: str) -> argparse.Namespace:
+    values = VALUES | {"Progress": progress}
+    filled = [re.sub(r"\$\{(\w+)\}", lambda found: values[found[1]], text) for text in texts]
     return parser_of(job).parse_args(filled)
 
 
 def test_no_value_can_break_out_of_the_text_it_is_put_into() -> None:
     """Substitutions are text within JSON: whatever a person may choose has neither quotes nor backslashes."""
-    free = ("Streams", "Pattern", "Fold", "FoldKey")
+    free = ("Streams", "Pattern", "Fold", "FoldKey", "LakeTable")
     for name in free:
         allowed = re.compile(NESTED["Parameters"][name]["AllowedPattern"])
         assert allowed.match('a"b') is None, name
@@ -322,6 +356,8 @@ def test_the_commands_in_the_outputs_do_what_a_run_does() -> None:
 
 # --- who may do what ----------------------------------------------------------------------------------------
 
+CATALOG = "arn:${AWS::Partition}:glue:${AWS::Region}:${AWS::AccountId}"
+DATABASE = {"Database": {"Select": [0, {"Split": [".", {"Ref": "LakeTable"}]}]}}
 OWN = {
     "JobRole": [
         {"Ref": "TableArn"},
@@ -329,6 +365,12 @@ OWN = {
         {"Sub": "${Lake.Arn}/*"},
         {"GetAtt": "Lake.Arn"},
         [{"Sub": f"${{Lake.Arn}}/{prefix}*"} for prefix in ("archive", "checkpoints", "staging", "stats")],
+        {"Sub": "${Lake.Arn}/tables*"},
+        [
+            {"Sub": f"{CATALOG}:catalog"},
+            {"Sub": [f"{CATALOG}:database/${{Database}}", DATABASE]},
+            {"Sub": [f"{CATALOG}:table/${{Database}}/*", DATABASE]},
+        ],
         {"GetAtt": "JobLogs.Arn"},
         # Which log groups there are is asked of the whole account.
         {"Sub": "arn:${AWS::Partition}:logs:${AWS::Region}:${AWS::AccountId}:log-group:*"},
@@ -354,6 +396,11 @@ def test_no_role_may_do_or_touch_everything(role: str) -> None:
         actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
         assert [action for action in actions if "*" in action] == []
     assert [statement["Resource"] for statement in statements_of(role)] == OWN[role]
+
+
+def test_the_jobs_touch_no_catalog_where_the_archive_is_files() -> None:
+    sids = [{each["Sid"] for each in statements_of("JobRole", has_table=has)} for has in (True, False)]
+    assert sids[0] - sids[1] == {"KeepTable", "Catalog"}
 
 
 def test_jobs_cannot_change_what_jobs_run() -> None:

@@ -54,6 +54,9 @@ class Bucket:
     def earliest(self, names: Sequence[str]) -> dict[str, Position]:
         return {name: head.earliest for name, head in self.heads(names).items()}
 
+    def check_times(self, head: Head) -> None:
+        pass
+
     def check_offset(self, head: Head, offset: str) -> None:
         raise NotImplementedError
 

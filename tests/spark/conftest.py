@@ -20,7 +20,7 @@ from tidemark.settings import Settings
 
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None
 #: What runs without Spark as well.
-PURE = {"test_options.py", "test_folds.py", "test_churn.py", "test_forgetting.py"}
+PURE = {"test_options.py", "test_churn.py", "test_forgetting.py"}
 #: What needs Hypothesis, which Spark's environment has not.
 PROPERTIES = {"test_forgetting.py"}
 HAS_HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None
@@ -103,6 +103,19 @@ def spark(services: LocalServices, tmp_path_factory: pytest.TempPathFactory) -> 
     register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def hadoop_dir(spark: Any, name: str, tmp_path: Path) -> str:
+    """A directory that only Hadoop's Java opens: below HADOOP_DIR where that is set, such as
+    hdfs://host:8020/tests; else viewfs, whose mount table leads to a directory of this machine."""
+    if given := os.environ.get("HADOOP_DIR"):
+        return f"{given}/{name}"
+    target = tmp_path / "behind-viewfs"
+    target.mkdir()
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set(f"fs.viewfs.mounttable.{name}.link./lake", target.as_uri())
+    return f"viewfs://{name}/lake"
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,8 @@ from typing import Any
 import orjson
 from pyiceberg.catalog import load_catalog
 
+from pipeline.duckdb_iceberg import connect_duckdb
+
 #: How many rows there are, and a digest of all of them.
 Content = tuple[int, str]
 
@@ -68,13 +70,10 @@ class Lake:
         return digest(found.rows())
 
     def by_duckdb(self) -> Content:
-        """DuckDB downloads its Iceberg extension when it is first used; the snapshot's files need none."""
-        import duckdb
-
-        paths = [path.removeprefix("file://").removeprefix("file:") for path in self.files]
-        with duckdb.connect() as connection:
-            query = 'SELECT stream, "offset", value FROM read_parquet($paths, union_by_name => true)'
-            return digest(connection.execute(query, {"paths": paths}).fetchall())
+        """By its own Iceberg extension, which is told the table's metadata file alone."""
+        query = 'SELECT stream, "offset", value FROM iceberg_scan(?)'
+        with connect_duckdb() as duckdb:
+            return digest(duckdb.execute(query, [self.table.metadata_location]).fetchall())
 
     def by_spark(self, spark: Any) -> Content:
         found = spark.read.parquet(*self.files).select("stream", "offset", "value").collect()

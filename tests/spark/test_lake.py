@@ -18,14 +18,12 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType
 
 from tests.spark.lakes import Content, Lake, digest
-from tests.spark.streams import filled, key, read_here, table_options
+from tests.spark.streams import Start, filled, key, read_here, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.service.load import load_head
 from tidemark.spark.failures import Exit
 from tidemark.spark.lake import LakeTable
-
-Start = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -88,9 +86,10 @@ def test_every_engine_reads_the_same_table_also_after_a_killed_run(
     found = lake.table.scan().to_arrow().to_pylist()
     assert {(row["key"], row["bytes"]) for row in found if row["key"]} == {("k", 21)}
     assert {str(task.file.partition[0]) for task in lake.table.scan().plan_files()} == {"v1"}
-    code, said, err = start("compact", *lake.given, "--keep-days", "0")
+    code, said, err = start("compact", *lake.given, "--keep-days", "0", "--orphan-days", "0")
     assert (code, "files_before=" in said, "snapshots_expired=2" in said) == (0, True, True), err
     assert len(lake.files) == 1
+    assert len(list((tmp_path / "lake").rglob("*.parquet"))) == 1, "what the killed runs left is deleted"
     assert [read() for read in readers] == [expected] * 4
     assert archive()[0] == 0, "a batch is recognised after its snapshot has expired"
     for kind in ("json", "bytes"):

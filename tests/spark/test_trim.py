@@ -10,7 +10,7 @@ import pytest
 
 from tests.buckets import publish
 from tests.spark.lakes import Lake
-from tests.spark.streams import filled, key
+from tests.spark.streams import Start, filled, key
 from tests.support import BYTES, HOUR_MS, JSON, World
 from tidemark.janitor.sweep import sweep
 from tidemark.log.lifecycle import load_stream
@@ -22,8 +22,6 @@ from tidemark.service.read import read
 from tidemark.spark.failures import Exit
 from tidemark.spark.lake import SPARK_SCHEMA, LakeTable
 from tidemark.spark.trim import archived_stretches
-
-Start = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture

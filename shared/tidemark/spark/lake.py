@@ -2,7 +2,8 @@
 
 No jar is needed. A batch of the archive is one snapshot. The last batch of each query is a property of the
 table that changes with the snapshot, in one commit: so a batch that is repeated, after a crash at whatever
-place, is recognised, also when its snapshot has expired. Files that a crash left behind are in no snapshot.
+place, is recognised, also when its snapshot has expired. Files that a crash left behind are in no snapshot;
+`remove_orphans` deletes them.
 
 The table is partitioned by bucket and day. The partition's values are in the files too, because Iceberg takes
 them from the files' statistics.
@@ -11,12 +12,13 @@ them from the files' statistics.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from botocore.exceptions import ClientError
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual
@@ -26,6 +28,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import BinaryType, IntegerType, LongType, NestedField, StringType, TimestamptzType
+
+from tidemark.spark.lake_files import expire, remove_orphans, small_files
 
 _ALL: Final = AlwaysTrue()
 
@@ -94,13 +98,18 @@ class NoLakeTable(ValueError):
     """The catalog has no such table."""
 
 
+class NoCatalog(ValueError):
+    """The catalog cannot be opened with these properties."""
+
+
 class LakeTable:
     """`identifier` is `namespace.table`; `properties` are the catalog's, as pyiceberg knows them, in addition
-    to those of its own configuration."""
+    to those of its own configuration. Raises NoCatalog."""
 
     def __init__(self, catalog: str, properties: Mapping[str, str], identifier: str) -> None:
-        self._catalog = load_catalog(catalog, **properties)
-        self._identifier = identifier
+        with _explained(catalog):
+            self._catalog = load_catalog(catalog, **properties)
+        self._name, self._identifier = catalog, identifier
 
     def load(self) -> Table:
         """As it is now. Raises NoLakeTable."""
@@ -112,10 +121,13 @@ class LakeTable:
     def ensure(self) -> None:
         """The table is there, with all columns of this version."""
         namespace = self._identifier.rpartition(".")[0]
-        self._catalog.create_namespace_if_not_exists(namespace)
-        table = self._catalog.create_table_if_not_exists(
-            self._identifier, SCHEMA, partition_spec=_PARTITIONS, properties=_PROPERTIES
-        )
+        # Who may use a database of Glue may not have the right to create one.
+        if not self._catalog.namespace_exists(namespace):
+            self._catalog.create_namespace_if_not_exists(namespace)
+        with _explained(self._name):
+            table = self._load_or_create(
+                self._identifier, SCHEMA, partition_spec=_PARTITIONS, properties=_PROPERTIES
+            )
         missing = [field for field in SCHEMA.fields if field.name not in table.schema().column_names]
         if missing:
             with table.update_schema() as update:
@@ -131,6 +143,8 @@ class LakeTable:
         frame = rows.selectExpr(*(f"{expression} AS {name}" for name, expression in EXPRESSIONS.items()))
         files = write_files(frame, table, f"{query}-{batch}")
         if not files:
+            if not self.knows(query):
+                self._commit(lambda table: _note(table, query, batch))
             return []
 
         def add(table: Table) -> bool:
@@ -144,12 +158,16 @@ class LakeTable:
 
         return files if self._commit(add) else _files_of(self.load(), query, batch)
 
+    def knows(self, query: str) -> bool:
+        """Whether it has taken a batch of this query."""
+        return _property_of(query) in self.load().properties
+
     def compact(self, spark: Any, target_bytes: int) -> tuple[int, int]:
         """Put small files of a partition together, up to about the target. How many files became how many."""
         table = self.load()
         old: list[Any] = []
         new: list[str] = []
-        for group in _small_files(table, target_bytes):
+        for group in small_files(table, target_bytes):
             old += group
             frame = spark.read.schema(SPARK_SCHEMA).parquet(*(file.file_path for file in group))
             ordered = frame.coalesce(1).sortWithinPartitions("stream", "incarnation", "offset", "position")
@@ -172,7 +190,11 @@ class LakeTable:
 
     def expire(self, before: datetime) -> tuple[int, int]:
         """Forget snapshots that are older, and delete the files that only they had. How many of each."""
-        return _expire(self.load(), before)
+        return expire(self.load(), before)
+
+    def remove_orphans(self, before: datetime) -> int:
+        """Delete the data files that no snapshot has, if they are older. How many."""
+        return remove_orphans(self.load(), before)
 
     @property
     def rows(self) -> int:
@@ -224,7 +246,7 @@ class LakeTable:
             return
         import pyarrow as pa
 
-        table = self._catalog.create_table_if_not_exists(self._closed, CLOSED_SCHEMA)
+        table = self._load_or_create(self._closed, CLOSED_SCHEMA)
         known = set(self.closed_streams(streams[0].bucket))
         new = [vars(each) for each in streams if each not in known]
         if new:
@@ -252,20 +274,36 @@ class LakeTable:
             rows = table.scan().to_arrow().group_by(CLOSED_SCHEMA.column_names).aggregate([])
             with suppress(CommitFailedException):
                 table.overwrite(rows)
-        _expire(self._catalog.load_table(self._closed), before)
+        expire(self._catalog.load_table(self._closed), before)
 
     @property
     def _closed(self) -> str:
         return f"{self._identifier}_closed"
 
+    def _load_or_create(self, identifier: str, schema: Schema, **how: Any) -> Table:
+        """To try to create a table that is there would leave a file of metadata behind each time."""
+        try:
+            return self._catalog.load_table(identifier)
+        except NoSuchTableError:
+            return self._catalog.create_table_if_not_exists(identifier, schema, **how)
+
     def _commit(self, change: Callable[[Table], bool]) -> bool:
         """Make a change to the table as it is now, again where another writer was faster."""
+
+        def commit() -> bool:
+            table = self.load()
+            # Somebody else made the table, or the catalog did not keep what it was made with.
+            if not _PROPERTIES.items() <= table.properties.items():
+                with table.transaction() as transaction:
+                    transaction.set_properties(_PROPERTIES)
+            return change(table)
+
         for _ in range(_TRIES - 1):
             try:
-                return change(self.load())
+                return commit()
             except CommitFailedException:
                 continue
-        return change(self.load())
+        return commit()
 
 
 def write_files(frame: Any, table: Table, name: str) -> list[str]:
@@ -278,12 +316,35 @@ def write_files(frame: Any, table: Table, name: str) -> list[str]:
     return sorted(found)
 
 
+@contextmanager
+def _explained(catalog: str) -> Iterator[None]:
+    """What a catalog says that is not set up right. Refusals of AWS, and silence, are told as they are."""
+    try:
+        yield
+    except (ClientError, OSError):
+        raise
+    except Exception as fault:
+        first = (str(fault) or type(fault).__name__).splitlines()[0]
+        raise NoCatalog(
+            f"tidemark: the catalog {catalog} cannot be used ({first}): give its properties in pyiceberg's "
+            "configuration or by --catalog-property: type=glue, or type=rest and uri, or type=sql, uri and "
+            "warehouse"
+        ) from fault
+
+
 def _property_of(query: str) -> str:
     return f"tidemark.last-batch.{query}"
 
 
 def _is_committed(table: Table, query: str, batch: int) -> bool:
     return int(table.properties.get(_property_of(query), -1)) >= batch
+
+
+def _note(table: Table, query: str, batch: int) -> bool:
+    """A query's first batch has no rows: note it all the same, so that the table knows the query."""
+    with table.transaction() as transaction:
+        transaction.set_properties({_property_of(query): str(batch)})
+    return True
 
 
 def _files_of(table: Table, query: str, batch: int) -> list[str]:
@@ -296,35 +357,3 @@ def _files_of(table: Table, query: str, batch: int) -> list[str]:
             added = [entry for entry in entries if entry["snapshot_id"] == snapshot.snapshot_id]
             return [entry["data_file"]["file_path"] for entry in added]
     return []
-
-
-def _expire(table: Table, before: datetime) -> tuple[int, int]:
-    snapshots, files = len(table.snapshots()), _all_files(table)
-    table.maintenance.expire_snapshots().older_than(before).commit()
-    table.refresh()
-    unused = files - _all_files(table)
-    for path in unused:
-        table.io.delete(path)
-    return snapshots - len(table.snapshots()), len(unused)
-
-
-def _all_files(table: Table) -> set[str]:
-    return set(table.inspect.all_data_files().column("file_path").to_pylist())
-
-
-def _small_files(table: Table, target_bytes: int) -> Iterable[list[Any]]:
-    """Groups of at least two files of one partition that are less than half the target each and about the
-    target together."""
-    by_partition: dict[str, list[Any]] = {}
-    for task in table.scan().plan_files():
-        if task.file.file_size_in_bytes < target_bytes // 2:
-            by_partition.setdefault(str(task.file.partition), []).append(task.file)
-    for files in by_partition.values():
-        group: list[Any] = []
-        for file in sorted(files, key=lambda file: file.file_size_in_bytes):
-            group.append(file)
-            if sum(each.file_size_in_bytes for each in group) >= target_bytes:
-                yield group
-                group = []
-        if len(group) > 1:
-            yield group

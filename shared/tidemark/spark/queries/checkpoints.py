@@ -32,6 +32,27 @@ def pending_batch(spark: Any, checkpoint: str) -> int | None:
     return max(left, default=None)
 
 
+def is_new(spark: Any, checkpoint: str) -> bool:
+    """Whether no batch of it was planned yet."""
+    return not _batches(spark, f"{checkpoint}/offsets")
+
+
+def query_id(spark: Any, checkpoint: str) -> str:
+    """The query's own id, which stays the same as long as its checkpoint."""
+    (line,) = spark.sparkContext.textFile(f"{checkpoint}/metadata").collect()
+    found: str = json.loads(line)["id"]
+    return found
+
+
+def file_sink_fits(spark: Any, checkpoint: str, directory: str) -> bool:
+    """Whether Spark's file sink has written just the batches to this directory that the checkpoint knows of;
+    of the last one that was planned nobody knows whether it was written. The sink passes over any batch whose
+    number it has seen, whichever query's it was."""
+    written = max(_batches(spark, f"{directory}/_spark_metadata"), default=None)
+    done, planned = (_batches(spark, f"{checkpoint}/{kind}") for kind in ("commits", "offsets"))
+    return written in {max(done, default=None), max(planned, default=None)}
+
+
 def _batches(spark: Any, directory: str) -> set[int]:
     """By Hadoop's own file systems, so that a checkpoint may lie wherever Spark can keep one."""
     jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark offers no other way to list a directory
@@ -39,5 +60,6 @@ def _batches(spark: Any, directory: str) -> set[int]:
     files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
     if not files.exists(path):
         return set()
-    names = [status.getPath().getName() for status in files.listStatus(path)]
+    # Spark's file sink puts ten of its batches into one file.
+    names = [status.getPath().getName().removesuffix(".compact") for status in files.listStatus(path)]
     return {int(name) for name in names if name.isdigit()}
