@@ -1,7 +1,11 @@
 """`python -m benchmarks.spark`: rows per CPU-second of the data source, beside Spark's own, in one run.
 
 CPU is that of the driver's JVM and of every Python worker under it; servers are other processes and are not
-counted. A row is 226 bytes of JSON. Each measure is taken several times, in turn, and its best counts.
+counted. A row is 226 bytes of JSON. Each measure is taken several times, in turn, and its best counts. Every
+query costs something before its first row; the last column leaves that out, by a query of few rows.
+
+`python -m benchmarks.spark --cores` compares the time that a read takes with local[1] and local[2], on a
+machine with nothing else to do.
 """
 
 from __future__ import annotations
@@ -13,20 +17,17 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
-from benchmarks.spark_standin import PAGE_ROWS, ROW_BYTES, row
-from tidemark.protocol.offset import render_offset
+from benchmarks.spark_floors import FLOORS, Floor
+from benchmarks.spark_standin import PAGE_ROWS, row
 from tidemark.spark.job import open_session
 from tidemark.spark.options.connection import ConnectionOptions
-from tidemark.spark.options.read import DEFAULT_COLUMNS, parse_read_options, render_schema
-from tidemark.spark.readers.columns import BATCH_ROWS, make_batch
+from tidemark.spark.options.read import DEFAULT_COLUMNS, parse_read_options
+from tidemark.spark.readers.columns import BATCH_ROWS
 from tidemark.spark.snapshots.fold_streams import SnapshotPlan, snapshot_streams
 
 RESULTS = Path(__file__).with_name("results")
@@ -40,10 +41,18 @@ TARGETS = {
     "fold": 0.25,
     "staged write": 0.20,
 }
+#: By the clock, of local[2] beside local[1].
+CORES_TARGET = 1.7
+#: A read of these columns is measured beside one of all columns: a text source makes one.
+NARROW = "offset,value"
+#: For what a query costs before its first row.
+FEW = 2_000
+Measures = dict[str, tuple[int, Callable[[], None]]]
+"""By name: how many rows, and what to do with them."""
 
 
-def cpu_seconds(root: int) -> float:
-    """Of a process and all under it, those that have ended included."""
+def cpu_seconds(root: int) -> dict[int, float]:
+    """Of a process and all under it, by process; each with those under it that have ended."""
     children: dict[int, list[int]] = {}
     used: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
@@ -52,12 +61,12 @@ def cpu_seconds(root: int) -> float:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 children.setdefault(int(fields[1]), []).append(int(entry.name))
                 used[int(entry.name)] = sum(map(int, fields[11:15])) / TICKS
-    total, waiting = 0.0, [root]
+    found, waiting = {}, [root]
     while waiting:
         pid = waiting.pop()
-        total += used.get(pid, 0.0)
+        found[pid] = used.get(pid, 0.0)
         waiting += children.get(pid, [])
-    return total
+    return found
 
 
 @contextlib.contextmanager
@@ -77,57 +86,19 @@ def drain(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-class ReadyMade(DataSource):
-    """Hands Spark the same batch of Arrow again and again. Nothing is read, so this is what Spark's own way
-    from a Python data source into the JVM costs, and no reader of ours can be faster."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "ready-made"
-
-    def schema(self) -> str:
-        return render_schema()
-
-    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
-        return ReadyMadeReader(int(self.options["rows"]))
-
-
-class ReadyMadeReader(DataSourceReader):
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-
-    def partitions(self) -> list[InputPartition]:
-        return [InputPartition(number) for number in range(2)]
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002 - both are the same
-        names = {"bucket": "v1", "stream": "bench", "content_type": "application/json", "incarnation": "i"}
-        offsets = [render_offset(number * ROW_BYTES) for number in range(BATCH_ROWS)]
-        arrays = {
-            "value": pa.array([row(number) for number in range(BATCH_ROWS)], pa.binary()),
-            "offset": pa.array(offsets),
-            "end_offset": pa.array(offsets),
-        }
-        constants = names | {"position": 0, "timestamp": datetime.now(UTC)}
-        batch = make_batch(DEFAULT_COLUMNS, BATCH_ROWS, constants, arrays)
-        for _ in range(self._rows // 2 // BATCH_ROWS):
-            yield batch
-
-
 def table(url: str) -> dict[str, str]:
     return {"transport": "dynamodb", "table": "t", "dynamodbEndpoint": url, "region": "us-east-1"}
 
 
-def measures(
-    spark: Any, directory: Path, rows: int, urls: dict[str, str]
-) -> dict[str, tuple[int, Callable[[], None]]]:
-    """By name: how many rows, and what to do with them."""
-    lines = directory / "lines"
-    spark.range(rows, numPartitions=2).rdd.map(lambda each: row(each.id).decode()).saveAsTextFile(str(lines))
+def measures(spark: Any, directory: Path, rows: int, urls: dict[str, str], files: int) -> Measures:
+    lines = directory / f"lines-{rows}"
+    spark.range(rows, numPartitions=files).rdd.map(lambda each: row(each.id).decode()).saveAsTextFile(
+        str(lines)
+    )
     schema = "key STRING, n BIGINT, at STRING, f DOUBLE, text STRING"
-    source = spark.read.format("tidemark")
-    whole_pages = rows // PAGE_ROWS * PAGE_ROWS
+    connection = parse_read_options(table(urls["many"]) | {"subscribe": "-"}, streaming=False).connection
     plan = SnapshotPlan(
-        connection=parse_read_options(table(urls["many"]) | {"subscribe": "-"}, streaming=False).connection,
+        connection=connection,
         publish_to=ConnectionOptions(),
         fold="last-by-key",
         key="key",
@@ -135,94 +106,156 @@ def measures(
         dry_run=True,
     )
     sink = {"url": urls["many"], "stream": "bench", "stagingDir": str(directory / "staging")}
-    return {
+    batch_rows = 2 * min(BATCH_ROWS, rows // 2)
+    packs = table(urls["packs"]) | {"s3Endpoint": urls["packs"], "blobBucket": "b", "subscribe": "bench"}
+    # Over HTTP there are two streams of whole pages alone.
+    page_rows = 2 * (rows // PAGE_ROWS * PAGE_ROWS)
+    reads = {
+        "dynamodb, 1 message an item": (rows, table(urls["single"]) | {"subscribe": "bench"}),
+        "dynamodb, 100 messages an item": (rows, table(urls["many"]) | {"subscribe": "bench"}),
+        "dynamodb, packs": (rows, packs),
+        "http": (page_rows, {"url": urls["many"], "subscribe": "a,b"}),
+    }
+
+    def read(source: str, options: Mapping[str, str]) -> Callable[[], None]:
+        return lambda: drain(spark.read.format(source).options(**options).load())
+
+    found: Measures = {
         "Spark's text": (rows, lambda: drain(spark.read.text(str(lines)))),
         "Spark's json": (rows, lambda: drain(spark.read.schema(schema).json(str(lines)))),
-        "Python source of ready-made batches": (
-            rows // (2 * BATCH_ROWS) * 2 * BATCH_ROWS,
-            lambda: drain(spark.read.format("ready-made").option("rows", rows).load()),
-        ),
-        "dynamodb, 1 message an item": (
-            rows,
-            lambda: drain(source.options(**table(urls["single"]), subscribe="bench").load()),
-        ),
-        "dynamodb, 100 messages an item": (
-            rows,
-            lambda: drain(
-                spark.read.format("tidemark").options(**table(urls["many"]), subscribe="bench").load()
-            ),
-        ),
-        "dynamodb, packs": (
-            rows,
-            lambda: drain(
-                spark.read.format("tidemark")
-                .options(**table(urls["packs"]), s3Endpoint=urls["packs"], blobBucket="b", subscribe="bench")
-                .load()
-            ),
-        ),
-        "http": (
-            2 * whole_pages,
-            lambda: drain(spark.read.format("tidemark").options(url=urls["many"], subscribe="a,b").load()),
-        ),
-        "fold": (4 * rows, lambda: drain(snapshot_streams(spark, plan, [f"s{n}" for n in range(4)], 2))),
-        "staged write": (
-            rows,
-            lambda: (
-                spark.read.text(str(lines)).write.format("tidemark").mode("append").options(**sink).save()
-            ),
-        ),
     }
+    for work, name in FLOORS.items():
+        for columns, of_columns in ((",".join(DEFAULT_COLUMNS), ""), (NARROW, f", columns {NARROW}")):
+            floor = {"rows": str(rows), "columns": columns, "work": work}
+            found[f"{name}{of_columns}"] = (rows // batch_rows * batch_rows, read("floor", floor))
+    for name, (count, options) in reads.items():
+        found[name] = (count, read("tidemark", options))
+        found[f"{name}, columns {NARROW}"] = (count, read("tidemark", options | {"columns": NARROW}))
+    found["fold"] = (4 * rows, lambda: drain(snapshot_streams(spark, plan, [f"s{n}" for n in range(4)], 2)))
+
+    def write(target: str, options: Mapping[str, str]) -> Callable[[], None]:
+        return lambda: (
+            spark.read.text(str(lines)).write.format(target).mode("append").options(**options).save()
+        )
+
+    found["Python sink that drops its rows"] = (rows, write("floor", {}))
+    found["Python sink that parses its rows, and drops them"] = (rows, write("floor", {"work": "parse"}))
+    found["staged write"] = (rows, write("tidemark", sink))
+    return found
 
 
 def measure(jvm: int, act: Callable[[], None]) -> float:
-    before = cpu_seconds(jvm)
-    act()
-    return cpu_seconds(jvm) - before
+    """Spark ends workers that were idle for a minute, and their CPU is gone then: it is measured again."""
+    while True:
+        before = cpu_seconds(jvm)
+        act()
+        after = cpu_seconds(jvm)
+        if before.keys() <= after.keys():
+            return sum(after.values()) - sum(before.values())
 
 
-def report(best: dict[str, tuple[int, float]]) -> str:
-    text_rate = best["Spark's text"][0] / best["Spark's text"][1]
-    lines = ["| | rows per CPU-second | beside Spark's text | to reach |", "| --- | ---: | ---: | ---: |"]
-    for name, (rows, seconds) in best.items():
-        rate = rows / seconds
-        target = TARGETS.get(name)
-        share = rate / text_rate
+def best_of(rounds: int, jvm: int, taken: Measures) -> dict[str, float]:
+    """CPU-seconds of each. The first round warms up: workers, the JVM's compiler, the stand-in's pages."""
+    best: dict[str, float] = {}
+    for number in range(rounds + 1):
+        for name, (count, act) in taken.items():
+            seconds = measure(jvm, act)
+            if number:
+                best[name] = min(seconds, best.get(name, seconds))
+            print(f"round {number}, {name}: {count} rows, {seconds:.2f} CPU-s", flush=True)
+    return best
+
+
+def report(rows: dict[str, int], best: dict[str, float], few: dict[str, float]) -> str:
+    """`few` is what each takes for hardly any rows."""
+    text = "Spark's text"
+    head = ("rows per CPU-second", "beside text", "to reach", "before the first row, CPU-s", "without that")
+    lines = [f"| | {' | '.join(head)} |", "| --- |" + " ---: |" * len(head)]
+    for name, seconds in best.items():
+        rate = rows[name] / seconds
+        share = rate / (rows[text] / best[text])
+        target = TARGETS.get(name.removesuffix(f", columns {NARROW}"))
         verdict = "" if target is None else f"{target:.2f} {'✓' if share >= target else '✗'}"
-        lines.append(f"| {name} | {rate:,.0f} | {share:.2f} | {verdict} |")
+        marginal, of_text = ((best[each] - few[each]) / rows[each] for each in (name, text))
+        lines.append(
+            f"| {name} | {rate:,.0f} | {share:.2f} | {verdict} | {few[name]:.2f} | {of_text / marginal:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def started(stack: contextlib.ExitStack, rows: int, files: int = 2) -> tuple[Any, Measures]:
+    """A session, and what can be measured in it. The rows of text are in so many files."""
+    directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    sizes = (("single", 1), ("many", 100), ("packs", 0))
+    urls = {name: stack.enter_context(stand_in(rows, size)) for name, size in sizes}
+    spark = open_session("benchmark")
+    stack.callback(spark.stop)
+    spark.dataSource.register(Floor)
+    return spark, measures(spark, directory, rows, urls, files)
+
+
+def benchmark_cpu(rows: int, repeats: int) -> str:
+    with contextlib.ExitStack() as stack:
+        spark, taken = started(stack, rows)
+        jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - PySpark does not say otherwise
+        best = best_of(repeats, jvm, taken)
+        _, little = started(stack, FEW)
+        few = best_of(repeats, jvm, little)
+    counts = {name: count for name, (count, _) in taken.items()}
+    measured = {"rows": counts, "cpu_seconds": best, "cpu_seconds_of_few_rows": few}
+    (RESULTS / "spark.json").write_text(json.dumps(measured, indent=1) + "\n")
+    return report(counts, best, few)
+
+
+def print_times(rows: int, repeats: int) -> None:
+    """The time of each read with the cores of this session, as JSON in the last line."""
+    with contextlib.ExitStack() as stack:
+        _, taken = started(stack, rows, files=8)
+        times: dict[str, float] = {}
+        for number in range(repeats + 1):
+            for name, (_, act) in taken.items():
+                if name in TARGETS or name == "Spark's text":
+                    begun = time.perf_counter()
+                    act()
+                    took = time.perf_counter() - begun
+                    times[name] = min(took, times.get(name, took)) if number else took
+    print(json.dumps(times), flush=True)
+
+
+def benchmark_cores(rows: int, repeats: int) -> str:
+    """Each number of cores in a process of its own, because a JVM has one session's master."""
+    command = [sys.executable, "-m", "benchmarks.spark", "--times", f"--rows={rows}", f"--repeats={repeats}"]
+    one, two = (
+        json.loads(subprocess.check_output(command, env=os.environ | {"MASTER": master}).splitlines()[-1])
+        for master in ("local[1]", "local[2]")
+    )
+    head = ("local[1], s", "local[2], s", "times as fast", "to reach")
+    lines = [f"| | {' | '.join(head)} |", "| --- |" + " ---: |" * len(head)]
+    for name, seconds in one.items():
+        faster = seconds / two[name]
+        verdict = "" if name not in TARGETS else f"{CORES_TARGET} {'✓' if faster >= CORES_TARGET else '✗'}"
+        lines.append(f"| {name} | {seconds:.2f} | {two[name]:.2f} | {faster:.2f} | {verdict} |")
     return "\n".join(lines)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_500_000)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--cores", action="store_true", help="compare local[1] and local[2] by the clock")
+    parser.add_argument("--times", action="store_true", help="one side of that, with the cores of MASTER")
     given = parser.parse_args()
-    os.environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "MASTER": "local[1]"}
+    os.environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
+    os.environ.setdefault("MASTER", "local[1]")
     rows = given.rows // 100 * 100
-    with contextlib.ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        urls = {
-            name: stack.enter_context(stand_in(rows, size))
-            for name, size in (("single", 1), ("many", 100), ("packs", 0))
-        }
-        spark = open_session("benchmark")
-        spark.dataSource.register(ReadyMade)
-        jvm = spark.sparkContext._gateway.proc.pid  # noqa: SLF001 - PySpark does not say otherwise
-        taken = measures(spark, directory, rows, urls)
-        best: dict[str, tuple[int, float]] = {}
-        for repeat in range(given.repeats + 1):
-            for name, (count, act) in taken.items():
-                seconds = measure(jvm, act)
-                # The first round warms up: workers, the JVM's compiler, the stand-in's pages.
-                if repeat and seconds < best.get(name, (0, float("inf")))[1]:
-                    best[name] = (count, seconds)
-                print(f"round {repeat}, {name}: {count / seconds:,.0f} rows per CPU-second", flush=True)
-        spark.stop()
-    text = report(best)
-    print(f"\n{text}")
+    if given.times:
+        print_times(rows, given.repeats)
+        return 0
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "spark.md").write_text(text + "\n")
-    (RESULTS / "spark.json").write_text(json.dumps(best, indent=1) + "\n")
+    name = "spark-cores" if given.cores else "spark"
+    text = (benchmark_cores if given.cores else benchmark_cpu)(rows, given.repeats)
+    print(f"\n{text}")
+    (RESULTS / f"{name}.md").write_text(text + "\n")
     return 0
 
 
