@@ -11,12 +11,13 @@ export const isFinal = (error) => FINAL.has(error.status)
 
 export class Tail {
   // `onChunk(bytes, next offset, isNew)`, where what was already there when reading began is not new; `onState(name, error)` with connecting, live, reconnecting, closed or stopped.
+  // A reader that was stopped tells no state.
   constructor(path, offset, { onChunk, onState }) {
     this.path = path
     this.offset = offset
     this.onChunk = onChunk
-    this.onState = onState
     this.abort = new AbortController()
+    this.onState = (...told) => this.abort.signal.aborted || onState(...told)
     this.hasCaughtUp = false
   }
 

@@ -1,0 +1,174 @@
+"""Where the page of a stream begins to read: by its form, by its address, and anew with another token."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from tests.console.conftest import Console, append, make_stream, send
+
+
+@pytest.mark.parametrize(
+    ("choice", "value", "count"),
+    [("the last …", "3", 3), ("the beginning", "", 10), ("now", "", 0), ("an offset …", f"{0:016}", 10)],
+)
+def test_where_reading_begins(console: Console, choice: str, value: str, count: int) -> None:
+    path = make_stream(console.server, list(range(10)))
+    page = console.open_stream(path)
+    expect(page.locator("#counted")).to_contain_text("10 messages held")
+    page.get_by_label("Start at").select_option(label=choice)
+    if value:
+        page.locator("[name=start-value]").fill(value)
+    page.get_by_role("button", name="Read", exact=True).click()
+    expect(page.locator("#counted")).to_contain_text(re.compile(rf"^{count} messages held"))
+    expect(page.locator("#state")).to_contain_text("live")
+    append(console.server, path, "after")
+    expect(page.locator("#counted")).to_contain_text(re.compile(rf"^{count + 1} messages? held"))
+
+
+def test_reading_begins_at_a_time(console: Console) -> None:
+    path = make_stream(console.server, list(range(10)))
+    page = console.open_stream(path)
+    expect(page.locator("#counted")).to_contain_text("10 messages held")
+    for time, count in (("2020-01-01T00:00", 10), ("2099-01-01T00:00", 0)):
+        page.get_by_label("Start at").select_option(label="a time …")
+        page.locator("[name=start-value]").fill(time)
+        page.get_by_role("button", name="Read", exact=True).click()
+        expect(page.locator("#counted")).to_contain_text(re.compile(rf"^{count} messages held"))
+
+
+def test_a_wrong_start_is_refused_in_the_servers_words(console: Console) -> None:
+    page = console.open_stream(make_stream(console.server, [1]))
+    page.get_by_label("Start at").select_option(label="the last …")
+    page.locator("[name=start-value]").fill("many")
+    page.get_by_role("button", name="Read", exact=True).click()
+    expect(page.get_by_role("alert").first).to_contain_text("between 1 and 10000")
+
+
+def test_reading_from_the_beginning_shows_the_beginning(console: Console) -> None:
+    path = make_stream(console.server, [{"n": number} for number in range(500)])
+    page = console.open_stream(path)
+    expect(console.row('{"n": 499}')).to_be_visible()
+    page.get_by_label("Start at").select_option(label="the beginning")
+    page.get_by_role("button", name="Read", exact=True).click()
+    expect(page.locator("#counted")).to_contain_text("500 messages held")
+    expect(console.row('{"n": 0}')).to_be_visible()
+    expect(console.row('{"n": 0}')).to_be_in_viewport()
+
+
+def test_an_offset_is_copied_and_stands_in_the_address(console: Console) -> None:
+    path = make_stream(console.server, [{"n": 1}, {"n": 2}, {"n": 3}])
+    page = console.open_stream(path)
+    console.rows.nth(1).click()
+    page.get_by_role("button", name="Copy the offset").click()
+    expect(page.get_by_text("copied")).to_be_visible()
+    offset = page.evaluate("navigator.clipboard.readText()")
+    assert re.fullmatch(r"\d{16}", offset)
+    assert f"at={offset}" in page.url
+    page.reload()
+    expect(console.rows.first).to_contain_text('{"n": 2}')
+    expect(page.locator("#counted")).to_contain_text("2 messages held")
+
+
+def test_the_link_to_a_message_of_a_long_stream_shows_that_message(console: Console) -> None:
+    path = make_stream(console.server, [{"n": number} for number in range(500)])
+    page = console.open_stream(path)
+    expect(page.locator("#counted")).to_contain_text("500 messages held")
+    page.get_by_role("listbox").focus()
+    page.keyboard.press("Home")
+    for _ in range(3):
+        page.keyboard.press("j")
+    page.get_by_role("button", name="Copy a link").click()
+    expect(page.get_by_text("copied")).to_be_visible()
+    link = page.evaluate("navigator.clipboard.readText()")
+    page.goto("about:blank")
+    page.goto(link)
+    expect(page.locator("#counted")).to_contain_text("497 messages held")
+    expect(page.locator(".row.selected")).to_contain_text('{"n": 3}')
+    expect(page.locator(".row.selected")).to_be_in_viewport()
+    expect(page.get_by_role("region", name="Message")).to_contain_text("n: 3")
+
+
+def test_another_address_in_the_same_tab_is_followed(console: Console) -> None:
+    """The browser loads nothing anew where only the part behind "#" is another one."""
+    path = make_stream(console.server, [{"n": number} for number in range(10)])
+    page = console.open_stream(path, at=f"{9 * 3:016}")
+    expect(page.locator(".row.selected")).to_contain_text('{"n": 3}')
+    console.open_stream(path, at=f"{9 * 7:016}")
+    expect(page.locator(".row.selected")).to_contain_text('{"n": 7}')
+    expect(page.locator("#counted")).to_contain_text("3 messages held")
+    console.open("#/streams?prefix=nobody-has-this")
+    expect(page.get_by_text("No stream has a name that begins like this.")).to_be_visible()
+    page.get_by_role("link", name="Streams", exact=True).click()
+    expect(page.locator("#search")).to_have_value("")
+    expect(page.locator("tbody a").first).to_be_visible()
+
+
+def test_an_address_with_a_wrong_offset_is_refused_in_the_servers_words(console: Console) -> None:
+    page = console.open_stream(make_stream(console.server, [11, 22]), at=f"{1:016}")
+    expect(page.get_by_role("alert").first).to_have_text(re.compile(f"^Offset {1:016} is not"))
+
+
+def test_an_offset_that_is_gone_leads_behind_the_snapshot(console: Console) -> None:
+    bucket = f"bucket-{uuid.uuid4().hex[:8]}"
+    send(console.server, "PUT", f"/{bucket}")
+    send(console.server, "PUT", f"/{bucket}/run", b"[1,2,3]", Content_Type="application/json")
+    send(console.server, "PUT", f"/{bucket}/run/snapshot/{4:016}", b"{}", Content_Type="application/json")
+    page = console.open_stream(f"/{bucket}/run", at=f"{0:016}")
+    expect(page.get_by_text("is no longer kept: the snapshot holds it")).to_be_visible()
+    expect(console.rows).to_have_count(1)
+    expect(page.locator(".card", has_text="Snapshot")).to_contain_text(f"{4:016}")
+
+
+def test_the_page_says_what_is_held_of_another_start_once_the_server_has_answered(console: Console) -> None:
+    """Until then it does not say that appends are shown: "now" is when the server answers."""
+    path = make_stream(console.server, [1, 2, 3])
+    page = console.open_stream(path)
+    expect(page.locator("#state")).to_contain_text("live")
+    expect(page.locator("#counted")).to_contain_text("3 messages held")
+    held: list[Route] = []
+    page.route("**?offset=now*", lambda route: held.append(route))  # noqa: PLW0108 - a built-in method is refused
+    keep_what_is_said(page)
+    page.get_by_label("Start at").select_option(label="now")
+    page.get_by_role("button", name="Read", exact=True).click()
+    expect(page.locator("#counted")).to_have_text("0 messages held")
+    expect(page.locator("#state")).to_contain_text("connecting")
+    assert set(page.evaluate("said")) == {"0 messages held"}
+    append(console.server, path, "before the answer")
+    held[0].continue_()
+    expect(page.locator("#counted")).to_have_text("0 messages held; what is appended is shown here")
+    append(console.server, path, "after")
+    expect(console.rows).to_have_count(1)
+    expect(console.row("after")).to_be_visible()
+
+
+def keep_what_is_said(page: Page) -> None:
+    """Each text of the counter from here on, in the page's own `said`."""
+    page.evaluate("""() => {
+      const counted = document.querySelector("#counted")
+      window.said = []
+      new MutationObserver(() => said.push(counted.textContent))
+        .observe(counted, { subtree: true, childList: true, characterData: true })
+    }""")
+
+
+def test_another_token_reads_the_stream_of_an_address_anew(console: Console) -> None:
+    """Each message is there once."""
+    path = make_stream(console.server, [{"n": number} for number in range(10)])
+    page = console.open_stream(path, at=f"{9 * 3:016}")
+    expect(page.locator("#counted")).to_contain_text("7 messages held")
+    page.get_by_role("button", name="Token").click()
+    page.get_by_label("Bearer token").fill("another")
+    reads: list[str] = []
+    page.on("response", lambda response: reads.append(response.url) if f"{path}?" in response.url else None)
+    page.get_by_role("button", name="Use this token").click()
+    expect(page.get_by_label("Bearer token")).to_have_value("")
+    page.keyboard.press("Escape")
+    while not reads:
+        page.wait_for_timeout(50)
+    append(console.server, path, {"n": 10})
+    expect(console.row('{"n": 10}')).to_be_visible()
+    expect(page.locator("#counted")).to_contain_text("8 messages held")
