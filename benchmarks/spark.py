@@ -91,11 +91,13 @@ def table(url: str) -> dict[str, str]:
 
 
 def measures(spark: Any, directory: Path, rows: int, urls: dict[str, str], files: int) -> Measures:
-    lines = directory / f"lines-{rows}"
-    spark.range(rows, numPartitions=files).rdd.map(lambda each: row(each.id).decode()).saveAsTextFile(
-        str(lines)
-    )
+    lines = str(directory / f"lines-{rows}")
+    spark.range(rows, numPartitions=files).rdd.map(lambda each: row(each.id).decode()).saveAsTextFile(lines)
     schema = "key STRING, n BIGINT, at STRING, f DOUBLE, text STRING"
+    sparks_own: Measures = {
+        "Spark's text": (rows, lambda: drain(spark.read.text(lines))),
+        "Spark's json": (rows, lambda: drain(spark.read.schema(schema).json(lines))),
+    }
     connection = parse_read_options(table(urls["many"]) | {"subscribe": "-"}, streaming=False).connection
     plan = SnapshotPlan(
         connection=connection,
@@ -105,43 +107,51 @@ def measures(spark: Any, directory: Path, rows: int, urls: dict[str, str], files
         skip_bad=False,
         dry_run=True,
     )
+    names = [f"s{number}" for number in range(4)]
+    fold = (4 * rows, lambda: drain(snapshot_streams(spark, plan, names, 2)))
     sink = {"url": urls["many"], "stream": "bench", "stagingDir": str(directory / "staging")}
+    return sparks_own | reads(spark, rows, urls) | {"fold": fold} | writes(spark, rows, lines, sink)
+
+
+def reads(spark: Any, rows: int, urls: dict[str, str]) -> Measures:
+    """With all columns, and with those of NARROW."""
     batch_rows = 2 * min(BATCH_ROWS, rows // 2)
     packs = table(urls["packs"]) | {"s3Endpoint": urls["packs"], "blobBucket": "b", "subscribe": "bench"}
     # Over HTTP there are two streams of whole pages alone.
     page_rows = 2 * (rows // PAGE_ROWS * PAGE_ROWS)
-    reads = {
-        "dynamodb, 1 message an item": (rows, table(urls["single"]) | {"subscribe": "bench"}),
-        "dynamodb, 100 messages an item": (rows, table(urls["many"]) | {"subscribe": "bench"}),
-        "dynamodb, packs": (rows, packs),
-        "http": (page_rows, {"url": urls["many"], "subscribe": "a,b"}),
+    floors = {
+        name: ("floor", rows // batch_rows * batch_rows, {"rows": str(rows), "work": work})
+        for work, name in FLOORS.items()
+    }
+    ours = {
+        "dynamodb, 1 message an item": ("tidemark", rows, table(urls["single"]) | {"subscribe": "bench"}),
+        "dynamodb, 100 messages an item": ("tidemark", rows, table(urls["many"]) | {"subscribe": "bench"}),
+        "dynamodb, packs": ("tidemark", rows, packs),
+        "http": ("tidemark", page_rows, {"url": urls["many"], "subscribe": "a,b"}),
     }
 
     def read(source: str, options: Mapping[str, str]) -> Callable[[], None]:
         return lambda: drain(spark.read.format(source).options(**options).load())
 
-    found: Measures = {
-        "Spark's text": (rows, lambda: drain(spark.read.text(str(lines)))),
-        "Spark's json": (rows, lambda: drain(spark.read.schema(schema).json(str(lines)))),
-    }
-    for work, name in FLOORS.items():
+    found: Measures = {}
+    for name, (source, count, options) in (floors | ours).items():
         for columns, of_columns in ((",".join(DEFAULT_COLUMNS), ""), (NARROW, f", columns {NARROW}")):
-            floor = {"rows": str(rows), "columns": columns, "work": work}
-            found[f"{name}{of_columns}"] = (rows // batch_rows * batch_rows, read("floor", floor))
-    for name, (count, options) in reads.items():
-        found[name] = (count, read("tidemark", options))
-        found[f"{name}, columns {NARROW}"] = (count, read("tidemark", options | {"columns": NARROW}))
-    found["fold"] = (4 * rows, lambda: drain(snapshot_streams(spark, plan, [f"s{n}" for n in range(4)], 2)))
+            found[f"{name}{of_columns}"] = (count, read(source, options | {"columns": columns}))
+    return found
 
-    def write(target: str, options: Mapping[str, str]) -> Callable[[], None]:
-        return lambda: (
-            spark.read.text(str(lines)).write.format(target).mode("append").options(**options).save()
+
+def writes(spark: Any, rows: int, lines: str, sink: Mapping[str, str]) -> Measures:
+    def write(target: str, options: Mapping[str, str]) -> tuple[int, Callable[[], None]]:
+        return (
+            rows,
+            lambda: spark.read.text(lines).write.format(target).mode("append").options(**options).save(),
         )
 
-    found["Python sink that drops its rows"] = (rows, write("floor", {}))
-    found["Python sink that parses its rows, and drops them"] = (rows, write("floor", {"work": "parse"}))
-    found["staged write"] = (rows, write("tidemark", sink))
-    return found
+    return {
+        "Python sink that drops its rows": write("floor", {}),
+        "Python sink that parses its rows, and drops them": write("floor", {"work": "parse"}),
+        "staged write": write("tidemark", sink),
+    }
 
 
 def measure(jvm: int, act: Callable[[], None]) -> float:

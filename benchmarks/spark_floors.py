@@ -7,6 +7,7 @@ that Spark hands to it, or parses them first, as a write of JSON must.
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -100,7 +101,7 @@ def _inflating(count: int) -> Callable[[], object]:
     entries = read_index(pack).blocks
     blocks = [pack[entry.first_byte : entry.first_byte + entry.stored_bytes] for entry in entries]
     inflate = inflate_library().decompress
-    return lambda: [inflate(block, -15, 2 * BLOCK_BYTES) for block in blocks]
+    return lambda: [inflate(block, -zlib.MAX_WBITS, 2 * BLOCK_BYTES) for block in blocks]
 
 
 _WORK: Final[Mapping[str, Callable[[int], Callable[[], object]]]] = {
