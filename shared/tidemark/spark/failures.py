@@ -1,11 +1,7 @@
 """What a failed job says in one line, and the exit code that goes with it.
 
-Spark wraps what Python raised into messages of its own, which hold stack traces in two languages. In each of
-these traces the line of the error stands where the indentation ends, as `package.Class: message`. The last
-such line of this package's errors is what the user needs to know: the later one was raised from the earlier.
-
-What Java raised comes as `: package.Class: message`, with its causes below. There the first line counts that
-says more than that a job has failed.
+Spark's own messages hold the errors of this package, one raised from another (`spark/traces.py`). The last
+one is what the user needs to know.
 """
 
 from __future__ import annotations
@@ -15,6 +11,8 @@ import time
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Final, TypeVar
+
+from tidemark.spark.traces import FROM_JAVA, OURS, WORKER_DIED, errors_in
 
 T = TypeVar("T")
 
@@ -38,34 +36,6 @@ class Exit(IntEnum):
 #: Spark's words where the driver could not start a Python process in time.
 SLOW_START: Final = "Python worker failed to connect back"
 
-#: Spark's words where a Python process was killed.
-_WORKER_DIED: Final = re.compile(
-    r"Python worker exited unexpectedly|Python daemon failed to launch worker"
-    r"|EOFException occurred while reading the port number from pyspark\.daemon's stdout"
-    r" and terminated with code: 137"
-)
-#: Java's, where the other end of a connection is not there any more; and what of Spark speaks to Python.
-_CUT_OFF: Final = re.compile(r"Connection reset|Broken pipe|Stream closed|[\w.]*EOFException$")
-_SPEAKS_TO_PYTHON: Final = re.compile(r"\bat org\.apache\.spark\.[\w.]*python\.")
-
-_PREFIX: Final = "tidemark: "
-_TRACE: Final = "Traceback (most recent call last):"
-#: The line of an error in a trace.
-_RAISED: Final = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
-#: Py4J's words for an error of Java, and the line of one, of each of its causes, and of a task's; a line
-#: that says no more than that the job has failed is none of them.
-_JAVA: Final = "An error occurred while calling "
-_ABORTED: Final = "Job aborted due to stage failure"
-_RAISED_BY_JAVA: Final = re.compile(
-    r"(?:^: |^Caused by: | executor \w+\): )(?P<name>[A-Za-z_][\w.$]*)"
-    r"(?:: (?P<text>(?!Job aborted due|Exception thrown in|Writing job failed).+))?$",
-    re.MULTILINE,
-)
-#: Spark's words for the error that ended a streaming query; and what follows if that error had no message.
-_ENDED_BY: Final = "terminated with exception: "
-_NO_MESSAGE: Final = " SQLSTATE"
-#: An error of Spark as a whole, which may have several lines.
-_SPARK: Final = re.compile(r"\[[A-Z][A-Z0-9_.]*\] .*?SQLSTATE: \w{5}", re.DOTALL)
 #: An error of AWS as boto3 words it.
 _AWS: Final = re.compile(r"An error occurred \((\w+)\) when calling")
 
@@ -107,7 +77,7 @@ _BY_NAME: Final = {
     "SocketException": Exit.TRY_AGAIN,
     "SocketTimeoutException": Exit.TRY_AGAIN,
     "UnknownHostException": Exit.TRY_AGAIN,
-    "WorkerDied": Exit.TRY_AGAIN,
+    WORKER_DIED: Exit.TRY_AGAIN,
 }
 _BY_AWS_CODE: Final = {
     "NoSuchBucket": Exit.YOUR_INPUT,
@@ -144,68 +114,11 @@ def explain_failure(fault: BaseException) -> tuple[str, Exit]:
     chain = [fault]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
-    told = [line for each in reversed(chain) for line in _lines_of(each)]
+    told = [line for each in reversed(chain) for line in errors_in(each)]
     codes = [code for name, text in told if (code := _code_of(name, text)) is not None]
-    ours = [text for _, text in told if text.startswith(_PREFIX)]
-    line = ours[-1].removeprefix(_PREFIX) if ours else _without_class(*told[-1], fault)
+    ours = [text for _, text in told if text.startswith(OURS)]
+    line = ours[-1].removeprefix(OURS) if ours else _without_class(*told[-1], fault)
     return line, codes[-1] if codes else Exit.FAILED
-
-
-def _lines_of(fault: BaseException) -> list[tuple[str, str]]:
-    """Class and message of what Python raised inside of Spark, in order; of any other error its own."""
-    text = str(fault)
-    if f"{_ENDED_BY}{_NO_MESSAGE}" in text:
-        # PySpark has the error itself in Java's trace alone.
-        text += getattr(fault, "_stackTrace", "")
-    found = _raised_in_traces(text)
-    if found and not found[-1][1].startswith(_JAVA):
-        return found
-    if found:
-        # What Java raised for Python code that Spark had called, as that of `foreachBatch`.
-        text = text[text.rindex(_JAVA) :]
-    name, said = _raised_by_java(text) or (type(fault).__name__, text)
-    if died := _death_of_a_worker(name, said, text):
-        what = f"a Python worker of Spark died ({died}), perhaps for want of memory: try again"
-        return [("WorkerDied", f"{_PREFIX}{what}")]
-    if sparks_own := _SPARK.match(said):
-        return [(name, " ".join(sparks_own[0].split()))]
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return [(name, lines[0] if lines else "")]
-
-
-def _raised_by_java(text: str) -> tuple[str, str] | None:
-    """The first class and message that say more than that a job failed; else the first class without one."""
-    ended = text.partition(_ENDED_BY)[2]
-    if not (ended or text).startswith((_JAVA, _ABORTED, _NO_MESSAGE)):
-        return None
-    raised = list(_RAISED_BY_JAVA.finditer(text))
-    for each in raised:
-        if each["text"]:
-            return each["name"], text[each.start("text") :]
-    return (raised[0]["name"], "") if raised else None
-
-
-def _death_of_a_worker(name: str, said: str, text: str) -> str | None:
-    """The words that tell of it. A connection that was cut may have led elsewhere: it led to Python where
-    Spark's code for that is in the trace, or where a query ended without any trace."""
-    ended = said.partition(_ENDED_BY)[2]
-    reason = ended or said or name
-    died = _WORKER_DIED.match(reason)
-    if not died and (ended or _SPEAKS_TO_PYTHON.search(text)):
-        died = _CUT_OFF.match(reason)
-    return died and died[0]
-
-
-def _raised_in_traces(text: str) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    in_trace = False
-    for line in text.splitlines():
-        if line.endswith(_TRACE):
-            in_trace = True
-        elif in_trace and (raised := _RAISED.match(line)):
-            found.append((raised["name"], raised["text"] or ""))
-            in_trace = False
-    return found
 
 
 def _code_of(name: str, text: str) -> Exit | None:
@@ -220,6 +133,6 @@ def _code_of(name: str, text: str) -> Exit | None:
 def _without_class(name: str, text: str, fault: BaseException) -> str:
     """The message alone of an error that reached us as it was raised, or that Java raised; with its class if
     Spark wrapped it."""
-    if text and (name == type(fault).__name__ or str(fault).startswith((_JAVA, _ABORTED))):
+    if text and (name == type(fault).__name__ or str(fault).startswith(FROM_JAVA)):
         return text
     return f"{name}: {text}" if text else name
