@@ -13,13 +13,16 @@ from tests.buckets import key_in_new_bucket
 from tests.spark.serving import ThreadedServer
 from tests.spark.streams import table_options
 from tests.support import BYTES, HOUR_MS, Process, World, before
+from tidemark.janitor.sweep import sweep
 from tidemark.log.schema import log_pk
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.offset import render_offset
+from tidemark.protocol.packing import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
+from tidemark.service.trim import trim_below
 from tidemark.spark.options.read import ReadOptions, parse_read_options
 from tidemark.spark.queries.plan import load_heads, plan_partitions
 from tidemark.spark.readers.connect import connect
@@ -111,9 +114,10 @@ def test_a_tail_that_was_learned_long_ago_is_asked_for_anew(world: World) -> Non
     assert reader.head("s000").tail.offset == render_offset(10)
 
 
-def change(process: Process, chosen: random.Random, keys: list[StreamKey]) -> None:
+def change(world: World, process: Process, chosen: random.Random, keys: list[StreamKey]) -> None:
     key = chosen.choice(keys)
-    match chosen.choice(["create", "expiring", "append", "append", "append", "close", "delete", "fork"]):
+    kinds = ["create", "expiring", "append", "append", "append", "close", "delete", "fork", "trim", "sweep"]
+    match chosen.choice(kinds):
         case "create":
             process.create(key)
         case "expiring":
@@ -126,13 +130,19 @@ def change(process: Process, chosen: random.Random, keys: list[StreamKey]) -> No
             delete(process.stores, key)
         case "fork":
             process.fork(key, chosen.choice(keys), 5)
+        case "trim":
+            trim_below(process.stores, key, chosen.choice([5, 10]))
+        case "sweep":
+            world.clock.advance(2 * HOUR_MS)
+            sweep(process.stores)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_reader_that_knows_the_tails_finds_what_a_new_one_finds(world: World, seed: int) -> None:
-    """Streams are created, written, closed, deleted, created again and forked, some expire; after each few of
-    these both readers look, over the names and over the listing."""
+    """Streams are created, written, closed, deleted, created again, forked, trimmed and packed, some expire;
+    after each few of these both readers look, over the names and over the listing."""
     chosen, process = random.Random(seed), world.process()
+    process.stores.packing = Packing(0, every_bytes=1, pack_bytes=20, min_batches=2, block_bytes=10)
     bucket = key_in_new_bucket(process, "a").bucket
     names = [f"s{index}" for index in range(5)]
     by_name = options_of(world, bucket, subscribe=",".join(names))
@@ -143,7 +153,7 @@ def test_a_reader_that_knows_the_tails_finds_what_a_new_one_finds(world: World, 
         for _ in range(chosen.randrange(3)):
             world.clock.advance(1000)
             with suppress(ProtocolError):
-                change(process, chosen, [StreamKey(bucket, name) for name in names])
+                change(world, process, chosen, [StreamKey(bucket, name) for name in names])
         for options in (by_name, listed):
             fresh, _ = connected(options)
             fresh._clock_ms = lambda: world.clock.now_ms
