@@ -131,15 +131,15 @@ async function resolveStart(path, kind, value) {
   return (await getJson(`/v1/start?${new URLSearchParams({ stream: path, ...asked })}`)).offset
 }
 
-const CONNECTING = { name: "connecting", error: null }
+const CONNECTING = { of: null, name: "connecting", error: null }
 
 // The messages of a stream from `start` on, while the page is open. With another `round` or token they are read anew.
 function useTail(path, start, kind, round) {
   const [version, setVersion] = useState(0)
-  const [told, setTold] = useState({ of: null, state: CONNECTING })
+  const [told, setTold] = useState(CONNECTING)
   const held = useMemo(() => ({ messages: kind && new Messages(kind), rate: new Rate(), asked: false }), [path, start, kind, round, token.value])
   // What the reader before told says nothing of this one.
-  const state = told.of === held ? told.state : CONNECTING
+  const state = told.of === held ? told : CONNECTING
 
   useEffect(() => {
     if (!kind || start === null) return undefined
@@ -154,7 +154,7 @@ function useTail(path, start, kind, round) {
         // Once a frame; a page in the background has none, and shows all when it is seen again.
         if (!held.asked) held.asked = requestAnimationFrame(show)
       },
-      onState: (name, error = null) => setTold((old) => (old.of === held && old.state.name === name && !error ? old : { of: held, state: { name, error } })),
+      onState: (name, error = null) => setTold((old) => (old.of === held && old.name === name && !error ? old : { of: held, name, error })),
     })
     tail.run()
     return () => tail.stop()
