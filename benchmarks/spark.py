@@ -176,11 +176,16 @@ def best_of(rounds: int, jvm: int, taken: Measures) -> dict[str, float]:
     return best
 
 
+def table_head(*names: str) -> list[str]:
+    """The first lines of a table in Markdown whose first column has no name."""
+    return [f"| | {' | '.join(names)} |", "| --- |" + " ---: |" * len(names)]
+
+
 def report(rows: dict[str, int], best: dict[str, float], few: dict[str, float]) -> str:
     """`few` is what each takes for hardly any rows."""
     text = "Spark's text"
     head = ("rows per CPU-second", "beside text", "to reach", "before the first row, CPU-s", "without that")
-    lines = [f"| | {' | '.join(head)} |", "| --- |" + " ---: |" * len(head)]
+    lines = table_head(*head)
     for name, seconds in best.items():
         rate = rows[name] / seconds
         share = rate / (rows[text] / best[text])
@@ -239,8 +244,7 @@ def benchmark_cores(rows: int, repeats: int) -> str:
         json.loads(subprocess.check_output(command, env=os.environ | {"MASTER": master}).splitlines()[-1])
         for master in ("local[1]", "local[2]")
     )
-    head = ("local[1], s", "local[2], s", "times as fast", "to reach")
-    lines = [f"| | {' | '.join(head)} |", "| --- |" + " ---: |" * len(head)]
+    lines = table_head("local[1], s", "local[2], s", "times as fast", "to reach")
     for name, seconds in one.items():
         faster = seconds / two[name]
         verdict = "" if name not in TARGETS else f"{CORES_TARGET} {'✓' if faster >= CORES_TARGET else '✗'}"
