@@ -54,16 +54,13 @@ help: ## list the targets
 .PHONY: install
 install: $(DEV) npm-if-possible ## make .venv and node_modules from the locks (every target does what it needs by itself)
 
-# WORKERS is how many processes serve, and also how many run the tests: there it must not reach the servers that
-# the tests start.
-SERVING := $(WORKERS)
+# How many processes run the tests.
 WORKERS ?= 3
-unexport WORKERS
 
 # `exec`: signals reach the server itself, and its exit code is make's.
 .PHONY: run
-run: $(LOCAL) engine-if-possible ## the whole system on this machine (PORT HOST DATA_DIR LOG_LEVEL=INFO WORKERS=2 VIA=asgi|lambda …)
-	@WORKERS=$(SERVING) PYTHONMALLOC=$${PYTHONMALLOC:-malloc} exec $(VENV) -m tidemark.local
+run: $(LOCAL) engine-if-possible ## the whole system on this machine (PORT HOST DATA_DIR LOG_LEVEL=INFO VIA=asgi|lambda …)
+	@PYTHONMALLOC=$${PYTHONMALLOC:-malloc} exec $(VENV) -m tidemark.local
 
 # Several processes, each with engines of its own. The tests of a file stay together, because they share its fixtures;
 # files start in the order of tests/conftest.py.
@@ -95,8 +92,8 @@ chaos: $(DEV) npm-if-possible ## faults of every kind while writers write and re
 	@exec $(VENV) -m tests.chaos $(ARGS)
 
 .PHONY: bench
-bench: $(BENCH) npm-if-possible ## benchmarks beside the Node reference server (ARGS="--ways lambda --rows sse …" WORKERS=2)
-	@WORKERS=$(SERVING) $(VENV) -m benchmarks $(ARGS)
+bench: $(BENCH) npm-if-possible ## benchmarks beside the Node reference server (ARGS="--ways lambda --rows sse …")
+	@$(VENV) -m benchmarks $(ARGS)
 
 .PHONY: guard
 guard: $(DEV) ## calls, CPU, cold starts and the layer's size against their limits (after make build)

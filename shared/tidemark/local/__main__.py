@@ -1,8 +1,8 @@
 """`python -m tidemark.local`: the whole system on this machine, in one command.
 
 Environment: `PORT` (4437), `HOST` (127.0.0.1), `DATA_DIR` (.data), `VIA` (asgi, or lambda: through the
-deployed handlers), `WORKERS` (1: processes that serve), `EDGE` (true: `VIA=lambda` streams events, as behind
-CloudFront), `LONG_POLL_SECONDS`, `LOG_LEVEL` (WARNING; INFO logs every request), `NO_COLOR`,
+deployed handlers), `EDGE` (true: `VIA=lambda` streams events, as behind CloudFront),
+`LONG_POLL_SECONDS`, `LOG_LEVEL` (WARNING; INFO logs every request), `NO_COLOR`,
 `JANITOR_SECONDS` (300), `DYNOXIDE_PATH`, and boto3's own `AWS_ENDPOINT_URL_*` for services that are not to
 be started here.
 """
@@ -33,16 +33,15 @@ from tidemark.local.engines import ROOT, LocalServices
 from tidemark.local.environments import FunctionNotLoaded
 from tidemark.local.gateway import Gateway
 from tidemark.local.lock import DataDirectoryInUse
-from tidemark.local.ports import listening_socket, port_of, shareable_socket
+from tidemark.local.ports import listening_socket, port_of
 from tidemark.local.process import EngineFailed
-from tidemark.local.pump import Pump, among_processes, beside, by_trigger_alone
+from tidemark.local.pump import Pump, beside, by_trigger_alone
 from tidemark.local.queue_pump import QueuePump
 from tidemark.local.request_log import RequestLog, wants_colour
 from tidemark.local.schedule import PeriodicTask, ScheduledFunction, StreamRecordTrimming
 from tidemark.local.server import WILDCARDS, NotHealthy, loop_factory, serve
 from tidemark.local.subscriptions import SubscriptionWatch, watched
 from tidemark.local.template import InvalidTemplate, Template, load_template
-from tidemark.local.workers import Workers
 from tidemark.local.write_signal import WriteSignal
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.subscriptions import load_roster
@@ -101,8 +100,7 @@ def prepare_environment(settings: Settings, configuration: LocalConfiguration) -
 
 def _start(configuration: LocalConfiguration, log_level: str, root: Path) -> int:
     try:
-        listen = listening_socket if configuration.workers == 1 else shareable_socket
-        listener = listen(configuration.host, configuration.port)
+        listener = listening_socket(configuration.host, configuration.port)
     except OSError as error:
         place = f"port {configuration.port} on {configuration.host}"
         _say(f"{place} cannot be used: {error.strerror}; choose another HOST or PORT")
@@ -146,14 +144,13 @@ class System:
         os.environ["SUBSCRIPTIONS_QUEUE_URL"] = queue_url
         template = load_template(self.root / "template.yaml")
         application, hub = make_application(self.configuration, self.settings, template, self._signal)
-        # A creation may pass by in another process, and may have passed by in an earlier run.
+        # A creation may have passed by in an earlier run.
         stores = connect(self.settings)
-        is_wanted = self.configuration.workers > 1 or bool(load_roster(stores.table))
+        is_wanted = bool(load_roster(stores.table))
         has_registry = load_stream(stores.table, REGISTRY) is not None
         watch = SubscriptionWatch(
             application, stores, queue_url, is_wanted=is_wanted, has_registry=has_registry
         )
-        workers = Workers(self.configuration.workers - 1, self.settings.log_level, self.root, self.fail)
         tasks = self._background_tasks(template, services, hub, watch)
         tasks += [
             QueuePump(
@@ -165,9 +162,8 @@ class System:
             for task in tasks:
                 task.start()
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                runner.run(self._serve(watch, listener, services, workers))
+                runner.run(self._serve(watch, listener, services))
         finally:
-            workers.stop()
             for task in tasks:
                 task.stop()
             if isinstance(application, Gateway | Edge):
@@ -190,11 +186,7 @@ class System:
         if interval:
             tasks += [ScheduledFunction(functions[name], interval) for name in template.scheduled]
             tasks.append(StreamRecordTrimming(services.trim_stream_records, RETENTION_SECONDS, interval))
-        if self.configuration.workers > 1:
-            demand = among_processes()
-        else:
-            demand = beside(hub) if hub else by_trigger_alone(self._signal)
-        demand = watched(demand, watch)
+        demand = watched(beside(hub) if hub else by_trigger_alone(self._signal), watch)
         pumps = [
             Pump(trigger, functions[trigger.function], self.settings.table_name, demand)
             for trigger in template.triggers
@@ -204,25 +196,23 @@ class System:
         return [*tasks, *pumps]
 
     async def _serve(
-        self, application: Application, listener: socket.socket, services: LocalServices, workers: Workers
+        self, application: Application, listener: socket.socket, services: LocalServices
     ) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         if self._failure is not None:
             return
-        host, via = self.configuration.host, self.configuration.via.value
-        url = _url_of(host, listener)
+        url, via = _url_of(self.configuration.host, listener), self.configuration.via.value
         place = f"data in {self.configuration.data_dir}" if services.durable else "NOTHING IS KEPT"
-        processes = f"{self.configuration.workers} processes; " if self.configuration.workers > 1 else ""
-        line = f"Tidemark is ready at {url} (via {via}; {processes}{services.description}; {place})"
+        line = f"Tidemark is ready at {url} (via {via}; {services.description}; {place})"
         level = logging.getLevelNamesMapping()[self.settings.log_level]
         log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
         limits = self.configuration.limits
         spare_what_is_loaded()
 
-        def start_workers() -> None:
-            workers.start(host, port_of(listener), lambda: print(line, flush=True))
+        def say_ready() -> None:
+            print(line, flush=True)
 
-        await serve(application, listener, start_workers, self._stopping, limits, log=log)
+        await serve(application, listener, say_ready, self._stopping, limits, log=log)
 
 
 def _url_of(host: str, listener: socket.socket) -> str:

@@ -11,8 +11,6 @@ from typing import Final
 from tidemark.local.connections import InvalidLimit, Limits
 from tidemark.settings import InvalidSetting, parse_boolean
 
-MAX_WORKERS: Final = 64
-
 
 class InvalidConfiguration(ValueError):
     """An environment variable has a value that cannot be used; the message names it."""
@@ -36,8 +34,6 @@ class LocalConfiguration:
     janitor_seconds: float = 300.0
     #: Whether `VIA=lambda` has the edge in front.
     edge: bool = True
-    #: Processes that serve requests.
-    workers: int = 1
     #: What a connection may take, and how many there may be.
     limits: Limits = field(default_factory=Limits)
 
@@ -60,15 +56,13 @@ class LocalConfiguration:
             via=Via(via),
             janitor_seconds=_janitor_seconds(environment),
             edge=edge,
-            workers=_workers(environment.get("WORKERS") or str(cls.workers)),
             limits=limits,
         )
 
 
 @dataclass(frozen=True)
 class LocalEngines:
-    """What the engines of `local/engines.py` allow beyond AWS. They say so in the environment, which the
-    workers have too."""
+    """What the engines of `local/engines.py` allow beyond AWS. They say so in the environment."""
 
     #: The directory of the buckets' directories, where S3 keeps objects as files.
     object_files: Path | None = None
@@ -119,12 +113,6 @@ class ContainerConfiguration:
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) > 65535:
         raise InvalidConfiguration(f"PORT must be a number from 0 to 65535, got {text!r}")
-    return int(text)
-
-
-def _workers(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MAX_WORKERS:
-        raise InvalidConfiguration(f"WORKERS must be a number from 1 to {MAX_WORKERS}, got {text!r}")
     return int(text)
 
 

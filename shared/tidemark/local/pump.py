@@ -60,11 +60,6 @@ def by_trigger_alone(signal: WriteSignal) -> PollingDemand:
     return PollingDemand(idle_seconds=QUIET_SECONDS, signal=signal)
 
 
-def among_processes() -> PollingDemand:
-    """Other processes serve as well, and give no signal here when they write."""
-    return PollingDemand(busy_seconds=0.01, idle_seconds=0.1)
-
-
 def beside(hub: Hub) -> PollingDemand:
     """Appends of this process wake its readers directly. The pump is for appends of other processes, which
     may take longer. It runs only while a request waits, so that a process that only writes pays nothing."""

@@ -120,12 +120,10 @@ async def serve(
     *,
     log: RequestLog | None = None,
     grace_seconds: float = GRACE_SECONDS,
-    shares_port: bool = False,
 ) -> None:
     """Serves until `stopping` is set, or SIGINT or SIGTERM comes; calls `on_ready` once it is healthy.
 
-    Requests that run then have `grace_seconds` to finish; after that they are ended. `shares_port`: a request
-    to the port may reach another process, so it says nothing of the health of this one.
+    Requests that run then have `grace_seconds` to finish; after that they are ended.
 
     Raises NotHealthy.
     """
@@ -134,7 +132,7 @@ async def serve(
     for name in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    ready = asyncio.create_task(_wait_until_started(server) if shares_port else _wait_until_healthy(listener))
+    ready = asyncio.create_task(_wait_until_healthy(listener))
     asked = asyncio.create_task(stopping.wait())
     try:
         await asyncio.wait((serving, ready, asked), return_when=asyncio.FIRST_COMPLETED)
@@ -183,11 +181,6 @@ def _configuration(application: Application, limits: Limits, grace_seconds: floa
         server_header=False,
         timeout_graceful_shutdown=math.ceil(grace_seconds) + BACKSTOP_SECONDS,
     )
-
-
-async def _wait_until_started(server: Server) -> None:
-    while not server.started:  # noqa: ASYNC110 - uvicorn has a flag and no event
-        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _wait_until_healthy(listener: socket.socket) -> None:

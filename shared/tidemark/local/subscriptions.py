@@ -35,8 +35,7 @@ class SubscriptionWatch:
         is_wanted: bool = False,
         has_registry: bool = False,
     ) -> None:
-        """`is_wanted` from the start where there are subscriptions, or creations may pass by elsewhere;
-        `has_registry` where there is a registry of streams."""
+        """`is_wanted`: there are subscriptions already. `has_registry`: there is a registry of streams."""
         self._application = application
         self._stores = stores
         self._queue = WorkQueue(sqs_client, queue_url)

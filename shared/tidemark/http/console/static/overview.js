@@ -62,7 +62,7 @@ function Rows({ streams }) {
 function Busiest({ traffic: { seconds, streams, left_out: leftOut } }) {
   const perSecond = (count) => (count / Math.max(seconds, 1)).toFixed(1)
   return html`<h2>Busiest</h2>
-    <p class="hint">What this server process has answered in the last ${Math.round(seconds)} s, this page's own reads with it. Other processes (<code>WORKERS</code>) count their own.${leftOut > 0 && html` ${number(leftOut)} requests to further streams are left out.`}</p>
+    <p class="hint">What this server process has answered in the last ${Math.round(seconds)} s, this page's own reads with it.${leftOut > 0 && html` ${number(leftOut)} requests to further streams are left out.`}</p>
     ${streams.length
       ? html`<div class="wide"><table class="streams" id="busiest">
           <thead><tr><th scope="col">stream</th><th scope="col">appends a second</th><th scope="col">appended</th><th scope="col">reads a second</th><th scope="col">read</th></tr></thead>
