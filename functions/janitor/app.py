@@ -23,8 +23,6 @@ _stores = connect(_settings)
 _queues = Queues(sqs_client, _settings.queue_prefix)
 _subscriptions = WorkQueue(sqs_client, _settings.subscriptions_queue_url)
 _reporter = Reporter("janitor", _settings)
-#: With packing the `packer` works off the other part. Without it what is left of that is removed here.
-_PARTS = [SweepPart.REMOVALS] if _stores.packing else [*SweepPart]
 #: Time to finish the entry in hand before the function is stopped.
 _SPARE_MS = 10_000
 
@@ -33,7 +31,7 @@ def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
     def has_time_left() -> bool:
         return bool(context.get_remaining_time_in_millis() > _SPARE_MS)
 
-    swept = asdict(sweep(_stores, has_time_left, _PARTS))
+    swept = asdict(sweep(_stores, has_time_left, [SweepPart.REMOVALS]))
     swept |= asdict(sweep_wake(_stores.table, _queues, _stores.clock_ms(), has_time_left))
     if _settings.subscriptions_queue_url:
         swept["reminded"] = remind(_stores, _subscriptions.send, has_time_left)

@@ -122,9 +122,9 @@ class Settings:
     sse_buffered_seconds: float = 1.0
     #: How many requests a second a server accepts; 0 is no limit. An HTTP API has a limit of its own.
     requests_per_second: float = 0.0
-    #: How old batches are before they are packed; None packs nothing, 0 packs as soon as the janitor comes.
+    #: How old batches are before they are packed; 0 packs as soon as the janitor comes.
     #: Less than an hour is for tests and demonstrations: then an append may be lost (`docs/packs.md`).
-    pack_after_seconds: float | None = None
+    pack_after_seconds: float = 3600.0
     #: The lowest severity that a deployed function logs; INFO writes a line for every request.
     log_level: str = "WARNING"
     #: The CloudWatch namespace of a deployed function's metrics.
@@ -161,7 +161,7 @@ class Settings:
                 environment, "SSE_BUFFERED_SECONDS", default.sse_buffered_seconds
             ),
             requests_per_second=_parse_rate(environment, "REQUESTS_PER_SECOND"),
-            pack_after_seconds=_parse_pack_after(environment),
+            pack_after_seconds=_parse_pack_after(environment, default.pack_after_seconds),
             log_level=_parse_choice(environment, "LOG_LEVEL", LOG_LEVELS, default.log_level),
             metrics_namespace=environment.get("METRICS_NAMESPACE") or default.metrics_namespace,
             tracing=tracing == "Active",
@@ -225,10 +225,8 @@ def _parse_rate(environment: Mapping[str, str], name: str) -> float:
     return rate
 
 
-def _parse_pack_after(environment: Mapping[str, str]) -> float | None:
-    value = environment.get("PACK_AFTER_SECONDS") or ""
-    if not value:
-        return None
+def _parse_pack_after(environment: Mapping[str, str], default: float) -> float:
+    value = environment.get("PACK_AFTER_SECONDS") or str(default)
     seconds = _number(value)
     if not 0 <= seconds < math.inf:
         raise InvalidSetting(

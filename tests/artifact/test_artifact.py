@@ -465,7 +465,7 @@ def test_secrets_are_read_by_name(run: Run) -> None:
 @pytest.fixture(scope="module")
 def roles() -> Roles:
     """With the packer's role."""
-    return make_roles(expanded(f"AuthSecretName={SECRET_NAME}"), AuthSecretName=SECRET_NAME, Packing="true")
+    return make_roles(expanded(f"AuthSecretName={SECRET_NAME}"), AuthSecretName=SECRET_NAME)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -32,7 +32,7 @@ def main() -> int:
         return 2
     folder = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))
     disk = open_disk(folder / "disk")
-    _say(f"seed {wish.seed}, VIA={wish.via}{', with packs' * wish.packs}, folder {folder}")
+    _say(f"seed {wish.seed}, VIA={wish.via}, folder {folder}")
     if disk.lacking is not None:
         _say(f"SKIPPED: the disk is never full, because {disk.lacking}")
     try:
@@ -53,8 +53,7 @@ def _run(campaign: Campaign) -> bool:
         violations = runner.run(campaign.run())
     recordings = campaign.scene.recordings
     _say(final_table(campaign.totals, campaign.faults, recordings, violations))
-    if campaign.wish.packs:
-        _say(f"packs in the end: {campaign.packs}")
+    _say(f"packs in the end: {campaign.packs}")
     _say(answers_line(campaign.scene.counts))
     for line in violation_lines(violations):
         _say(line)
@@ -72,11 +71,8 @@ def _wish() -> Wish:
     parser.add_argument("--appends", type=int, default=int(os.environ.get("APPENDS") or 0))
     parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED") or secrets.randbelow(2**31)))
     parser.add_argument("--via", choices=("asgi", "lambda"), default=os.environ.get("VIA") or "asgi")
-    parser.add_argument(
-        "--packs", action="store_true", help="old batches are packed meanwhile (docs/packs.md)"
-    )
     asked = parser.parse_args()
-    return Wish(asked.seed, asked.via, asked.minutes, asked.appends or None, asked.packs)
+    return Wish(asked.seed, asked.via, asked.minutes, asked.appends or None)
 
 
 def _say(text: str) -> None:

@@ -17,7 +17,7 @@ from tidemark.protocol.packing import Packing
 TAILS_MS = 5_000
 RECLAIM_MS = 75_000
 UPLOADS_MS = 75_000
-#: The age of a batch that is packed, for `--packs`.
+#: The age of a batch that is packed.
 PACK_AFTER_SECONDS = 75
 
 

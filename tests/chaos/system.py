@@ -48,9 +48,8 @@ class SystemFailed(RuntimeError):
 class System:
     """Started, harmed and repaired from one event loop, in the main thread (see `tidemark.local.process`)."""
 
-    def __init__(self, via: str, folder: Path, disk: Disk, seed: int, *, packs: bool = False) -> None:
+    def __init__(self, via: str, folder: Path, disk: Disk, seed: int) -> None:
         self.folder = folder
-        self._packs = packs
         self.events: list[Event] = []
         self.deaths: list[str] = []
         self._via = via
@@ -256,7 +255,7 @@ class System:
             "DATA_DIR": str(self.folder / "data"),
             "JANITOR_SECONDS": _JANITOR_SECONDS,
             "LONG_POLL_SECONDS": _LONG_POLL_SECONDS,
-            "PACK_AFTER_SECONDS": str(PACK_AFTER_SECONDS) if self._packs else "",
+            "PACK_AFTER_SECONDS": str(PACK_AFTER_SECONDS),
         }
 
     def count_packs(self) -> int:

@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -122,24 +121,16 @@ def test_an_upgrade_keeps_the_data_and_goes_on(first: Stack) -> None:
     assert read(first, "/agents/run") == b"12345"
 
 
-def test_packing_is_switched_on_and_the_packer_packs(emulator: Emulator, first: Stack) -> None:
-    """By a function that is there from then on. An hour is too long to wait: its functions are told that none
-    has to pass."""
+def test_the_packer_packs(emulator: Emulator, first: Stack) -> None:
+    """An hour is too long to wait: the functions are told that none has to pass."""
     functions = emulator.client("lambda")
 
-    def deployed() -> dict[str, dict[str, Any]]:
-        found = functions.list_functions()["Functions"]
-        return {each["FunctionName"]: each for each in found if each["FunctionName"].startswith("first-")}
-
-    assert not any("PackerFunction" in name for name in deployed())
-    deploy(emulator, "first", {**PARAMETERS, "Packing": "true"})
-    [packer] = [name for name in deployed() if "PackerFunction" in name]
-    for name, function in deployed().items():
-        variables = function["Environment"]["Variables"]
-        assert variables["PACK_AFTER_SECONDS"] == "3600", name
-        if "PackerFunction" in name or "WriteFunction" in name:
-            variables["PACK_AFTER_SECONDS"] = "0"
-            functions.update_function_configuration(FunctionName=name, Environment={"Variables": variables})
+    deployed = {each["FunctionName"]: each for each in functions.list_functions()["Functions"]}
+    [packer] = [name for name in deployed if name.startswith("first-PackerFunction")]
+    [write] = [name for name in deployed if name.startswith("first-WriteFunction")]
+    for name in (packer, write):
+        variables = deployed[name]["Environment"]["Variables"] | {"PACK_AFTER_SECONDS": "0"}
+        functions.update_function_configuration(FunctionName=name, Environment={"Variables": variables})
     with httpx.Client(base_url=first.url, timeout=60, trust_env=False) as client:
         assert client.put("/v1/stream/packed", headers=TEXT).status_code == 201
         for letter in (b"a", b"b", b"c"):

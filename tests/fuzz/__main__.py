@@ -19,7 +19,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31))
-    parser.add_argument("--packs", action="store_true", help="streams are packed meanwhile (docs/packs.md)")
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
     started, done = time.monotonic(), 0
@@ -28,15 +27,14 @@ def main() -> int:
         while done < asked.requests:
             half = min(ROUND, asked.requests - done) // 2
             for fuzz in (fuzz_published, fuzz_events):
-                subject = fuzz(services, half, asked.seed + done, packs=asked.packs)
+                subject = fuzz(services, half, asked.seed + done)
                 done += subject.statuses.total()
                 statuses = ", ".join(
                     f"{status}: {count}" for status, count in sorted(subject.statuses.items())
                 )
                 elapsed = time.monotonic() - started
                 print(f"{done} requests in {elapsed:.0f} s; {fuzz.__name__}: {statuses}", flush=True)
-                if asked.packs:
-                    print(f"{subject.packs} packs were made", flush=True)
+                print(f"{subject.packs} packs were made", flush=True)
     return 0
 
 

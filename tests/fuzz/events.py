@@ -148,8 +148,7 @@ def append(functions: Functions, path: str, content_type: str, body: bytes) -> i
 
 
 def fuzz(subject: Subject, functions: Functions, count: int, first_seed: int) -> None:
-    if subject.stores.packing is not None:
-        subject.append = partial(append, functions)
+    subject.append = partial(append, functions)
     for number in range(max(1, count // 200)):
 
         @seed(first_seed + number)

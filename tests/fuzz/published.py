@@ -78,10 +78,9 @@ TWISTS: Final = st.builds(
 
 def fuzz(subject: Subject, way: Way, requests: int, first_seed: int) -> None:
     """About so many requests over all operations, twenty with each seed."""
-    if subject.stores.packing is not None:
-        subject.append = lambda path, content_type, body: (
-            way("POST", path, {"Content-Type": content_type}, body).status
-        )
+    subject.append = lambda path, content_type, body: (
+        way("POST", path, {"Content-Type": content_type}, body).status
+    )
     document = json.loads(way("GET", "/v1/openapi.json").body)
     schema = schemathesis.openapi.from_dict(document)
     turns = _turns(schema)

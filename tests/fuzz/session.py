@@ -23,7 +23,7 @@ PACKING = Packing(0, every_bytes=1, min_batches=2, block_bytes=16)
 
 
 @contextmanager
-def fresh(services: LocalServices, *, packs: bool) -> Iterator[tuple[Subject, Settings]]:
+def fresh(services: LocalServices) -> Iterator[tuple[Subject, Settings]]:
     world: World = make_world(services)
     variables = {
         "TABLE_NAME": world.table_name,
@@ -32,7 +32,7 @@ def fresh(services: LocalServices, *, packs: bool) -> Iterator[tuple[Subject, Se
         "SSE_SECONDS": "0",
         "SSE_BUFFERED_SECONDS": "0",
         "ALLOW_ANONYMOUS": "true",
-        "PACK_AFTER_SECONDS": "0" if packs else "",
+        "PACK_AFTER_SECONDS": "0",
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
@@ -40,18 +40,18 @@ def fresh(services: LocalServices, *, packs: bool) -> Iterator[tuple[Subject, Se
         settings = Settings.from_environment(os.environ)
         stores = connect(settings)
         stores.recent = RecentBatches(0)
-        stores.packing = PACKING if packs else None
+        stores.packing = PACKING
         yield Subject(stores), settings
 
 
-def fuzz_published(services: LocalServices, requests: int, seed: int, *, packs: bool = False) -> Subject:
-    with fresh(services, packs=packs) as (subject, settings), WAYS["local"](settings) as way:
+def fuzz_published(services: LocalServices, requests: int, seed: int) -> Subject:
+    with fresh(services) as (subject, settings), WAYS["local"](settings) as way:
         published.fuzz(subject, way, requests, seed)
     return subject
 
 
-def fuzz_events(services: LocalServices, requests: int, seed: int, *, packs: bool = False) -> Subject:
-    with fresh(services, packs=packs) as (subject, _):
+def fuzz_events(services: LocalServices, requests: int, seed: int) -> Subject:
+    with fresh(services) as (subject, _):
         functions = events.Functions()
         try:
             events.fuzz(subject, functions, requests, seed)

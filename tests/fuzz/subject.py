@@ -38,8 +38,8 @@ class State:
 
 @dataclass(slots=True)
 class Subject:
-    """`stores` looks at storage beside the requests, without anything remembered. With packing it also packs
-    the stream that was changed, once `append` has added something to it, and nothing may look different."""
+    """`stores` looks at storage beside the requests, without anything remembered. It also packs the
+    stream that was changed, once `append` has added something to it, and nothing may look different."""
 
     stores: Stores
     statuses: Counter[int] = field(default_factory=Counter)

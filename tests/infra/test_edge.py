@@ -425,7 +425,7 @@ def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
         "PackingLag",
     }
     for name, alarm in alarms.items():
-        assert alarm["Condition"] == ("HasPackAlarms" if name.startswith("Packer") else "HasAlarms")
+        assert alarm["Condition"] == "HasAlarms", name
         assert alarm["Properties"]["AlarmActions"] == [{"Ref": "AlarmTopicArn"}]
 
 

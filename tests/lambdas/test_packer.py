@@ -13,7 +13,7 @@ SCHEDULE = load_event("janitor-schedule")
 
 @pytest.fixture
 def packing(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> Functions:
-    """The functions of a stack with `Packing=true`, which packs at once."""
+    """The functions of a stack that packs at once."""
     monkeypatch.setenv("PACK_AFTER_SECONDS", "0")
     for name in ("write", "janitor", "packer"):
         monkeypatch.setitem(functions.handlers, name, functions.load(name))
@@ -41,17 +41,6 @@ def test_what_expires_is_the_janitors(packing: Functions, door: Door, path: str)
     door.put(path, TEXT | {"Stream-TTL": "0"}, b"gone")
     assert packing.invoke("packer", SCHEDULE)["expired"] == 0
     assert packing.invoke("janitor", SCHEDULE)["expired"] == 1
-
-
-def test_once_packing_is_off_the_janitor_does_what_is_left(
-    packing: Functions, door: Door, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_three(packing, path)
-    monkeypatch.delenv("PACK_AFTER_SECONDS")
-    monkeypatch.setitem(packing.handlers, "janitor", packing.load("janitor"))
-    assert packing.invoke("janitor", SCHEDULE)["packed"] == 0
-    assert packing.invoke("packer", SCHEDULE)["packed"] == 0, "the entry is forgotten"
-    assert door.get(path).body == b"abc"
 
 
 def test_a_round_with_work_is_a_metric_and_one_without_is_none(

@@ -196,15 +196,6 @@ def test_batches_of_combined_appends_are_packed_too() -> None:
     scene.check()
 
 
-def test_with_packing_off_nothing_is_scheduled_and_existing_packs_are_read() -> None:
-    scene = a_packed_scene()
-    scene.world._packing = None
-    scene.stores = scene.process()
-    scene.append(60)
-    assert scene.pack() == 0
-    scene.check(everywhere=False)
-
-
 # --- what it costs ---------------------------------------------------------------------------
 
 

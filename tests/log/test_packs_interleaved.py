@@ -317,7 +317,7 @@ def trim_while_a_pack_is_committed() -> bool:
             return send(operation, body)
 
         trimmer.table._dynamodb.send = holding
-        trimmer.packing = None
+        trimmer.packing = Packing.after_seconds(10**9)
         with pytest.raises(Stopped):
             sweep(trimmer)
 

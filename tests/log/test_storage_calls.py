@@ -90,6 +90,14 @@ def test_a_close_is_one_write(world: World, asked: dict[str, bytes]) -> None:
     assert process.calls.taken() == {"PutItem": 1}
 
 
+def test_a_close_of_a_stream_that_may_be_worth_a_pack_also_asks_for_it(world: World) -> None:
+    process, key = world.process(), a_key()
+    process.create(key, body=bytes(process.stores.packing.min_batches))
+    process.calls.taken()
+    process.append(key, close=True)
+    assert process.calls.taken() == {"PutItem": 2}
+
+
 def test_a_cold_catch_up_page_costs_the_item_and_at_most_two_queries(
     history: tuple[Process, StreamKey],
 ) -> None:

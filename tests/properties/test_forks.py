@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -18,7 +17,6 @@ from tests.support import HOUR_MS, Faults, World, a_key, items_left, make_world
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import ProtocolError
-from tidemark.protocol.packing import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
@@ -41,7 +39,6 @@ class Model:
 
 class Forks(RuleBasedStateMachine):
     world: World
-    packing: Packing | None = None
 
     @initialize(seed=st.integers(0, 2**16))
     def start(self, seed: int) -> None:
@@ -49,7 +46,7 @@ class Forks(RuleBasedStateMachine):
         # No two things happen at the same instant, or nobody could tell what came first.
         self.processes = [self.world.process(clock=self.tick), self.world.process(clock=self.tick)]
         for number, process in enumerate(self.processes):
-            process.stores.packing = self.packing
+            process.stores.packing = PACKING
             Faults(process.dynamodb, seed + number, lost=0.05, conflicted=0.05)
         self.models: dict[str, Model] = {}
 
@@ -159,19 +156,9 @@ class Forks(RuleBasedStateMachine):
         assert items_left(process) == []
 
 
-class PackedForks(Forks):
-    """The same, while old batches are packed."""
-
-    packing = PACKING
+def test_forks_behave_as_the_model_says() -> None:
+    play(Forks, MemoryWorld(), games=140, steps=25)
 
 
-@pytest.mark.parametrize(("machine", "games"), [(Forks, 120), (PackedForks, 45)])
-def test_forks_behave_as_the_model_says(machine: type[Forks], games: int) -> None:
-    play(machine, MemoryWorld(), games=games, steps=25)
-
-
-@pytest.mark.parametrize(("machine", "games"), [(Forks, 4), (PackedForks, 3)])
-def test_forks_on_an_engine_behave_as_the_model_says(
-    services: LocalServices, machine: type[Forks], games: int
-) -> None:
-    play(machine, make_world(services), games=games, steps=25)
+def test_forks_on_an_engine_behave_as_the_model_says(services: LocalServices) -> None:
+    play(Forks, make_world(services), games=6, steps=25)

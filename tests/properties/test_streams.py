@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -26,7 +25,6 @@ from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.packing import Packing
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
@@ -122,14 +120,13 @@ class Streams(RuleBasedStateMachine):
     """Two processes that share storage and nothing else; either may serve any request."""
 
     world: World
-    packing: Packing | None = None
 
     @initialize()
     def start(self) -> None:
         self.keys = {name: a_key(name) for name in NAMES}
         self.processes = [self.world.process(), self.world.process()]
         for each in self.processes:
-            each.stores.packing = self.packing
+            each.stores.packing = PACKING
         self.models: dict[str, Model] = {}
         self.seen: dict[tuple[str, int], bytes] = {}
         # Hypothesis leaves rules out of most games; without this one nearly every append would get 404.
@@ -296,25 +293,15 @@ class Streams(RuleBasedStateMachine):
             assert model is not None
             assert model.data[start:].startswith(data)
 
-
-class PackedStreams(Streams):
-    """The same answers while old batches are packed."""
-
-    packing = PACKING
-
     @rule(process=who)
     def pack(self, process: int) -> None:
         self.time_passes(HOUR_MS)
         self.sweep(process)
 
 
-@pytest.mark.parametrize(("machine", "games"), [(Streams, 180), (PackedStreams, 60)])
-def test_streams_behave_as_the_model_says(machine: type[Streams], games: int) -> None:
-    play(machine, MemoryWorld(), games=games, steps=40)
+def test_streams_behave_as_the_model_says() -> None:
+    play(Streams, MemoryWorld(), games=200, steps=40)
 
 
-@pytest.mark.parametrize(("machine", "games"), [(Streams, 8), (PackedStreams, 4)])
-def test_streams_on_an_engine_behave_as_the_model_says(
-    services: LocalServices, machine: type[Streams], games: int
-) -> None:
-    play(machine, make_world(services), games=games, steps=40)
+def test_streams_on_an_engine_behave_as_the_model_says(services: LocalServices) -> None:
+    play(Streams, make_world(services), games=10, steps=40)

@@ -26,8 +26,10 @@ def test_an_append_that_crosses_a_multiple_of_256_kb_schedules(start: int, end: 
     assert PACKING.is_due(start, Tail(end)) == due
 
 
-def test_closing_schedules() -> None:
-    assert PACKING.is_due(5, Tail(5, closed=True))
+def test_closing_schedules_where_a_pack_can_pay() -> None:
+    """A batch has a byte at least, and a pack takes 64 batches."""
+    assert PACKING.is_due(64, Tail(64, closed=True))
+    assert not PACKING.is_due(63, Tail(63, closed=True))
 
 
 @pytest.mark.parametrize(

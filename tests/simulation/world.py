@@ -77,6 +77,10 @@ class _Copy:
     request: tuple[Any, ...]
 
 
+#: Nothing is ever worth a pack.
+NO_PACKS: Final = Packing(60 * 60 * 1000, every_bytes=2**60, min_batches=2**60)
+
+
 class SimulatedWorld:
     """`latest_arrival_ms`: a copy of a request that is older than that is refused."""
 
@@ -128,7 +132,7 @@ class SimulatedWorld:
             clock_ms=lambda: self.now_ms,
             new_id=lambda: f"{self.chance.getrandbits(48):012x}",
             concurrency=turns,
-            packing=self._packing,
+            packing=self._packing or NO_PACKS,
         )
         return number, stores
 

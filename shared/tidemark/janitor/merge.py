@@ -14,11 +14,9 @@ from tidemark.log.due import schedule, settle
 from tidemark.log.packs import pack_mark, pack_start
 from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.schema import BLOB, batch_key, decode_batch, log_pk
-from tidemark.log.table import Table
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.pack import CorruptPack, PackIndex, PackWriter, decode_index
-from tidemark.protocol.packing import KEEP_REPLACED_MS, Packing
 from tidemark.service.stores import Stores
 
 #: Each is a request.
@@ -28,15 +26,15 @@ _log: Final = logging.getLogger("tidemark")
 
 
 def take_in(
-    stores: Stores, packing: Packing, record: StreamRecord, pack: bytes, index: bytes
+    stores: Stores, record: StreamRecord, pack: bytes, index: bytes
 ) -> tuple[list[Batch], bytes, bytes]:
     """The packs that a new one takes in, and what it is then: its object and its index. Where one of them is
     missing or damaged, the new pack stays as it is, and so do they: whoever reads them is told."""
     new, merged = decode_index(index), None
     try:
-        before = _packs_before(stores.table, packing, record, new)
+        before = _packs_before(stores, record, new)
         for batch in before:
-            merged = merged or PackWriter(batch.start, packing.block_bytes)
+            merged = merged or PackWriter(batch.start, stores.packing.block_bytes)
             _take_object(stores, merged, batch)
     except (CorruptPack, Damaged, StorageUnavailable) as fault:
         _log.error("a pack of %s cannot be read, and is not packed again: %s", record.key, fault)
@@ -47,13 +45,13 @@ def take_in(
     return before, *merged.finish()
 
 
-def _packs_before(table: Table, packing: Packing, record: StreamRecord, new: PackIndex) -> list[Batch]:
+def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[Batch]:
     """They follow each other, and the last one ends where the new one begins. Nothing of them lies below what
     is retained."""
     start, data_bytes = new.start, new.end - new.start
     if record.packed != start or start <= record.retained:
         return []
-    items, _ = table.query(
+    items, _ = stores.table.query(
         log_pk(record.key, record.incarnation),
         at_least=render_offset(record.retained),
         at_most=render_offset(start - 1),
@@ -63,7 +61,7 @@ def _packs_before(table: Table, packing: Packing, record: StreamRecord, new: Pac
     found: list[Batch] = []
     for batch in map(decode_batch, items):
         # What is no pack was replaced by one, and is not removed yet.
-        if batch.index is None or batch.end != start or not packing.takes_in(data_bytes, batch.size):
+        if batch.index is None or batch.end != start or not stores.packing.takes_in(data_bytes, batch.size):
             break
         found.append(batch)
         start, data_bytes = batch.start, data_bytes + batch.size
@@ -91,8 +89,7 @@ def schedule_removal(stores: Stores, replaced: Due, start: int, blob: str) -> No
     """The object of the pack that began at `start` is due for removal once nobody can read it: no process
     remembers the pack, and the table cannot be restored to a moment at which it had it. `replaced` is the
     entry of the pack that has replaced it."""
-    keep_ms = stores.packing.keep_replaced_ms if stores.packing else KEEP_REPLACED_MS
-    due_ms, mark = replaced.due_ms + keep_ms, pack_mark(start, blob)
+    due_ms, mark = replaced.due_ms + stores.packing.keep_replaced_ms, pack_mark(start, blob)
     due = replace(replaced, kind=DueKind.REPLACED, due_ms=due_ms, mark=mark, offset=0, blob=blob)
     schedule(stores.table, due)
 

@@ -39,7 +39,6 @@ from tidemark.observability.metrics import (
 )
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.pack import PackWriter
-from tidemark.protocol.packing import Packing
 from tidemark.service.stores import Stores
 
 
@@ -47,14 +46,14 @@ class _NoTimeLeft(Exception):
     """The rest is still due."""
 
 
-def pack(stores: Stores, packing: Packing, due: Due, has_time_left: Callable[[], bool]) -> int:
+def pack(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> int:
     """Pack what is old enough in the entry's stream. The number of packs made. Where another janitor
     was first, or there was no time for all, the entry is still due."""
     record = load_stream(stores.table, due.key)
     if record is None or record.incarnation != due.incarnation or record.deleted:
         settle(stores.table, due)
         return 0
-    packer = _Packer(stores, packing, record, has_time_left)
+    packer = _Packer(stores, record, has_time_left)
     try:
         look_again_ms = packer.pack_all()
     except (PackRefused, _NoTimeLeft):
@@ -68,11 +67,9 @@ def pack(stores: Stores, packing: Packing, due: Due, has_time_left: Callable[[],
 class _Packer:
     """One look at a stream. `run` are the batches that follow each other and are in no pack yet."""
 
-    def __init__(
-        self, stores: Stores, packing: Packing, record: StreamRecord, has_time_left: Callable[[], bool]
-    ) -> None:
+    def __init__(self, stores: Stores, record: StreamRecord, has_time_left: Callable[[], bool]) -> None:
         self._stores = stores
-        self._packing = packing
+        self._packing = stores.packing
         self._record = record
         self._has_time_left = has_time_left
         self._run: _Run | None = None
@@ -114,7 +111,7 @@ class _Packer:
             return
         stores, record = self._stores, self._record
         data, index = run.writer.finish()
-        before, data, index = take_in(stores, self._packing, record, data, index)
+        before, data, index = take_in(stores, record, data, index)
         first = before[0] if before else run.first
         new = NewPack(first, run.last, batch_blob_key(record.incarnation, stores.new_id()), index)
         stores.blobs.put(new.blob, data)

@@ -134,12 +134,7 @@ def release_source(run: Sweep, due: Due) -> None:
 
 
 def pack_batches(run: Sweep, due: Due) -> None:
-    """Packing may have been switched off since: then the entry is forgotten."""
-    packing = run.stores.packing
-    if packing is None:
-        settle(run.stores.table, due)
-    else:
-        run.swept.packed += pack(run.stores, packing, due, run.has_time_left)
+    run.swept.packed += pack(run.stores, due, run.has_time_left)
 
 
 def remove_packed(run: Sweep, due: Due) -> None:

@@ -38,8 +38,11 @@ class Packing:
         return cls(round(seconds * 1000))
 
     def is_due(self, start: int, after: Tail) -> bool:
-        """Whether a batch that begins at `start` and leaves the stream as `after` schedules a look."""
-        return after.closed or start // self.every_bytes != after.offset // self.every_bytes
+        """Whether a batch that begins at `start` and leaves the stream as `after` schedules a look. A batch
+        has a byte at least, so a closed stream of fewer than `min_batches` bytes never pays."""
+        if after.closed:
+            return after.offset >= self.min_batches
+        return start // self.every_bytes != after.offset // self.every_bytes
 
     def pays(self, batches: int, data_bytes: int) -> bool:
         """Each batch that is removed costs a write: that is earned back by what storage and reads cost less.

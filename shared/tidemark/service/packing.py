@@ -14,7 +14,7 @@ def schedule_packing(stores: Stores, record: StreamRecord, batch: Batch) -> None
     """After the batch was written: it stands whatever comes of this. An entry that is lost is made good by
     the next one, because the janitor packs all that is old enough."""
     packing = stores.packing
-    if packing is None or not packing.is_due(batch.start, batch.after):
+    if not packing.is_due(batch.start, batch.after):
         return
     due_ms = stores.clock_ms() + packing.after_ms
     mark = f"{batch.end}-closed" if batch.after.closed else str(batch.end)

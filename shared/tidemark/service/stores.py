@@ -48,8 +48,7 @@ class Stores:
     new_id: Callable[[], str] = new_id
     concurrency: Concurrency = field(default_factory=Threads)
     crowd: Crowd = field(default_factory=Crowd)
-    #: None: nothing is packed. Packs that are there are read all the same.
-    packing: Packing | None = None
+    packing: Packing = field(default_factory=lambda: Packing.after_seconds(3600))
 
     def fetch(self, wanted: Sequence[tuple[str, int]]) -> list[bytes]:
         """Several blobs at once, by name and size. Raises Damaged where one has another size."""
@@ -71,7 +70,5 @@ def connect(settings: Settings, recent_bytes: int = 16 * MEGABYTE) -> Stores:
     account, bucket = Account(), settings.bucket_name
     table = Table(connect_dynamodb(account), settings.table_name)
     blobs = BlobStore(connect_objects(account, bucket), s3_client, bucket)
-    packing = (
-        None if settings.pack_after_seconds is None else Packing.after_seconds(settings.pack_after_seconds)
-    )
+    packing = Packing.after_seconds(settings.pack_after_seconds)
     return Stores(table, blobs, recent=RecentBatches(recent_bytes), packing=packing)
