@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.buckets import new_bucket
-from tests.support import HOUR_MS, Process, World, a_key, before
+from tests.support import BYTES, HOUR_MS, Process, World, a_key, before
 from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import BucketNotEmpty, OutcomeUnknown, StreamGone, StreamNotFound
@@ -19,7 +19,10 @@ from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import delete_bucket, describe_bucket
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
+from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read
+from tidemark.service.stores import Stores
+from tidemark.service.times import load_times
 
 
 def before_call(process: Process, operation: str, number: int, action: Callable[[], Any]) -> None:
@@ -84,6 +87,44 @@ def test_a_stream_that_was_forked_and_deleted_meanwhile_is_gone_and_not_unknown(
     before_call(reader, "Query", 1, fork_and_delete)
     with pytest.raises(StreamGone):
         load_head(reader.stores, key)
+
+
+@pytest.mark.parametrize("forked", ["before", "after"])
+@pytest.mark.parametrize(
+    ("ask", "query"),
+    [
+        (lambda stores, key: read(stores, key, 0), 1),
+        (lambda stores, key: load_times(stores, key, 0), 1),
+        (lambda stores, key: publish_snapshot(stores, key, PublishRequest(4, BYTES, b"")), 1),
+        # The first query finds an old batch, so the second one looks whether the stream has expired.
+        (lambda stores, key: publish_snapshot(stores, key, PublishRequest(1, BYTES, b"")), 2),
+    ],
+    ids=["read", "times", "publish", "publish, expiry"],
+)
+def test_forks_at_another_time_do_not_make_a_deleted_stream_gone(
+    world: World, ask: Callable[[Stores, StreamKey], object], query: int, forked: str
+) -> None:
+    """404, not 410: the name was free. The forks were there only before the stream was deleted, or they are
+    those of the next stream of that name."""
+    reader, rival, key, fork = world.process(), world.process(), a_key(), a_key("fork")
+    rival.create(key, expiry=Expiry(ttl_seconds=60), body=b"ab")
+    if forked == "before":
+        rival.fork(fork, key, expiry=Expiry(ttl_seconds=600))
+    world.clock.advance(50_000)
+    rival.append(key, b"cd")
+    world.clock.advance(50_000)
+
+    def delete_and_go_on() -> None:
+        if forked == "before":
+            delete(rival.stores, fork)
+        delete(rival.stores, key)
+        if forked == "after":
+            rival.create(key, body=b"new")
+            rival.fork(fork, key)
+
+    before_call(reader, "Query", query, delete_and_go_on)
+    with pytest.raises(StreamNotFound):
+        ask(reader.stores, key)
 
 
 class HeldBack:

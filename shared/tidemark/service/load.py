@@ -26,6 +26,13 @@ def absence_error(record: StreamRecord | None) -> ProtocolError:
     return StreamGone() if record is not None and record.references else StreamNotFound()
 
 
+def ended_error(stores: Stores, record: StreamRecord) -> ProtocolError:
+    """StreamNotFound or StreamGone for a stream whose log has ended since its item was read. Another stream
+    may have the name by now, and forks of that one say nothing about this one."""
+    found = load_stream(stores.table, record.key)
+    return absence_error(found if found is not None and found.incarnation == record.incarnation else None)
+
+
 def require_live(record: StreamRecord | None) -> StreamRecord:
     """The record, unless there is none or it was deleted. Raises StreamNotFound or StreamGone."""
     if record is None or record.deleted:
@@ -83,7 +90,7 @@ def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int, now_ms: int
         last = load_last(stores.table, log_pk(record.key, record.incarnation))
         if last is not None and last.tombstone:
             # It is being ended this moment: a tombstone's time is no use of the stream.
-            raise absence_error(load_stream(stores.table, record.key))
+            raise ended_error(stores, record)
         used_ms = max(used_ms, last.time_ms if last else 0)
         if is_expired(record.expiry, used_ms, now_ms):
             raise absence_error(record)

@@ -24,7 +24,7 @@ from tidemark.protocol.multipart import Part, choose_boundary, close_parts, open
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES, UploadId, check_boundary, check_retained
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import absence_error, last_used_ms, require_live
+from tidemark.service.load import ended_error, last_used_ms, require_live
 from tidemark.service.stores import Stores
 
 #: What one answer carries: base64 must fit a Lambda answer of 6 MB.
@@ -81,7 +81,7 @@ def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> Stream
     if batch is None:
         check_boundary(offset, record.base, ())
     elif batch.tombstone:
-        raise absence_error(record)
+        raise ended_error(stores, record)
     else:
         check = partial(check_boundary, offset, batch.start, batch.lengths)
         # To look through the most messages takes ten milliseconds.

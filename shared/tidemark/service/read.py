@@ -17,7 +17,7 @@ from tidemark.protocol.expiry import needs_renewal, renew_waiting_at_ms
 from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
-from tidemark.service.load import absence_error, head_from, last_used_ms, load_head, require_live
+from tidemark.service.load import ended_error, head_from, last_used_ms, load_head, require_live
 from tidemark.service.stores import Stores
 
 #: A page for a reader that gets it piece by piece and may stop reading at any time,
@@ -179,7 +179,7 @@ def refuse_tombstone(stores: Stores, record: StreamRecord, page: Page) -> None:
     """Raises StreamNotFound or StreamGone for a page that shows the end of the stream."""
     if page.last is not None and page.last.tombstone:
         stores.tails.forget(record.key)
-        raise absence_error(load_stream(stores.table, record.key))
+        raise ended_error(stores, record)
 
 
 def _with_blobs(stores: Stores, page: Page) -> Page:
