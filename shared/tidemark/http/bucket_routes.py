@@ -8,25 +8,39 @@ from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from tidemark.http import routes
-from tidemark.http.headers import METHODS
-from tidemark.http.requests import parse_place
+from tidemark.http.requests import STREAM_ROOT, parse_place
 from tidemark.protocol.bucket import Resource
 from tidemark.protocol.errors import Malformed
 
 
-async def operate(request: Request) -> Response:
+class BucketSurface:
+    """ASGI application, because a route of Starlette would refuse methods before the place is known."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        response = await operation_at(request)(request)
+        await response(scope, receive, send)
+
+
+def operation_at(request: Request) -> routes.Operation:
+    """Raises what is wrong with the path, and HTTPException where nothing has this method."""
+    if request.method == "OPTIONS":
+        raise HTTPException(405)  # A preflight: no place is looked at.
     place = parse_place(request)
-    operation = operations_at(place.resource).get(request.method)
-    if operation is None and place.resource is Resource.LISTING and request.method in routes.OPERATIONS:
+    operations = operations_at(place.resource)
+    if request.method in operations:
+        return operations[request.method]
+    if place.resource is Resource.LISTING and request.method in routes.OPERATIONS:
         raise Malformed(
             "'streams' is reserved for GET, which lists the bucket's streams; take another stream id"
         )
-    if operation is None:
-        raise HTTPException(405)
-    return await operation(request)
+    hint = f"a stream's path is {STREAM_ROOT}{place.bucket} or /{place.bucket}/{{stream id}}"
+    is_bucket = place.resource is Resource.BUCKET
+    raise HTTPException(405, hint if is_bucket else None, {"Allow": ", ".join(operations)})
 
 
 def operations_at(resource: Resource) -> Mapping[str, routes.Operation]:
@@ -36,12 +50,6 @@ def operations_at(resource: Resource) -> Mapping[str, routes.Operation]:
     from tidemark.http.bucket_operations import OPERATIONS
 
     return OPERATIONS[resource]
-
-
-def allowed_methods(request: Request) -> tuple[str, ...]:
-    """Raises what is wrong with the path: where no resource is, no method is right."""
-    operations = operations_at(parse_place(request).resource)
-    return tuple(name for name in METHODS if name in operations or name == "OPTIONS")
 
 
 class _BucketPath(Convertor[str]):
@@ -62,4 +70,4 @@ register_url_convertor("bucket_path", _BucketPath())
 def install(app: Starlette) -> None:
     """One route: places are told apart by the path as it was sent, and the framework matches
     the path as it decoded it."""
-    app.add_route("/{path:bucket_path}", operate, methods=list(routes.OPERATIONS))
+    app.router.routes.append(Route("/{path:bucket_path}", BucketSurface()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -10,10 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from tidemark.http.bucket_routes import allowed_methods
 from tidemark.http.headers import METHODS, PREFLIGHT
-from tidemark.http.requests import STREAM_ROOT, parse_place, plain_name
-from tidemark.protocol.bucket import Resource
+from tidemark.http.requests import STREAM_ROOT
 from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol.errors import (
     BucketNotFound,
@@ -81,19 +80,10 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
         return response(404, f"No resource has this path; streams are under {STREAM_ROOT}")
     if error.status_code != 405:
         return response(error.status_code, str(error.detail))
-    path: str = request.scope["path"]
-    methods: tuple[str, ...] = METHODS
-    hint = ""
-    if path in {"/", "/favicon.ico"} or (path.startswith("/v1/") and plain_name(path) is None):
-        methods = ("GET", "HEAD", "OPTIONS")
-    elif plain_name(path) is None:
-        try:
-            methods, place = allowed_methods(request), parse_place(request)
-        except ProtocolError as invalid_path:
-            return error_response(request, invalid_path)
-        if place.resource is Resource.BUCKET:
-            hint = f"; a stream's path is {STREAM_ROOT}{place.bucket} or /{place.bucket}/{{stream id}}"
-    allow = ", ".join(methods)
+    # Whoever has looked for the operation names those that are there.
+    there = {"OPTIONS", *(error.headers or {})["Allow"].split(", ")}
+    allow = ", ".join(method for method in METHODS if method in there)
+    hint = "" if error.detail == HTTPStatus(405).phrase else f"; {error.detail}"
     message = f"{request.method} is not allowed here; allowed: {allow}{hint}"
     return response(405, message, {"Allow": allow})
 
