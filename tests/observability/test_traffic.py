@@ -11,11 +11,11 @@ import pytest
 
 from tests.authorization.tokens import SECRET, bearer
 from tests.authorization.ways import WAYS, Asgi, in_environment
+from tidemark.http import traffic
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
+from tidemark.http.traffic import StreamTraffic, Traffic
 from tidemark.local.engines import LocalServices
-from tidemark.observability import traffic
-from tidemark.observability.traffic import StreamTraffic, Traffic
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
@@ -35,7 +35,8 @@ def test_the_busiest_stream_comes_first() -> None:
     counted = Traffic(Clock())
     counted.appended(A, 10)
     for _ in range(3):
-        counted.read(B, 100)
+        counted.read(B)
+        counted.sent(B, 100)
     counted.sent(B, 1)
     found = counted.snapshot(10)
     assert found.streams == [(B, StreamTraffic(reads=3, read_bytes=301)), (A, StreamTraffic(1, 10))]
@@ -70,11 +71,7 @@ def test_streams_beyond_the_limit_are_left_out_and_counted(monkeypatch: pytest.M
 
 
 @pytest.fixture
-def environment(services: LocalServices, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Other tests of this process have made busier streams: these count from the start."""
-    counted = Traffic()
-    for user in ("routes", "traffic"):
-        monkeypatch.setattr(f"tidemark.http.{user}.TRAFFIC", counted)
+def environment(services: LocalServices) -> Iterator[None]:
     with in_environment(services):
         yield
 

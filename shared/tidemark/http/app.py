@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -15,7 +16,7 @@ from tidemark.http.backend import Backend
 from tidemark.http.control_paths import SUBSCRIPTION_ROOTS
 from tidemark.http.headers import ResponseHeaders
 from tidemark.http.metrics import METRICS_PATH, metrics
-from tidemark.http.traffic import TRAFFIC_PATH, traffic
+from tidemark.http.traffic import TRAFFIC_PATH, CountedTraffic, Traffic, traffic
 
 
 def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeaders:
@@ -36,7 +37,9 @@ def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeade
     bucket_routes.install(app)
     if with_metrics:
         app.add_route(METRICS_PATH, metrics, methods=["GET"])
-        app.add_route(TRAFFIC_PATH, traffic, methods=["GET"])
+        counted = Traffic()
+        app.add_middleware(CountedTraffic, traffic=counted)
+        app.add_route(TRAFFIC_PATH, partial(traffic, counted), methods=["GET"])
     error_handlers.install(app)
     return ResponseHeaders(guarded(control_mounts.Routers(app, backend), backend))
 

@@ -26,6 +26,8 @@ from tidemark.protocol.stream_key import StreamKey, parse_plain_path
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
 
+#: In the scope of a request: the key of the stream that it is about.
+STREAM: Final = "tidemark.stream"
 #: In the scope of a request that was checked: what its token grants.
 ACCESS: Final = "tidemark.access"
 STREAM_ROOT: Final = "/v1/stream/"
@@ -78,10 +80,12 @@ def single_header(request: Request, name: str) -> str | None:
 
 
 def parse_stream(request: Request) -> StreamKey:
-    """On either surface."""
+    """On either surface. The key is left in the scope, for what counts requests by stream."""
     path, encoded = request_path(request.scope)
     name = plain_name(path)
-    return parse_place(request).key if name is None else parse_plain_path(name, encoded=encoded)
+    key = parse_place(request).key if name is None else parse_plain_path(name, encoded=encoded)
+    request.scope[STREAM] = key
+    return key
 
 
 def plain_name(path: str) -> str | None:

@@ -27,7 +27,6 @@ from tidemark.http.requests import (
     parse_stream,
 )
 from tidemark.observability.metrics import PROCESS
-from tidemark.observability.traffic import TRAFFIC
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.create import create
@@ -78,7 +77,6 @@ async def append_to_stream(request: Request) -> Response:
     append_request = await parse_append(request)
     outcome = await backend.append(key, append_request, partial(hang_up, request.receive))
     PROCESS.appended(len(append_request.body))
-    TRAFFIC.appended(key, len(append_request.body))
     return responses.appended(append_request, outcome)
 
 
@@ -105,9 +103,7 @@ async def read_stream(request: Request) -> Response:
     if read_request.live is Live.SSE:
         return await server_sent_events(request, backend, key, read_request)
     reading = await backend.run(lambda: read(backend.stores, key, read_request.read_from))
-    response = responses.caught_up(read_request, reading, backend.stores.clock_ms())
-    TRAFFIC.read(key, len(response.body))
-    return response
+    return responses.caught_up(read_request, reading, backend.stores.clock_ms())
 
 
 async def long_poll(
@@ -123,9 +119,7 @@ async def long_poll(
         return Response(status_code=204)  # Nobody receives it.
     now_ms = backend.stores.clock_ms()
     count_wake(reading, began_ms, now_ms)
-    response = responses.polled(read_request, reading, now_ms)
-    TRAFFIC.read(key, len(response.body))
-    return response
+    return responses.polled(read_request, reading, now_ms)
 
 
 async def server_sent_events(
@@ -135,17 +129,14 @@ async def server_sent_events(
     if "aws.event" in request.scope:
         with PROCESS.waiting("sse"):
             record, events = await gathered_events(backend, key, read_request)
-        TRAFFIC.read(key, len(events))
         return Response(events, headers=responses.event_stream_headers(record))
     async with backend.first_pages:
         reading = await backend.run(lambda: read(backend.stores, key, read_request.read_from, small=True))
     headers = responses.event_stream_headers(reading.record)
 
     async def counted_events() -> AsyncIterator[bytes]:
-        TRAFFIC.read(key, 0)
         with PROCESS.waiting("sse"):
             async for each in event_stream(backend, key, read_request, reading):
-                TRAFFIC.sent(key, len(each))
                 yield each
 
     return StreamingResponse(counted_events(), headers=headers)
