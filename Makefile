@@ -175,7 +175,7 @@ deploylocal: build $(DEV) ## the stack in an emulated AWS on this machine, until
 .PHONY: deploy
 deploy: export SAM := $(CURDIR)/.venv-sam/bin/sam
 deploy: export SAM_CLI_TELEMETRY := 0
-deploy: build $(LOCAL) ## deploy to AWS; the first time it asks three questions (ARGS=--dry-run shows the change set and changes nothing)
+deploy: build $(LOCAL) ## deploy to AWS; the first time it asks four questions (ARGS=--dry-run shows the change set and changes nothing)
 	@$(VENV) -m tidemark.ops.deploy $(ARGS)
 
 .PHONY: undeploy

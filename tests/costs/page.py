@@ -214,7 +214,7 @@ def render_choices(operation: Operation, bill: Bill) -> str:
     choices = [
         ("`DirectAccess=true`, and the writer uses `ApiUrl`", direct_dollars(operation, bill) - default),
         ("`Edge=false`", direct_dollars(operation, bill) - default),
-        ("`MemorySize=1024` (as in `samconfig.toml`, `prod`), at the same time", more_memory),
+        ("`MemorySize=1024`, at the same time", more_memory),
         ("`MemorySize=256`, at the same time", -more_memory / 2),
         ("`LogLevel=INFO`", gigabytes(prices.LOG_LINE_BYTES) * prices.LOG_GB),
         ("`SystemLogLevel: INFO` (not a parameter: it was so before)",

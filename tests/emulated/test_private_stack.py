@@ -39,9 +39,10 @@ def emulator() -> Iterator[Emulator]:
 
 @pytest.fixture(scope="module")
 def stack(emulator: Emulator) -> Stack:
-    """As `make deploy` makes it: with three answers the first time, and without a question the second."""
+    """As `make deploy` makes it: with four answers the first time, and without a question after that.
+    A parameter that is named no more is its default again."""
     config = emulator.server.data_dir / "samconfig.toml"
-    answers = iter([f"private {REGION}", "tokens", "no"])
+    answers = iter([f"private {REGION}", "tokens", "no", "us@example.org"])
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         for name, value in emulator.environment.items():
@@ -50,7 +51,11 @@ def stack(emulator: Emulator) -> Stack:
         patch.setenv("SAM_CLI_TELEMETRY", "0")
         # The emulator makes its own bytecode of the layer.
         arguments = ["--yes", "--without-bytecode"]
+        assert guided.main([*arguments, "SseSeconds=7"], lambda _question: next(answers), config) == 0
+        assert guided.deployed_parameters(guided.remembered(config) or {})["SseSeconds"] == "7"
         assert guided.main(arguments, lambda _question: next(answers), config) == 0
+        deployed = guided.deployed_parameters(guided.remembered(config) or {})
+        assert deployed.items() >= {"SseSeconds": "55", "AuthIssuer": "", "Protected": "true"}.items()
         assert guided.main(["--dry-run"], lambda _question: next(answers), config) == 0
     return Stack("private", emulator.url_of("private"), outputs_of(emulator, "private"))
 

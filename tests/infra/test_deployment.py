@@ -7,28 +7,17 @@ import os
 import re
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conformance.servers import running, temporary_directory, tidemark_server
-from tests.infra.test_edge import CONDITIONS, DEFAULTS, holds, resolve
+from tests.infra.test_edge import DEFAULTS, holds, resolve
 from tests.infra.test_template import FUNCTIONS, TEMPLATE
 
 ROOT = Path(__file__).parents[2]
 RESOURCES = TEMPLATE["Resources"]
-ENVIRONMENTS = {
-    name: each["deploy"]["parameters"]
-    for name, each in tomllib.loads((ROOT / "samconfig.toml").read_text()).items()
-    if isinstance(each, dict) and "deploy" in each
-}
-
-
-def overrides(environment: dict[str, Any]) -> dict[str, str]:
-    return dict(each.split("=", 1) for each in environment["parameter_overrides"].split())
 
 
 def refusals(parameters: dict[str, str]) -> list[str]:
@@ -40,28 +29,6 @@ def refusals(parameters: dict[str, str]) -> list[str]:
         for assertion in rule["Assertions"]
         if not holds(assertion["Assert"], parameters)
     ]
-
-
-@pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_an_environment_can_be_deployed(name: str) -> None:
-    """Known parameters, within their bounds, that contradict no rule; tagged."""
-    environment = ENVIRONMENTS[name]
-    given = overrides(environment)
-    for parameter, value in given.items():
-        declared = TEMPLATE["Parameters"][parameter]
-        assert value in map(str, declared.get("AllowedValues", [value]))
-        assert re.fullmatch(declared.get("AllowedPattern", ".*"), value)
-    assert refusals(DEFAULTS | given) == []
-    # Roles without names of their own, and a nested template.
-    assert environment["capabilities"].split() == ["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"]
-    assert "application=tidemark" in environment["tags"]
-
-
-def test_what_production_is() -> None:
-    """Closed, protected and behind the edge."""
-    parameters = DEFAULTS | overrides(ENVIRONMENTS["prod"])
-    assert (parameters["AllowAnonymous"], parameters["Protected"]) == ("false", "true")
-    assert holds(CONDITIONS["AsksForMadeWord"], parameters)
 
 
 @pytest.mark.parametrize(

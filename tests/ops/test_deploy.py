@@ -1,15 +1,22 @@
-"""`make deploy`: three questions, once; what is remembered is what the SAM CLI reads."""
+"""`make deploy`: four questions, once; every parameter is named, every time."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.infra.test_deployment import refusals
+from tests.infra.test_edge import DEFAULTS
 from tests.infra.test_template import TEMPLATE
 from tidemark.ops import deploy
+
+ACCOUNT = deploy.Account("aws", "123456789012")
+ROOM = deploy.Concurrency(1000, 1000)
 
 
 def answering(*answers: str) -> Callable[[str], str]:
@@ -26,40 +33,67 @@ def sam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     command.chmod(command.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("SAM", str(command))
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
-    monkeypatch.setattr(deploy, "make_what_is_missing", lambda _kept: None)
-    monkeypatch.setattr(deploy, "concurrency_limit", lambda _kept: 1000)
+    monkeypatch.setattr(deploy, "signed_in", lambda _region: ACCOUNT)
+    monkeypatch.setattr(deploy, "make_what_is_missing", lambda *_: None)
+    monkeypatch.setattr(deploy, "deployed_parameters", lambda _kept: {})
+    monkeypatch.setattr(deploy, "concurrency_of", lambda _kept: ROOM)
     monkeypatch.setattr(deploy, "check_bytecode", lambda: None)
     return log
+
+
+def last_overrides(sam: Path) -> dict[str, str]:
+    """What SAM was told in its last run."""
+    return deploy.pairs_of(
+        shlex.split(sam.read_text().splitlines()[-1].partition("--parameter-overrides ")[2])
+    )
 
 
 @pytest.mark.parametrize(
     ("answers", "parameters"),
     [
-        (("", "", ""), {"AuthSecretName": "/tidemark/auth-secret", "Edge": "true"}),
-        (("mine us-west-2", "everybody", "no"), {"AllowAnonymous": "true", "Edge": "false"}),
+        (("", "", "", ""), {"AuthSecretName": "/tidemark/auth-secret", "Edge": "true"}),
         (
-            ("mine", "https://id.example/jwks", "streams", "no"),
-            {"AuthJwksUrl": "https://id.example/jwks", "AuthAudience": "streams", "Edge": "false"},
+            ("mine us-west-2", "everybody", "no", "me@example.org"),
+            {
+                "AllowAnonymous": "true",
+                "Edge": "false",
+                "AlarmTopicArn": "arn:aws:sns:us-west-2:123456789012:mine-alarms",
+            },
+        ),
+        (
+            ("mine", "https://id.example/jwks", "streams", "no", "arn:aws:sns:eu-west-1:1:ours"),
+            {
+                "AuthJwksUrl": "https://id.example/jwks",
+                "AuthAudience": "streams",
+                "Edge": "false",
+                "AlarmTopicArn": "arn:aws:sns:eu-west-1:1:ours",
+            },
         ),
     ],
 )
-def test_three_answers_become_the_templates_parameters(
+def test_the_answers_become_the_templates_parameters(
     answers: tuple[str, ...], parameters: dict[str, str]
 ) -> None:
-    """An empty answer takes what is in brackets."""
-    assert deploy.ask_three(answering(*answers)).parameters == parameters
-    assert parameters.keys() <= TEMPLATE["Parameters"].keys()
+    """An empty answer takes what is in brackets. The stack is protected, allowed by the template's rules, and
+    open only to whom the answer names."""
+    first = deploy.ask_first(answering(*answers), ACCOUNT)
+    assert first.parameters == parameters | {"Protected": "true"}
+    assert first.parameters.keys() <= TEMPLATE["Parameters"].keys()
+    assert refusals(DEFAULTS | first.parameters) == []
+    assert first.email == ("me@example.org" if "me@example.org" in answers else "")
 
 
 def test_the_answers_are_remembered_and_nothing_is_asked_again(sam: Path, tmp_path: Path) -> None:
     config = tmp_path / "samconfig.toml"
     config.write_text('version = 0.1\n\n[prod.deploy.parameters]\nstack_name = "prod"\n')
-    assert deploy.main([], answering("tides", "", "no"), config) == 0
+    assert deploy.main([], answering("tides", "", "no", ""), config) == 0
     assert deploy.main(["--dry-run"], answering(), config) == 0
     kept = deploy.remembered(config)
     assert kept is not None
     assert (kept["stack_name"], kept["region"]) == ("tides", "eu-north-1")
-    assert kept["parameter_overrides"] == "AuthSecretName=/tides/auth-secret Edge=false"
+    # Roles without names of their own, and nested templates.
+    assert kept["capabilities"] == "CAPABILITY_IAM CAPABILITY_AUTO_EXPAND"
+    assert kept["parameter_overrides"] == "AuthSecretName=/tides/auth-secret Edge=false Protected=true"
     first, second = sam.read_text().splitlines()
     assert "--no-execute-changeset" not in first
     assert "--no-execute-changeset" in second
@@ -69,7 +103,7 @@ def test_the_answers_are_remembered_and_nothing_is_asked_again(sam: Path, tmp_pa
 def test_undeploy_deletes_the_stack_that_is_remembered(sam: Path, tmp_path: Path) -> None:
     config = tmp_path / "samconfig.toml"
     assert deploy.main(["--remove"], answering(), config) == 2
-    deploy.main([], answering("tides", "", "no"), config)
+    deploy.main([], answering("tides", "", "no", ""), config)
     assert config.read_text().startswith("version = 0.1\n"), "sam takes no file without a version"
     assert deploy.main(["--remove", "--yes"], answering(), config) == 0
     assert sam.read_text().splitlines()[-1] == "delete --stack-name tides --region eu-north-1 --no-prompts"
@@ -82,6 +116,7 @@ def test_undeploy_deletes_the_stack_that_is_remembered(sam: Path, tmp_path: Path
         (("", "friends"), "'friends' is none of"),
         (("", "https://id.example/jwks", ""), "without an audience"),
         (("", "", "maybe"), "neither yes nor no"),
+        (("", "", "", "my phone"), "neither an e-mail address"),
     ],
 )
 def test_an_invalid_answer_is_refused_and_nothing_is_saved(
@@ -104,27 +139,127 @@ def test_in_such_an_account_long_polls_last_seconds_only(
 ) -> None:
     """Beside what was chosen, and for as long as the account has the limit: nothing of it is remembered."""
     config = tmp_path / "samconfig.toml"
-    monkeypatch.setattr(deploy, "concurrency_limit", lambda _kept: 10)
-    assert deploy.main([], answering("tides", "", "no"), config) == 0
-    first = sam.read_text().splitlines()[-1]
-    assert first.endswith(
-        "--parameter-overrides AuthSecretName=/tides/auth-secret Edge=false LongPollSeconds=5 SseSeconds=10"
+    monkeypatch.setattr(deploy, "concurrency_of", lambda _kept: deploy.Concurrency(10, 10))
+    assert deploy.main(["LongPollSeconds=20"], answering("tides", "", "no", ""), config) == 0
+    bounded = last_overrides(sam)
+    assert (bounded["LongPollSeconds"], bounded["SseSeconds"], bounded["LiveConcurrency"]) == (
+        "20",
+        "10",
+        "0",
     )
     assert "10 functions at once" in capsys.readouterr().err
-    monkeypatch.setattr(deploy, "concurrency_limit", lambda _kept: 1000)
+    monkeypatch.setattr(deploy, "concurrency_of", lambda _kept: ROOM)
     assert deploy.main([], answering(), config) == 0
-    assert "--parameter-overrides" not in sam.read_text().splitlines()[-1]
+    usual = last_overrides(sam)
+    assert (usual["LongPollSeconds"], usual["SseSeconds"], usual["LiveConcurrency"]) == ("25", "55", "250")
 
 
-def test_a_long_poll_duration_that_was_chosen_is_kept() -> None:
-    kept = {"parameter_overrides": 'LongPollSeconds=20 PipelineSchedule="cron(15 3 * * ? *)"'}
-    given = deploy.overrides_of(kept)
-    assert given == {"LongPollSeconds": "20", "PipelineSchedule": "cron(15 3 * * ? *)"}
-    assert deploy.short_waits(10, given) == {"SseSeconds": "10"}
-    assert deploy.short_waits(1000, given) == {}
-    bounds = {name: TEMPLATE["Parameters"][name] for name in deploy.short_waits(10, {})}
-    for name, value in deploy.short_waits(10, {}).items():
-        assert bounds[name]["MinValue"] <= int(value) < bounds[name]["Default"]
+def test_short_waits_are_shorter_than_the_default_and_allowed() -> None:
+    for name, value in deploy.short_waits(10).items():
+        declared = TEMPLATE["Parameters"][name]
+        assert declared["MinValue"] <= int(value) < declared["Default"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "unreserved", "chosen", "deployed", "reserved"),
+    [
+        pytest.param(1000, 1000, {}, {}, {"Read": 250, "Live": 250}, id="half of the account"),
+        pytest.param(
+            1000, 500, {}, {"Read": 250, "Live": 250}, {"Read": 250, "Live": 250}, id="its own stay the same"
+        ),
+        pytest.param(1000, 300, {}, {}, {"Read": 100, "Live": 100}, id="what others have left, but for 100"),
+        pytest.param(1000, 140, {}, {}, {}, id="too little is left"),
+        pytest.param(10, 10, {}, {}, {}, id="a new account"),
+        pytest.param(1000, 1000, {"Live": 0}, {}, {"Read": 250}, id="not what was chosen"),
+        pytest.param(1000, 1000, {"Write": 700}, {}, {"Read": 100, "Live": 100}, id="beside what was chosen"),
+    ],
+)  # fmt: skip
+def test_waiting_readers_get_half_of_the_account_at_most(
+    limit: int,
+    unreserved: int,
+    chosen: dict[str, int],
+    deployed: dict[str, int],
+    reserved: dict[str, int],
+) -> None:
+    def named(values: dict[str, int]) -> dict[str, str]:
+        return {f"{name}Concurrency": str(value) for name, value in values.items()}
+
+    room = deploy.Concurrency(limit, unreserved)
+    assert deploy.reservations(named(chosen), named(deployed), room) == named(reserved)
+
+
+def test_every_parameter_is_named_and_what_differs_is_shown_before_sam_asks(
+    sam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What SAM does not get it leaves as it was: a bucket would stay public after its line was deleted."""
+    config = tmp_path / "samconfig.toml"
+    config.write_text(
+        'version = 0.1\n[default.deploy.parameters]\nstack_name = "tides"\nregion = "eu-north-1"\n'
+        """parameter_overrides = 'AllowAnonymous=true PipelineSchedule="cron(0 4 * * ? *)"'\n"""
+    )
+    before = DEFAULTS | {"PublicReadBuckets": "news", "DirectAccess": "true", "LiveConcurrency": "250"}
+    monkeypatch.setattr(deploy, "deployed_parameters", lambda _kept: before)
+    assert deploy.main([], answering(), config) == 0
+    assert last_overrides(sam) == DEFAULTS | {
+        "AllowAnonymous": "true",
+        "PipelineSchedule": "cron(0 4 * * ? *)",
+        "ReadConcurrency": "250",
+        "LiveConcurrency": "250",
+    }
+    shown = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line}
+    assert shown["PublicReadBuckets"] == ['""', "news", '""', "<-", "changes"]
+    assert shown["DirectAccess"] == ["false", "true", "false", "<-", "changes"]
+    assert shown["LiveConcurrency"] == ["0", "250", "250"]
+    assert "Edge" not in shown
+
+
+def test_a_parameter_given_on_the_command_line_is_for_that_deployment_alone(
+    sam: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "samconfig.toml"
+    deploy.main([], answering("tides", "", "no", ""), config)
+    kept = config.read_text()
+    assert deploy.main(["DirectAccess=true", "--stack", "tides-2"], answering(), config) == 0
+    assert last_overrides(sam)["DirectAccess"] == "true"
+    assert "--stack-name tides-2 --s3-prefix tides-2 " in sam.read_text().splitlines()[-1]
+    assert deploy.main([], answering(), config) == 0
+    assert last_overrides(sam)["DirectAccess"] == "false"
+    assert "--stack-name tides --s3-prefix tides " in sam.read_text().splitlines()[-1]
+    assert config.read_text() == kept
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [("Tides=high", "no parameter Tides"), ("Edge", "'Edge' is not Name=value")]
+)
+def test_a_parameter_that_the_template_lacks_is_refused(
+    sam: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], given: str, said: str
+) -> None:
+    config = tmp_path / "samconfig.toml"
+    assert deploy.main([given], answering("tides", "", "no", ""), config) == 2
+    assert said in capsys.readouterr().err
+    assert not config.exists()
+    assert not sam.exists()
+
+
+def test_a_dry_run_changes_no_file(sam: Path, tmp_path: Path) -> None:
+    config = tmp_path / "samconfig.toml"
+    assert deploy.main(["--dry-run"], answering("tides", "", "no", ""), config) == 0
+    assert "--stack-name tides " in sam.read_text()
+    assert not config.exists()
+
+
+def test_without_credentials_nothing_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    config = tmp_path / "samconfig.toml"
+    assert deploy.main(["--dry-run"], answering(), config) == 2
+    assert "Run `aws configure`" in capsys.readouterr().err
+    assert not config.exists()
 
 
 def test_a_layer_without_bytecode_is_not_deployed_unasked(tmp_path: Path) -> None:
@@ -145,8 +280,9 @@ def test_a_layer_without_bytecode_is_deployed_if_asked_for(
 
     monkeypatch.setattr(deploy, "check_bytecode", refuse)
     config = tmp_path / "samconfig.toml"
-    assert deploy.main(["--dry-run"], answering("tides", "", "no"), config) == 0
-    assert deploy.main(["--without-bytecode"], answering(), config) == 0
+    answers = "tides", "", "no", ""
+    assert deploy.main(["--dry-run"], answering(*answers), config) == 0
+    assert deploy.main(["--without-bytecode"], answering(*answers), config) == 0
     deployed = sam.read_text()
     assert deploy.main([], answering(), config) == 2
     assert sam.read_text() == deployed

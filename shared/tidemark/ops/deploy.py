@@ -1,17 +1,22 @@
-"""`python -m tidemark.ops.deploy`: the first deployment in three questions; later ones ask nothing.
+"""`python -m tidemark.ops.deploy`: the first deployment asks four questions; later ones ask nothing.
 
-The answers are kept as `[default.deploy.parameters]` of samconfig.toml, which the SAM CLI reads. `--dry-run`
-shows the change set and changes nothing; `--remove` deletes the stack and leaves its data.
+The answers are kept as `[default.deploy.parameters]` of samconfig.toml. Every deployment names every
+parameter of the template, with its default where samconfig.toml does not name it: SAM leaves those that are
+not named as they were. `Name=value` is for this deployment alone. `--dry-run` shows the change set and
+changes nothing, files included; `--remove` deletes the stack and leaves its data.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import secrets
 import shlex
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 CONFIG: Final = Path("samconfig.toml")
+TEMPLATE: Final = Path("template.yaml")
 SECTION: Final = "default"
 #: Where `make build` puts the layer.
 LAYER: Final = Path(".aws-sam/build/SharedLayer")
@@ -26,6 +32,12 @@ LAYER: Final = Path(".aws-sam/build/SharedLayer")
 _ENOUGH_CONCURRENCY: Final = 100
 #: Parameters for an account with less: a writer that found no environment free is let in within seconds.
 _SHORT_WAITS: Final = {"LongPollSeconds": "5", "SseSeconds": "10"}
+#: The functions that readers wait in: long-polls in the first, event streams in the second.
+_WAITING: Final = ("ReadConcurrency", "LiveConcurrency")
+#: Lambda keeps these for functions without a reservation, and refuses a reservation that takes them.
+_UNRESERVABLE: Final = 100
+#: With fewer, plain reads would suffer more than the other functions gain.
+_WORTH_RESERVING: Final = 25
 
 Ask = Callable[[str], str]
 
@@ -35,12 +47,30 @@ class CannotDeploy(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Account:
+    """Whose credentials these are."""
+
+    partition: str
+    number: str
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """How many functions the account runs at once, and how many of them nobody has reserved."""
+
+    limit: int
+    unreserved: int
+
+
+@dataclass(frozen=True, slots=True)
 class FirstDeployment:
-    """What the three questions decide. `parameters` are the template's."""
+    """What the four questions decide. `parameters` are the template's."""
 
     stack: str
     region: str
     parameters: dict[str, str]
+    #: Gets the alarms, from a topic that is made for them.
+    email: str = ""
 
     def as_toml(self) -> str:
         overrides = " ".join(f"{name}={value}" for name, value in self.parameters.items())
@@ -50,6 +80,7 @@ class FirstDeployment:
             f'region = "{self.region}"\n'
             "resolve_s3 = true\n"
             f's3_prefix = "{self.stack}"\n'
+            # CAPABILITY_AUTO_EXPAND is for the nested templates.
             'capabilities = "CAPABILITY_IAM CAPABILITY_AUTO_EXPAND"\n'
             "confirm_changeset = true\n"
             f'parameter_overrides = "{overrides}"\n'
@@ -65,22 +96,42 @@ def remembered(config: Path) -> dict[str, Any] | None:
     return dict(kept) if kept else None
 
 
-def ask_three(ask: Ask) -> FirstDeployment:
-    """Name and region; who may come in; CloudFront or not. An empty answer takes the one in brackets."""
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-    given = ask(f"1. Stack name and region [tidemark {region}]: ").split()
+def save(first: FirstDeployment, config: Path) -> dict[str, Any]:
+    if not config.exists():
+        config.write_text("version = 0.1\n")
+    with config.open("a") as file:
+        file.write(first.as_toml())
+    return remembered(config) or {}
+
+
+# --- the questions -----------------------------------------------------------------------------------------
+
+
+def ask_first(ask: Ask, account: Account) -> FirstDeployment:
+    """Name and region; who may come in; CloudFront or not; who gets the alarms. An empty answer takes the
+    one in brackets."""
+    given = ask(f"1. Stack name and region [tidemark {own_region()}]: ").split()
     if len(given) > 2:
         raise CannotDeploy("a name and a region, for example: tidemark eu-central-1")
-    stack, region = ([*given, *["tidemark", region][len(given) :]])[:2]
+    stack, region = ([*given, *["tidemark", own_region()][len(given) :]])[:2]
     who = ask("2. Who may come in? tokens (signed by a secret that is made now), the https:// URL of an "
               "identity provider's keys, or everybody [tokens]: ").strip() or "tokens"  # fmt: skip
-    parameters = access_parameters(who, stack, ask)
+    access = access_parameters(who, stack, ask)
     edge = (
         ask("3. CloudFront in front (it caches reads and streams events)? yes or no [yes]: ").strip() or "yes"
     )
     if edge not in ("yes", "no"):
         raise CannotDeploy(f"{edge!r} is neither yes nor no")
-    return FirstDeployment(stack, region, {**parameters, "Edge": "true" if edge == "yes" else "false"})
+    told = ask(
+        "4. Who gets the alarms? an e-mail address, the ARN of an SNS topic, or nobody [nobody]: "
+    ).strip()
+    topic, email = alarm_topic(told, f"arn:{account.partition}:sns:{region}:{account.number}:{stack}-alarms")
+    chosen = {**access, "Edge": "true" if edge == "yes" else "false", **topic, "Protected": "true"}
+    return FirstDeployment(stack, region, chosen, email)
+
+
+def own_region() -> str:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
 
 
 def access_parameters(who: str, stack: str, ask: Ask) -> dict[str, str]:
@@ -98,13 +149,95 @@ def access_parameters(who: str, stack: str, ask: Ask) -> dict[str, str]:
     raise CannotDeploy(f"{who!r} is none of: tokens, https://…, everybody")
 
 
-def make_secret(name: str, ssm: Any) -> bool:
-    """Put a new secret under `name`, unless there is one. Returns whether it was made."""
-    try:
-        ssm.put_parameter(Name=name, Type="SecureString", Value=secrets.token_hex(32), Overwrite=False)
-    except ssm.exceptions.ParameterAlreadyExists:
-        return False
-    return True
+def alarm_topic(told: str, made: str) -> tuple[dict[str, str], str]:
+    """The parameter, and the address that the topic named `made` is for."""
+    if told in ("", "nobody"):
+        return {}, ""
+    if told.startswith("arn:"):
+        return {"AlarmTopicArn": told}, ""
+    if re.fullmatch(r"[^@\s]+@[^@\s]+", told):
+        return {"AlarmTopicArn": made}, told
+    raise CannotDeploy(f"{told!r} is neither an e-mail address, nor arn:…, nor nobody")
+
+
+# --- what a deployment says --------------------------------------------------------------------------------
+
+
+def defaults(template: Path = TEMPLATE) -> dict[str, str]:
+    """Each parameter of the template with its default."""
+    import yaml
+
+    # That section alone: the others have tags that are CloudFormation's own.
+    section = re.search(r"^Parameters:\n(?:[ #].*\n|\n)+", template.read_text(), re.MULTILINE)
+    declared = yaml.safe_load(section[0])["Parameters"] if section else {}
+    return {name: str(each["Default"]) for name, each in declared.items()}
+
+
+def overrides_of(kept: Mapping[str, Any]) -> dict[str, str]:
+    """The template's parameters that samconfig.toml names."""
+    return pairs_of(shlex.split(str(kept.get("parameter_overrides", ""))))
+
+
+def pairs_of(texts: Sequence[str]) -> dict[str, str]:
+    for each in texts:
+        if "=" not in each:
+            raise CannotDeploy(f"{each!r} is not Name=value")
+    return dict(each.split("=", 1) for each in texts)
+
+
+def every_parameter(
+    chosen: Mapping[str, str], deployed: Mapping[str, str], concurrency: Concurrency
+) -> dict[str, str]:
+    """All that the template has: as chosen, or as the account's limit asks for, or the default."""
+    usual = defaults()
+    if unknown := sorted(chosen.keys() - usual.keys()):
+        raise CannotDeploy(
+            f"The template has no parameter {', '.join(unknown)}: take it out of {CONFIG} "
+            "(CHANGELOG.md says what became of it)"
+        )
+    bounds = short_waits(concurrency.limit) | reservations(chosen, deployed, concurrency)
+    return {**usual, **bounds, **chosen}
+
+
+def short_waits(limit: int) -> dict[str, str]:
+    """Parameters that bound how long readers wait where `limit` functions run at once."""
+    return {} if limit >= _ENOUGH_CONCURRENCY else dict(_SHORT_WAITS)
+
+
+def reservations(
+    chosen: Mapping[str, str], deployed: Mapping[str, str], concurrency: Concurrency
+) -> dict[str, str]:
+    """At most half of the account for the functions that readers wait in. A reservation is a limit too:
+    without one, waiting readers could take what every other function of the account needs."""
+    names = [name for name in _WAITING if name not in chosen]
+    if not names:
+        return {}
+    own, taken = (
+        sum(int(value) for name, value in of.items() if name.endswith("Concurrency"))
+        for of in (deployed, chosen)
+    )
+    free = concurrency.unreserved + own - taken - _UNRESERVABLE
+    each = min(concurrency.limit // 2 // len(_WAITING), free // len(names))
+    return dict.fromkeys(names, str(each)) if each >= _WORTH_RESERVING else {}
+
+
+def differences(values: Mapping[str, str], deployed: Mapping[str, str]) -> str:
+    """A table of the parameters that are not their defaults, or not what is deployed."""
+    usual = defaults()
+    rows = [("parameter", "default", "deployed", "now")]
+    for name, value in values.items():
+        before = deployed.get(name, usual[name] if deployed else "-")
+        if value != usual[name] or (deployed and value != before):
+            changes = "  <- changes" if deployed and value != before else ""
+            rows.append((name, usual[name] or '""', before or '""', (value or '""') + changes))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = ["  ".join([*map(str.ljust, row, widths), row[3]]) for row in rows]
+    return "\n".join([*lines, "Every other parameter is its default."])
+
+
+def as_override(name: str, value: str) -> str:
+    """As SAM splits it: what has a space, or nothing, stands in quotes."""
+    return f"{name}={value}" if re.fullmatch(r'[^\s"\\]+', value) else f"{name}={json.dumps(value)}"
 
 
 def concurrency_warning(limit: int) -> str:
@@ -114,16 +247,9 @@ def concurrency_warning(limit: int) -> str:
     return (
         f"This account runs {limit} functions at once. Each waiting reader takes one, so {limit} stop "
         "every writer. Ask for more, which is free:\n  aws service-quotas request-service-quota-increase "
-        "--service-code lambda --quota-code L-B99A9384 --desired-value 1000"
+        "--service-code lambda --quota-code L-B99A9384 --desired-value 1000\n"
+        f"Until then readers wait for seconds only: {_SHORT_WAITS}"
     )
-
-
-def short_waits(limit: int, given: Mapping[str, str]) -> dict[str, str]:
-    """Parameters that bound how long readers wait where `limit` functions run at once. What was given stays;
-    with a higher limit the next deployment takes them away."""
-    if limit >= _ENOUGH_CONCURRENCY:
-        return {}
-    return {name: value for name, value in _SHORT_WAITS.items() if name not in given}
 
 
 def check_bytecode(layer: Path = LAYER) -> None:
@@ -136,32 +262,77 @@ def check_bytecode(layer: Path = LAYER) -> None:
         )
 
 
-def overrides_of(kept: Mapping[str, Any]) -> dict[str, str]:
-    """The template's parameters that samconfig.toml names."""
-    pairs = shlex.split(str(kept.get("parameter_overrides", "")))
-    return dict(each.split("=", 1) for each in pairs if "=" in each)
+# --- the account -------------------------------------------------------------------------------------------
 
 
-def make_what_is_missing(kept: Mapping[str, Any]) -> None:
-    """What the template needs and cannot make: the secret."""
+def signed_in(region: str | None) -> Account:
+    """Raises CannotDeploy where AWS does not take the credentials, or there are none."""
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        arn = boto3.client("sts", region_name=region or own_region()).get_caller_identity()["Arn"]
+    except (BotoCoreError, ClientError) as error:
+        raise CannotDeploy(
+            f"AWS credentials are missing or not accepted ({error}). Run `aws configure`, or set "
+            "AWS_PROFILE. Nothing was asked, changed or saved."
+        ) from error
+    _, partition, _, _, number, _ = arn.split(":", 5)
+    return Account(partition, number)
+
+
+def concurrency_of(kept: Mapping[str, Any]) -> Concurrency:
     import boto3
 
-    if name := overrides_of(kept).get("AuthSecretName"):
-        made = make_secret(name, boto3.client("ssm", region_name=kept.get("region")))
+    account = boto3.client("lambda", region_name=kept.get("region")).get_account_settings()["AccountLimit"]
+    limit = account["ConcurrentExecutions"]
+    return Concurrency(limit, account.get("UnreservedConcurrentExecutions", limit))
+
+
+def deployed_parameters(kept: Mapping[str, Any]) -> dict[str, str]:
+    """Those of the stack as it is; none if there is no stack yet."""
+    import boto3
+    from botocore.exceptions import ClientError
+
+    cloudformation = boto3.client("cloudformation", region_name=kept.get("region"))
+    try:
+        [stack] = cloudformation.describe_stacks(StackName=kept["stack_name"])["Stacks"]
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "ValidationError":  # CloudFormation's word for "there is none"
+            raise
+        return {}
+    return {each["ParameterKey"]: each["ParameterValue"] for each in stack.get("Parameters", [])}
+
+
+def make_what_is_missing(kept: Mapping[str, Any], chosen: Mapping[str, str], email: str) -> None:
+    """What the template needs and cannot make: the secret, and a topic that several stacks may use."""
+    import boto3
+
+    region = kept.get("region")
+    if name := chosen.get("AuthSecretName"):
+        made = make_secret(name, boto3.client("ssm", region_name=region))
         print(f"{'Made' if made else 'Found'} the secret {name}. Tokens: make token SECRET_NAME={name}")
+    if email:
+        sns = boto3.client("sns", region_name=region)
+        topic = sns.create_topic(Name=chosen["AlarmTopicArn"].rpartition(":")[2])["TopicArn"]
+        sns.subscribe(TopicArn=topic, Protocol="email", Endpoint=email)
+        print(f"{email} gets the alarms once the link in AWS's mail to it was opened ({topic})")
 
 
-def concurrency_limit(kept: Mapping[str, Any]) -> int:
-    """How many functions the account runs at once."""
-    import boto3
-
-    account = boto3.client("lambda", region_name=kept.get("region")).get_account_settings()
-    limit: int = account["AccountLimit"]["ConcurrentExecutions"]
-    return limit
+def make_secret(name: str, ssm: Any) -> bool:
+    """Put a new secret under `name`, unless there is one. Returns whether it was made."""
+    try:
+        ssm.put_parameter(Name=name, Type="SecureString", Value=secrets.token_hex(32), Overwrite=False)
+    except ssm.exceptions.ParameterAlreadyExists:
+        return False
+    return True
 
 
 def run_sam(*arguments: str) -> int:
     return subprocess.run([os.environ.get("SAM", "sam"), *arguments], check=False).returncode  # noqa: S603
+
+
+# --- the commands ------------------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None, ask: Ask = input, config: Path = CONFIG) -> int:
@@ -170,50 +341,59 @@ def main(arguments: Sequence[str] | None = None, ask: Ask = input, config: Path 
     parser.add_argument("--remove", action="store_true", help="delete the stack; table and bucket stay")
     parser.add_argument("--yes", action="store_true", help="do not ask before the change set is executed")
     parser.add_argument("--without-bytecode", action="store_true", help="deploy a layer that has none")
+    parser.add_argument("--stack", help="another stack with the same parameters, as for a restore")
+    parser.add_argument("parameters", nargs="*", metavar="Name=value", help="for this deployment alone")
     given = parser.parse_args(arguments)
-    kept = remembered(config)
-    if given.remove:
-        if kept is None:
-            print(f"{config} remembers no deployment", file=sys.stderr)
-            return 2
-        return remove(kept, yes=given.yes)
     try:
-        if kept is None:
-            first = ask_three(ask).as_toml()
-            if not config.exists():
-                config.write_text("version = 0.1\n")
-            with config.open("a") as file:
-                file.write(first)
-            kept = remembered(config) or {}
-        if not given.dry_run:
-            if not given.without_bytecode:
-                check_bytecode()
-            make_what_is_missing(kept)
-        waits = bound_waits(kept)
+        kept = remembered(config)
+        if given.remove:
+            return remove(kept, config, yes=given.yes)
+        with tempfile.TemporaryDirectory() as scratch:
+            return deploy(given, kept, ask, config, Path(scratch) / CONFIG.name)
     except CannotDeploy as refusal:
         print(refusal, file=sys.stderr)
-        return 2
     except EOFError:
         print("Nobody answers the questions: run `make deploy` in a terminal, once.", file=sys.stderr)
-        return 2
-    how = ["--no-execute-changeset"] if given.dry_run else ["--no-confirm-changeset"] if given.yes else []
-    where = ["--config-file", str(config.resolve()), "--no-fail-on-empty-changeset"]
-    return run_sam("deploy", *where, *how, *waits)
+    return 2
 
 
-def bound_waits(kept: Mapping[str, Any]) -> list[str]:
-    """Options of sam for an account that runs few functions at once, and a warning."""
-    limit = concurrency_limit(kept)
-    if warning := concurrency_warning(limit):
+def deploy(
+    given: argparse.Namespace, kept: dict[str, Any] | None, ask: Ask, config: Path, scratch: Path
+) -> int:
+    """`scratch` is where a dry run keeps what it was answered, for SAM to read."""
+    account = signed_in((kept or {}).get("region"))
+    first = None
+    if kept is None:
+        first = ask_first(ask, account)
+        kept = save(first, scratch)
+    name = given.stack or kept["stack_name"]
+    kept |= {"stack_name": name, "s3_prefix": name}
+    chosen = overrides_of(kept) | pairs_of(given.parameters)
+    deployed, concurrency = deployed_parameters(kept), concurrency_of(kept)
+    values = every_parameter(chosen, deployed, concurrency)
+    if not given.dry_run:
+        if not given.without_bytecode:
+            check_bytecode()
+        make_what_is_missing(kept, values, first.email if first else "")
+        if first:
+            save(first, config)
+    if warning := concurrency_warning(concurrency.limit):
         print(warning, file=sys.stderr)
-    waits = " ".join(f"{name}={value}" for name, value in short_waits(limit, overrides_of(kept)).items())
-    if not waits:
-        return []
-    print(f"Until then readers wait for seconds only: {waits}", file=sys.stderr)
-    return ["--parameter-overrides", f"{kept.get('parameter_overrides', '')} {waits}".strip()]
+    print(differences(values, deployed), flush=True)
+    if not values["AlarmTopicArn"]:
+        print("AlarmTopicArn is empty: nobody is told when something fails.", file=sys.stderr)
+    how = ["--no-execute-changeset"] if given.dry_run else ["--no-confirm-changeset"] if given.yes else []
+    where = scratch if first else config
+    return run_sam(
+        "deploy", "--config-file", str(where.resolve()), "--stack-name", name, "--s3-prefix", name,
+        "--no-fail-on-empty-changeset", *how,
+        "--parameter-overrides", *map(as_override, values, values.values()),
+    )  # fmt: skip
 
 
-def remove(kept: dict[str, Any], *, yes: bool) -> int:
+def remove(kept: dict[str, Any] | None, config: Path, *, yes: bool) -> int:
+    if kept is None:
+        raise CannotDeploy(f"{config} remembers no deployment")
     where = ["--stack-name", str(kept["stack_name"]), "--region", str(kept["region"])]
     code = run_sam("delete", *where, *(["--no-prompts"] if yes else []))
     if code == 0:
