@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import heapq
 import http.server
 import json
+import random
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import jwt
 import pytest
+from botocore.exceptions import ClientError
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from tests.authorization.tokens import SECRET, token
+from tidemark.aws import clients
 from tidemark.aws.clients import ParameterUnavailable
+from tidemark.http.security import refreshing_cache
 from tidemark.http.security.keys import (
     PublicKeys,
     PublishedKeys,
@@ -26,7 +32,9 @@ from tidemark.http.security.keys import (
 from tidemark.http.security.refreshing_cache import (
     FAILED_SECONDS,
     FRESH_SECONDS,
+    LONGEST_PAUSE_SECONDS,
     MISSING_SECONDS,
+    PATIENCE_SECONDS,
     STALE_SECONDS,
     CannotFetch,
     RefreshingCache,
@@ -168,6 +176,55 @@ def test_without_keys_the_document_is_fetched_again_after_a_pause() -> None:
     assert keys.find("RS256", "k1")
 
 
+@pytest.mark.parametrize(("environments", "a_second", "refused"), [(600, 60, 0), (1000, 100, 60)])
+def test_a_storm_of_cold_starts_waits_for_a_busy_parameter_store(
+    environments: int, a_second: int, refused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SSM takes 40 GetParameter a second. Each environment's attempts, in virtual time."""
+    monkeypatch.setattr(refreshing_cache, "random", random.Random(7))
+    now, spent_at, left, gave_up = 0.0, 0.0, 40.0, 0
+    starts = ((number / a_second, number) for number in range(environments))
+    attempts = [(start, number, refreshing_cache.pauses(lambda: now)) for start, number in starts]
+    while attempts:
+        now, number, waits = heapq.heappop(attempts)
+        left, spent_at = min(40.0, left + 40 * (now - spent_at)), now
+        if left >= 1:
+            left -= 1
+        elif (pause := next(waits, None)) is not None:
+            heapq.heappush(attempts, (now + pause, number, waits))
+        else:
+            gave_up += 1
+    assert gave_up <= refused
+
+
+def test_the_first_value_is_waited_for_while_its_source_is_busy_and_a_later_one_is_not() -> None:
+    """A request that has an old value would wait for nothing."""
+    publisher = Publisher(public_jwk("RS256", "k1"))
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        publisher.now += seconds
+
+    def fetch() -> PublicKeys:
+        if publisher.is_down or publisher.now < 12:
+            raise CannotFetch("ThrottlingException", throttled=True)
+        return publisher()
+
+    cache = RefreshingCache(fetch, lambda: publisher.now, sleep)
+    assert cache.get() is not None
+    assert 12 <= publisher.now <= 16
+    waited = len(slept)
+    publisher.is_down = True
+    publisher.now += FRESH_SECONDS + 1
+    assert cache.get() is not None
+    assert len(slept) == waited
+    began = publisher.now
+    empty = RefreshingCache(fetch, lambda: publisher.now, sleep)
+    assert empty.get() is None
+    assert PATIENCE_SECONDS <= publisher.now - began <= PATIENCE_SECONDS + LONGEST_PAUSE_SECONDS
+
+
 UNUSABLE_KEYS = {
     "symmetric": {"kty": "oct", "k": "AAAA", "kid": "k1"},
     "symmetric, named RS256": {"kty": "oct", "k": "AAAA", "kid": "k1", "alg": "RS256"},
@@ -285,6 +342,21 @@ def test_a_secret_that_cannot_be_read_raises_cannot_fetch() -> None:
     tokens = Tokens([SharedKeys(RefreshingCache(lambda: fetch_secrets("/name", load)))])
     with pytest.raises(KeysUnavailable):
         tokens.check(token("read:v1"))
+
+
+@pytest.mark.parametrize(("code", "throttled"), [("ThrottlingException", True), ("ParameterNotFound", False)])
+def test_a_busy_parameter_store_is_told_from_a_missing_parameter(
+    code: str, throttled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is worth a wait."""
+
+    def get_parameter(**_: Any) -> None:
+        raise ClientError({"Error": {"Code": code, "Message": ""}}, "GetParameter")
+
+    monkeypatch.setattr(clients, "make_client", lambda *_, **__: SimpleNamespace(get_parameter=get_parameter))
+    with pytest.raises(CannotFetch, match=code) as refused:
+        fetch_secrets("/name")
+    assert refused.value.throttled is throttled
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,11 @@ def _watch_calls(client: Any, watch: Watch) -> None:
 class ParameterUnavailable(Exception):
     """A parameter cannot be read or changed. The message names the parameter and does not quote its value."""
 
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        #: Whether the account sends SSM more requests a second than it takes (40, unless that is raised).
+        self.throttled = code == "ThrottlingException"
+
 
 def load_parameter(name: str) -> str:
     """A text kept in SSM's parameter store, decrypted. Raises ParameterUnavailable."""
@@ -182,6 +187,7 @@ def _parameter_failures(what: str) -> Iterator[None]:
     try:
         yield
     except ClientError as refused:
-        raise ParameterUnavailable(f"{what}: {refused.response['Error']['Code']}") from None
+        code = refused.response["Error"]["Code"]
+        raise ParameterUnavailable(f"{what}: {code}", code) from None
     except BotoCoreError as failure:
         raise ParameterUnavailable(f"{what}: {type(failure).__name__}") from None

@@ -56,6 +56,9 @@ PACKED_BATCHES: Final = Counter("packed_batches", "Batches that packs have repla
 ROUNDS_CUT_SHORT: Final = Counter(
     "rounds_cut_short", "Rounds of the janitor that ran out of time; what was left is due in the next"
 )
+KEY_FAILURES: Final = Counter(
+    "key_failures", "Fetches of token keys or of the origin secret that failed (SSM, identity provider)"
+)
 COUNTERS: Final = (
     REQUESTS,
     APPENDS,
@@ -74,6 +77,7 @@ COUNTERS: Final = (
     PACKED_BYTES,
     PACK_STORED_BYTES,
     ROUNDS_CUT_SHORT,
+    KEY_FAILURES,
 )
 
 REQUEST_SECONDS: Final = Histogram(

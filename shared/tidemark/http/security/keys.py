@@ -81,7 +81,9 @@ def fetch_secrets(name: str, load: Callable[[str], str] = load_parameter) -> tup
     """Raises CannotFetch."""
     try:
         return split_secret(load(name), f"The parameter {name}")
-    except (InvalidSetting, ParameterUnavailable) as failure:
+    except ParameterUnavailable as failure:
+        raise CannotFetch(str(failure), throttled=failure.throttled) from None
+    except InvalidSetting as failure:
         raise CannotFetch(str(failure)) from None
 
 

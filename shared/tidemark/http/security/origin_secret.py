@@ -76,7 +76,7 @@ def origin_secret_loader(settings: AuthorizationSettings, run: Run) -> Load:
         try:
             return load_parameter(name)
         except ParameterUnavailable as failure:
-            raise CannotFetch(str(failure)) from None
+            raise CannotFetch(str(failure), throttled=failure.throttled) from None
 
     secret = RefreshingCache(fetch)
     return lambda: run(secret.get)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
+
+from tidemark.observability.metrics import KEY_FAILURES, PROCESS
 
 _log = logging.getLogger("tidemark")
 _T = TypeVar("_T")
@@ -20,18 +23,41 @@ MISSING_SECONDS: Final = 30.0
 FAILED_SECONDS: Final = 5.0
 #: How long an old value is used while no newer one can be fetched.
 STALE_SECONDS: Final = 24 * 3600.0
+#: How long a caller waits for the first value where the source is only busy. After a deployment all
+#: environments ask SSM in the same seconds. The HTTP API gives up at thirty, and storage needs some of them.
+PATIENCE_SECONDS: Final = 15.0
+#: Between two attempts of that: half of it on average.
+LONGEST_PAUSE_SECONDS: Final = 4.0
 
 
 class CannotFetch(Exception):
     """The value is not there, or is not valid. The message quotes nothing of it."""
 
+    def __init__(self, message: str, *, throttled: bool = False) -> None:
+        super().__init__(message)
+        self.throttled = throttled
+
+
+def pauses(clock: Callable[[], float]) -> Iterator[float]:
+    """Between the attempts to fetch a first value from a busy source, for as long as a caller waits.
+    Random, so that environments that began together do not ask together again."""
+    give_up_at = clock() + PATIENCE_SECONDS
+    while clock() < give_up_at:
+        yield random.uniform(0, LONGEST_PAUSE_SECONDS)
+
 
 class RefreshingCache(Generic[_T]):
     """Safe to share between threads; one fetches, the others wait for it."""
 
-    def __init__(self, fetch: Callable[[], _T], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        fetch: Callable[[], _T],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._fetch = fetch
         self._clock = clock
+        self._sleep = sleep
         self._lock = threading.Lock()
         self._value: _T | None = None
         self._fetched_at = self._tried_at = -math.inf
@@ -46,9 +72,21 @@ class RefreshingCache(Generic[_T]):
             if may_try and (is_old or (self._value is not None and not is_enough(self._value))):
                 self._tried_at, self._failed = now, True
                 try:
-                    self._value = self._fetch()
+                    self._value = self._fetch_patiently()
                 except CannotFetch as failure:
+                    PROCESS.add(KEY_FAILURES)
                     _log.warning("keys cannot be fetched: %s", failure)
                 else:
                     self._fetched_at, self._failed = now, False
             return self._value if now - self._fetched_at <= STALE_SECONDS else None
+
+    def _fetch_patiently(self) -> _T:
+        """Raises CannotFetch. Where there is an old value nobody waits for a busy source."""
+        for pause in pauses(self._clock):
+            try:
+                return self._fetch()
+            except CannotFetch as failure:
+                if not failure.throttled or self._value is not None:
+                    raise
+            self._sleep(pause)
+        return self._fetch()
