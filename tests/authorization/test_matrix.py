@@ -174,7 +174,7 @@ def test_a_fork_requires_read_on_its_source(
         ("GET", "/v1", "read:*", 404),
         ("GET", "/v1/stream/", "read:*", 400),
         ("GET", "/v1/stream/a/../b", "read:*", 400),
-        ("GET", "/v1/stream/__ds/x", "read:*", 403),
+        ("GET", "/v1/stream/__ds/x", "read:*", 404),
         ("GET", "/v1/stream/__ds/x", "manage:*", 404),
         ("GET", "/v1/metrics", "read:v1", 404),
     ],

@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.authorization.ways import Answer, Way
 from tests.fuzz.subject import Subject
-from tidemark.http.control_paths import SUBSCRIPTION_ROOTS
+from tidemark.http.requests import SUBSCRIPTION_ROOTS
 
 CHECKS: Final = [
     not_a_server_error,

@@ -6,7 +6,6 @@ import copy
 import json
 import os
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import jsonschema_rs
@@ -14,19 +13,12 @@ import pytest
 import schemathesis
 
 from tests.authorization.ways import WAYS, Way
-from tests.support import make_world
-from tidemark.http import bucket_routes, headers
-from tidemark.http.app import create_app
-from tidemark.http.backend import one_at_a_time
-from tidemark.http.control_paths import SUBSCRIPTION_ROOTS
-from tidemark.http.control_routers import ROUTERS
+from tidemark.http import headers
+from tidemark.http.dispatch import find_endpoint
 from tidemark.http.openapi.document import document, rendered
 from tidemark.http.openapi.parts import HEADERS, PARAMETERS, statuses_refused
-from tidemark.http.routes import OPERATIONS
-from tidemark.http.subscriptions.routes import router as subscriptions_router
+from tidemark.http.operations import ENDPOINTS, Endpoint
 from tidemark.local.engines import LocalServices
-from tidemark.protocol.bucket import Resource, parse_bucket_path
-from tidemark.service.stores import connect
 from tidemark.settings import Settings
 
 DOCUMENT = document()
@@ -107,52 +99,25 @@ def test_every_part_is_there_and_used() -> None:
     assert wanted == kept
 
 
-def methods_of(path: str) -> set[str]:
-    return {method.upper() for method in DOCUMENT["paths"][path] if method != "parameters"}
+def test_every_handler_can_be_loaded_and_says_what_it_does() -> None:
+    for endpoint in ENDPOINTS:
+        for operation in endpoint.operations:
+            assert operation.load().__doc__, operation.handler
 
 
-def test_a_stream_has_the_documented_operations() -> None:
-    assert (
-        methods_of("/v1/stream/{path}")
-        == methods_of("/v1/streams/{path}")
-        == methods_of("/{bucket}/{stream}")
-        == set(OPERATIONS)
-    )
-
-
-PLACES = {
-    Resource.BUCKET: "/{bucket}",
-    Resource.LISTING: "/{bucket}/streams",
-    Resource.STREAM: "/{bucket}/{stream}",
-    Resource.LATEST_SNAPSHOT: "/{bucket}/{stream}/snapshot",
-    Resource.SNAPSHOT: "/{bucket}/{stream}/snapshot/{at}",
-    Resource.UPLOAD: "/{bucket}/{stream}/snapshot/{at}/upload",
-    Resource.BOOTSTRAP: "/{bucket}/{stream}/bootstrap",
-}
-
-
-@pytest.mark.parametrize("resource", Resource)
-def test_a_place_in_a_bucket_has_the_documented_operations(resource: Resource) -> None:
-    path = PLACES[resource]
-    assert methods_of(path) == set(bucket_routes.operations_at(resource))
-    made = path.format(bucket="agents", stream="run", at="0" * 16)
-    assert parse_bucket_path(made.removeprefix("/"), encoded=True).resource is resource
-
-
-def test_every_route_is_documented(services: LocalServices) -> None:
-    world = make_world(services)
-    settings = Settings(world.table_name, world.bucket_name)
-    app: Any = create_app(one_at_a_time(connect(settings), settings))
-    while not hasattr(app, "routes"):
-        app = app._app
-    routes = {route.path.replace("{path:path}", "{path}") for route in app.routes}
-    modules = [import_module(router.module) for router in ROUTERS]
-    routes |= {route.path for module in modules for route in module.router.routes}
-    below = SUBSCRIPTION_ROOTS[0].removesuffix("/")
-    listed: list[Any] = list(subscriptions_router.routes)
-    routes |= {below + route.path.replace(":path", "") for route in listed}
-    subscriptions = {f"{root}{{path}}" for root in SUBSCRIPTION_ROOTS}
-    assert routes - subscriptions - {"/{path:bucket_path}"} == set(DOCUMENT["paths"]) - set(PLACES.values())
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
+def test_every_path_finds_its_endpoint(endpoint: Endpoint) -> None:
+    names = {
+        "path": "chat/42",
+        "bucket": "agents",
+        "stream": "run",
+        "at": "0" * 16,
+        "id": "mailer",
+        "file": "a.js",
+    }
+    path = endpoint.path.format(**names)
+    found = find_endpoint({"path": path, "raw_path": path.encode()})
+    assert found.operations is endpoint.operations
 
 
 def test_request_headers_are_those_that_browsers_may_send() -> None:

@@ -14,8 +14,9 @@ import pytest
 
 from tests.infra.custom_resources import answers_of
 from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE
+from tidemark.http import dispatch
 from tidemark.http.openapi.document import document
-from tidemark.http.security import authorization, origin_secret, required_scopes
+from tidemark.http.security import authorization, origin_secret
 from tidemark.local.edge import api_path, header_path, is_event_stream
 from tidemark.local.events import decode_path
 
@@ -397,7 +398,7 @@ def test_timeouts_fit_what_waits_behind() -> None:
 
 
 def test_the_documents_are_open_at_the_edge_too() -> None:
-    assert {"/v1/health", "/v1/openapi.json"} == required_scopes.OPEN_PATHS
+    assert {"/v1/health", "/v1/openapi.json"} == dispatch.OPEN_PATHS
 
 
 def test_the_dashboard_is_json_and_names_what_is_measured() -> None:

@@ -1,22 +1,19 @@
-"""The ASGI application: the data path in Starlette, and beside it the control surface (`control_mounts`)."""
+"""The ASGI application: the table of operations behind what every request passes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 from starlette.applications import Starlette
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from tidemark.http import bucket_routes, control_mounts, error_handlers, routes
+from tidemark.http import error_handlers
 from tidemark.http.backend import Backend
-from tidemark.http.control_paths import SUBSCRIPTION_ROOTS
+from tidemark.http.dispatch import AnyOperation
 from tidemark.http.headers import ResponseHeaders
-from tidemark.http.metrics import METRICS_PATH, metrics
-from tidemark.http.traffic import TRAFFIC_PATH, CountedTraffic, Traffic, traffic
+from tidemark.http.traffic import CountedTraffic, Traffic
 
 
 def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeaders:
@@ -29,19 +26,13 @@ def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeade
 
     app = Starlette(lifespan=lifespan)
     app.router.redirect_slashes = False
+    app.router.default = AnyOperation()
     app.state.backend = backend
-    subscriptions = control_mounts.Subscriptions(backend)
-    for root in SUBSCRIPTION_ROOTS:
-        app.router.routes.append(Route(root + "{path:path}", subscriptions))
-    routes.install(app)
-    bucket_routes.install(app)
+    app.state.traffic = Traffic() if with_metrics else None
     if with_metrics:
-        app.add_route(METRICS_PATH, metrics, methods=["GET"])
-        counted = Traffic()
-        app.add_middleware(CountedTraffic, traffic=counted)
-        app.add_route(TRAFFIC_PATH, partial(traffic, counted), methods=["GET"])
+        app.add_middleware(CountedTraffic, traffic=app.state.traffic)
     error_handlers.install(app)
-    return ResponseHeaders(guarded(control_mounts.Routers(app, backend), backend))
+    return ResponseHeaders(guarded(app, backend))
 
 
 def guarded(app: ASGIApp, backend: Backend) -> ASGIApp:

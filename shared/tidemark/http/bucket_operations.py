@@ -7,18 +7,15 @@ what an environment serves, do without it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from functools import partial
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemark.http import bucket_responses, routes
+from tidemark.http import bucket_responses
 from tidemark.http.backend import backend_of
 from tidemark.http.bucket_requests import check_bootstrap, parse_bucket_creation, parse_list, parse_publish
 from tidemark.http.requests import parse_place
-from tidemark.protocol.bucket import Resource
 from tidemark.protocol.snapshot import parse_snapshot_offset
 from tidemark.service import buckets
 from tidemark.service.bootstrap import FEW_PARTS, bootstrap
@@ -29,6 +26,7 @@ from tidemark.service.upload_snapshot import begin_upload
 
 
 async def create_bucket(request: Request) -> Response:
+    """Create a bucket (extensions §1.2)."""
     backend, place = backend_of(request), parse_place(request)
     retention = await parse_bucket_creation(request, place.bucket)
     made = await backend.run(lambda: buckets.create_bucket(backend.stores, place.bucket, retention))
@@ -36,6 +34,7 @@ async def create_bucket(request: Request) -> Response:
 
 
 async def describe_bucket(request: Request) -> Response:
+    """A bucket (extensions §1.3)."""
     backend, place = backend_of(request), parse_place(request)
     return bucket_responses.bucket(
         await backend.run(lambda: buckets.describe_bucket(backend.stores, place.bucket))
@@ -43,12 +42,14 @@ async def describe_bucket(request: Request) -> Response:
 
 
 async def remove_bucket(request: Request) -> Response:
+    """Delete an empty bucket (extensions §1.5)."""
     backend, place = backend_of(request), parse_place(request)
     await backend.run(lambda: buckets.delete_bucket(backend.stores, place.bucket))
     return bucket_responses.nothing()
 
 
 async def list_bucket(request: Request) -> Response:
+    """The streams of a bucket, in the order of their names' bytes (extensions §1.4)."""
     backend, place = backend_of(request), parse_place(request)
     listing_request = parse_list(request)
     found = await backend.run(lambda: list_streams(backend.stores, place.bucket, listing_request))
@@ -56,12 +57,14 @@ async def list_bucket(request: Request) -> Response:
 
 
 async def redirect_to_latest(request: Request) -> Response:
+    """Where the latest snapshot is (extensions §2.2)."""
     backend, place = backend_of(request), parse_place(request)
     latest = await backend.run(lambda: latest_snapshot(backend.stores, place.key))
     return bucket_responses.to_latest_snapshot(request, latest)
 
 
 async def put_snapshot(request: Request) -> Response:
+    """Publish a snapshot; what lies before it can be read no more (extensions §2.1)."""
     backend, place = backend_of(request), parse_place(request)
     publish_request = await parse_publish(request, place.offset_token)
     published = await backend.run(lambda: publish_snapshot(backend.stores, place.key, publish_request))
@@ -69,6 +72,7 @@ async def put_snapshot(request: Request) -> Response:
 
 
 async def get_snapshot(request: Request) -> Response:
+    """A snapshot (extensions §2.3)."""
     backend, place = backend_of(request), parse_place(request)
     offset = parse_snapshot_offset(place.offset_token)
     reading = await backend.run(lambda: read_snapshot(backend.stores, place.key, offset))
@@ -76,6 +80,7 @@ async def get_snapshot(request: Request) -> Response:
 
 
 async def remove_snapshot(request: Request) -> Response:
+    """Delete a superseded snapshot (extensions §2.4)."""
     backend, place = backend_of(request), parse_place(request)
     offset = parse_snapshot_offset(place.offset_token)
     await backend.run(lambda: delete_snapshot(backend.stores, place.key, offset))
@@ -83,6 +88,7 @@ async def remove_snapshot(request: Request) -> Response:
 
 
 async def prepare_upload(request: Request) -> Response:
+    """Where to put a snapshot that is too large for a request."""
     backend, place = backend_of(request), parse_place(request)
     offset = parse_snapshot_offset(place.offset_token)
     upload = await backend.run(lambda: begin_upload(backend.stores, place.key, offset))
@@ -90,30 +96,10 @@ async def prepare_upload(request: Request) -> Response:
 
 
 async def get_bootstrap(request: Request) -> Response:
+    """The latest snapshot and the messages since, in one answer (extensions §3)."""
     backend, place = backend_of(request), parse_place(request)
     check_bootstrap(request)
     made = await backend.run(lambda: bootstrap(backend.stores, place.key))
     render = partial(bucket_responses.bootstrap, made)
     # Of many parts that takes long, so it is done beside the event loop.
     return await asyncio.to_thread(render) if len(made.parts) > FEW_PARTS else render()
-
-
-#: HEAD is GET without the body.
-OPERATIONS: Final[Mapping[Resource, Mapping[str, routes.Operation]]] = {
-    Resource.BUCKET: {
-        "GET": describe_bucket,
-        "HEAD": describe_bucket,
-        "PUT": create_bucket,
-        "DELETE": remove_bucket,
-    },
-    Resource.LISTING: {"GET": list_bucket, "HEAD": list_bucket},
-    Resource.LATEST_SNAPSHOT: {"GET": redirect_to_latest, "HEAD": redirect_to_latest},
-    Resource.SNAPSHOT: {
-        "GET": get_snapshot,
-        "HEAD": get_snapshot,
-        "PUT": put_snapshot,
-        "DELETE": remove_snapshot,
-    },
-    Resource.UPLOAD: {"POST": prepare_upload},
-    Resource.BOOTSTRAP: {"GET": get_bootstrap, "HEAD": get_bootstrap},
-}

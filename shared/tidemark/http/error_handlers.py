@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from tidemark.http.headers import METHODS, PREFLIGHT
-from tidemark.http.requests import STREAM_ROOT
+from tidemark.http.requests import SUBSCRIPTION_ROOTS
 from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol.errors import (
     BucketNotFound,
@@ -76,8 +76,6 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if request.method == "OPTIONS":
         return preflight()
-    if error.status_code == 404:
-        return response(404, f"No resource has this path; streams are under {STREAM_ROOT}")
     if error.status_code != 405:
         return response(error.status_code, str(error.detail))
     # Whoever has looked for the operation names those that are there.
@@ -85,6 +83,8 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     allow = ", ".join(method for method in METHODS if method in there)
     hint = "" if error.detail == HTTPStatus(405).phrase else f"; {error.detail}"
     message = f"{request.method} is not allowed here; allowed: {allow}{hint}"
+    if request.scope["path"].startswith(SUBSCRIPTION_ROOTS):
+        return response(405, {"code": "METHOD_NOT_ALLOWED", "message": message}, {"Allow": allow})
     return response(405, message, {"Allow": allow})
 
 

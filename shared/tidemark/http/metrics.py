@@ -8,6 +8,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tidemark.http.traffic import traffic_of
 from tidemark.observability.metrics import (
     BOUNDS,
     COUNTERS,
@@ -18,11 +19,12 @@ from tidemark.observability.metrics import (
 )
 from tidemark.protocol.caching import NO_STORE
 
-METRICS_PATH: Final = "/v1/metrics"
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-async def metrics(_: Request) -> Response:
+async def metrics(request: Request) -> Response:
+    """The numbers of this process, in Prometheus's text format."""
+    traffic_of(request)  # Where there is none, there are no numbers either.
     return Response(render(PROCESS.snapshot()), media_type=_TYPE, headers={"Cache-Control": NO_STORE})
 
 

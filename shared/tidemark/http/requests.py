@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from starlette.requests import Request
 
@@ -22,7 +22,7 @@ from tidemark.protocol.offset import ReadFrom
 from tidemark.protocol.producer import parse_claim
 from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention, parse_retention
 from tidemark.protocol.sequence import parse_stream_seq
-from tidemark.protocol.stream_key import StreamKey, parse_plain_path
+from tidemark.protocol.stream_key import RESERVED_SEGMENT, StreamKey, parse_plain_path
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
 
@@ -35,6 +35,8 @@ STREAM_ROOT: Final = "/v1/stream/"
 EDGE_PATH: Final = "tidemark.edge_path"
 #: The second is an alias: `@durable-streams/proxy` uses it.
 STREAM_ROOTS: Final = (STREAM_ROOT, "/v1/streams/")
+#: Below these are subscriptions (§6).
+SUBSCRIPTION_ROOTS: Final = tuple(f"{root}{RESERVED_SEGMENT}/" for root in STREAM_ROOTS)
 
 #: One size everywhere: in base64 inside its event it must fit a Lambda request of 6 MB.
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
@@ -91,6 +93,17 @@ def parse_stream(request: Request) -> StreamKey:
 def plain_name(path: str) -> str | None:
     """What follows the root of the plain surface; None for a path elsewhere."""
     return next((path.removeprefix(root) for root in STREAM_ROOTS if path.startswith(root)), None)
+
+
+def subscriptions_path(path: str, *, encoded: bool) -> str | None:
+    """What follows the root of subscriptions, with its slash and decoded; None for a path elsewhere."""
+    below = next((path[len(root) - 1 :] for root in SUBSCRIPTION_ROOTS if path.startswith(root)), None)
+    return unquote(below) if encoded and below is not None else below
+
+
+def singles(request: Request) -> dict[str, str]:
+    """The query's parameters. Raises Malformed where one is given twice, which means nothing."""
+    return {name: single(request, name) or "" for name in request.query_params}
 
 
 def parse_place(request: Request) -> Place:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import Final
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
@@ -17,7 +15,6 @@ from tidemark.http.backend import Backend, backend_of
 from tidemark.http.cancel_on_disconnect import HungUp, cancel_on_disconnect, hang_up
 from tidemark.http.live import count_wake, event_stream, gathered_events, read_or_wait
 from tidemark.http.requests import (
-    STREAM_ROOTS,
     Live,
     ReadRequest,
     header,
@@ -47,16 +44,18 @@ async def front_page(request: Request) -> Response:
 
 
 async def favicon(_: Request) -> Response:
-    """Browsers ask for it by themselves; there is none."""
+    """There is no icon. Browsers ask for it by themselves."""
     return Response(status_code=204, headers={"Cache-Control": DOCUMENT})
 
 
 async def health(_: Request) -> Response:
+    """Whether the server is up."""
     body = {"status": "ok", "version": __version__, "commit": built_from()}
     return JSONResponse(body, headers={"Cache-Control": NO_STORE})
 
 
 async def openapi_document(_: Request) -> Response:
+    """This document."""
     from tidemark.http.openapi.document import rendered
 
     headers = {"Cache-Control": DOCUMENT}
@@ -64,7 +63,7 @@ async def openapi_document(_: Request) -> Response:
 
 
 async def create_stream(request: Request) -> Response:
-    """§5.1."""
+    """Create a stream, or find it there as asked for (§5.1); or fork one (§4.2)."""
     backend, key = backend_of(request), parse_stream(request)
     create_request = await parse_create(request)
     made = await backend.run(lambda: create(backend.stores, key, create_request))
@@ -72,7 +71,7 @@ async def create_stream(request: Request) -> Response:
 
 
 async def append_to_stream(request: Request) -> Response:
-    """§5.2, §5.3."""
+    """Append, close, or both (§5.2, §5.3)."""
     backend, key = backend_of(request), parse_stream(request)
     append_request = await parse_append(request)
     outcome = await backend.append(key, append_request, partial(hang_up, request.receive))
@@ -81,7 +80,7 @@ async def append_to_stream(request: Request) -> Response:
 
 
 async def delete_stream(request: Request) -> Response:
-    """§5.4."""
+    """Delete a stream (§5.4)."""
     backend, key = backend_of(request), parse_stream(request)
     await backend.run(lambda: delete(backend.stores, key))
     backend.hub.wake(key)
@@ -89,13 +88,13 @@ async def delete_stream(request: Request) -> Response:
 
 
 async def stream_metadata(request: Request) -> Response:
-    """§5.5."""
+    """What kind of stream it is, and where its tail is (§5.5)."""
     backend, key = backend_of(request), parse_stream(request)
     return responses.metadata(await backend.run(lambda: load_head(backend.stores, key)))
 
 
 async def read_stream(request: Request) -> Response:
-    """§5.6, §5.7, §5.8."""
+    """Read a page, wait for one, or follow as an event stream (§5.6 to §5.8)."""
     backend, key = backend_of(request), parse_stream(request)
     read_request = parse_read(request)
     if read_request.live is Live.LONG_POLL:
@@ -140,30 +139,3 @@ async def server_sent_events(
                 yield each
 
     return StreamingResponse(counted_events(), headers=headers)
-
-
-Operation = Callable[[Request], Awaitable[Response]]
-
-#: What each method does to a stream; every other one is answered with 405.
-OPERATIONS: Final[dict[str, Operation]] = {
-    "GET": read_stream,
-    "HEAD": stream_metadata,
-    "PUT": create_stream,
-    "POST": append_to_stream,
-    "DELETE": delete_stream,
-}
-
-
-async def operate(request: Request) -> Response:
-    return await OPERATIONS[request.method](request)
-
-
-def install(app: Starlette) -> None:
-    """Starlette's own routes. FastAPI's read parameters and bodies into models, which the protocol does not
-    use, and cost an append a third of its CPU, and a cold start a tenth of a second."""
-    for root in STREAM_ROOTS:
-        app.add_route(root + "{path:path}", operate, methods=list(OPERATIONS))
-    app.add_route("/", front_page, methods=["GET"])
-    app.add_route("/favicon.ico", favicon, methods=["GET"])
-    app.add_route("/v1/health", health, methods=["GET"])
-    app.add_route("/v1/openapi.json", openapi_document, methods=["GET"])

@@ -17,9 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.http.requests import STREAM
 from tidemark.protocol.caching import NO_STORE
+from tidemark.protocol.errors import RouteNotFound
 from tidemark.protocol.stream_key import StreamKey
 
-TRAFFIC_PATH: Final = "/v1/traffic"
 _SHOWN: Final = 20
 #: There are two windows, one that is being counted and the one before it.
 WINDOW_SECONDS: Final = 30.0
@@ -147,8 +147,17 @@ class CountedTraffic:
         return key
 
 
-async def traffic(counted: Traffic, _: Request) -> Response:
-    found = counted.snapshot(_SHOWN)
+def traffic_of(request: Request) -> Traffic:
+    """Raises RouteNotFound on a server that shows no numbers of its process."""
+    traffic: Traffic | None = request.app.state.traffic
+    if traffic is None:
+        raise RouteNotFound
+    return traffic
+
+
+async def traffic(request: Request) -> Response:
+    """The busiest streams of this process."""
+    found = traffic_of(request).snapshot(_SHOWN)
     streams = [
         {"bucket_id": key.bucket, "stream_id": key.stream_id, **asdict(each)} for key, each in found.streams
     ]

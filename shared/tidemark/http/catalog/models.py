@@ -1,4 +1,4 @@
-"""The answers. FastAPI writes their schemas into the OpenAPI document."""
+"""The answers. Their schemas are in the OpenAPI document."""
 
 from __future__ import annotations
 

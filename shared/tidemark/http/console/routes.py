@@ -8,13 +8,11 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
-from tidemark.http.catalog import models
-from tidemark.http.control_paths import CONSOLE, DOCS
 from tidemark.protocol.caching import REVALIDATED
 from tidemark.protocol.errors import RouteNotFound
 
@@ -37,9 +35,6 @@ _TYPES: Final = {
     ".txt": "text/plain; charset=utf-8",
 }
 _STATIC: Final = files("tidemark.http.console") / "static"
-_OPEN: Final[dict[str, Any]] = {"security": [{}]}
-
-router = APIRouter(tags=["console"])
 
 
 @cache
@@ -62,44 +57,16 @@ def _respond(request: Request, name: str) -> Response:
     return Response(body, headers=headers | {"Content-Type": kind})
 
 
-@router.get(
-    CONSOLE,
-    operation_id="console",
-    summary="The console: a page for people",
-    response_class=HTMLResponse,
-    openapi_extra=_OPEN,
-)
 async def console(request: Request) -> Response:
+    """The console: a page for people."""
     return _respond(request, "console.html")
 
 
-@router.get(
-    DOCS,
-    operation_id="docs",
-    summary="This document as a page",
-    response_class=HTMLResponse,
-    openapi_extra=_OPEN,
-)
 async def docs(request: Request) -> Response:
+    """The OpenAPI document as a page."""
     return _respond(request, "docs.html")
 
 
-_PARTS: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "content": {kind.partition(";")[0]: {} for kind in _TYPES.values()},
-        "description": "A script, a style or a licence.",
-    },
-    404: {"model": models.Error, "description": "There is no such file."},
-}
-
-
-@router.get(
-    CONSOLE + "/{file}",
-    operation_id="consoleFile",
-    summary="A part of the console",
-    response_class=Response,
-    responses=_PARTS,
-    openapi_extra=_OPEN,
-)
-async def console_file(request: Request, file: str) -> Response:
-    return _respond(request, file)
+async def console_file(request: Request) -> Response:
+    """A part of the console."""
+    return _respond(request, request.path_params["file"])

@@ -1,19 +1,21 @@
-"""The OpenAPI document of what is served, at `/v1/openapi.json`.
+"""The OpenAPI document of what is served, at `/v1/openapi.json`: made from the table of operations.
 
-Written by hand beside the routes: the protocol lives in headers and offsets, of which a
-framework knows nothing. Tests hold it against the code, and fuzz the code from it.
+A summary is the first line of a handler's documentation. Tests hold the document against the code, and fuzz
+the code from it.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from typing import Any, Final
 
 import orjson
+from pydantic import TypeAdapter
 
 from tidemark import __version__
-from tidemark.http.control_routers import describe
-from tidemark.http.openapi.buckets import bucket_paths
 from tidemark.http.openapi.parts import (
     ANY_BYTES,
     AS_STORED,
@@ -27,165 +29,7 @@ from tidemark.http.openapi.parts import (
     headless,
     parameters,
 )
-
-_TAIL: Final = ("Stream-Next-Offset", "Stream-Closed")
-_READ: Final = (*_TAIL, "ETag", "Stream-Up-To-Date", "Stream-Cursor", "Stream-SSE-Data-Encoding")
-_ANSWERED_NOW: Final = ("ETag", "Producer-Epoch", "Producer-Seq")
-
-_CREATE: Final[Part] = {
-    "operationId": "createStream",
-    "summary": "Create a stream, or find it there as asked for (§5.1); or fork one (§4.2)",
-    "parameters": parameters(
-        "Stream-TTL",
-        "Stream-Expires-At",
-        "Stream-Retain-Seconds",
-        "Stream-Retain-Bytes",
-        "Stream-Closed",
-        "Stream-Forked-From",
-        "Stream-Fork-Offset",
-        "Stream-Fork-Sub-Offset",
-    ),
-    "requestBody": {"required": False, "description": "The stream's first content.", "content": ANY_BYTES},
-    "responses": {
-        "201": answer("It was made.", "Location", *_TAIL),
-        "200": answer("It was there already, the same.", *_TAIL, "ETag"),
-        **faults(
-            _409=fault("A different stream is there, or the source cannot be forked."),
-            _413=fault("The body is too large."),
-        ),
-    },
-    "security": [{"bearer": ["write"]}, {"bearer": ["manage"]}, {}],
-}
-_APPEND: Final[Part] = {
-    "operationId": "appendToStream",
-    "summary": "Append, close, or both (§5.2, §5.3)",
-    "parameters": parameters(
-        "Stream-Closed", "Stream-Seq", "Producer-Id", "Producer-Epoch", "Producer-Seq", "If-Match"
-    ),
-    "requestBody": {"required": False, "description": "In the stream's content type.", "content": ANY_BYTES},
-    "responses": {
-        "200": answer("A producer's append was accepted.", *_TAIL, *_ANSWERED_NOW),
-        "204": answer("Accepted, or a producer's repetition of what was.", *_TAIL, *_ANSWERED_NOW),
-        **faults(
-            _403=fault("The producer's epoch is stale, or the token does not grant this.", "Producer-Epoch"),
-            _409=fault(
-                "Closed, of another content type, or out of sequence.",
-                *_TAIL,
-                "Producer-Expected-Seq",
-                "Producer-Received-Seq",
-            ),
-            _412=fault("`If-Match` names another tail.", "ETag", "Stream-Next-Offset"),
-            _413=fault("The body is too large."),
-        ),
-    },
-    "security": [{"bearer": ["write"]}, {}],
-}
-_READING: Final[Part] = {
-    "operationId": "readStream",
-    "summary": "Read a page, wait for one, or follow as an event stream (§5.6 to §5.8)",
-    "parameters": parameters("offset", "live", "cursor", "access_token", "If-None-Match"),
-    "responses": {
-        "200": answer("Data, events, or nothing yet.", *_READ, content=AS_STORED),
-        "204": answer("Nothing came while waiting.", *_READ),
-        "304": answer("The client has it already.", *_READ),
-        **faults(),
-    },
-    "security": [{"bearer": ["read"]}, {}],
-}
-_METADATA: Final[Part] = {
-    "operationId": "streamMetadata",
-    "summary": "What kind of stream it is, and where its tail is (§5.5)",
-    "parameters": [],
-    "responses": {
-        "200": answer(
-            "It is there.",
-            *_TAIL,
-            "ETag",
-            "Stream-TTL",
-            "Stream-Expires-At",
-            "Stream-Retain-Seconds",
-            "Stream-Retain-Bytes",
-            "Stream-Retained-Offset",
-        ),
-        **{status: headless(part) for status, part in faults().items()},
-    },
-    "security": [{"bearer": ["read"]}, {}],
-}
-_DELETE: Final[Part] = {
-    "operationId": "deleteStream",
-    "summary": "Delete a stream (§5.4)",
-    "parameters": [],
-    "responses": {"204": answer("It is gone."), **faults()},
-    "security": [{"bearer": ["manage"]}, {}],
-}
-
-
-def _open(summary: str, operation_id: str, schema: Part) -> Part:
-    return {
-        "operationId": operation_id,
-        "summary": summary,
-        "responses": {
-            "200": {"description": "It says so.", "content": {"application/json": {"schema": schema}}}
-        },
-        "security": [{}],
-    }
-
-
-_STREAM: Final = {
-    "put": _CREATE,
-    "post": _APPEND,
-    "get": _READING,
-    "head": _METADATA,
-    "delete": _DELETE,
-}
-_ALIAS: Final = {
-    method: part | {"operationId": f"{part['operationId']}ByAlias"} for method, part in _STREAM.items()
-}
-PATHS: Final[dict[str, Part]] = {
-    "/": {
-        "get": _open("What this server is, and where its documentation is", "frontPage", {"type": "object"})
-    },
-    "/favicon.ico": {
-        "get": {
-            "operationId": "favicon",
-            "summary": "There is no icon",
-            "responses": {"204": {"description": "None."}},
-            "security": [{}],
-        }
-    },
-    "/v1/stream/{path}": {"parameters": parameters("path"), **_STREAM},
-    "/v1/streams/{path}": {"parameters": parameters("path"), **_ALIAS},
-    **bucket_paths(_STREAM),
-    "/v1/health": {
-        "get": _open(
-            "Whether the server is up",
-            "health",
-            {
-                "type": "object",
-                "properties": {
-                    "status": {"const": "ok"},
-                    "version": {"type": "string"},
-                    "commit": {
-                        "type": ["string", "null"],
-                        "description": "What the deployed package was built from; null in a checkout.",
-                    },
-                },
-                "required": ["status", "version", "commit"],
-            },
-        )
-    },
-    "/v1/openapi.json": {"get": _open("This document", "openapi", {"type": "object"})},
-}
-
-_SECURITY: Final = {
-    "bearer": {
-        "type": "http",
-        "scheme": "bearer",
-        "bearerFormat": "JWT",
-        "description": "Rights are in its `scope` claim: `read:bucket/prefix*`. Absent on open servers.",
-    }
-}
-
+from tidemark.http.operations import ENDPOINTS, Endpoint, Operation
 
 TAGS: Final = {
     "streams": "The protocol itself: create, append, read, follow, close, delete (§5).",
@@ -195,24 +39,92 @@ TAGS: Final = {
     "console": "Pages for people.",
     "server": "What this server is, and whether it is up.",
 }
+_SECURITY: Final = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "JWT",
+        "description": "Rights are in its `scope` claim: `read:bucket/prefix*`. Absent on open servers.",
+    }
+}
+#: What is wrong with a subscription has a code.
+_REFUSAL: Final = "http.subscriptions.models:SubscriptionRefusal"
+_CONTENT: Final[Mapping[str, Part]] = {
+    "bytes": AS_STORED,
+    "json": {"application/json": {"schema": {"type": "object"}}},
+}
 
 
-def _tagged(paths: dict[str, Part]) -> dict[str, Part]:
-    """Each operation says which of the tags it belongs to, by its path."""
-    tagged = {}
-    for path, item in paths.items():
-        tag = "buckets" if path.startswith("/{bucket}") else "streams" if "{path}" in path else "server"
-        tagged[path] = {
-            name: part if name == "parameters" else part | {"tags": [tag]} for name, part in item.items()
-        }
-    return tagged
+def _described(endpoint: Endpoint, operation: Operation, schemas: Mapping[str, Part]) -> Part:
+    name = operation.handler.rpartition(":")[2]
+    camel = re.sub("_(.)", lambda found: found[1].upper(), name)
+    is_subscription = endpoint.tag == "subscriptions"
+    refusal = schemas[_REFUSAL] if is_subscription else {"$ref": "#/components/schemas/Error"}
+    described: Part = {
+        "operationId": camel + endpoint.suffix,
+        "summary": (operation.load().__doc__ or "").partition("\n")[0].rstrip("."),
+        "parameters": parameters(*operation.takes),
+        "responses": faults(refusal) | dict(_answers(operation, schemas, refusal)),
+        "security": [*({"bearer": [right]} for right in operation.rights.split()), {}],
+        "tags": [endpoint.tag],
+    }
+    if operation.body:
+        content = ANY_BYTES
+        if operation.body in schemas:
+            content = {"application/json": {"schema": schemas[operation.body]}}
+        described["requestBody"] = {"required": operation.body in schemas, "content": content}
+    return described
+
+
+def _answers(operation: Operation, schemas: Mapping[str, Part], refusal: Part) -> Iterator[tuple[str, Part]]:
+    for status, (meaning, *headers) in operation.answers.items():
+        content = None
+        if operation.returns and status in {200, 201, 202}:
+            schema = schemas.get(operation.returns)
+            content = (
+                _CONTENT[operation.returns] if schema is None else {"application/json": {"schema": schema}}
+            )
+        made = (
+            fault(refusal, meaning, *headers) if status >= 400 else answer(meaning, *headers, content=content)
+        )
+        yield str(status), made
+
+
+def _path_item(endpoint: Endpoint, schemas: Mapping[str, Part]) -> Part:
+    named = parameters(*re.findall(r"{(\w+)}", endpoint.path))
+    item: Part = {"parameters": named} if named else {}
+    for method, operation in endpoint.by_method.items():
+        described = _described(endpoint, operation, schemas)
+        if method == "HEAD":
+            described["responses"] = {
+                status: headless(part) for status, part in described["responses"].items()
+            }
+            if operation.method != "HEAD":
+                described["operationId"] += "Metadata"
+        item[method.lower()] = described
+    return item
+
+
+def _load_schemas() -> tuple[dict[str, Part], dict[str, Part]]:
+    """Of every model that an operation names: how the document refers to it; and the components."""
+    modes = {operation.returns: "serialization" for each in ENDPOINTS for operation in each.operations}
+    modes |= {operation.body: "validation" for each in ENDPOINTS for operation in each.operations}
+    modes[_REFUSAL] = "serialization"
+    inputs: Any = [
+        (name, mode, TypeAdapter(_load_model(name))) for name, mode in modes.items() if ":" in name
+    ]
+    found, made = TypeAdapter.json_schemas(inputs, ref_template="#/components/schemas/{model}")
+    return {str(name): schema for (name, _), schema in found.items()}, made["$defs"]
+
+
+def _load_model(name: str) -> Any:
+    module, _, model = name.partition(":")
+    return getattr(import_module(f"tidemark.{module}"), model)
 
 
 @cache
 def document() -> dict[str, Any]:
-    """The data path's part as it stands above, and what FastAPI says of the control surface."""
-    control = describe()
-    schemas = control.get("components", {}).get("schemas", {})
+    schemas, components = _load_schemas()
     return {
         "openapi": "3.1.0",
         "info": {
@@ -222,11 +134,11 @@ def document() -> dict[str, Any]:
         },
         "servers": [{"url": "/", "description": "The server that this document comes from."}],
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
-        "paths": _tagged(PATHS) | control.get("paths", {}),
+        "paths": {each.path: _path_item(each, schemas) for each in ENDPOINTS if each.tag},
         "components": {
             "headers": HEADERS,
             "parameters": PARAMETERS,
-            "schemas": {"Error": ERROR} | schemas,
+            "schemas": {"Error": ERROR} | components,
             "securitySchemes": _SECURITY,
         },
     }

@@ -92,6 +92,10 @@ _EXAMPLES: Final[dict[str, Any]] = {
     "prefix": "run-",
     "after": "run-7",
     "limit": 50,
+    "of": "/v1/stream/chat/42",
+    "last": 100,
+    "from": "2026-11-21T10:00Z",
+    "page": "0000000000000042",
     "offset": "0000000000000042",
     "live": "sse",
     "cursor": 1234567,
@@ -129,6 +133,8 @@ _PARAMETERS: Final[dict[str, Part]] = {
         "run-7",
     ),
     "at": _named("at", "The snapshot's offset.", _OFFSET, "0" * 16),
+    "id": _named("id", "The subscription's id.", r"^[^/\u0000-\u001f\u007f]+$", "mailer"),
+    "file": _named("file", "A file of the console.", "^[a-z.-]+$", "console.css"),
     "prefix": _asked("prefix", "Only names that begin like this.", {"type": "string"}),
     "after": _asked("after", "The `next_cursor` of the page before.", {"type": "string"}),
     "limit": _asked("limit", "So many at most.", {"type": "integer", "minimum": 1, "maximum": 1000}),
@@ -143,6 +149,12 @@ _PARAMETERS: Final[dict[str, Part]] = {
         {"type": "string", "enum": ["long-poll", "sse"]},
     ),
     "cursor": _asked("cursor", "The last `Stream-Cursor`, so that caches collapse readers (§10.1).", _COUNT),
+    "of": _asked("stream", "The stream's path, as in its URL.", {"type": "string"}),
+    "last": _asked("last", "A number of messages.", {"type": "integer", "minimum": 1}),
+    "from": _asked("from", "Written from this time on (RFC 3339).", {"type": "string"}),
+    "page": _asked(
+        "offset", "Of the page, as in its read.", {"type": "string", "pattern": r"^(-1|[0-9]{16})$"}
+    ),
     "access_token": _asked(
         "access_token",
         "The bearer token of an EventSource, which cannot send headers; with `live=sse` only.",
@@ -226,12 +238,8 @@ def answer(description: str, *headers: str, content: Part | None = None) -> Part
     return {"description": description, "headers": named} | ({"content": content} if content else {})
 
 
-def fault(description: str, *headers: str) -> Part:
-    return answer(
-        description,
-        *headers,
-        content={"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-    )
+def fault(schema: Part, description: str, *headers: str) -> Part:
+    return answer(description, *headers, content={"application/json": {"schema": schema}})
 
 
 def headless(part: Part) -> Part:
@@ -239,10 +247,9 @@ def headless(part: Part) -> Part:
     return {name: each for name, each in part.items() if name != "content"}
 
 
-def faults(**own: Part) -> dict[str, Part]:
-    """The common ones, and the operation's own, as `_409`, over them."""
-    common = {status: fault(text, *headers) for status, (text, headers) in _ALWAYS.items()}
-    return common | {name.removeprefix("_"): part for name, part in own.items()}
+def faults(schema: Part) -> dict[str, Part]:
+    """Those that every operation may answer, with bodies of this schema."""
+    return {status: fault(schema, text, *headers) for status, (text, headers) in _ALWAYS.items()}
 
 
 def parameters(*names: str) -> list[Part]:

@@ -15,10 +15,10 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tidemark.http.dispatch import is_for_everybody, required_scopes
 from tidemark.http.error_handlers import HAS_TOKEN, error_response
 from tidemark.http.requests import ACCESS, header
 from tidemark.http.security.keys import keys_of
-from tidemark.http.security.required_scopes import is_for_everybody, required_scopes
 from tidemark.http.security.tokens import MAX_TOKEN_BYTES, Tokens
 from tidemark.protocol.authorization import Access, grants_of_public
 from tidemark.protocol.caching import decide_private

@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
+from tidemark.http.dispatch import is_open
 from tidemark.http.error_handlers import error_response
 from tidemark.http.requests import EDGE_PATH, header
 from tidemark.http.security.refreshing_cache import CannotFetch, RefreshingCache
-from tidemark.http.security.required_scopes import is_open
 from tidemark.protocol.errors import KeysUnavailable, OriginAccessDenied
 from tidemark.settings import AuthorizationSettings
 

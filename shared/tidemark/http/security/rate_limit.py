@@ -11,8 +11,8 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tidemark.http.dispatch import is_open
 from tidemark.http.error_handlers import error_response
-from tidemark.http.security.required_scopes import is_open
 from tidemark.protocol.errors import RateLimitExceeded
 
 

@@ -1,2 +1,2 @@
-"""The control surface below `/v1/stream/__ds/` (§6, §7). Imported with its first request: FastAPI's models
-cost a cold start that reads and appends need not pay."""
+"""Subscriptions, below `/v1/stream/__ds/` (§6, §7). Imported with the first request: pydantic's models cost a
+cold start that reads and appends need not pay."""

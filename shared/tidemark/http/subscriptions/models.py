@@ -113,3 +113,18 @@ class AnswerWake(BaseModel):
 
     def as_acks(self) -> list[Ack]:
         return [Ack(ack.stream.strip("/"), ack.offset) for ack in self.acks]
+
+
+class SubscriptionFault(BaseModel):
+    """Some codes come with more, such as `current_holder` (§6, §7)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    code: Annotated[str, Field(examples=["INVALID_REQUEST"])]
+    message: str
+
+
+class SubscriptionRefusal(BaseModel):
+    """What is wrong with a token, or with storage, is said in words alone, as everywhere."""
+
+    error: SubscriptionFault | str

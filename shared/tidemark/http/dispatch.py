@@ -1,0 +1,128 @@
+"""Which operation a request means, and what a token must grant for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from tidemark.http.operations import CONSOLE_FILE, FIXED, IN_BUCKET, PLAIN, SUBSCRIPTIONS, Endpoint, Operation
+from tidemark.http.requests import STREAM_ROOT, plain_name, request_path, subscriptions_path
+from tidemark.protocol.authorization import RequiredScope, Right
+from tidemark.protocol.bucket import Resource, parse_bucket_path
+from tidemark.protocol.errors import Malformed, ProtocolError, RouteNotFound, SubscriptionNotFound
+from tidemark.protocol.stream_key import RESERVED_SEGMENT
+
+#: A stream's path has slashes, and comes last.
+_SUBSCRIPTION_PATTERNS: Final = tuple(
+    (
+        endpoint,
+        re.compile(
+            endpoint.path.removeprefix(STREAM_ROOT + RESERVED_SEGMENT)
+            .replace("{id}", "(?P<id>[^/]+)")
+            .replace("{path}", "(?P<path>.+)"),
+            re.DOTALL,
+        ),
+    )
+    for endpoint in SUBSCRIPTIONS
+)
+
+
+def find_endpoint(scope: Scope) -> Endpoint:
+    """By the path as it was sent, because an encoded slash is part of a name. What the path names is left in
+    the scope. Raises RouteNotFound, SubscriptionNotFound, and Malformed for a path that is not UTF-8."""
+    path, encoded = request_path(scope)
+    scope["path_params"] = {}
+    below = subscriptions_path(path, encoded=encoded)
+    if below is not None:
+        return _find_subscription(scope, below)
+    if plain_name(path) is not None:
+        return PLAIN[0]
+    # It is decoded: there is no name in these.
+    fixed: str = scope["path"]
+    if fixed in FIXED:
+        return FIXED[fixed]
+    if fixed.startswith("/v1/console/"):
+        scope["path_params"]["file"] = fixed.removeprefix("/v1/console/")
+        return CONSOLE_FILE
+    if fixed == "/v1" or fixed.startswith("/v1/"):
+        raise RouteNotFound
+    place = parse_bucket_path(path.removeprefix("/"), encoded=encoded)
+    scope["path_params"] |= {"bucket": place.bucket, "stream": place.stream_id}
+    return IN_BUCKET[place.resource]
+
+
+def _find_subscription(scope: Scope, below: str) -> Endpoint:
+    """`below` follows `/v1/stream/__ds`, decoded."""
+    for endpoint, pattern in _SUBSCRIPTION_PATTERNS:
+        if found := pattern.fullmatch(below):
+            scope["path_params"] = found.groupdict()
+            return endpoint
+    raise SubscriptionNotFound
+
+
+def find_operation(request: Request) -> Operation:
+    """Raises as `find_endpoint`, and HTTPException where the path has no such method."""
+    if request.method == "OPTIONS":
+        raise HTTPException(405)  # A preflight: no path is looked at.
+    endpoint = find_endpoint(request.scope)
+    operation = endpoint.by_method.get(request.method)
+    if operation is not None:
+        return operation
+    if endpoint is IN_BUCKET[Resource.LISTING] and request.method in PLAIN[0].by_method:
+        raise Malformed(
+            "'streams' is reserved for GET, which lists the bucket's streams; take another stream id"
+        )
+    hint = None
+    if endpoint is IN_BUCKET[Resource.BUCKET]:
+        bucket = request.path_params["bucket"]
+        hint = f"a stream's path is {STREAM_ROOT}{bucket} or /{bucket}/{{stream id}}"
+    raise HTTPException(405, hint, {"Allow": ", ".join(endpoint.by_method)})
+
+
+class AnyOperation:
+    """ASGI application: the operation that the request means."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        response = await find_operation(request).load()(request)
+        await response(scope, receive, send)
+
+
+# --- what it takes ----------------------------------------------------------------------
+
+#: They say nothing about any stream: not even the origin secret is needed.
+OPEN_PATHS: Final = frozenset({"/v1/health", "/v1/openapi.json"})
+
+
+def is_open(scope: Scope) -> bool:
+    """Whether a request needs neither a token nor the origin secret. A path that is not UTF-8 is none of
+    them: the error for it comes later."""
+    try:
+        return request_path(scope)[0] in OPEN_PATHS
+    except Malformed:
+        return False
+
+
+def is_for_everybody(scope: Scope) -> bool:
+    """Whether a request needs no token, or has one that its handler checks."""
+    try:
+        endpoint = find_endpoint(scope)
+    except ProtocolError:
+        return False
+    operation = endpoint.by_method.get(scope["method"])
+    return endpoint.demand is None or (operation is not None and not operation.rights)
+
+
+def required_scopes(request: Request) -> Iterator[RequiredScope]:
+    """All of them must be granted, in this order. What no operation is takes the right to manage. Raises as
+    `find_endpoint`, and Malformed for an invalid name."""
+    endpoint = find_endpoint(request.scope)
+    operation = endpoint.by_method.get(request.method)
+    if endpoint.demand is not None:
+        manage = frozenset({Right.MANAGE})
+        yield from endpoint.demand(request, operation.sufficient if operation else manage)
