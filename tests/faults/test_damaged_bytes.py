@@ -1,5 +1,5 @@
-"""A batch whose stored bytes are not as many as its offsets say: a reader gets 503, never a gap, the log of
-the process says where, and nobody keeps it. And boto3's own replies, cut."""
+"""A batch whose stored bytes are not those that were appended: a reader gets 503, never a gap or wrong bytes,
+the log of the process says where, and nobody keeps it. And boto3's own replies, cut."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tidemark.blobs.compose import Composition
 from tidemark.log.deflate import deflate, inflate
 from tidemark.log.read import load_last
 from tidemark.log.recent import RecentBatches
-from tidemark.log.records import Batch
-from tidemark.log.schema import log_pk
+from tidemark.log.records import Batch, Checksums
+from tidemark.log.schema import decode_batch, encode_batch, log_pk
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
@@ -45,11 +45,26 @@ def of(item: Item, name: str) -> bytes:
     return b64decode(item[name]["B"])
 
 
+def flipped(data: bytes, bit: int = 12) -> bytes:
+    """With one bit another."""
+    return (int.from_bytes(data, "big") ^ 1 << bit).to_bytes(len(data), "big")
+
+
+OTHER = bytes(reversed(SHRINKS))
+
 DAMAGES: dict[str, tuple[bytes, Callable[[Item], Item]]] = {
     "shorter": (SMALL, lambda item: item | {"b": binary(of(item, "b")[:-1])}),
     "longer": (SMALL, lambda item: item | {"b": binary(of(item, "b") + b"6")}),
     "gone": (SMALL, lambda item: {name: value for name, value in item.items() if name != "b"}),
     "no base64": (SMALL, lambda item: item | {"b": {"B": ""}}),
+    "a flipped bit": (SMALL, lambda item: item | {"b": binary(flipped(of(item, "b")))}),
+    "other bytes": (SMALL, lambda item: item | {"b": binary(b"54321")}),
+    "a flipped bit of the checksum": (SMALL, lambda item: item | {"h": binary(flipped(of(item, "h")))}),
+    "the checksums of another place": (
+        SMALL,
+        lambda item: item | {"h": binary(of(encode_batch("", sealed(0, SMALL)), "h"))},
+    ),
+    "deflated, and other bytes": (SHRINKS, lambda item: item | {"z": binary(deflate(OTHER) or b"")}),
     "deflated shorter": (SHRINKS, lambda item: item | {"z": binary(deflate(SHRINKS[:-1]) or b"")}),
     "deflated longer": (SHRINKS, lambda item: item | {"z": binary(deflate(SHRINKS + b"x") or b"")}),
     "deflated cut": (SHRINKS, lambda item: item | {"z": binary(of(item, "z")[:-3])}),
@@ -62,6 +77,10 @@ def damage(process: Process, key: StreamKey, start: int, change: Callable[[Item]
     record = load_head(process.stores, key).record
     (item, *_), _ = process.stores.table.query(log_pk(key, record.incarnation), at_least=f"{start:016d}")
     process.stores.table.put(change(item))
+
+
+def sealed(start: int, data: bytes) -> Batch:
+    return Batch(start, Tail(start + len(data)), "id", 0, data, checksums=Checksums.of(None, start, data))
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
@@ -92,8 +111,87 @@ def test_writers_can_append_behind_a_damaged_batch(world: World) -> None:
     assert read(rival.stores, key, 5).data == b"by a loser of a race"
 
 
-@pytest.mark.parametrize("stored", [b"", LARGE[:-1], LARGE + b"x"], ids=["empty", "shorter", "longer"])
-def test_a_large_body_of_the_wrong_length_is_never_returned(
+def test_no_flipped_bit_of_a_deflated_body_is_returned() -> None:
+    """Some of them inflate to as many bytes, which are others; a few change none."""
+    item = encode_batch("", sealed(5, SHRINKS))
+    deflated, found = of(item, "z"), 0
+    for bit in range(8 * len(deflated)):
+        damaged = flipped(deflated, bit)
+        with suppress(ValueError):
+            found += inflate(damaged, len(SHRINKS)) != SHRINKS
+        with suppress(Damaged):
+            assert decode_batch(item | {"z": binary(damaged)}).data == SHRINKS
+    assert found, "lengths alone do not tell"
+
+
+@pytest.mark.parametrize("names", ["b", "bh"])
+def test_swapped_batches_are_never_returned(
+    world: World, names: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their bytes alone, or with their checksums: then they do not fit the place."""
+    writer, reader, key = world.process(), world.process(), a_key()
+    writer.create(key)
+    for each in (b"first", b"one", b"two", b"last"):
+        writer.append(key, each)
+    pk = log_pk(key, load_head(reader.stores, key).record.incarnation)
+    _, one, two, _ = writer.stores.table.query(pk)[0]
+    for item, other in (one, two), (two, one):
+        writer.stores.table.put(item | {name: other[name] for name in names})
+    for start in (0, 5, 8):
+        with pytest.raises(Damaged):
+            read(reader.stores, key, start)
+    assert "damaged" in caplog.text
+
+
+def test_a_batch_that_is_gone_is_never_skipped(world: World) -> None:
+    writer, reader, key = world.process(), world.process(), a_key()
+    writer.create(key)
+    for each in (b"first", b"gone", b"last"):
+        writer.append(key, each)
+    pk = log_pk(key, load_head(reader.stores, key).record.incarnation)
+    gone = writer.stores.table.query(pk)[0][1]
+    writer.stores.table.delete_many([{"pk": gone["pk"], "sk": gone["sk"]}])
+    with pytest.raises(Damaged):
+        reader.read_all(key)
+
+
+def test_a_batch_that_another_history_followed_is_never_returned(world: World) -> None:
+    """Each batch is well by itself, and was written behind other bytes than those before it."""
+    writer, reader, key = world.process(), world.process(), a_key()
+    writer.create(key)
+    for each in (b"first", b"last"):
+        writer.append(key, each)
+    checksums = Checksums.of(None, 0, b"other")
+    other = encode_batch("", Batch(0, Tail(5), "id", 0, b"other", lengths=(5,), checksums=checksums))
+    damage(writer, key, 0, lambda item: item | {name: other[name] for name in "bh"})
+    with pytest.raises(Damaged):
+        read(reader.stores, key, 0)
+    assert read(reader.stores, key, 5).data == b"last"
+
+
+def test_batches_without_checksums_stay_readable(world: World) -> None:
+    """Those that earlier releases wrote. A chain begins anew behind them, and goes on."""
+    key = a_key()
+    for number, each in enumerate((b"first", LARGE, SHRINKS, b"last")):
+        writer = world.process()
+        if number == 0:
+            writer.create(key)
+        writer.append(key, each)
+        if number < 2:
+            start = load_head(writer.stores, key).tail.offset - len(each)
+            damage(writer, key, start, lambda item: {name: item[name] for name in item if name != "h"})
+    assert world.process().read_all(key) == b"first" + LARGE + SHRINKS + b"last"
+    damage(world.process(), key, 5 + len(LARGE), DAMAGES["deflated, and other bytes"][1])
+    with pytest.raises(Damaged):
+        world.process().read_all(key)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [b"", LARGE[:-1], LARGE + b"x", bytes(reversed(LARGE))],
+    ids=["empty", "shorter", "longer", "other bytes"],
+)
+def test_a_large_body_that_is_not_as_it_was_is_never_returned(
     world: World, stored: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer, reader, key = world.process(), world.process(), a_key()
@@ -112,7 +210,8 @@ def test_a_large_body_of_the_wrong_length_is_never_returned(
     assert reader.stores.recent.chain(incarnation, 5, 1 << 20) == []
 
 
-def test_a_fork_inherits_a_part_of_a_large_body(world: World) -> None:
+@pytest.mark.parametrize("stored", [LARGE[:-1], bytes(reversed(LARGE))], ids=["shorter", "other bytes"])
+def test_a_fork_inherits_a_part_of_a_large_body(world: World, stored: bytes) -> None:
     """Its part of the batch is shorter than the object, and the object is checked as a whole."""
     process, key, forked = world.process(), a_key(), a_key("fork")
     process.create(key)
@@ -123,22 +222,23 @@ def test_a_fork_inherits_a_part_of_a_large_body(world: World) -> None:
     (found,) = process.s3.list_objects_v2(Bucket=world.bucket_name, Prefix=f"log/{record.incarnation}/")[
         "Contents"
     ]
-    process.s3.put_object(Bucket=world.bucket_name, Key=found["Key"], Body=LARGE[:-1])
+    process.s3.put_object(Bucket=world.bucket_name, Key=found["Key"], Body=stored)
     reader = world.process()
     reader.objects.sleep = lambda _: None
     with pytest.raises(Damaged):
         reader.read_all(forked)
 
 
-def test_a_snapshot_of_the_wrong_length_is_never_returned(
-    world: World, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("stored", [b"<x", b"<y>"], ids=["shorter", "other bytes"])
+def test_a_snapshot_that_is_not_as_it_was_is_never_returned(
+    world: World, caplog: pytest.LogCaptureFixture, stored: bytes
 ) -> None:
     process = world.process()
     key = key_in_new_bucket(process)
     process.create(key)
     process.append(key, b"x")
     snapshot = publish(process, key, 1, b"<x>")
-    process.s3.put_object(Bucket=world.bucket_name, Key=snapshot.blob, Body=b"<x")
+    process.s3.put_object(Bucket=world.bucket_name, Key=snapshot.blob, Body=stored)
     process.objects.sleep = lambda _: None
     with pytest.raises(Damaged):
         read_snapshot(process.stores, key, 1)

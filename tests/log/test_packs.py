@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice, pairwise
 from typing import Any, Final
 
 import pytest
@@ -16,13 +17,16 @@ from tests.simulation.scheduler import Turns
 from tests.simulation.world import SimulatedWorld, combining
 from tests.support import BYTES, JSON, append_request, create_request
 from tidemark.janitor.sweep import sweep
+from tidemark.log.packs import block_batches
 from tidemark.log.read import read_page
-from tidemark.log.schema import decode_batch
+from tidemark.log.records import Batch, Checksums
+from tidemark.log.schema import decode_batch, encode_batch
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import Damaged, Malformed, ProtocolError, RetentionGone, StorageUnavailable
 from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.packing import Packing
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.protocol.tail import Tail
 from tidemark.service.append import append
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.create import create
@@ -129,12 +133,40 @@ def test_old_batches_become_packs_except_the_last_one(content_type: ContentType)
     scene.check()
 
 
+def test_packs_keep_the_chain_of_checksums() -> None:
+    """Each pack has that before its first batch and that behind its last one; in between it can be worked out
+    again from what the pack holds. A stretch that was written behind other bytes is found."""
+    scene = a_packed_scene()
+    batches = [decode_batch(item) for item in scene.items()]
+    for earlier, later in pairwise(batches):
+        assert earlier.checksums.after == later.checksums.before is not None
+    reached = None
+    for pack in batches[:-1]:
+        start = pack.start
+        for block in scene.process().fill(list(block_batches(pack, start))):
+            assert block.times
+            assert block.data
+            lengths = iter(block.lengths)
+            for messages in block.times.messages:
+                size = sum(islice(lengths, messages))
+                data = block.data[start - block.start : start - block.start + size]
+                reached, start = Checksums.of(reached, start, data).after, start + size
+        assert reached == pack.checksums.after
+    item = scene.items()[1]
+    foreign = Batch(0, Tail(1), "id", 0, b"x", checksums=Checksums(7, batches[1].checksums.after))
+    item["h"] = encode_batch("", foreign)["h"]
+    with pytest.raises(Damaged):
+        scene.read_from(0)
+
+
 def test_a_growing_stream_is_packed_again_and_again() -> None:
     scene = Scene(content_type=JSON)
     for _ in range(4):
         scene.append(20)
         scene.pack()
         scene.check(everywhere=False)
+        batches = [decode_batch(item) for item in scene.items()]
+        assert all(later.checksums.follow(earlier.checksums) for earlier, later in pairwise(batches))
     assert sum("px" in item for item in scene.items()) >= 4
     scene.check()
 

@@ -116,6 +116,18 @@ STORED = {
         "i":{"S":"app1"},"t":{"N":"1767225600000"},"b":{"B":"aGVsbG8="}}""",
         Batch(0, Tail(5), "app1", AT, b"hello", lengths=(5,)),
     ),
+    "batch with checksums, before any is known": (
+        decode_batch,
+        """{"pk":{"S":"log/v1/orders/eu#Zk3v9QpLw2Xa_-01"},"sk":{"S":"0000000000000000"},"e":{"N":"5"},
+        "i":{"S":"app1"},"t":{"N":"1767225600000"},"b":{"B":"aGVsbG8="},"h":{"B":"Od2gJg=="}}""",
+        Batch(0, Tail(5), "app1", AT, b"hello", lengths=(5,)),
+    ),
+    "batch with checksums, behind another": (
+        decode_batch,
+        """{"pk":{"S":"log/v1/orders/eu#Zk3v9QpLw2Xa_-01"},"sk":{"S":"0000000000000005"},"e":{"N":"10"},
+        "i":{"S":"app1"},"t":{"N":"1767225600000"},"b":{"B":"aGVsbG8="},"h":{"B":"Od2gJl9ehE0="}}""",
+        Batch(5, Tail(10), "app1", AT, b"hello", lengths=(5,)),
+    ),
     "batch of two appends, deflated": (
         decode_batch,
         """{"pk":{"S":"log/v1/orders/eu#Zk3v9QpLw2Xa_-01"},"sk":{"S":"0000000000000000"},"e":{"N":"3000"},

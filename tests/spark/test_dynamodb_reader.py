@@ -14,8 +14,10 @@ import pytest
 
 from tests.spark.streams import filled, key, plan_here, read_here, rows_of, table_options
 from tests.support import BYTES, JSON, World
-from tidemark.log.records import Batch
+from tidemark.blobs.store import BlobStore
+from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import decode_batch, encode_batch, encode_lengths, log_pk
+from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.stream_key import StreamKey
@@ -27,7 +29,14 @@ from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, join_batches
-from tidemark.spark.readers.items import BatchItem, message_ends, producers_by_end
+from tidemark.spark.readers.items import (
+    BatchItem,
+    MessageRun,
+    merge_page,
+    message_ends,
+    pieces_of,
+    producers_by_end,
+)
 from tidemark.spark.readers.port import DataLoss
 
 
@@ -238,6 +247,31 @@ def test_the_bulk_decoder_and_the_schema_decode_the_same_batches() -> None:
         107: "new"
     }
     assert encode_lengths([1]) == b"\x01"
+
+
+@pytest.mark.parametrize("many", [1, 9])
+@pytest.mark.parametrize("body", [b"1234567", b"deflated " * 222])
+def test_bytes_that_do_not_fit_their_checksum_are_damaged(body: bytes, many: int) -> None:
+    """Also where many batches are taken together."""
+    size = len(body)
+    starts = range(0, many * size, size)
+    batches = [
+        Batch(at, Tail(at + size), "id", 1, body, lengths=(size,), checksums=Checksums.of(None, at, body))
+        for at in starts
+    ]
+    items = [decoded(batch) for batch in batches]
+    merged = list(merge_page(items, 0, many * size))
+    assert isinstance(merged[0], MessageRun) == (many > 1)
+    items[-1] = decoded(dataclasses.replace(batches[-1], data=bytes(reversed(body))))
+    blobs = BlobStore.__new__(BlobStore)  # No body lies there.
+
+    def read() -> None:
+        for item in merge_page(items, 0, many * size):
+            if isinstance(item, BatchItem):
+                list(pieces_of(item, blobs, 0, many * size))
+
+    with pytest.raises(Damaged):
+        read()
 
 
 @pytest.mark.parametrize("part_bytes", ["1", "3", "1000"])

@@ -37,6 +37,7 @@ from tidemark.observability.metrics import (
     PACKS,
     PROCESS,
 )
+from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.pack import PackWriter
 from tidemark.service.stores import Stores
@@ -140,6 +141,8 @@ class _Run:
 
     def add(self, batch: Batch) -> None:
         assert batch.data is not None
+        if batch is not self.first and not batch.checksums.follow(self.last.checksums):
+            raise Damaged
         self.writer.add(batch.data, batch.lengths, batch.appends, batch.time_ms)
         self.last = batch
 

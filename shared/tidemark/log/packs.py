@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from typing import Final
 
-from tidemark.log.records import Batch, Due, DueKind, StreamRecord
+from tidemark.log.records import Batch, Checksums, Due, DueKind, StreamRecord
 from tidemark.log.references import IS_THIS_LIVE, retains_from
 from tidemark.log.schema import (
     APPEND_ID,
@@ -52,8 +52,13 @@ def block_batches(batch: Batch, start: int) -> Iterator[Batch]:
     if batch.index is None:
         yield batch
         return
+    whole = batch.checksums
     for block in batch.index.blocks_from(start):
-        yield replace(batch, start=block.start, after=Tail(block.end), index=None, block=block)
+        before = whole.before if block.start == batch.start else None
+        checksums = Checksums(before, whole.after if block.end == batch.end else None)
+        yield replace(
+            batch, start=block.start, after=Tail(block.end), index=None, block=block, checksums=checksums
+        )
 
 
 def fill_blocks(batches: Sequence[Batch], fetch: FetchRange, each: Each) -> list[Batch]:
@@ -125,6 +130,7 @@ def cut_front(batch: Batch, begin: int) -> Batch:
         lengths=batch.lengths[messages:],
         appends=tuple(other - one for one, other in pairwise([0, *left])),
         times=batch.times and batch.times.without_first(messages),
+        checksums=Checksums(None, batch.checksums.after),
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from tidemark.log.chain import ChainWalk, Query, Span, cut_batch, spans_of
@@ -18,6 +19,8 @@ from tidemark.log.table import Table
 from tidemark.protocol.errors import Damaged, Malformed
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.tail import Tail
+
+_log: Final = logging.getLogger("tidemark")
 
 #: A page ends at a batch end, before this size: base64 must fit a Lambda answer of 6 MB.
 PAGE_BYTES: Final = 4 * 1024 * 1024
@@ -154,10 +157,18 @@ class _Found(NamedTuple):
 
 
 def _load_blocks(found: Sequence[_Found], fill: Fill, ahead: RecentBatches | None) -> list[Batch]:
-    """The batches as the page has them, and kept in `ahead` as the log has them."""
+    """The batches as the page has them, and kept in `ahead` as the log has them. Raises Damaged where one was
+    written behind another batch than the one before it."""
     batches, pieces = [], [each.batch for each in found]
     if any(piece.block is not None for piece in pieces):
         pieces = fill(pieces)
+    for earlier, later in pairwise(found):
+        is_next = later.span is earlier.span and later.batch.start == earlier.batch.end
+        if is_next and not later.batch.checksums.follow(earlier.batch.checksums):
+            _log.error(
+                "a log is damaged: %s at %d does not follow what is before", later.span.pk, later.batch.start
+            )
+            raise Damaged
     for batch, each in zip(pieces, found, strict=True):
         if ahead is not None:
             ahead.keep(each.span.incarnation, batch)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Final
+from zlib import crc32
 
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.expiry import Expiry
@@ -54,6 +56,7 @@ class Snapshot:
     content_type: ContentType
     size: int
     published_ms: int
+    crc: int | None = None  # CRC-32 of the blob; None where it is not known, as of an upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,32 @@ class StreamRecord:
         return tuple(cut)
 
 
+@dataclass(frozen=True, slots=True)
+class Checksums:
+    """`after` is the CRC-32 of `before`, the batch's start and its bytes as they were sent: so each batch
+    proves its own bytes and names the batch before it. `before` is the `after` of that batch. It is None
+    where the chain begins: in an empty log, and behind batches of releases without checksums. A pack has
+    the `before` of its first batch and the `after` of its last one."""
+
+    before: int | None
+    after: int | None
+
+    @classmethod
+    def of(cls, before: int | None, start: int, data: bytes) -> Checksums:
+        head = (before or 0).to_bytes(4, "big") + start.to_bytes(8, "big")
+        return cls(before, crc32(data, crc32(head)))
+
+    def fit(self, start: int, data: bytes) -> bool:
+        return self.after is None or self == Checksums.of(self.before, start, data)
+
+    def follow(self, earlier: Checksums) -> bool:
+        """Whether this batch was written behind that one, as far as both say."""
+        return self.before is None or earlier.after in {None, self.before}
+
+
+UNKNOWN_CHECKSUMS: Final = Checksums(None, None)
+
+
 @dataclass(slots=True, unsafe_hash=True)
 class Batch:
     """What one write added to the log, from `start` up to `after.offset`.
@@ -167,6 +196,7 @@ class Batch:
     index: PackIndex | None = None
     block: BlockEntry | None = None
     times: BatchTimes | None = field(default=None, compare=False)
+    checksums: Checksums = field(default=UNKNOWN_CHECKSUMS, compare=False)
 
     @property
     def end(self) -> int:

@@ -31,7 +31,7 @@ class StreamHead:
 
     `written_ms` is the time of the last batch; a sliding expiry counts from there too. `last_start` is where
     that batch begins, None where there is none or it is not known; `mailed` are the appends in it that were
-    combined.
+    combined. `crc` is the chain's CRC-32 behind that batch (`log/records.py: Checksums`).
     """
 
     record: StreamRecord
@@ -40,6 +40,7 @@ class StreamHead:
     learned_ms: int
     last_start: int | None = None
     mailed: tuple[Mailed, ...] = ()
+    crc: int | None = None
 
     @property
     def chain_end(self) -> ChainEnd:

@@ -427,7 +427,7 @@ class StorageUnavailable(ProtocolError):
 
 
 class Damaged(ProtocolError):
-    """Stored bytes are not as many as the log says. The process logs which batch or object it is; a
+    """Stored bytes are not those that the log says. The process logs which batch or object it is; a
     reader gets this error rather than a gap."""
 
     status = 503

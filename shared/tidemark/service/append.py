@@ -62,7 +62,7 @@ from typing import Final
 
 from tidemark.blobs.store import batch_blob_key
 from tidemark.log.append import TailMoved, put_batch
-from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.records import Batch, Checksums, StreamRecord
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
 from tidemark.protocol.content_type import ContentType
@@ -198,6 +198,7 @@ class _Attempt:
             data=data,
             lengths=plan.lengths,
             appends=plan.appends,
+            checksums=Checksums.of(head.crc, plan.before.offset, data),
         )
         stored = batch
         if len(data) > INLINE_BYTES:

@@ -51,7 +51,7 @@ def bootstrap(stores: Stores, key: StreamKey) -> Bootstrap:
         url = stores.blobs.url_to_get(bootstrap_blob_key(snapshot.blob), URL_SECONDS)
         return Bootstrap(snapshot, snapshot.offset, up_to_date=False, closed=False, url=url)
     blob, reading = stores.concurrency.pair(
-        lambda: stores.blobs.get(snapshot.blob, snapshot.size),
+        lambda: stores.snapshot_blob(snapshot),
         lambda: read_record(stores, record, snapshot.offset, MAX_ANSWER_BYTES - snapshot.size),
     )
     return _with_updates(stores, record, Part(snapshot.content_type.value, blob), reading)

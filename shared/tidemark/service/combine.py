@@ -35,7 +35,7 @@ from typing import Final
 
 from tidemark.log.append import TailMoved, put_batch
 from tidemark.log.mailbox import collect, find_batch, find_receipt, post, put_receipt
-from tidemark.log.records import Batch
+from tidemark.log.records import Batch, Checksums
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Append, AppendPlan, Kind, Outcome
 from tidemark.protocol.errors import (
@@ -274,15 +274,17 @@ class _Combining:
             for mail, result in zip(mails, plan.results, strict=True)
             if isinstance(result, Outcome) and result.kind is Kind.APPENDED
         ]
+        data = plan.data
         return Batch(
             start=plan.before.offset,
             after=plan.after,
             append_id=self._append_id,
             time_ms=self._stores.clock_ms(),
-            data=plan.data,
+            data=data,
             lengths=plan.lengths,
             appends=plan.appends,
             mailed=tuple(accepted),
+            checksums=Checksums.of(self._head.crc, plan.before.offset, data),
         )
 
     def _check_renewed(self) -> None:

@@ -20,7 +20,7 @@ from tidemark.log.lifecycle import (
     tombstone,
 )
 from tidemark.log.read import load_last
-from tidemark.log.records import Batch, Due, DueKind, StreamRecord
+from tidemark.log.records import Batch, Checksums, Due, DueKind, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
 from tidemark.protocol.content_type import ContentType
@@ -137,7 +137,10 @@ class _Creation:
         stores, data, now_ms = self._stores, messages.data, record.created_ms
         append_id = stores.new_id()
         after = Tail(offset=record.base + len(data), closed=self._request.closed)
-        first = Batch(record.base, after, append_id, now_ms, data, lengths=messages.lengths)
+        checksums = Checksums.of(None, record.base, data)
+        first = Batch(
+            record.base, after, append_id, now_ms, data, lengths=messages.lengths, checksums=checksums
+        )
         if len(data) <= INLINE_BYTES:
             return Creation(record, first)
         orphan = Due(DueKind.ORPHAN, record.key, record.incarnation, now_ms + RECLAIM_AFTER_MS)

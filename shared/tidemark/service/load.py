@@ -18,7 +18,9 @@ def head_from(record: StreamRecord, last: Batch | None, learned_ms: int) -> Stre
     """`last` is the last batch of the stream's own log; None where nothing was written to it."""
     if last is None:
         return StreamHead(record, Tail(record.base), record.created_ms, learned_ms)
-    return StreamHead(record, last.after, last.time_ms, learned_ms, last.start, last.mailed)
+    return StreamHead(
+        record, last.after, last.time_ms, learned_ms, last.start, last.mailed, last.checksums.after
+    )
 
 
 def absence_error(record: StreamRecord | None) -> ProtocolError:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
+from zlib import crc32
 
 from tidemark.blobs.compose import Composition
 from tidemark.blobs.store import bootstrap_blob_key, snapshot_blob_key
@@ -56,7 +57,9 @@ def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) ->
     if record.snapshot is not None and record.snapshot.blob == blob:
         return record.snapshot  # The upload was published before.
     size = _store_blob(stores, blob, request)
-    snapshot = Snapshot(request.offset, blob, request.content_type, size, stores.clock_ms())
+    # What a client has put into S3 itself is not read here, and S3 checks it.
+    crc = None if request.upload else crc32(request.body)
+    snapshot = Snapshot(request.offset, blob, request.content_type, size, stores.clock_ms(), crc)
     upload = upload_due(record, blob, request.upload) if request.upload else None
     try:
         _commit(stores, record, snapshot, upload)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import PAGE_BYTES, Page, read_page
-from tidemark.log.records import StreamRecord
+from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import TOUCHED_MS, stream_key
 from tidemark.log.table import ConditionFailed
 from tidemark.protocol.errors import Damaged, Malformed, RetentionGone, StreamNotFound
@@ -193,7 +193,7 @@ def _with_blobs(stores: Stores, page: Page) -> Page:
     if wanted:
         blobs = iter(stores.fetch(wanted))
         batches = (
-            replace(batch, data=next(blobs)[: batch.size]) if batch.data is None and batch.blob else batch
+            _with_blob(batch, next(blobs)) if batch.data is None and batch.blob else batch
             for batch in page.batches
         )
         page = replace(page, batches=tuple(batches))
@@ -202,3 +202,10 @@ def _with_blobs(stores: Stores, page: Page) -> Page:
             _log.error("a batch is damaged: %s of %d bytes at %d", batch.append_id, batch.size, batch.start)
             raise Damaged
     return page
+
+
+def _with_blob(batch: Batch, blob: bytes) -> Batch:
+    if not batch.checksums.fit(batch.start, blob):
+        _log.error("a batch is damaged: %s does not fit the checksum at %d", batch.blob, batch.start)
+        raise Damaged
+    return replace(batch, data=blob[: batch.size])

@@ -44,7 +44,7 @@ def read_snapshot(stores: Stores, key: StreamKey, offset: int) -> SnapshotReadin
     if snapshot.size > MAX_ANSWER_BYTES:
         url = stores.blobs.url_to_get(snapshot.blob, URL_SECONDS, snapshot.content_type.value)
         return SnapshotReading(head, snapshot, url=url)
-    return SnapshotReading(head, snapshot, data=stores.blobs.get(snapshot.blob, snapshot.size))
+    return SnapshotReading(head, snapshot, data=stores.snapshot_blob(snapshot))
 
 
 def delete_snapshot(stores: Stores, key: StreamKey, offset: int) -> None:

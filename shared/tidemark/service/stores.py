@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from zlib import crc32
 
 from tidemark.aws.account import Account
 from tidemark.aws.clients import s3_client
@@ -16,15 +18,18 @@ from tidemark.aws.s3 import connect_objects
 from tidemark.blobs.store import Blobs, BlobStore
 from tidemark.log.packs import fill_blocks
 from tidemark.log.recent import RecentBatches
-from tidemark.log.records import Batch
+from tidemark.log.records import Batch, Snapshot
 from tidemark.log.table import Table
 from tidemark.log.tails import TailCache
+from tidemark.protocol.errors import Damaged
 from tidemark.protocol.packing import Packing
 from tidemark.service.concurrency import Concurrency, Threads
 from tidemark.service.crowd import Crowd
 from tidemark.settings import Settings
 
 MEGABYTE: Final = 1024 * 1024
+
+_log: Final = logging.getLogger("tidemark")
 
 
 def wall_clock_ms() -> int:
@@ -55,6 +60,14 @@ class Stores:
         if len(wanted) == 1:
             return [self.blobs.get(*wanted[0])]
         return self.concurrency.each(lambda blob: self.blobs.get(*blob), wanted)
+
+    def snapshot_blob(self, snapshot: Snapshot) -> bytes:
+        """Raises Damaged where it is not what was published."""
+        blob = self.blobs.get(snapshot.blob, snapshot.size)
+        if snapshot.crc not in {None, crc32(blob)}:
+            _log.error("a snapshot is damaged: %s does not fit its checksum", snapshot.blob)
+            raise Damaged
+        return blob
 
     def fill(self, batches: Sequence[Batch]) -> list[Batch]:
         """The batches with the bytes of those that are blocks of a pack. Raises as `fill_blocks`."""

@@ -86,6 +86,7 @@ from tidemark.log.schema.batches import (
     batch_sk,
     decode_batch,
     decode_batch_start,
+    decode_checksums,
     decode_lengths,
     decode_log_pk,
     decode_state,

@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 
 from tidemark.log.deflate import deflate, inflate
-from tidemark.log.records import Batch
+from tidemark.log.records import UNKNOWN_CHECKSUMS, Batch, Checksums
 from tidemark.log.schema.items import BLOB, END, PK, SK, Item, Key, binary, make_key
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.mail import MAIL_ID_BYTES, Mailed
@@ -35,6 +35,7 @@ STREAM_SEQ: Final = "q"
 PRODUCERS: Final = "p"  # JSON: the most recent producers
 OVERFLOWED: Final = "o"  # some producer has an item of its own
 COMMITTED_MAIL: Final = "v"  # id and size of each append in it, where they were combined
+CHECKSUMS: Final = "h"  # CRC-32 of the chain before the batch, if known, and behind it: 4 bytes each
 PACK_INDEX: Final = "px"  # of a pack: where its blocks lie in the object (`protocol/pack.py`)
 
 #: Sorts after an offset and before the next one.
@@ -54,6 +55,7 @@ STATE_ATTRIBUTES: Final = (
     COMMITTED_MAIL,
     APPEND_ID,
     TIME_MS,
+    CHECKSUMS,
     PACK_INDEX,
 )
 
@@ -108,7 +110,19 @@ def encode_batch(pk: str, batch: Batch) -> Item:
         item[COMMITTED_MAIL] = binary(_encode_mailed(batch))
     if batch.tombstone:
         item[TOMBSTONE] = {"BOOL": True}
-    return item | _encode_tail(after)
+    return item | _encode_checksums(batch.checksums) | _encode_tail(after)
+
+
+def _encode_checksums(checksums: Checksums) -> Item:
+    if checksums.after is None:
+        return {}
+    before = b"" if checksums.before is None else checksums.before.to_bytes(4, "big")
+    return {CHECKSUMS: binary(before + checksums.after.to_bytes(4, "big"))}
+
+
+def decode_checksums(encoded: bytes) -> Checksums:
+    before = int.from_bytes(encoded[:4], "big") if len(encoded) == 8 else None
+    return Checksums(before, int.from_bytes(encoded[-4:], "big"))
 
 
 def encode_data(data: bytes) -> Item:
@@ -141,13 +155,17 @@ def _decode_mailed(encoded: bytes, start: int) -> tuple[Mailed, ...]:
 def encode_pack(pk: str, first: Batch, last: Batch, blob: str, index: bytes) -> Item:
     """What takes the place of the batch `first`, and stands for all up to `last`. It keeps the mark of the
     write that had the place, so that a late copy of that write recognises itself."""
-    return make_key(pk, batch_sk(first)) | {
-        END: {"N": str(last.end)},
-        APPEND_ID: {"S": first.append_id},
-        TIME_MS: {"N": str(last.time_ms)},
-        BLOB: {"S": blob},
-        PACK_INDEX: binary(index),
-    }
+    return (
+        make_key(pk, batch_sk(first))
+        | {
+            END: {"N": str(last.end)},
+            APPEND_ID: {"S": first.append_id},
+            TIME_MS: {"N": str(last.time_ms)},
+            BLOB: {"S": blob},
+            PACK_INDEX: binary(index),
+        }
+        | _encode_checksums(Checksums(first.checksums.before, last.checksums.after))
+    )
 
 
 #: What `_encode_tail` adds, where there is something to say.
@@ -172,7 +190,7 @@ def _encode_tail(tail: Tail) -> Item:
 
 
 def decode_batch(item: Item) -> Batch:
-    """Raises Damaged where the bytes in the item are not as many as its offsets say.
+    """Raises Damaged where the bytes in the item are not those that its offsets and checksums say.
 
     Of an item read without its bytes (STATE_ATTRIBUTES, BOUNDARY_ATTRIBUTES) `data` is None.
     """
@@ -182,13 +200,19 @@ def decode_batch(item: Item) -> Batch:
     lengths: tuple[int, ...] = (size,) if size > 0 else ()
     if MESSAGE_LENGTHS in item:
         lengths = decode_lengths(a2b_base64(item[MESSAGE_LENGTHS]["B"]))
+    checksums, data = UNKNOWN_CHECKSUMS, decode_data(item, size)
+    if CHECKSUMS in item:
+        checksums = decode_checksums(a2b_base64(item[CHECKSUMS]["B"]))
+        if data is not None and not checksums.fit(start, data):
+            _log.error("a batch is damaged: %s at %s does not fit its checksum", *_place(item))
+            raise Damaged
     # By position: a read decodes thousands, and names cost a seventh of that.
     return Batch(
         start,
         _decode_tail(item, end),
         item[APPEND_ID]["S"],
         int(item[TIME_MS]["N"]),
-        decode_data(item, size),
+        data,
         item[BLOB]["S"] if BLOB in item else None,
         lengths,
         decode_lengths(a2b_base64(item[APPENDS]["B"])) if APPENDS in item else (),
@@ -197,6 +221,7 @@ def decode_batch(item: Item) -> Batch:
         sk.endswith(_BEHIND),
         None,
         _decode_index(item, start, end) if PACK_INDEX in item else None,
+        checksums=checksums,
     )
 
 

@@ -36,6 +36,9 @@ SNAPSHOT_BLOB: Final = "sb"
 SNAPSHOT_CONTENT_TYPE: Final = "sc"
 SNAPSHOT_SIZE: Final = "sz"
 SNAPSHOT_PUBLISHED_MS: Final = "sp"
+SNAPSHOT_CRC: Final = (
+    "sh"  # CRC-32 and the last part of the blob's name: a release without it leaves it as it was
+)
 LINEAGE: Final = "ln"  # JSON: the stretches of other logs that a fork inherits
 FORK: Final = "fk"  # JSON: what it was forked from
 REFERENCES: Final = "rc"  # how many forks were made of it; changed by updates alone
@@ -74,7 +77,8 @@ def encode_stream(record: StreamRecord) -> Item:
 
 def encode_snapshot(snapshot: Snapshot) -> Item:
     """Attributes of the stream's item."""
-    return {
+    mark = snapshot.blob.rpartition("/")[2]
+    return ({} if snapshot.crc is None else {SNAPSHOT_CRC: {"S": f"{snapshot.crc:08x} {mark}"}}) | {
         SNAPSHOT_OFFSET: {"N": str(snapshot.offset)},
         SNAPSHOT_BLOB: {"S": snapshot.blob},
         SNAPSHOT_CONTENT_TYPE: {"S": snapshot.content_type.value},
@@ -86,12 +90,15 @@ def encode_snapshot(snapshot: Snapshot) -> Item:
 def decode_snapshot(item: Item) -> Snapshot | None:
     if SNAPSHOT_BLOB not in item:
         return None
+    crc, _, mark = item.get(SNAPSHOT_CRC, {}).get("S", "").partition(" ")
+    is_of_blob = crc and item[SNAPSHOT_BLOB]["S"].rpartition("/")[2] == mark
     return Snapshot(
         offset=int(item[SNAPSHOT_OFFSET]["N"]),
         blob=item[SNAPSHOT_BLOB]["S"],
         content_type=parse_content_type(item[SNAPSHOT_CONTENT_TYPE]["S"]),
         size=int(item[SNAPSHOT_SIZE]["N"]),
         published_ms=int(item[SNAPSHOT_PUBLISHED_MS]["N"]),
+        crc=int(crc, 16) if is_of_blob else None,
     )
 
 

@@ -20,7 +20,16 @@ import orjson
 from tidemark.aws.retry import NoAnswer
 from tidemark.blobs.store import BlobStore
 from tidemark.log.deflate import inflate
-from tidemark.log.schema import BLOB, END, MESSAGE_LENGTHS, PACK_INDEX, SK, TIME_MS, decode_lengths
+from tidemark.log.schema import (
+    BLOB,
+    END,
+    MESSAGE_LENGTHS,
+    PACK_INDEX,
+    SK,
+    TIME_MS,
+    decode_checksums,
+    decode_lengths,
+)
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH
 from tidemark.protocol.pack import BlockColumns, CorruptPack, decode_columns, decode_index, inflate_library
@@ -66,6 +75,7 @@ class BatchItem(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec i
     s: Text | None = None
     m: Binary | None = None
     p: Text | None = None
+    h: Binary | None = None
     px: Binary | None = None
 
     @property
@@ -78,12 +88,23 @@ class BatchItem(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec i
 
     @property
     def data(self) -> bytes | None:
-        """None where the bytes are in the blob that `s` names."""
+        """None where the bytes are in the blob that `s` names. Raises Damaged."""
         if self.b is not None:
-            return self.b.B
+            return self.checked(self.b.B)
         if self.z is None:
             return None
-        return inflate(self.z.B, self.end - self.start, inflate_library())
+        try:
+            return self.checked(inflate(self.z.B, self.end - self.start, inflate_library()))
+        except ValueError as fault:
+            raise Damaged from fault
+
+    def fits(self, data: bytes) -> bool:
+        return self.h is None or decode_checksums(self.h.B).fit(self.start, data)
+
+    def checked(self, data: bytes) -> bytes:
+        if not self.fits(data):
+            raise Damaged
+        return data
 
 
 class _Answer(msgspec.Struct):
@@ -221,7 +242,7 @@ def _merge(items: Sequence[BatchItem], start: int, ends: Any) -> Sequence[BatchI
     """One run; the items themselves where one is not as it says."""
     data = [item.b.B if item.b is not None else item.data or b"" for item in items]
     lengths, batches = np.diff(ends, prepend=start), np.ones(len(items), np.int64)
-    if list(map(len, data)) != lengths.tolist():
+    if list(map(len, data)) != lengths.tolist() or not all(map(BatchItem.fits, items, data)):
         return items
     if items[0].m is not None:
         lengths, batches = decode_all_lengths([item.m.B for item in items if item.m is not None])
@@ -254,9 +275,9 @@ def pieces_of(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterato
     if item.px is not None:
         yield from pack_blocks(item, blobs, low, high)
         return
-    data = item.b.B if item.b is not None else item.data
+    data = item.data
     if data is None:
-        data = blobs.get(item.s.S) if item.s is not None else b""
+        data = item.checked(blobs.get(item.s.S) if item.s is not None else b"")
     ends = message_ends(item) if item.m is not None else (item.end,)
     producers = producers_by_end(item) if item.p is not None else None
     yield data, item.start, ends, repeat(item.t.N), producers

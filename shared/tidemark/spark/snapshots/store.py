@@ -119,7 +119,7 @@ class LogSnapshots:
             snapshot = latest_snapshot(self._stores, self._key(stream))
         except SnapshotNotFound:
             return None
-        return PublishedSnapshot(render_offset(snapshot.offset), self._stores.blobs.get(snapshot.blob))
+        return PublishedSnapshot(render_offset(snapshot.offset), self._stores.snapshot_blob(snapshot))
 
     def publish(self, stream: str, offset: str, content_type: str, body: bytes) -> None:
         key, place = self._key(stream), parse_token(offset)
