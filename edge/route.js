@@ -8,6 +8,8 @@ function handler(event) {
     const live = request.querystring.live;
     delete headers['x-tidemark-authorization'];
     delete headers['x-tidemark-content-type'];
+    // What is told in these headers, by version (http/security/origin_secret.py): functions of an older release answer 503 and do not guess.
+    headers['x-tidemark-edge-version'] = { value: '1' };
     // Origins see their own name as Host, and have to write the one that the client knows.
     headers['x-tidemark-host'] = { value: headers.host.value };
     // The path as it was sent, in characters that a header may have: the HTTP API decodes it before its functions see it.

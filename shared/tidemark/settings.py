@@ -46,6 +46,8 @@ class AuthorizationSettings:
     edge_secret_name: str = ""
     #: or the origin secret itself, as the stack made it.
     edge_secret: str = field(default="", repr=False)
+    #: Whether requests without the origin secret are refused, where there is one.
+    edge_only: bool = True
 
     @property
     def is_on(self) -> bool:
@@ -54,6 +56,11 @@ class AuthorizationSettings:
     @property
     def is_edge_only(self) -> bool:
         """Whether requests must come through the distribution in front."""
+        return self.has_edge and self.edge_only
+
+    @property
+    def has_edge(self) -> bool:
+        """Whether there is a distribution in front: then it sends the origin secret, required or not."""
         return bool(self.edge_secret or self.edge_secret_name)
 
     @classmethod
@@ -71,6 +78,7 @@ class AuthorizationSettings:
             allow_anonymous=parse_boolean(environment, "ALLOW_ANONYMOUS", default=False),
             edge_secret_name=environment.get("EDGE_SECRET_NAME") or "",
             edge_secret=environment.get("EDGE_SECRET") or "",
+            edge_only=parse_boolean(environment, "EDGE_ONLY", default=True),
         )
         settings.check()
         return settings

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import Asgi
 from tidemark.http.function import create_function_app
-from tidemark.http.security.origin_secret import OriginSecretRequired
+from tidemark.http.security.origin_secret import BehindEdge
 from tidemark.local.__main__ import main
 from tidemark.settings import AuthorizationSettings, InvalidSetting, Settings
 
@@ -82,7 +82,7 @@ def test_secrets_are_not_shown() -> None:
 
 
 def edge(load: Callable[[], Awaitable[str | None]], runner: asyncio.Runner) -> Asgi:
-    return Asgi(OriginSecretRequired(PlainTextResponse("inside"), load), runner)
+    return Asgi(BehindEdge(PlainTextResponse("inside"), load, is_required=True), runner)
 
 
 def test_a_request_without_the_origin_secret_gets_403() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.authorization.tokens import bearer
 from tests.authorization.ways import WAYS, Way
-from tidemark.http.security.origin_secret import HEADER, PATH_HEADER, TYPE_HEADER
+from tidemark.http.security.origin_secret import HEADER, PATH_HEADER, TYPE_HEADER, VERSION, VERSION_HEADER
 from tidemark.settings import InvalidSetting, Settings
 
 WORD = "bb04cf3fc93f5becf7ae78e4f103f107f4b978b26c2c1fa78905fc0d0cd536cb"
@@ -122,6 +122,58 @@ def test_the_content_type_that_the_edge_sends_is_used(way: Way, name: str) -> No
     assert way("POST", path, told, b'["b"]').status == 204
     assert way("GET", path, edge_path(path)).body == b'["a","b"]'
     assert way("POST", path, told | {TYPE_HEADER: "application/json,text/plain"}, b"[1]").status == 400
+
+
+BYTES = {"Content-Type": "application/octet-stream", TYPE_HEADER: "application/json"}
+#: What the edge of a release makes of a request with a JSON body: the path it asks for, and its headers.
+EDGES: dict[str, Callable[[str], tuple[str, dict[str, str]]]] = {
+    "the first": lambda path: (path, {"Content-Type": "application/json"}),
+    "without a version": lambda path: (path.replace("%", "%25"), BYTES | {PATH_HEADER: path}),
+    "this one": lambda path: (path.replace("%", "%25"), BYTES | {PATH_HEADER: path, VERSION_HEADER: VERSION}),
+    "a later one": lambda path: (path.replace("%", "%25"), BYTES | {PATH_HEADER: path, VERSION_HEADER: "2"}),
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("only", ["true", "false"])
+def test_writes_through_the_edge_of_another_release(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str, edge: str, only: str
+) -> None:
+    """A JSON stream is one whether or not the secret is required, and while it is changed; an edge that
+    says more than these functions understand is not guessed at."""
+    monkeypatch.setenv("EDGE_SECRET", WORD)
+    monkeypatch.setenv("EDGE_ONLY", only)
+    path = f"/v1/stream/{name}"
+    # The first release asked for no path that an HTTP API would change.
+    asked, said = EDGES[edge](path if edge == "the first" else f"{path}%25")
+    said = said | bearer(ADMIN) | {"X-Tidemark-Host": "streams.example.org"}
+    with WAYS["HTTP API"](Settings.from_environment(os.environ)) as way:
+        for word in (WORD, OLDER_WORD):
+            created = way("PUT", asked, said | {HEADER: word}, b'["a"]')
+            if word != WORD and only == "true":
+                assert created.status == 403
+            elif edge == "a later one":
+                assert (created.status, created.headers["retry-after"]) == (503, "5")
+            else:
+                assert created.status == (201 if word == WORD else 200), created
+                assert created.headers["content-type"] == "application/json"
+                if word == WORD:
+                    assert "://streams.example.org/" in created.headers["location"]
+
+
+def test_without_the_secret_a_header_moves_no_request(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """With direct access a client may say it is the edge. A path told must then be the path asked for."""
+    monkeypatch.setenv("EDGE_SECRET", WORD)
+    monkeypatch.setenv("EDGE_ONLY", "false")
+    path = f"/v1/stream/{name}"
+    for opened in WAYS.values():
+        with opened(Settings.from_environment(os.environ)) as way:
+            for said in ({}, {HEADER: ""}, {HEADER: OLDER_WORD}):
+                told = bearer(ADMIN) | TEXT | said | {PATH_HEADER: f"{path}/other"}
+                assert way("PUT", path, told, b"x").status in {200, 201}
+                assert way("GET", f"{path}/other", bearer(ADMIN)).status == 404
 
 
 @pytest.mark.parametrize("tail", ["%FF", "a%2Fb", "a%00"])

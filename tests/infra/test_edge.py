@@ -152,6 +152,7 @@ def test_what_the_edge_says_nobody_else_can_say() -> None:
     forged = {
         "x_tidemark_authorization": "Bearer forged",
         "x_tidemark_host": "evil.example",
+        "x_tidemark_edge_version": "0",
         "x_tidemark_path": "/v1/stream/b",
         "x_tidemark_content_type": "text/plain",
     }
@@ -160,6 +161,7 @@ def test_what_the_edge_says_nobody_else_can_say() -> None:
         assert authorization.FORWARDED.lower() not in headers
         assert headers["x-tidemark-host"] == {"value": "streams.example"}
         assert headers["x-tidemark-path"] == {"value": "/v1/stream/a"}
+        assert headers[origin_secret.VERSION_HEADER.lower()] == {"value": origin_secret.VERSION}
         assert "x-tidemark-content-type" not in headers
 
 
@@ -345,26 +347,38 @@ DEFAULTS = {name: str(each["Default"]) for name, each in TEMPLATE["Parameters"].
 
 
 @pytest.mark.parametrize(
-    ("given", "own", "made"),
+    ("given", "required", "made"),
     [
-        ({}, False, True),
-        ({"AllowAnonymous": "true"}, False, True),
+        ({}, True, True),
+        ({"AllowAnonymous": "true"}, True, True),
         ({"EdgeSecretName": "/tidemark/word"}, True, False),
         ({"EdgeSecretName": "/tidemark/word", "DirectAccess": "true"}, False, False),
-        ({"DirectAccess": "true"}, False, False),
+        ({"DirectAccess": "true"}, False, True),
         ({"Edge": "false"}, False, False),
         ({"Edge": "false", "DirectAccess": "true"}, False, False),
     ],
     ids=str,
 )
-def test_direct_access_is_asked_for_by_name(given: dict[str, str], *, own: bool, made: bool) -> None:
-    """With a distribution in front nobody comes past it unasked; without one nobody is locked out."""
+def test_direct_access_is_asked_for_by_name(given: dict[str, str], *, required: bool, made: bool) -> None:
+    """With a distribution in front nobody comes past it unasked; without one nobody is locked out. Functions
+    know the secret in any case: by it they believe what the edge says of a request."""
     parameters = DEFAULTS | given
-    assert holds(CONDITIONS["AsksForOwnWord"], parameters) == own
-    assert holds(CONDITIONS["AsksForMadeWord"], parameters) == made
+    assert holds(CONDITIONS["IsEdgeOnly"], parameters) == required
+    assert holds(CONDITIONS["MakesEdgeWord"], parameters) == made
     variables = FUNCTION_GLOBALS["Environment"]["Variables"]
-    assert variables["EDGE_SECRET"] == {"If": ["AsksForMadeWord", MADE_WORD, ""]}
-    assert variables["EDGE_SECRET_NAME"] == {"If": ["AsksForOwnWord", {"Ref": "EdgeSecretName"}, ""]}
+    container = RESOURCES["LiveContainer"]["Properties"]["Parameters"]
+    assert variables["EDGE_SECRET"] == container["EdgeSecret"] == {"If": ["MakesEdgeWord", MADE_WORD, ""]}
+    assert variables["EDGE_SECRET_NAME"] == container["EdgeSecretName"] == {"Ref": "EdgeSecretName"}
+    assert variables["EDGE_ONLY"] == container["EdgeOnly"] == {"If": ["IsEdgeOnly", "true", "false"]}
+
+
+def test_the_edge_is_changed_after_the_functions() -> None:
+    """They understand older edges. Those of the first releases would take every body for bytes."""
+    route = RESOURCES["EdgeRoute"]
+    assert set(route["DependsOn"]) == {"ApiMayCallRead", "ApiMayCallWrite", "LiveFunction"}
+    for name in ("Read", "Write"):
+        called = RESOURCES[f"ApiMayCall{name}"]["Properties"]["FunctionName"]
+        assert called == {"If": ["HasSnapStart", {"Ref": f"{name}Alias"}, {"Ref": f"{name}Function"}]}
 
 
 @pytest.mark.parametrize("direct", ["true", "false"])

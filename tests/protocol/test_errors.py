@@ -64,6 +64,7 @@ CASES: list[tuple[ProtocolError, int, dict[str, str]]] = [
     (errors.Damaged(), 503, {"Retry-After": "5"}),
     (errors.StorageSilent(), 503, {"Retry-After": "1"}),
     (errors.KeysUnavailable(), 503, {"Retry-After": "5"}),
+    (errors.EdgeTooNew(), 503, {"Retry-After": "5"}),
 ]
 
 

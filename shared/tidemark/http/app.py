@@ -46,10 +46,11 @@ def guarded(app: ASGIApp, backend: Backend) -> ASGIApp:
         from tidemark.http.security.authorization import Authorization, make_check
 
         app = Authorization(app, make_check(settings, asyncio.to_thread), settings.public_read_buckets)
-    if settings.is_edge_only:
-        from tidemark.http.security.origin_secret import OriginSecretRequired, origin_secret_loader
+    if settings.has_edge:
+        from tidemark.http.security.origin_secret import BehindEdge, origin_secret_loader
 
-        app = OriginSecretRequired(app, origin_secret_loader(settings, asyncio.to_thread))
+        load = origin_secret_loader(settings, asyncio.to_thread)
+        app = BehindEdge(app, load, is_required=settings.edge_only)
     if backend.settings.requests_per_second:
         from tidemark.http.security.rate_limit import RateLimited, TokenBucket
 

@@ -31,8 +31,9 @@ STREAM: Final = "tidemark.stream"
 #: In the scope of a request that was checked: what its token grants.
 ACCESS: Final = "tidemark.access"
 STREAM_ROOT: Final = "/v1/stream/"
-#: Where `OriginSecretRequired` keeps, in the scope, the path that the edge says a request had.
+#: Where `BehindEdge` keeps, in the scope, the path and the host that the edge says a request had.
 EDGE_PATH: Final = "tidemark.edge_path"
+EDGE_HOST: Final = "tidemark.edge_host"
 #: The second is an alias: `@durable-streams/proxy` uses it.
 STREAM_ROOTS: Final = (STREAM_ROOT, "/v1/streams/")
 #: Below these are subscriptions (§6).

@@ -5,8 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemark.http.backend import backend_of
-from tidemark.http.requests import ReadRequest, header, url_path
+from tidemark.http.requests import EDGE_HOST, ReadRequest, header, url_path
 from tidemark.log.records import StreamRecord
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Kind, Outcome
@@ -36,10 +35,8 @@ def absolute_url(request: Request) -> str:
     scheme = (
         forwarded if forwarded in {"http", "https"} else "https" if "aws.event" in request.scope else "http"
     )
-    edge_host = None
-    if backend_of(request).settings.authorization.is_edge_only:  # Then the request had the origin secret.
-        edge_host = header(request, "X-Tidemark-Host")
-    return f"{scheme}://{edge_host or header(request, 'Host') or 'localhost'}{url_path(request)}"
+    host = request.scope.get(EDGE_HOST) or header(request, "Host") or "localhost"
+    return f"{scheme}://{host}{url_path(request)}"
 
 
 def appended(request: AppendRequest, outcome: Outcome) -> Response:

@@ -93,7 +93,7 @@ def prepare_environment(settings: Settings, configuration: LocalConfiguration) -
     if settings.log_level == "INFO":
         # The server logs each request: the function's own JSON line would be a second one.
         os.environ["LOG_LEVEL"] = "WARNING"
-    if configuration.via is Via.LAMBDA and configuration.edge and not settings.authorization.is_edge_only:
+    if configuration.via is Via.LAMBDA and configuration.edge and not settings.authorization.has_edge:
         # As the stack does: functions believe what the edge says of a request by the origin secret.
         os.environ["EDGE_SECRET"] = secrets.token_hex(32)
 

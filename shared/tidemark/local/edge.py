@@ -25,7 +25,8 @@ _ATTRIBUTE: Final = "app"
 _SECRET_HEADER: Final = origin_secret.HEADER.lower().encode()
 _PATH_HEADER: Final = origin_secret.PATH_HEADER.lower().encode()
 _TYPE_HEADER: Final = origin_secret.TYPE_HEADER.lower().encode()
-_HOST_HEADER: Final = b"x-tidemark-host"
+_HOST_HEADER: Final = origin_secret.HOST_HEADER.lower().encode()
+_VERSION_HEADER: Final = origin_secret.VERSION_HEADER.lower().encode()
 _BARE_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 #: What JavaScript's `encodeURI` leaves as it is beside letters and digits, and the percent sign.
 _NOT_ENCODED: Final = "%;/?:@&=+$,#-_.!~*'()"
@@ -87,7 +88,11 @@ class Edge:
     def _told(self, scope: Scope) -> Scope:
         """The request with what the edge says of it, in place of what the client said under these names."""
         host = next((value for name, value in scope["headers"] if name == b"host"), b"localhost")
-        said = {_PATH_HEADER: header_path(scope["raw_path"]).encode(), _HOST_HEADER: host}
+        said = {
+            _VERSION_HEADER: origin_secret.VERSION.encode(),
+            _PATH_HEADER: header_path(scope["raw_path"]).encode(),
+            _HOST_HEADER: host,
+        }
         if self._secret:
             said[_SECRET_HEADER] = self._secret.encode()
         own = said.keys() | {_TYPE_HEADER}

@@ -46,6 +46,7 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     ├── StorageUnavailable    503  storage cannot be asked
     ├── Damaged               503  stored bytes are not as many as the log says
     ├── StorageSilent         503  storage is known not to answer, and was not asked
+    ├── EdgeTooNew            503  CloudFront's function is of a later release than this one
     └── KeysUnavailable       503  the keys for tokens, or the origin secret, cannot be fetched
 """
 
@@ -449,6 +450,15 @@ class StorageSilent(ProtocolError):
             f"Storage does not answer; nothing was written; try again in {retry_after_seconds} s",
             {"Retry-After": str(retry_after_seconds)},
         )
+
+
+class EdgeTooNew(ProtocolError):
+    """What a later edge says of a request might be misread, and a stream of the wrong type made."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("CloudFront's function is newer than this one; try again", {"Retry-After": "5"})
 
 
 class KeysUnavailable(ProtocolError):

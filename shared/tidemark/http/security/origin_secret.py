@@ -1,6 +1,6 @@
 """The origin secret: CloudFront sends it with every request. A request without it came past the
-distribution, its cache and its limits, and is refused. With it, what the edge says of a request is believed:
-the path and the content type as the client sent them."""
+distribution, its cache and its limits, and is refused unless `EDGE_ONLY=false`. With it, what the edge says
+of a request is believed: host, path and content type as the client sent them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.http.dispatch import is_open
 from tidemark.http.error_handlers import error_response
-from tidemark.http.requests import EDGE_PATH, header
+from tidemark.http.requests import EDGE_HOST, EDGE_PATH, header
 from tidemark.http.security.refreshing_cache import CannotFetch, RefreshingCache
-from tidemark.protocol.errors import KeysUnavailable, OriginAccessDenied
+from tidemark.protocol.errors import EdgeTooNew, KeysUnavailable, OriginAccessDenied, ProtocolError
 from tidemark.settings import AuthorizationSettings
 
 HEADER: Final = "X-Tidemark-Edge"
+#: What the edge says, and by which headers. It has a new number with each change that functions of an earlier
+#: release would misread; they answer 503 until they are replaced. The first releases sent none.
+VERSION_HEADER: Final = "X-Tidemark-Edge-Version"
+VERSION: Final = "1"
+#: The name that the client used.
+HOST_HEADER: Final = "X-Tidemark-Host"
 #: The undecoded path, written by `edge/route.js`.
 PATH_HEADER: Final = "X-Tidemark-Path"
 #: The body's type, in whose place the edge writes that of bytes: an HTTP API then hands on the body as
@@ -30,35 +36,65 @@ Load = Callable[[], Awaitable[str | None]]
 Run = Callable[[Callable[[], str | None]], Awaitable[str | None]]
 
 
-class OriginSecretRequired:
-    """ASGI middleware."""
+class BehindEdge:
+    """ASGI middleware: refuses what did not come through the edge, if that `is_required`, and gives the
+    application the rest as the edge received it."""
 
-    def __init__(self, app: ASGIApp, load: Load) -> None:
+    def __init__(self, app: ASGIApp, load: Load, *, is_required: bool) -> None:
         self._app = app
         self._load = load
+        self._is_required = is_required
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or is_open(scope):
-            await self._app(scope, receive, send)
-            return
-        request = Request(scope)
+        if scope["type"] == "http" and not is_open(scope):
+            request = Request(scope)
+            try:
+                scope = await self._admitted(scope, request)
+            except ProtocolError as error:
+                await error_response(request, error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    async def _admitted(self, scope: Scope, request: Request) -> Scope:
+        """Raises OriginAccessDenied, KeysUnavailable, EdgeTooNew."""
+        sent = header(request, HEADER)
+        if sent is None and not self._is_required:
+            return scope
         expected = await self._load()
-        sent = header(request, HEADER) or ""
-        if expected is None:
-            await error_response(request, KeysUnavailable())(scope, receive, send)
-        elif not hmac.compare_digest(sent.encode(), expected.encode()):
-            await error_response(request, OriginAccessDenied())(scope, receive, send)
-        else:
-            await self._app(as_sent(scope, request), receive, send)
+        if expected is None and self._is_required:
+            raise KeysUnavailable
+        is_known = expected is not None and hmac.compare_digest((sent or "").encode(), expected.encode())
+        if not is_known and self._is_required:
+            raise OriginAccessDenied
+        if not is_known and not _fits(scope, header(request, PATH_HEADER)):
+            return scope
+        if (header(request, VERSION_HEADER) or VERSION) != VERSION:
+            raise EdgeTooNew
+        return as_sent(scope, request)
+
+
+def _fits(scope: Scope, told: str | None) -> bool:
+    """Whether the path told and the path received are one, encoded or not. While the origin secret is being
+    changed, the edge sends another one than the functions know. If it is not required, the edge is
+    believed even so; but a client could say the same, so the path told must be the one that was asked for."""
+    return told is not None and _plain(told) == _plain(scope["path"])
+
+
+def _plain(path: str) -> str:
+    """What an HTTP API leaves of a path: decoded until nothing changes, cut at a question mark."""
+    while (decoded := unquote(path)) != path:
+        path = decoded
+    return path.partition("?")[0]
 
 
 def as_sent(scope: Scope, request: Request) -> Scope:
     """The request as the edge received it. Routes are chosen by the same path as streams are."""
+    scope = {**scope, EDGE_HOST: header(request, HOST_HEADER)}
     if path := header(request, PATH_HEADER):
-        scope = {**scope, "path": unquote(path), EDGE_PATH: path}
+        scope |= {"path": unquote(path), EDGE_PATH: path}
     if content_type := request.headers.get(TYPE_HEADER):
         others = [pair for pair in scope["headers"] if bytes(pair[0]).lower() != b"content-type"]
-        scope = {**scope, "headers": [*others, (b"content-type", content_type.encode("latin-1"))]}
+        scope["headers"] = [*others, (b"content-type", content_type.encode("latin-1"))]
     return scope
 
 
