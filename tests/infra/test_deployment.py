@@ -64,9 +64,12 @@ def test_what_is_stored_is_encrypted_closed_and_tidied_up() -> None:
     }
     [encryption] = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     assert encryption["ServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
-    [rule] = bucket["LifecycleConfiguration"]["Rules"]
-    assert rule["Status"] == "Enabled"
-    assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
+    uploads, removed = bucket["LifecycleConfiguration"]["Rules"]
+    assert uploads["Status"] == removed["Status"] == bucket["VersioningConfiguration"]["Status"] == "Enabled"
+    assert uploads["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
+    # A table can be restored to any moment of the last 35 days.
+    assert removed["NoncurrentVersionExpiration"] == {"NoncurrentDays": 36}
+    assert removed["ExpiredObjectDeleteMarker"] is True
     [statement] = RESOURCES["BucketPolicy"]["Properties"]["PolicyDocument"]["Statement"]
     assert (statement["Effect"], statement["Condition"]) == (
         "Deny",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -108,6 +110,31 @@ def test_a_copy_holds_every_stream_fork_body_and_producer(
     assert list(all_waiters(after.stores.table)) == []
     for key in expected:
         assert load_head(after.stores, key) == load_head(before_it.stores, key)
+
+
+def test_a_restore_has_the_large_bodies_of_streams_that_were_deleted_since(
+    services: LocalServices, old: World
+) -> None:
+    """The bucket keeps versions (template.yaml), and the copy takes those of the moment."""
+    s3_client().put_bucket_versioning(Bucket=old.bucket_name, VersioningConfiguration={"Status": "Enabled"})
+    process, expected = old.process(), fill(old.process())
+    s3_client().put_object(Bucket=old.bucket_name, Key="gone", Body=b"before")
+    s3_client().delete_object(Bucket=old.bucket_name, Key="gone")
+    time.sleep(1.1)  # S3's times have no fractions.
+    moment = datetime.now(UTC)
+    restored, new = make_world(services), make_world(services)
+    copy_of(old, restored).run()
+    delete(process.stores, next(each for each in expected if each.stream_id.startswith("large")))
+    old.clock.advance(3 * HOUR_MS)
+    for _ in range(2):
+        sweep(process.stores)
+    named = {each["Key"] for each in s3_client().list_objects_v2(Bucket=old.bucket_name).get("Contents", ())}
+    objects = ["--objects", old.bucket_name, new.bucket_name, "--at", moment.isoformat()]
+    assert main([restored.table_name, new.table_name, *objects]) == 0
+    there = {each["Key"] for each in s3_client().list_objects_v2(Bucket=new.bucket_name)["Contents"]}
+    assert there > named, "what the janitor has removed meanwhile"
+    assert "gone" not in there, "removed before that moment"
+    check_same(new.process(), expected)
 
 
 def all_ids(process: Process, bucket: str) -> list[str]:

@@ -2,7 +2,8 @@
 
 Point-in-time recovery makes a table that no stack knows: without a stream, a trigger or anybody
 who cleans up. So a restore is a new stack, whose table gets the items of the restored one
-(docs/operations.md). Endpoints, region and credentials are found as boto3 finds them.
+(docs/operations.md). `--objects` first copies the bucket as it was at that moment: what has been removed
+since is still there as a version. Endpoints, region and credentials are found as boto3 finds them.
 
 The order matters, because the new stack's janitor is at work already: batches first, so that a
 stream is whole when it is seen; what is due last, so that an entry finds its stream.
@@ -22,12 +23,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import islice
 from typing import IO, Any, Final
 
 import orjson
 
 from tidemark.aws.account import Account
+from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
 from tidemark.aws.retry import Failure, patient_policy
 from tidemark.log.schema import PK, SK, Item, Key
@@ -177,6 +180,38 @@ class Copy:
             return self._dynamodb.call(operation, arguments)
 
 
+def copy_objects(s3: Any, source: str, target: str, moment: datetime) -> int:
+    """Those that were there at that moment, from the versions of a bucket; returns how many. No key is
+    written twice, so each has one version with data, and a marker if it was removed."""
+    with ThreadPoolExecutor(_SEGMENTS) as pool:
+
+        def copy(version: dict[str, Any]) -> None:
+            origin = {"Bucket": source, "Key": version["Key"], "VersionId": version["VersionId"]}
+            s3.copy_object(Bucket=target, Key=version["Key"], CopySource=origin)
+
+        return sum(1 for _ in pool.map(copy, _objects_at(s3, source, moment)))
+
+
+def _objects_at(s3: Any, bucket: str, moment: datetime) -> Iterator[dict[str, Any]]:
+    second = moment.replace(microsecond=0)  # S3 says no fractions.
+    removed = {
+        marker["Key"]
+        for page in s3.get_paginator("list_object_versions").paginate(Bucket=bucket)
+        for marker in page.get("DeleteMarkers", ())
+        if marker["LastModified"] < second
+    }
+    for page in s3.get_paginator("list_object_versions").paginate(Bucket=bucket):
+        for version in page.get("Versions", ()):
+            if version["Key"] not in removed and version["LastModified"] <= moment:
+                yield version
+
+
+def _moment(text: str) -> datetime:
+    """Raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
 def _say_wait(seconds: float) -> None:
     text = (
         "a write got no answer or a copy was cut off, and it may still land: the janitor's queue is written"
@@ -197,11 +232,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("source", help="the restored table")
     parser.add_argument("target", help="the table of a new stack (its output TableName)")
     parser.add_argument("--again", action="store_true", help="go on with a copy that was cut off")
+    parser.add_argument("--objects", nargs=2, metavar=("FROM", "TO"), help="buckets: copy the objects too")
+    parser.add_argument("--at", type=_moment, help="the moment that the table was restored to (ISO 8601)")
     options = parser.parse_args(arguments)
+    if (options.objects is None) != (options.at is None):
+        parser.error("--objects and --at go together")
     copy = Copy(connect_dynamodb(Account()), options.source, options.target)
     try:
         if not options.again:
             copy.check_empty()
+        if options.objects:
+            bucket, new_bucket = options.objects
+            copied = copy_objects(s3_client(), bucket, new_bucket, options.at)
+            print(f"{copied} objects copied from {bucket} to {new_bucket}")
         with progress_bar(copy.estimate(), "items, about") as bar:
             copy.on_written = bar.update
             copy.on_wait = _say_wait
