@@ -27,7 +27,11 @@ def closed_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     directory = tmp_path_factory.mktemp("closed")
-    with running(tidemark_server(request.param, directory, AUTH_SECRET=SECRET, ALLOW_ANONYMOUS="")) as made:
+    with running(
+        tidemark_server(
+            request.param, directory, AUTH_SECRET=SECRET, ALLOW_ANONYMOUS="", PUBLIC_READ_BUCKETS="pubs"
+        )
+    ) as made:
         yield made
 
 
@@ -66,8 +70,9 @@ def test_a_narrow_token(closed_server: Server, browser: Browser) -> None:
     expect(close).to_contain_text(f"needs write:v1/{group}/mine/run")
     expect(page.get_by_role("button", name="Delete")).to_contain_text(f"needs manage:v1/{group}/mine/run")
     stored = page.evaluate("[JSON.stringify(localStorage), document.cookie, JSON.stringify(sessionStorage)]")
-    assert "eyJ" not in stored[0] + stored[1]
-    assert "eyJ" in stored[2]
+    assert "eyJ" not in "".join(stored), "every page of this origin could read it"
+    page.reload()
+    expect(page.get_by_role("button", name="Token ✓")).to_be_visible()
     page.get_by_role("button", name="Requests").click()
     page.locator(".call").first.click()
     assert "eyJ" not in page.content(), "the inspector shows no token"
@@ -75,6 +80,90 @@ def test_a_narrow_token(closed_server: Server, browser: Browser) -> None:
     other.goto(f"{closed_server.base_url}/v1/console")
     expect(other.get_by_text("This server asks for a token.")).to_be_visible()
     context.close()
+
+
+#: Types of which a browser makes a page, and a page that sends off whatever it can reach.
+STEAL = """
+const reached = [JSON.stringify({...sessionStorage}), JSON.stringify({...localStorage}), document.cookie,
+  JSON.stringify(history.state), String(self.opener)]
+try { reached.push(JSON.stringify(opener.history.state)) } catch (error) { reached.push("no opener") }
+const opened = open("/v1/console"), frame = document.createElementNS("http://www.w3.org/1999/xhtml", "iframe")
+frame.src = "/v1/console"
+document.documentElement.append(frame)
+setTimeout(() => {
+  for (const other of [opened, frame.contentWindow])
+    try { reached.push(JSON.stringify(other.history.state), JSON.stringify({...other.sessionStorage})) }
+    catch (error) { reached.push("no handle") }
+  fetch("/loot?" + encodeURIComponent(reached.join("|")))
+}, 1500)
+"""
+XHTML = f'<html xmlns="http://www.w3.org/1999/xhtml"><body><script><![CDATA[{STEAL}]]></script></body></html>'
+PAGES = {
+    "text/html": f"<script>{STEAL}</script>",
+    "application/xhtml+xml": XHTML,
+    "text/xml": XHTML,
+    "application/xml": XHTML,
+    "application/rdf+xml": XHTML,
+    "image/svg+xml": f'<svg xmlns="http://www.w3.org/2000/svg"><script><![CDATA[{STEAL}]]></script></svg>',
+    "multipart/x-mixed-replace; boundary=b": "--b\r\nContent-Type: text/html\r\n\r\n"
+    f"<script>{STEAL}</script>\r\n--b--",
+}
+
+
+@pytest.mark.parametrize("protected", [True, False], ids=["as served", "without its headers"])
+def test_a_page_of_data_cannot_take_the_token(
+    closed_server: Server, browser: Browser, protected: bool
+) -> None:
+    """Its scripts do not run. Where they did, as with an answer that an older release left in a cache, they
+    would be of the console's origin and could still not read the token."""
+    admin = {"Authorization": f"Bearer {token('read:* write:* manage:*')}"}
+    send(closed_server, "PUT", "/pubs", b"", **admin)
+    context = browser.new_context()
+    page = context.new_page()
+    loot: list[str] = []
+    context.on("request", lambda asked: loot.append(asked.url) if "/loot?" in asked.url else None)
+
+    def strip(route: Route) -> None:
+        answer = route.fetch()
+        kept = {
+            k: v
+            for k, v in answer.headers.items()
+            if not k.startswith("content-security") and k != "content-disposition"
+        }
+        route.fulfill(response=answer, headers=kept)
+
+    page.goto(f"{closed_server.base_url}/v1/console")
+    page.get_by_role("button", name="Paste one").click()
+    page.locator("dialog textarea").fill(token("read:* write:* manage:*"))
+    page.get_by_role("button", name="Use this token").click()
+    expect(page.get_by_role("button", name="Token ✓")).to_be_attached()
+    if not protected:
+        context.route("**/pubs/*", strip)
+    for kind, body in PAGES.items():
+        name = f"/pubs/{uuid.uuid4().hex[:12]}"
+        send(closed_server, "PUT", name, body.encode(), Content_Type=kind, **admin)
+        before = len(loot)
+        page.evaluate("url => { location.href = url }", f"{closed_server.base_url}{name}")
+        page.wait_for_timeout(2500)
+        if not protected and kind == "text/html":
+            assert len(loot) > before, "without the headers the script runs"
+        if page.url.endswith(name):
+            page.go_back()
+        expect(page.get_by_role("button", name="Token ✓")).to_be_attached()
+    assert not protected or loot == []
+    assert not any("eyJ" in each for each in loot), loot
+    context.close()
+
+
+def test_a_snapshot_is_shown_as_text(console: Console) -> None:
+    bucket = f"/b{uuid.uuid4().hex[:8]}"
+    send(console.server, "PUT", bucket)
+    send(console.server, "PUT", f"{bucket}/s", b"text", Content_Type="text/plain")
+    send(console.server, "PUT", f"{bucket}/s/snapshot/{4:016}", HOSTILE.encode(), Content_Type="text/html")
+    page = console.open_stream(f"{bucket}/s")
+    page.get_by_role("button", name="Show it").click()
+    expect(page.get_by_role("dialog").locator("pre")).to_have_text(HOSTILE)
+    assert page.evaluate("window.hacked") is None
 
 
 # --- content ------------------------------------------------------------------------

@@ -77,6 +77,27 @@ def test_a_published_snapshot_is_read_back(door: Door, document: Document) -> No
     assert door.get(f"{document.path}/snapshot/{token(22)}").status == 404
 
 
+@pytest.mark.parametrize("kind", ["text/html", "image/svg+xml", "text/plain", "application/json"])
+def test_no_answer_with_data_is_a_page_of_this_origin(door: Door, document: Document, kind: str) -> None:
+    """A browser runs no script of it, and saves what could have one. A 304 renews the headers it has kept."""
+    path = f"{document.path}-{kind.replace('/', '-')}"
+    door.put(path, {"Content-Type": kind}, b'["<script>"]')
+    read = door.get(path)
+    answers = [
+        read,
+        door.get(path, {"If-None-Match": read.headers["etag"]}),
+        door.get(f"{path}?offset=-1&live=long-poll"),
+        door.get(f"{path}?offset=-1&live=sse"),
+    ]
+    assert [each.status for each in answers] == [200, 304, 200, 200]
+    assert document.publish(22, b"<script>", Content_Type=kind).status == 204
+    answers += [door.get(f"{document.path}/snapshot/{token(22)}"), document.bootstrap()]
+    for number, each in enumerate(answers):
+        assert each["content-security-policy"] == "sandbox"
+        is_active = kind in {"text/html", "image/svg+xml"} or number in {3, 5}
+        assert each["content-disposition"] == ("attachment" if is_active else None), number
+
+
 def test_a_stream_without_a_snapshot_gets_404_for_it(door: Door, document: Document) -> None:
     assert door.head(document.path)["stream-snapshot-offset"] is None
     assert door.get(f"{document.path}/snapshot").status == 404
@@ -256,6 +277,8 @@ def test_an_uploaded_snapshot_is_published_and_read_back(door: Door, document: D
         assert parts(answer)[0] == ("text/x-folded; a=b", body)
         return
     assert (read.status, answer.status) == (307, 307)
+    for each in (read, answer):
+        assert "response-content-disposition=attachment" in each.headers["location"]
     assert get_from(read.headers["location"]) == ("text/x-folded; a=b", body)
     assert (answer.next_offset, answer["stream-up-to-date"]) == (token(22), None)
     assert parse_parts(*get_from(answer.headers["location"])) == [("text/x-folded; a=b", body)]

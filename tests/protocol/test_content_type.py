@@ -98,6 +98,45 @@ def test_only_application_json_is_json_and_only_text_types_are_text(
     assert (parsed.is_json, parsed.is_text) == (is_json, is_text)
 
 
+ACTIVE = [
+    "text/html",
+    "TEXT/HTML",
+    "application/xhtml+xml",
+    "image/svg+xml",
+    "text/xml",
+    "application/xml",
+    "application/rss+xml",
+    "text/xsl",
+    "multipart/x-mixed-replace",
+    "multipart/related",
+    "message/rfc822",
+    "application/pdf",
+    "text/javascript",
+    "application/x-shockwave-flash",
+    "image/SVG+XML",
+    "text/cache-manifest",
+    "text/event-stream",
+    "x/unknown",
+]
+INERT = [
+    "text/plain",
+    "text/csv",
+    "text/markdown",
+    "application/json",
+    "application/ld+json",
+    "application/x-ndjson",
+    "image/png",
+    "audio/mpeg",
+    "video/mp4",
+    "application/octet-stream",
+]
+
+
+@pytest.mark.parametrize("essence", ACTIVE + INERT)
+def test_what_a_browser_might_run_is_active(essence: str) -> None:
+    assert parse_content_type(f"{essence}; charset=utf-8").is_active == (essence in ACTIVE)
+
+
 def test_json_is_served_without_parameters() -> None:
     """§9.1.5: exactly `application/json`; any other type is served as it was given."""
     assert parse_content_type("Application/JSON; charset=latin-1").served == "application/json"

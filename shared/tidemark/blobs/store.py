@@ -55,7 +55,8 @@ class Blobs(Protocol):
     def compose(self, key: str, wanted: Composition) -> None: ...
 
     def url_to_get(self, key: str, seconds: int, content_type: str | None = None) -> str:
-        """Anybody who has the URL may read this one object for so many seconds."""
+        """Anybody who has the URL may read this one object for so many seconds. A browser saves it and does
+        not show it: S3 sends no policy that would keep a page's scripts from running."""
 
     def url_to_put(self, key: str, seconds: int) -> str:
         """Anybody who has the URL may write this one object for so many seconds."""
@@ -113,7 +114,7 @@ class BlobStore:
             compose(self._client, self._bucket, key, wanted)
 
     def url_to_get(self, key: str, seconds: int, content_type: str | None = None) -> str:
-        arguments = {"Bucket": self._bucket, "Key": key}
+        arguments = {"Bucket": self._bucket, "Key": key, "ResponseContentDisposition": "attachment"}
         if content_type is not None:
             arguments["ResponseContentType"] = content_type
         url: str = self._client.generate_presigned_url("get_object", Params=arguments, ExpiresIn=seconds)

@@ -7,9 +7,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from tidemark.http.responses import absolute_url, retention_headers
+from tidemark.http.responses import absolute_url, data_headers, retention_headers
 from tidemark.log.records import BucketRecord, Snapshot
 from tidemark.protocol.caching import NO_STORE
+from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.etag import render_tail_etag
 from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.multipart import choose_boundary, render_multipart
@@ -105,7 +106,10 @@ def snapshot(reading: SnapshotReading) -> Response:
         headers["Stream-Up-To-Date"] = "true"
     if reading.url is not None:
         return _redirect(reading.url, headers)
-    return Response(reading.data, headers=headers | {"Content-Type": found.content_type.value})
+    return Response(
+        reading.data,
+        headers=data_headers(found.content_type) | headers | {"Content-Type": found.content_type.value},
+    )
 
 
 def bootstrap(made: Bootstrap) -> Response:
@@ -118,7 +122,7 @@ def bootstrap(made: Bootstrap) -> Response:
     if made.url is not None:
         return _redirect(made.url, headers)
     boundary = choose_boundary(made.parts)
-    headers["Content-Type"] = f"multipart/mixed; boundary={boundary}"
+    headers |= data_headers(ContentType(f"multipart/mixed; boundary={boundary}", "multipart/mixed"))
     return Response(render_multipart(made.parts, boundary), headers=headers)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -10,6 +12,7 @@ from tidemark.log.records import StreamRecord
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Kind, Outcome
 from tidemark.protocol.caching import EVENT_STREAM, NO_STORE, decide_cache_control, decide_long_poll
+from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.cursor import decide_catch_up_cursor, decide_cursor, is_of
 from tidemark.protocol.etag import etag_matches, render_etag, render_tail_etag
 from tidemark.protocol.expiry import deadline_ms
@@ -19,6 +22,8 @@ from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import Created
 from tidemark.service.read import Reading
+
+_EVENTS: Final = ContentType("text/event-stream", "text/event-stream")
 
 
 def created(request: Request, made: Created) -> Response:
@@ -79,6 +84,15 @@ def retention_headers(retention: Retention) -> dict[str, str]:
     return {name: str(limit) for name, limit in retention.named(AGE_HEADER, SIZE_HEADER).items()}
 
 
+def data_headers(content_type: ContentType) -> dict[str, str]:
+    """Of each answer with bytes that a client wrote, also of a 304, which renews the headers that a browser
+    has kept. As a page they are of no origin: scripts do not run, and nothing is shared with the console."""
+    headers = {"Content-Type": content_type.served, "Content-Security-Policy": "sandbox"}
+    if content_type.is_active:
+        headers["Content-Disposition"] = "attachment"
+    return headers
+
+
 def _head_headers(head: StreamHead) -> dict[str, str]:
     """Where the stream is now."""
     record, tail = head.record, head.tail
@@ -136,10 +150,8 @@ def polled(request: ReadRequest, reading: Reading, now_ms: int) -> Response:
 
 def _reading_headers(reading: Reading) -> dict[str, str]:
     page = reading.page
-    headers = {
-        "Content-Type": reading.record.content_type.served,
-        "Stream-Next-Offset": render_offset(page.end),
-    }
+    headers = data_headers(reading.record.content_type)
+    headers["Stream-Next-Offset"] = render_offset(page.end)
     if page.closed:
         headers["Stream-Closed"] = "true"
     if page.up_to_date:
@@ -160,7 +172,7 @@ def _etag(reading: Reading) -> str:
 
 
 def event_stream_headers(record: StreamRecord) -> dict[str, str]:
-    headers = {"Content-Type": "text/event-stream", "Cache-Control": EVENT_STREAM}
+    headers = data_headers(_EVENTS) | {"Cache-Control": EVENT_STREAM}
     if not record.content_type.is_text:
         headers["Stream-SSE-Data-Encoding"] = "base64"
     return headers

@@ -16,6 +16,13 @@ _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _MEDIA_TYPE = re.compile(rf"({_TOKEN}/{_TOKEN})[ \t]*(;[\x20-\x7e\t]*)?", re.ASCII)
 
 
+#: What a browser shows without running anything of it, or only downloads.
+_INERT: Final = re.compile(
+    r"(?!.*\+xml$)((image|audio|video)/.+|text/(plain|csv|markdown)"
+    r"|application/(.+\+json|json|x-ndjson|jsonl|octet-stream))"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ContentType:
     """A media type as it was sent, and the essence by which two of them match."""
@@ -31,6 +38,11 @@ class ContentType:
     def is_text(self) -> bool:
         """Whether SSE carries it as text; everything else travels as base64 (§5.8)."""
         return self.is_json or self.essence.startswith("text/")
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a browser might run scripts of it."""
+        return _INERT.fullmatch(self.essence) is None
 
     @property
     def served(self) -> str:

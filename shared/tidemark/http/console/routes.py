@@ -16,7 +16,8 @@ from starlette.responses import Response
 from tidemark.protocol.caching import REVALIDATED
 from tidemark.protocol.errors import RouteNotFound
 
-#: Nothing runs or is fetched but what this server sent, and nobody frames it.
+#: Nothing runs or is fetched but what this server sent, and nobody frames it. No page that it opens, or that
+#: opens it, has a handle on its window (Cross-Origin-Opener-Policy).
 _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -25,6 +26,7 @@ _CONTENT_SECURITY_POLICY: Final = (
 _HEADERS: Final = {
     "Cache-Control": REVALIDATED,
     "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
 }
 _TYPES: Final = {

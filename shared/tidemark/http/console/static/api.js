@@ -2,11 +2,12 @@
 // the request inspector.
 import { computed, signal } from "./signals.js"
 
-const TOKEN_KEY = "tidemark-token"
 const MAX_CALLS = 200
 const MAX_SHOWN = 2000
 
-export const token = signal(sessionStorage.getItem(TOKEN_KEY) ?? "")
+// The token is kept in the entries of the browser's history that are this page's. It outlives a reload, and no other page can read it: storage
+// would be open to every page of this origin, and streams are of this origin too.
+export const token = signal(history.state?.token ?? "")
 export const calls = signal([])
 // What `/v1/me` says; null until it has answered.
 export const me = signal(null)
@@ -85,10 +86,12 @@ export async function loadMe() {
 
 export async function setToken(value) {
   token.value = value.trim().replace(/^Bearer\s+/i, "")
-  if (token.value) sessionStorage.setItem(TOKEN_KEY, token.value)
-  else sessionStorage.removeItem(TOKEN_KEY)
+  rememberToken()
   await loadMe()
 }
+
+const rememberToken = () => history.replaceState({ ...history.state, token: token.value }, "")
+addEventListener("hashchange", rememberToken)
 
 const grants = computed(() =>
   (me.value?.scopes ?? []).map((scope) => {

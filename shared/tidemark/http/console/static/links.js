@@ -10,5 +10,5 @@ export function parseAddress(hash) {
 export function replaceQuery(change, state = null) {
   const { place, query } = parseAddress(location.hash)
   for (const [name, value] of Object.entries(change)) value === null ? query.delete(name) : query.set(name, value)
-  history.replaceState(state, "", `#${place}?${query}`)
+  history.replaceState({ ...state, token: history.state?.token }, "", `#${place}?${query}`)
 }

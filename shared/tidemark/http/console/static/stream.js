@@ -42,6 +42,22 @@ function Expiry({ expiry }) {
   return html`<p>in ${duration(expiry.ends_at_ms - Date.now())}</p><p class="hint">${expiry.ttl_seconds === null ? "at a fixed time" : `after ${expiry.ttl_seconds} s without use`}</p>`
 }
 
+// It is shown as text, whatever its type says: as a page it could run scripts.
+function Snapshot({ path }) {
+  const [shown, setShown] = useState(null)
+  async function load() {
+    try {
+      const response = await recorded(path, { redirect: "manual" })
+      if (response.type === "opaqueredirect") setShown("It is too large for this page: follow the redirect of a GET.")
+      else setShown((await response.text()).slice(0, DETAIL_BYTES))
+    } catch (error) {
+      setShown(String(error.message ?? error))
+    }
+  }
+  return html`<p><button onClick=${load}>Show it</button></p>
+    ${shown !== null && html`<${Dialog} title="Snapshot" onClose=${() => setShown(null)}><pre class="snapshot">${shown}</pre><//>`}`
+}
+
 function Facts({ stats, path }) {
   return html`<div class="cards">
     <${Card} title="Size"><p>${bytes(stats.bytes)}</p><p class="hint">${stats.messages.exact ? "" : "about "}${counted(stats.messages.count, "message")}</p><//>
@@ -50,7 +66,7 @@ function Facts({ stats, path }) {
     ${stats.status === "Closed" && html`<${Card} title="Closed"><p>${stats.closed_by ? html`by <code>${stats.closed_by.id}</code>` : "without a producer"}</p><//>`}
     ${stats.expiry && html`<${Card} title="Expires"><${Expiry} expiry=${stats.expiry} /><//>`}
     ${stats.snapshot &&
-    html`<${Card} title="Snapshot"><p>at <code>${stats.snapshot.offset}</code></p><p class="hint">${bytes(stats.snapshot.bytes)}, ${ago(stats.snapshot.published_at_ms)}</p><p><a href=${`${path}/snapshot/${stats.snapshot.offset}`}>open it</a></p><//>`}
+    html`<${Card} title="Snapshot"><p>at <code>${stats.snapshot.offset}</code></p><p class="hint">${bytes(stats.snapshot.bytes)}, ${ago(stats.snapshot.published_at_ms)}</p><${Snapshot} key=${stats.snapshot.offset} path=${`${path}/snapshot/${stats.snapshot.offset}`} /><//>`}
     ${(stats.forked_from || stats.forks > 0) &&
     html`<${Card} title="Forks"><${Forks} stats=${stats} /><//>`}
     ${stats.producers.length > 0 &&
