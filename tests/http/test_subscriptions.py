@@ -178,7 +178,6 @@ def test_a_wake_call_without_its_token_gets_401(
         ("POST", "/v1/stream/__ds/subscriptions/x", 405),
         ("PUT", "/v1/stream/__ds/jwks.json", 405),
         ("GET", "/v1/stream/__ds/subscriptions/x/claim", 405),
-        ("GET", "/v1/stream/__ds/subscriptions/a%2Fb", 404),
     ],
 )
 def test_an_unknown_path_or_method_gets_an_error_with_a_code(
@@ -266,6 +265,14 @@ def test_a_webhook_url_that_is_not_allowed_is_rejected(hooked: Door, door: Door,
     assert send(door, "PUT", at(name), body).json["error"]["code"] == "INVALID_REQUEST"
     body = {"type": "webhook", "pattern": "a/*", "webhook": {"url": "http://127.0.0.1:1/"}}
     assert send(door, "PUT", at(name), body).json["error"]["code"] == "WEBHOOK_URL_REJECTED"
+
+
+@pytest.mark.parametrize("method", ["PUT", "GET", "POST", "DELETE"])
+@pytest.mark.parametrize("slashed", ["a%2Fb", "a%2fclaim", "%2F", "a%2Fb/claim"])
+def test_an_id_with_an_encoded_slash_gets_400_with_the_reason(door: Door, method: str, slashed: str) -> None:
+    refused = send(door, method, f"/v1/stream/__ds/subscriptions/{slashed}", pool("a"))
+    assert (refused.status, refused.json["error"]["code"]) == (400, "INVALID_REQUEST")
+    assert "no slash" in refused.json["error"]["message"]
 
 
 @pytest.mark.parametrize(("below", "status"), [("", 404), ("/claim", 405), ("/nothing/there", 404)])

@@ -68,7 +68,7 @@ def test_a_url_of_the_public_internet_is_accepted(text: str, url: WebhookUrl) ->
     assert not url.is_local
 
 
-LOCAL = ["http://localhost:8080/hook", "http://127.0.0.1:8080/hook", "http://127.9.9.9/hook"]
+LOCAL = ["http://localhost:8080/hook", "http://127.0.0.1:8080/hook", "http://127.0.0.255/hook"]
 
 
 @pytest.mark.parametrize("text", LOCAL)
@@ -79,7 +79,16 @@ def test_plain_http_to_this_machine_is_for_development_alone(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["http://[::1]/", "http://127.1/", "http://localhost.example.com/", "http://10.0.0.1/"]
+    "text",
+    [
+        "http://[::1]/",
+        "http://127.1/",
+        "http://localhost.example.com/",
+        "http://10.0.0.1/",
+        "http://127.1.2.3/",
+        "http://127.0.0.256/",
+        "http://127.0.0.01/",
+    ],
 )
 def test_development_allows_no_other_plain_http(text: str) -> None:
     with pytest.raises(WebhookUrlRejected):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Final
+from urllib.parse import unquote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,6 +17,7 @@ from tidemark.protocol.authorization import RequiredScope, Right
 from tidemark.protocol.bucket import Resource, parse_bucket_path
 from tidemark.protocol.errors import Malformed, ProtocolError, RouteNotFound, SubscriptionNotFound
 from tidemark.protocol.stream_key import RESERVED_SEGMENT
+from tidemark.protocol.subscription import check_subscription_id
 
 #: A stream's path has slashes, and comes last.
 _SUBSCRIPTION_PATTERNS: Final = tuple(
@@ -34,11 +36,17 @@ _SUBSCRIPTION_PATTERNS: Final = tuple(
 
 def find_endpoint(scope: Scope) -> Endpoint:
     """By the path as it was sent, because an encoded slash is part of a name. What the path names is left in
-    the scope. Raises RouteNotFound, SubscriptionNotFound, and Malformed for a path that is not UTF-8."""
+    the scope. Raises RouteNotFound, SubscriptionNotFound, InvalidSubscription for an id with a slash, and
+    Malformed for a path that is not UTF-8."""
     path, encoded = request_path(scope)
     scope["path_params"] = {}
     below = subscriptions_path(path, encoded=encoded)
     if below is not None:
+        if encoded:
+            # Decoded, the slash would name another place.
+            id_sent = unquote(path.partition("/subscriptions/")[2].partition("/")[0])
+            if "/" in id_sent:
+                check_subscription_id(id_sent)
         return _find_subscription(scope, below)
     if plain_name(path) is not None:
         return PLAIN[0]

@@ -68,7 +68,7 @@ class WebhookUrl:
 
 
 def parse_webhook_url(text: str, *, allow_local: bool) -> WebhookUrl:
-    """Raises WebhookUrlRejected. With `allow_local` plain HTTP to localhost and 127.0.0.0/8 is accepted too,
+    """Raises WebhookUrlRejected. With `allow_local` plain HTTP to localhost and 127.0.0.x is accepted too,
     and nothing else that HTTPS would not be."""
     if len(text.encode()) > MAX_URL_BYTES or not text.isascii() or re.search(r"[\x00-\x20\x7f\\]", text):
         raise WebhookUrlRejected(
@@ -96,7 +96,9 @@ def parse_webhook_url(text: str, *, allow_local: bool) -> WebhookUrl:
 
 
 def is_local_host(host: str) -> bool:
-    return host == "localhost" or re.fullmatch(r"127\.\d{1,3}\.\d{1,3}\.\d{1,3}", host, re.ASCII) is not None
+    """§6.2 names `localhost` and `127.0.0.x`, and no more of 127.0.0.0/8."""
+    last = host.removeprefix("127.0.0.")
+    return host == "localhost" or (last != host and last in map(str, range(256)))
 
 
 def _check_host(host: str, *, is_bracketed: bool) -> None:
