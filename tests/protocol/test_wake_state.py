@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tidemark.protocol.errors import AlreadyClaimed, InvalidAck, WakeFenced
 from tidemark.protocol.subscription import SubscriptionKind
 from tidemark.protocol.wake_state import (
+    Failure,
     Step,
     WakeState,
     attempt_failed,
@@ -34,8 +35,7 @@ CALLED = start_attempt(IN_FLIGHT, NOW, LEASE, LEASE)
 LEASED = attempt_succeeded(CALLED, NOW)
 ANNOUNCED = attempt_succeeded(begin_wake(IDLE, PULL_WAKE, "w1", NOW, LEASE), NOW)
 CLAIMED = claim_wake(ANNOUNCED, "worker-1", "unused", NOW, LEASE)
-REFUSED = attempt_failed(CALLED, NOW, 0.5, maybe_working=False)
-UNKNOWN = attempt_failed(CALLED, NOW, 0.5, maybe_working=True)
+REFUSED, DROPPED, SILENT = (attempt_failed(CALLED, NOW, 0.5, failure) for failure in Failure)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,10 @@ UNKNOWN = attempt_failed(CALLED, NOW, 0.5, maybe_working=True)
         (REFUSED, 999, Step.WAIT),
         (REFUSED, 1_000, Step.DELIVER),
         (REFUSED, LEASE, Step.EXPIRE),
-        (UNKNOWN, LEASE - 1, Step.WAIT),
-        (UNKNOWN, LEASE, Step.EXPIRE),
+        (DROPPED, 999, Step.WAIT),
+        (DROPPED, 1_000, Step.EXPIRE),
+        (SILENT, LEASE - 1, Step.WAIT),
+        (SILENT, LEASE, Step.EXPIRE),
     ],
 )
 def test_the_state_and_the_clock_say_what_comes_next(state: WakeState, after_ms: int, step: Step) -> None:
@@ -126,7 +128,7 @@ def test_an_ack_is_inclusive(token: str) -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["begin", "start", "fail", "unknown", "ok", "claim", "extend", "end"]),
+        st.sampled_from(["begin", "start", "refused", "dropped", "silent", "ok", "claim", "extend", "end"]),
         st.integers(0, 40_000),
     ),
     max_size=30,
@@ -152,8 +154,8 @@ def test_whatever_happens_generations_never_fall_and_some_time_is_named(  # noqa
                 continue
             case "start":
                 state = start_attempt(state, now_ms, 5_000, LEASE)
-            case "fail" | "unknown":
-                state = attempt_failed(state, now_ms, 0.5, maybe_working=name == "unknown")
+            case "refused" | "dropped" | "silent":
+                state = attempt_failed(state, now_ms, 0.5, Failure(name))
             case "ok":
                 state = attempt_succeeded(state, now_ms)
             case "extend":
@@ -171,6 +173,6 @@ def test_the_time_of_the_last_delivery_is_when_a_wake_arrived() -> None:
     assert arrived.delivered_ms == NOW + 70
     assert extend_lease(arrived, NOW + 900, LEASE).delivered_ms == NOW + 70
     again = start_attempt(begin_wake(end_wake(arrived), WEBHOOK, "w2", NOW, LEASE), NOW, LEASE, LEASE)
-    assert attempt_failed(again, NOW + 950, 0.5, maybe_working=False).delivered_ms == NOW + 70
+    assert attempt_failed(again, NOW + 950, 0.5, Failure.REFUSED).delivered_ms == NOW + 70
     assert extend_lease(again, NOW + 990, LEASE).delivered_ms == NOW + 990, "the callback proves it"
     assert claim_wake(ANNOUNCED, "worker-1", "unused", NOW + 5, LEASE).delivered_ms == NOW + 5

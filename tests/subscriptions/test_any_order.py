@@ -33,6 +33,7 @@ from tidemark.janitor.subscriptions import remind
 from tidemark.local.engines import LocalServices
 from tidemark.log.subscriptions import load_links, load_subscription
 from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.wake_state import Failure
 from tidemark.service.subscriptions import configure
 from tidemark.service.subscriptions.pending import acked_in, find_head
 from tidemark.wake.attention import TimeCame, decode_attention
@@ -103,7 +104,9 @@ class Subscribed(RuleBasedStateMachine):
             return WebhookResponse(500, b"")
         self.working.add(generation)
         if self.mood == "cut":
-            raise DeliveryFailed("cut", was_sent=True)
+            raise DeliveryFailed("cut", Failure.DROPPED)
+        if self.mood == "silent":
+            raise DeliveryFailed("silent", Failure.SILENT)
         if self.mood == "unreached":
             self.working.discard(generation)
             raise DeliveryFailed("unreached")
@@ -175,7 +178,7 @@ class Subscribed(RuleBasedStateMachine):
         data=st.data(),
         crash=CRASHES,
         again=st.booleans(),
-        mood=st.sampled_from(["ok", "no", "cut", "done", "unreached"]),
+        mood=st.sampled_from(["ok", "no", "cut", "silent", "done", "unreached"]),
     )
     def attend(self, data: st.DataObject, crash: tuple[int, bool] | None, again: bool, mood: str) -> None:
         """Any message, due or not. One whose step has failed comes again."""

@@ -18,7 +18,7 @@ from tidemark.protocol.errors import (
     WakeTokenInvalid,
 )
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.protocol.wake_state import WakePhase, phase
+from tidemark.protocol.wake_state import Failure, WakePhase, phase
 from tidemark.service.delete import delete
 from tidemark.service.subscriptions import configure
 from tidemark.service.subscriptions.configure import require_subscription
@@ -435,18 +435,21 @@ def test_a_webhook_that_fails_is_called_again_after_a_pause(scene: Scene) -> Non
     assert links(scene) == {"events/a": (False, 2)}
 
 
-def test_a_webhook_whose_outcome_is_unknown_keeps_its_lease(scene: Scene) -> None:
-    """A call that was cut off may be worked on: the next one is a new generation, after the lease."""
+@pytest.mark.parametrize(("failure", "after_ms"), [(Failure.DROPPED, 1_000), (Failure.SILENT, 30_000)])
+def test_a_webhook_that_may_have_got_the_wake_is_called_under_a_new_generation(
+    scene: Scene, failure: Failure, after_ms: int
+) -> None:
+    """After the back-off where it has dropped the connection; after its lease where it may be at work."""
     scene.stream("events/a")
     scene.subscribe(webhook=True)
 
     def cut(_: object) -> WebhookResponse:
-        raise DeliveryFailed("cut", was_sent=True)
+        raise DeliveryFailed("cut", failure)
 
     scene.receiver.answer = cut
     scene.tell(scene.append("events/a"))
     scene.work_off()
-    scene.clock.advance(29_000)
+    scene.clock.advance(after_ms - 1)
     scene.work_off()
     assert len(scene.receiver.bodies) == 1
     scene.clock.advance(1_000)

@@ -41,6 +41,7 @@ from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.subscription import SubscriptionKind
 from tidemark.protocol.wake_state import (
+    Failure,
     Step,
     WakeState,
     attempt_failed,
@@ -180,20 +181,20 @@ class Attendant:
             response = self._call(record, streams, timeout_ms / 1000)
         except (DeliveryFailed, WebhookUrlRejected) as failure:
             _log.warning("webhook of %s: %s", record.subscription_id, failure)
-            self._fail(record, maybe_working=isinstance(failure, DeliveryFailed) and failure.was_sent)
+            self._fail(record, failure.failure if isinstance(failure, DeliveryFailed) else Failure.REFUSED)
         else:
             if not response.is_success:
                 _log.warning("webhook of %s: status %d", record.subscription_id, response.status)
-                self._fail(record, maybe_working=False)
+                self._fail(record, Failure.REFUSED)
             elif says_done(response.body):
                 self._while_same_wake(record, lambda latest: finish_delivery(self.stores, latest, streams))
             else:
                 self._succeed(record)
 
-    def _fail(self, record: SubscriptionRecord, *, maybe_working: bool) -> None:
+    def _fail(self, record: SubscriptionRecord, failure: Failure) -> None:
         PROCESS.add(WEBHOOK_FAILURES)
         now_ms, chance = self.stores.clock_ms(), self.chance()
-        self._settle(record, lambda state: attempt_failed(state, now_ms, chance, maybe_working=maybe_working))
+        self._settle(record, lambda state: attempt_failed(state, now_ms, chance, failure))
 
     def _succeed(self, record: SubscriptionRecord) -> None:
         now_ms = self.stores.clock_ms()
@@ -275,7 +276,7 @@ class Attendant:
             self._settle(
                 record,
                 lambda state: attempt_failed(
-                    replace(state, attempts=state.attempts + 1), now_ms, chance, maybe_working=False
+                    replace(state, attempts=state.attempts + 1), now_ms, chance, Failure.REFUSED
                 ),
             )
         else:

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Final
 
 from tidemark.protocol.errors import WebhookUrlRejected
+from tidemark.protocol.wake_state import Failure
 from tidemark.protocol.webhook_url import WebhookUrl, check_address
 
 #: All that is read of a response.
@@ -28,12 +29,11 @@ Resolve = Callable[[str, int], Sequence[str]]
 
 
 class DeliveryFailed(Exception):
-    """The webhook was not reached, or did not answer in time. Where the request `was_sent`, the receiver may
-    be working on it. The message names no secret."""
+    """The webhook was not reached, or has not answered. The message names no secret."""
 
-    def __init__(self, message: str, *, was_sent: bool = False) -> None:
+    def __init__(self, message: str, failure: Failure = Failure.REFUSED) -> None:
         super().__init__(message)
-        self.was_sent = was_sent
+        self.failure = failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,7 @@ def call_webhook(
             _until(timeout_seconds, connection) as is_over,
             closing(_secured(url, connection)) as secured,
         ):
-            response = _exchange(url, secured, body, headers)
-            if is_over():
-                # What was cut looks to http.client like the end of the headers.
-                raise DeliveryFailed(f"{url.authority}: no answer in time", was_sent=True)
-            return response
+            return _exchange(url, secured, body, headers, is_over)
     except (OSError, http.client.HTTPException, UnicodeError) as failure:
         raise DeliveryFailed(f"{url.authority}: {type(failure).__name__}") from failure
 
@@ -93,8 +89,13 @@ def check_addresses(url: WebhookUrl, addresses: Sequence[str]) -> None:
 
 
 def _exchange(
-    url: WebhookUrl, connection: socket.socket, body: bytes, headers: Mapping[str, str]
+    url: WebhookUrl,
+    connection: socket.socket,
+    body: bytes,
+    headers: Mapping[str, str],
+    is_over: Callable[[], bool],
 ) -> WebhookResponse:
+    silence = DeliveryFailed(f"{url.authority}: no answer in time", Failure.SILENT)
     client = http.client.HTTPConnection(url.host, url.port)
     # Set here, so that the client never opens a connection by itself.
     client.sock = connection
@@ -106,9 +107,14 @@ def _exchange(
             content = response.read(MAX_RESPONSE_BYTES)
             if response.length and len(content) < MAX_RESPONSE_BYTES:
                 raise http.client.IncompleteRead(content, response.length)
-            return WebhookResponse(response.status, content)
     except (OSError, http.client.HTTPException) as failure:
-        raise DeliveryFailed(f"{url.authority}: {type(failure).__name__}", was_sent=True) from failure
+        if is_over() or isinstance(failure, TimeoutError):
+            raise silence from failure
+        raise DeliveryFailed(f"{url.authority}: {type(failure).__name__}", Failure.DROPPED) from failure
+    if is_over():
+        # What was cut looks to http.client like the end of the headers.
+        raise silence
+    return WebhookResponse(response.status, content)
 
 
 def _secured(url: WebhookUrl, connection: socket.socket) -> socket.socket:

@@ -127,14 +127,28 @@ def start_attempt(state: WakeState, now_ms: int, lost_after_ms: int, lease_ttl_m
     )
 
 
-def attempt_failed(state: WakeState, now_ms: int, chance: float, *, maybe_working: bool) -> WakeState:
-    """To be tried again, under the same generation: the receiver has said no, or was never reached. One that
-    may have got the wake (`maybe_working`) keeps its lease, and the next attempt is one of a new
-    generation."""
-    next_attempt_ms = now_ms + retry_delay_ms(state.attempts, chance)
-    if maybe_working and state.lease_until_ms is not None:
-        next_attempt_ms = max(next_attempt_ms, state.lease_until_ms)
-    return replace(state, failed=True, next_attempt_ms=next_attempt_ms)
+class Failure(Enum):
+    """What an attempt that failed has left at the receiver."""
+
+    #: It has said no, or was never reached: the next attempt is of the same generation.
+    REFUSED = "refused"
+    #: It has dropped the connection behind the request. A new generation fences whatever it still does, so
+    #: the next attempt waits for the back-off alone (§7.1).
+    DROPPED = "dropped"
+    #: It has not answered in time and may be at work: it keeps its lease. Called again before, one that
+    #: always needs longer would be fenced each time, and never be done.
+    SILENT = "silent"
+
+
+def attempt_failed(state: WakeState, now_ms: int, chance: float, failure: Failure) -> WakeState:
+    """To be tried again. Where the receiver may have got the wake, its lease ends with the next attempt,
+    which is one of a new generation."""
+    next_attempt_ms, lease_until_ms = now_ms + retry_delay_ms(state.attempts, chance), state.lease_until_ms
+    if lease_until_ms is not None and failure is Failure.SILENT:
+        next_attempt_ms = max(next_attempt_ms, lease_until_ms)
+    elif lease_until_ms is not None and failure is Failure.DROPPED:
+        lease_until_ms = next_attempt_ms
+    return replace(state, failed=True, next_attempt_ms=next_attempt_ms, lease_until_ms=lease_until_ms)
 
 
 def attempt_succeeded(state: WakeState, now_ms: int) -> WakeState:
