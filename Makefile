@@ -217,7 +217,9 @@ lock: $(UV) ## make the locks in requirements/ anew (ARGS="--upgrade" for newer 
 
 $(VENV):
 	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is missing (python3: $$(python3 --version 2>/dev/null || echo none))." >&2; exit 1; fi
-	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) cannot make a virtual environment: install python3-venv." >&2; exit 1; }
+	@if ! [ -w . ]; then echo "This folder is not yours to write to: clone it as the user who runs make." >&2; exit 1; fi
+	@had=$$(ls -d .venv 2>/dev/null || true); $(PYTHON) -m venv .venv || { [ -n "$$had" ] || rm -rf .venv; \
+		echo "$(PYTHON) cannot make a virtual environment: install python3-venv." >&2; exit 1; }
 
 $(LOCAL): requirements/local.txt pyproject.toml | $(VENV)
 	$(call install_lock,.venv,local)

@@ -17,31 +17,14 @@ import pytest
 
 from tests.browser.chromium import CLIENT, NEEDS_CHROMIUM, opened
 from tests.conformance.servers import ROOT, Server, node, running, tidemark_server
+from tidemark.local.ports import free_port
 
 README = (ROOT / "README.md").read_text().partition("## Quickstart")[2].partition("\n## ")[0]
 TS_WRITER, TS_READER = re.findall(r"```ts\n(.*?)```", README, re.DOTALL)
 PY_WRITER, PY_READER = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
-TOKENS = [f"token {number}, ü🌊\n" for number in range(60)]
-ANSWER = "".join(TOKENS)
-PAUSE_SECONDS = 0.1
+ANSWER = "There are two tides a day because the earth turns under two bulges of water 🌊. "
 NEEDS_CLIENT = pytest.mark.skipif(not CLIENT.exists(), reason="needs node_modules (npm ci)")
-
-LLM_IN_TYPESCRIPT = f"""
-async function* llm() {{
-  for (const token of {json.dumps(TOKENS)}) {{
-    yield token
-    await new Promise((resolve) => setTimeout(resolve, {PAUSE_SECONDS * 1000}))
-  }}
-}}
-"""
-LLM_IN_PYTHON = f"""
-import time
-def llm(question):
-    for token in {TOKENS!r}:
-        yield token
-        time.sleep({PAUSE_SECONDS})
-"""
 
 
 @pytest.fixture(params=["asgi", "lambda"])
@@ -90,16 +73,46 @@ def wait_for(file: Path, process: subprocess.Popen[str]) -> None:
 @NEEDS_CHROMIUM
 @NEEDS_CLIENT
 def test_a_browser_that_reloads_shows_the_whole_answer_once(server: Server, tmp_path: Path) -> None:
-    """Written in TypeScript, read in Chromium: after the reload the page goes on from the saved offset."""
-    writer = start_typescript(LLM_IN_TYPESCRIPT + at(server, TS_WRITER), tmp_path)
-    wait_until_created(server)
-    # A browser counts in UTF-16.
-    task = {"code": at(server, TS_READER), "length": len(ANSWER.encode("utf-16-le")) // 2}
+    """Opened before there is a stream, and reloaded half-way: it goes on from the saved offset."""
+    task = {"code": at(server, TS_READER), "whole": ANSWER, "reload": True}
     with opened("quickstart.html", task) as page:
+        finish(start_typescript(at(server, TS_WRITER), tmp_path))
         report = page.report()
-    finish(writer)
     assert report["shown"] == ANSWER
     assert int(report["resumedFrom"]) > 0
+
+
+@NEEDS_CHROMIUM
+@NEEDS_CLIENT
+@pytest.mark.parametrize("before", ["It is shorter.", ANSWER.upper() * 3])
+def test_a_page_whose_answer_was_written_anew_shows_the_new_one(
+    server: Server, tmp_path: Path, before: str
+) -> None:
+    """Where the saved offset lies behind the new end, and where it lies inside the new answer."""
+    finish(start_typescript(at(server, TS_WRITER), tmp_path))
+    saved = {"written": '"earlier', "text": before, "offset": f"{len(before.encode()):016}"}
+    task = {"code": at(server, TS_READER), "whole": ANSWER, "saved": saved}
+    with opened("quickstart.html", task) as page:
+        report = page.report()
+    assert report["first"] == before, "what is saved is shown at once"
+    assert report["shown"] == ANSWER
+
+
+@NEEDS_CHROMIUM
+@NEEDS_CLIENT
+def test_a_page_shows_what_is_saved_while_the_server_cannot_be_reached() -> None:
+    saved = {"written": '"known', "text": ANSWER, "offset": "1"}
+    code = TS_READER.replace("http://127.0.0.1:4437", f"http://127.0.0.1:{free_port()}")
+    with opened("quickstart.html", {"code": code, "whole": ANSWER, "saved": saved}) as page:
+        assert page.report()["first"] == ANSWER
+
+
+@NEEDS_CLIENT
+def test_the_writer_can_be_run_again(server: Server, tmp_path: Path) -> None:
+    for _ in range(2):
+        finish(start_typescript(at(server, TS_WRITER), tmp_path))
+    with urllib.request.urlopen(f"{server.base_url}/v1/stream/answer-42", timeout=30) as answer:
+        assert answer.read().decode() == ANSWER
 
 
 def wait_until_created(server: Server) -> None:
@@ -116,7 +129,7 @@ def wait_until_created(server: Server) -> None:
 
 def test_a_python_reader_that_is_killed_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
     """Written and read in Python: both readings together have every token once and in order."""
-    writer = start([sys.executable, "-c", LLM_IN_PYTHON + at(server, PY_WRITER)], tmp_path)
+    writer = start([sys.executable, "-c", at(server, PY_WRITER)], tmp_path)
     wait_until_created(server)
     reader = start([sys.executable, "-c", at(server, PY_READER)], tmp_path)
     file = tmp_path / "answer-42.json"
