@@ -11,9 +11,10 @@ from typing import Any
 from urllib.parse import unquote, unquote_to_bytes, urlencode
 
 import pytest
+import yaml
 
 from tests.infra.custom_resources import answers_of
-from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE
+from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE, CloudFormationLoader
 from tidemark.http import dispatch
 from tidemark.http.openapi.document import document
 from tidemark.http.security import authorization, origin_secret
@@ -23,6 +24,7 @@ from tidemark.local.events import decode_path
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "edge" / "route.js"
 RESOURCES = TEMPLATE["Resources"]
+CONTAINER = yaml.load((ROOT / "container" / "template.yaml").read_text(), CloudFormationLoader)["Resources"]
 DISTRIBUTION = RESOURCES["Distribution"]["Properties"]["DistributionConfig"]
 KEY = RESOURCES["EdgeCachePolicy"]["Properties"]["CachePolicyConfig"]
 FORWARDED = RESOURCES["EdgeOriginRequestPolicy"]["Properties"]["OriginRequestPolicyConfig"]
@@ -423,41 +425,74 @@ def test_the_dashboard_is_json_and_names_what_is_measured() -> None:
         assert widget["properties"]["metrics"], widget
 
 
+ALARMS = {
+    name: each
+    for template in (RESOURCES, CONTAINER)
+    for name, each in template.items()
+    if each["Type"] == "AWS::CloudWatch::Alarm"
+}
+
+
+def metrics_of(alarm: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each is billed."""
+    asked = [each["MetricStat"]["Metric"] for each in alarm.get("Metrics", ()) if "MetricStat" in each]
+    return asked or [alarm]
+
+
 def test_alarms_cost_nothing_unless_somebody_is_told() -> None:
-    alarms = {name: each for name, each in RESOURCES.items() if each["Type"] == "AWS::CloudWatch::Alarm"}
-    watched = {each["Properties"]["MetricName"] for each in alarms.values()}
-    assert watched == {
-        "5xx",
-        "Url5xxCount",
-        "Errors",
-        "Throttles",
-        "ThrottledRequests",
-        "IteratorAge",
-        "ApproximateNumberOfMessagesVisible",
-        "ApproximateAgeOfOldestMessage",
-        "WebhookFailures",
-        "RoundsCutShort",
-        "PackingLag",
-    }
-    for name, alarm in alarms.items():
-        assert alarm["Condition"] == "HasAlarms", name
+    for name, alarm in ALARMS.items():
+        assert alarm["Condition"] == ("HasEdgeAlarm" if name == "EdgeErrorsAlarm" else "HasAlarms"), name
         assert alarm["Properties"]["AlarmActions"] == [{"Ref": "AlarmTopicArn"}]
+    own = [metrics_of(each["Properties"]) for name, each in ALARMS.items() if name not in CONTAINER]
+    billed = sum(map(len, own))
+    costs = (ROOT / "docs" / "costs.md").read_text()
+    assert f"{len(own)} alarms on {billed} metrics at 0.10 | {billed / 10:.2f} |" in costs
 
 
-def test_whatever_answers_is_watched_for_errors() -> None:
+def test_whatever_answers_or_is_asked_is_watched_for_errors() -> None:
     """The functions behind the HTTP API by it and by themselves, the live one at its own address: what
-    fails there as a whole is 502, and what we answer with 503 is no error of Lambda's."""
+    fails there as a whole is 502, and what we answer with 503 is no error of Lambda's. The table by what
+    counts every operation, and not puts alone."""
     watched = {
-        (each["Properties"]["MetricName"], json.dumps(each["Properties"]["Dimensions"]))
-        for each in RESOURCES.values()
-        if each["Type"] == "AWS::CloudWatch::Alarm"
+        (metric["MetricName"], json.dumps(metric["Dimensions"]))
+        for alarm in ALARMS.values()
+        for metric in metrics_of(alarm["Properties"])
     }
-    for name in ("Write", "Read", "Notifier", "Janitor", "Packer"):
-        function = [{"Name": "FunctionName", "Value": {"Ref": f"{name}Function"}}]
-        assert ("Errors", json.dumps(function)) in watched
-    live = [{"Name": "FunctionName", "Value": {"Ref": "LiveFunction"}}]
-    assert ("Url5xxCount", json.dumps(live)) in watched
-    assert ("5xx", json.dumps([{"Name": "ApiId", "Value": {"Ref": "Api"}}])) in watched
+    expected = [
+        *(("Errors", "FunctionName", f"{name}Function") for name in ("Write", "Read", "Notifier", "Janitor")),
+        ("Errors", "FunctionName", "PackerFunction"),
+        ("Errors", "FunctionName", "SubscriptionsFunction"),
+        ("Url5xxCount", "FunctionName", "LiveFunction"),
+        ("5xx", "ApiId", "Api"),
+        ("ReadThrottleEvents", "TableName", "Table"),
+        ("WriteThrottleEvents", "TableName", "Table"),
+    ]
+    for metric, dimension, resource in expected:
+        assert (metric, json.dumps([{"Name": dimension, "Value": {"Ref": resource}}])) in watched
+    for service in ("write", "read", "live"):
+        assert ("KeyFailures", json.dumps([{"Name": "service", "Value": service}])) in watched
+    assert {"5xxErrorRate", "HealthyHostCount", "HTTPCode_Target_5XX_Count", "HTTPCode_ELB_5XX_Count"} <= {
+        metric for metric, _ in watched
+    }
+
+
+def test_a_name_of_ones_own_has_a_certificate_and_tls_1_2() -> None:
+    parameters = DEFAULTS | {"EdgeName": "streams.example.org", "EdgeCertificateArn": "arn:certificate"}
+    named = DISTRIBUTION["ViewerCertificate"]["If"][1]
+    assert (named["MinimumProtocolVersion"], named["SslSupportMethod"]) == ("TLSv1.2_2021", "sni-only")
+    assert DISTRIBUTION["ViewerCertificate"]["If"][2] == {"CloudFrontDefaultCertificate": True}
+    assert DISTRIBUTION["Aliases"]["If"] == ["HasEdgeName", [{"Ref": "EdgeName"}], {"Ref": "AWS::NoValue"}]
+    assert DISTRIBUTION["WebACLId"]["If"][:2] == ["HasEdgeFirewall", {"Ref": "EdgeFirewallArn"}]
+    [assertion] = TEMPLATE["Rules"]["NameWithCertificate"]["Assertions"]
+    assert holds(assertion["Assert"], DEFAULTS)
+    assert holds(assertion["Assert"], parameters)
+    for missing in ({"EdgeName": ""}, {"EdgeCertificateArn": ""}, {"Edge": "false"}):
+        assert not holds(assertion["Assert"], parameters | missing)
+    for url in (
+        TEMPLATE["Outputs"]["Url"]["Value"]["If"][1],
+        RESOURCES["SubscriptionsFunction"]["Properties"]["Environment"]["Variables"]["PUBLIC_URL"]["If"][1],
+    ):
+        assert url["If"][:2] == ["HasEdgeName", {"Sub": "https://${EdgeName}"}]
 
 
 def test_nothing_in_front_logs_addresses() -> None:
