@@ -116,8 +116,8 @@ def function_dollars(operation: Operation) -> float:
 
 
 def waking_dollars(operation: Operation) -> float:
-    """An append's share of the trigger, where a hundred appends share an invocation."""
-    return notifier_dollars() / 100 if operation.title.startswith("Append") else 0.0
+    """An append's share of the trigger, where five appends share an invocation."""
+    return notifier_dollars() / prices.RECORDS_AN_INVOCATION if operation.title.startswith("Append") else 0.0
 
 
 def response_bytes(operation: Operation) -> int:
@@ -193,7 +193,7 @@ def render_append(operation: Operation, bill: Bill) -> str:
         (f"DynamoDB: {bill.write_units} write unit × ${prices.WRITE_UNIT}", storage, storage),
         ("HTTP API", api, api),
         (f"Lambda: a request and {milliseconds:.0f} ms × {prices.MEMORY_GB} GB", compute, compute),
-        ("Waking, where a hundred appends share an invocation", waking, waking),
+        ("Waking, where five appends share an invocation", waking, waking),
         ("CloudFront: a request and its function", prices.EDGE_REQUEST + prices.EDGE_FUNCTION, 0.0),
         ("Bytes: a response's headers out, and through CloudFront the body in", edge_bytes, direct_bytes),
     ]

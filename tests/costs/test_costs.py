@@ -125,13 +125,13 @@ def test_headers_are_as_long_as_the_bill_says(world: World) -> None:
     assert abs(read - prices.READ_HEADER_BYTES) <= 60
 
 
-def test_the_page_says_where_the_price_by_cloudfront_goes_over_three_dollars(bills: dict[str, Bill]) -> None:
+def test_the_page_says_what_the_price_by_cloudfront_consists_of(bills: dict[str, Bill]) -> None:
     append, bill = operation_named(KILOBYTE_OF_JSON), bills[KILOBYTE_OF_JSON]
     counted = prices.HTTP_API + prices.EDGE_REQUEST + prices.LAMBDA_REQUEST + bill.storage_dollars
     compute = function_dollars(append) - prices.LAMBDA_REQUEST
     below = counted + prices.EDGE_FUNCTION + compute + waking_dollars(append)
     carried = edge_out_dollars(append)
-    assert below < 3.00 < below + carried == pytest.approx(default_dollars(append, bill))
+    assert below + carried == pytest.approx(default_dollars(append, bill))
     past_the_api = default_dollars(append, bill) - prices.HTTP_API
     said = (
         f"${counted:.3f} before",
@@ -156,10 +156,10 @@ def test_an_append_is_one_write(bills: dict[str, Bill]) -> None:
 
 
 def test_an_append_of_a_kilobyte_is_cheap(bills: dict[str, Bill]) -> None:
-    """All in, bytes included, with a hundred appends to an invocation of the notifier."""
+    """All in, bytes included, with five appends to an invocation of the notifier."""
     append, bill = operation_named(KILOBYTE_OF_JSON), bills[KILOBYTE_OF_JSON]
     assert direct_dollars(append, bill) < 2.10
-    assert default_dollars(append, bill) < 3.10
+    assert default_dollars(append, bill) < 3.20
 
 
 def test_prices_are_of_what_the_template_deploys_by_default() -> None:
