@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import uuid
@@ -49,7 +50,7 @@ def stream() -> str:
 
 def test_lines_become_messages_and_come_back(server: Server, stream: str) -> None:
     lines = b'{"n": 1}\n\n[2]\n"three"\n'
-    assert run(server, "append", stream, "--create", "application/json", stdin=lines) == b"3 lines\n"
+    assert run(server, "append", stream, "--create", "application/json", stdin=lines) == b"3 messages\n"
     assert values(run(server, "tail", stream, "--no-follow")) == [{"n": 1}, [2], "three"]
     assert values(run(server, "tail", stream, "--no-follow", "--last", "2")) == [[2], "three"]
     assert values(run(server, "tail", stream, "--no-follow", "--from", f"{9:016}")) == [[2], "three"]
@@ -57,12 +58,34 @@ def test_lines_become_messages_and_come_back(server: Server, stream: str) -> Non
     assert len(values(run(server, "tail", stream, "--no-follow", "--from", "2020-01-01T00:00Z"))) == 3
 
 
-def test_text_comes_back_byte_for_byte(server: Server, stream: str) -> None:
-    run(server, "append", stream, "--create", "text/plain", stdin="one\nzwei ü".encode())
-    assert (
-        run(server, "tail", f"{server.base_url}/v1/stream/{stream.replace(' ', '%20')}", "--no-follow")
-        == "one\nzwei ü".encode()
+@pytest.mark.parametrize(
+    ("content_type", "sent"),
+    [
+        ("text/plain", "\n\n# One\n\n \nzwei ü\n\n".encode()),
+        ("application/octet-stream", random.Random(7).randbytes(700_000)),
+    ],
+)
+def test_bytes_and_text_come_back_byte_for_byte(
+    server: Server, stream: str, content_type: str, sent: bytes
+) -> None:
+    said = run(server, "append", stream, "--create", content_type, stdin=sent)
+    assert said == b"%d bytes\n" % len(sent)
+    url = f"{server.base_url}/v1/stream/{stream.replace(' ', '%20')}"
+    assert run(server, "tail", url, "--no-follow") == sent
+
+
+def test_json_comes_back_as_it_was_sent(server: Server, stream: str) -> None:
+    lines = b'0.12345678901234567890\n1e2\n{"a":  "\\u00fc", "a": 1}\n'
+    run(server, "append", stream, "--create", "application/json", stdin=lines)
+    assert run(server, "tail", stream, "--no-follow") == lines
+
+
+def test_a_line_that_is_no_json_is_named_by_its_number(server: Server, stream: str) -> None:
+    failed = run(
+        server, "append", stream, "--create", "application/json", stdin=b"1\n\n2\n{oops\n3\n", status=1
     )
+    assert b"Line 4 of the input: Invalid JSON" in failed
+    assert values(run(server, "tail", stream, "--no-follow")) == [1, 2]
 
 
 def test_a_tail_follows_until_the_stream_is_closed(server: Server, stream: str) -> None:
@@ -129,9 +152,21 @@ def test_the_progress_of_append_is_shown_only_on_a_terminal(
     ) as shown:
         os.close(far)
         assert b"13890/13890" in everything_shown(near)
-        assert shown.communicate()[0] == b"3000 lines\n"
+        assert shown.communicate()[0] == b"3000 messages\n"
     piped = subprocess.run([*command, *arguments], capture_output=True, check=True, env=own_environment())
-    assert (piped.stdout, piped.stderr) == (b"3000 lines\n", b"")
+    assert (piped.stdout, piped.stderr) == (b"3000 messages\n", b"")
+
+
+def test_a_terminal_gets_the_control_characters_of_a_message_as_text(server: Server, stream: str) -> None:
+    run(
+        server, "append", stream, "--create", "text/plain", "--close", stdin=b"red \x1b[31m \xc2\x9b5m\tend\n"
+    )
+    near, far = os.openpty()
+    command = [sys.executable, "-m", "tidemark.ops.cli", "--url", server.base_url, "tail", stream]
+    with subprocess.Popen(command, stdout=far, env=own_environment()) as shown:
+        os.close(far)
+        assert everything_shown(near) == b"red \\x1b[31m \\x9b5m\tend\r\n"
+        assert shown.wait(120) == 0
 
 
 def test_streams_and_buckets_are_listed(server: Server, stream: str) -> None:

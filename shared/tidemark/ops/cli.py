@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 import uuid
@@ -18,11 +19,15 @@ from tidemark import __version__
 from tidemark.ops.client import RemoteServer, RequestFailed, stream_path
 from tidemark.ops.doctor import examine_machine, examine_server
 from tidemark.ops.progress import progress_bar
+from tidemark.protocol.errors import Malformed
+from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from
 
 #: Of one append, which takes 4 MB: readers see each piece soon.
 _APPEND_BYTES: Final = 256 * 1024
 _APPEND_LINES: Final = 1000
+#: What a terminal obeys, but for the tab and the end of a line: C0, DEL, and C1 in UTF-8.
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
 class _Commands(click.Group):
@@ -97,10 +102,19 @@ def tail(server: RemoteServer, stream: str, start: str, last: int | None, *, fol
     """Print a stream's messages, each JSON message on a line of its own; from the beginning unless told."""
     if start and last:
         raise click.UsageError("Give --from or --last, not both")
-    path = stream_path(stream)
-    for data in read_from(server, path, resolve_start(server, path, start, last), follow=follow):
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+    path, out = stream_path(stream), sys.stdout.buffer
+    is_terminal = out.isatty()
+    for page in read_from(server, path, resolve_start(server, path, start, last), follow=follow):
+        for number, data in enumerate(page):
+            out.write(_CONTROL.sub(_escaped, data) if is_terminal else data)
+            if number == 0:
+                out.flush()  # The rest of a long page takes a while.
+        out.flush()
+
+
+def _escaped(control: re.Match[bytes]) -> bytes:
+    """A message must not move the cursor, or name the window, of whoever looks at it."""
+    return "".join(f"\\x{ord(each):02x}" for each in control[0].decode()).encode()
 
 
 def resolve_start(server: RemoteServer, path: str, start: str, last: int | None) -> str:
@@ -111,15 +125,17 @@ def resolve_start(server: RemoteServer, path: str, start: str, last: int | None)
     return str(server.get("/v1/start", stream=path, **asked)["offset"])
 
 
-def read_from(server: RemoteServer, path: str, offset: str, *, follow: bool) -> Iterator[bytes]:
-    """What is there, and then, by long-poll, what comes. A page of JSON is its messages, one a line."""
+def read_from(server: RemoteServer, path: str, offset: str, *, follow: bool) -> Iterator[Iterator[bytes]]:
+    """The pages that are there, and then, by long-poll, those that come. A page of JSON is its messages as
+    they were sent, one a line."""
     query = {"offset": offset}
     while True:
         response = server.request("GET", path, query)
         headers = response.headers
         is_json = headers.get("Content-Type", "").partition(";")[0] == "application/json"
         if response.status == 200 and response.data:
-            yield b"".join(each + b"\n" for each in messages_of(response.data)) if is_json else response.data
+            lines = (message + b"\n" for message in split_array(response.data))
+            yield lines if is_json else iter([response.data])
         is_up_to_date = "Stream-Up-To-Date" in headers
         if ("Stream-Closed" in headers and is_up_to_date) or (is_up_to_date and not follow):
             return
@@ -130,51 +146,76 @@ def read_from(server: RemoteServer, path: str, offset: str, *, follow: bool) -> 
                 query["cursor"] = headers["Stream-Cursor"]
 
 
-def messages_of(page: bytes) -> list[bytes]:
-    """The elements of a JSON array, on one line each."""
-    return [json.dumps(each, ensure_ascii=False).encode() for each in json.loads(page)]
-
-
 @main.command()
 @click.argument("stream")
 @click.option("--create", "content_type", help="Create the stream with this content type if it is not there.")
 @click.option("--close", is_flag=True, help="Close the stream at the end of the input.")
-@click.argument("lines", type=click.File("rb"), default="-")
+@click.argument("file", type=click.File("rb"), default="-")
 @click.pass_obj
 def append(
-    server: RemoteServer, stream: str, content_type: str | None, lines: BufferedReader, *, close: bool
+    server: RemoteServer, stream: str, content_type: str | None, file: BufferedReader, *, close: bool
 ) -> None:
-    """Append the lines of a file or of the standard input: in a JSON stream each line is a message."""
+    """Append a file or the standard input: byte for byte, or, to a JSON stream, each line as a message."""
     path = stream_path(stream)
     if content_type is not None:
         server.request("PUT", path, headers={"Content-Type": content_type})
     stored_type = server.request("HEAD", path).headers["Content-Type"]
     # Numbered, so that what is sent again because no answer came lands once.
     producer = {"Producer-Id": f"tidemark-{uuid.uuid4().hex}", "Producer-Epoch": "0"}
-    is_json, written = stored_type.startswith("application/json"), 0
-    with progress_bar(size_of(lines), "bytes") as bar:
-        for number, group in enumerate(groups(lines)):
-            body = b"[" + b",".join(group) + b"]" if is_json else b"".join(group)
+    is_json = stored_type.partition(";")[0] == "application/json"
+    sent_bytes = sent_messages = 0
+    size = size_of(file)
+    with progress_bar(size, "bytes") as bar:
+        for number, messages in enumerate(groups(file) if is_json else pieces(file)):
+            body = b"[" + b",".join(messages) + b"]" if is_json else messages[0]
             headers = producer | {"Producer-Seq": str(number), "Content-Type": stored_type}
             server.request("POST", path, body=body, headers=headers)
-            written += len(group)
-            bar.update(sum(map(len, group)))
+            sent_messages += len(messages)
+            sent_bytes += sum(map(len, messages))
+            if size:
+                bar.update(file.tell() - bar.pos)
     if close:
         server.request("POST", path, headers={"Stream-Closed": "true"})
-    show({"lines": written}, f"{written} lines")
+    if is_json:
+        show({"messages": sent_messages, "bytes": sent_bytes}, f"{sent_messages} messages")
+    else:
+        show({"bytes": sent_bytes}, f"{sent_bytes} bytes")
+
+
+def pieces(file: BufferedReader) -> Iterator[list[bytes]]:
+    """What each read brings, so that a slow pipe is not waited for."""
+    while data := file.read1(_APPEND_BYTES):
+        yield [data]
 
 
 def groups(file: BufferedReader) -> Iterator[list[bytes]]:
-    """Lines that go out together: those of one read, so that a slow pipe is not waited for. Empty ones are
-    left out."""
-    rest = b""
-    while data := file.read1(_APPEND_BYTES):
+    """Messages that go out together: the lines of one read that are not blank. Raises ClickException for a
+    line that is no JSON, once the lines before it are on their way."""
+    rest, line_number = b"", 0
+    for [data] in pieces(file):
         *whole, rest = (rest + data).split(b"\n")
-        lines = [line + b"\n" for line in whole if line.strip()]
-        for start in range(0, len(lines), _APPEND_LINES):
-            yield lines[start : start + _APPEND_LINES]
-    if rest.strip():
-        yield [rest]
+        for start in range(0, len(whole), _APPEND_LINES):
+            yield from _checked(whole[start : start + _APPEND_LINES], line_number + start)
+        line_number += len(whole)
+    yield from _checked([rest], line_number)
+
+
+def _checked(lines: list[bytes], before: int) -> Iterator[list[bytes]]:
+    """`before` is how many lines of the input precede these."""
+    messages = []
+    for number, line in enumerate(lines, before + 1):
+        if not line.strip():
+            continue
+        try:
+            messages.append(check_value(line))
+        except Malformed as wrong:
+            if messages:
+                yield messages
+            raise click.ClickException(
+                f"Line {number} of the input: {wrong.message}. The lines before it were appended"
+            ) from None
+    if messages:
+        yield messages
 
 
 def size_of(file: BufferedReader) -> int:
