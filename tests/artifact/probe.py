@@ -85,6 +85,9 @@ def table_requests(operation: str, arguments: dict[str, Any]) -> Iterator[tuple[
         [requests] = arguments["RequestItems"].values()
         keys = [key for each in requests for request in each.values() for key in partition_keys(request)]
         yield "dynamodb:BatchWriteItem", "table:", keys
+    elif operation == "BatchGetItem":
+        [asked] = arguments["RequestItems"].values()
+        yield "dynamodb:BatchGetItem", "table:", [key["pk"]["S"] for key in asked["Keys"]]
     else:
         yield f"dynamodb:{operation}", "table:", partition_keys(arguments)
 

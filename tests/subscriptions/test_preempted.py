@@ -225,5 +225,7 @@ def test_without_one_of_the_rules_some_interleaving_loses_a_wake(
     place: Any, name: str, broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, name, broken)
+    # It looks at the tails themselves, and would find most of what is lost: only of 1,000 streams.
+    monkeypatch.setattr(wakes, "mark_appended", lambda *_: False)
     with pytest.raises(AssertionError):
         search()

@@ -99,6 +99,42 @@ def test_a_claim_right_after_an_append_finds_the_work_by_itself(scene: Scene) ->
     assert [each.link.path for each in scene.claim().streams] == ["events/a"]
 
 
+def test_a_claim_lists_what_the_trigger_has_not_come_by_yet(scene: Scene) -> None:
+    """Beside what it has: one call asks a hundred streams for what lies behind their acks."""
+    for number in range(6):
+        scene.stream(f"events/{number}", 1)
+    announced(scene, "events/told")
+    for number in range(0, 6, 2):
+        scene.append(f"events/{number}")
+    scene.worker.calls.taken()
+    listed = [each.link.path for each in scene.claim().streams]
+    assert listed == ["events/0", "events/2", "events/4", "events/told"]
+    assert scene.worker.calls.taken()["BatchGetItem"] == 1
+
+
+@pytest.mark.parametrize("by_webhook", [False, True])
+def test_done_says_that_a_wake_follows_before_the_trigger_has_come_by(scene: Scene, by_webhook: bool) -> None:
+    """Another stream has an append that was acknowledged just before (§7)."""
+    scene.stream("events/b", 1)
+    scene.stream("events/a")
+    scene.stream(POOL)
+    scene.subscribe(webhook=by_webhook)
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    claimed = None if by_webhook else scene.claim()
+    late = scene.append("events/b")
+
+    def done() -> bool:
+        return scene.callback(scene.receiver.bodies[-1]) if claimed is None else scene.ack(claimed)
+
+    assert done() is True
+    assert require_subscription(scene.worker.stores, "s").wake.generation == 2
+    scene.tell(late)
+    scene.changed()
+    scene.work_off()
+    assert require_subscription(scene.worker.stores, "s").wake.generation == 2, "one wake for one append"
+
+
 def test_the_same_configuration_is_confirmed_and_another_one_refused(scene: Scene) -> None:
     assert scene.subscribe().is_new
     assert not scene.subscribe().is_new

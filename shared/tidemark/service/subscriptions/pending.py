@@ -13,7 +13,7 @@ from typing import Final
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
 from tidemark.log.records import PendingMark, StreamLink, SubscriptionRecord
-from tidemark.log.schema import log_pk
+from tidemark.log.schema import PK, batch_key, log_pk
 from tidemark.log.subscriptions import (
     SubscriptionChanged,
     change_link,
@@ -25,6 +25,7 @@ from tidemark.log.subscriptions import (
     remove_link,
     remove_mark,
 )
+from tidemark.log.table import MAX_GETS
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.load import head_from
@@ -132,6 +133,28 @@ def _forget_stream(stores: Stores, link: StreamLink) -> None:
             remove_link(stores.table, link)
 
 
+def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:
+    """Mark the streams that have grown behind what is acked, where the trigger has not come by yet: §7 counts
+    them from their append on. Returns whether there are any.
+
+    The next batch of a stream lies where the last one ended, so one call asks a hundred streams. One that is
+    acked up to the middle of a batch has its mark still, and one that was not there when it was named leaves
+    its mark by the trigger."""
+    links = load_links(stores.table, record.incarnation, limit=MAX_LOOKED_AT)
+    by_log = {log_pk(stream_key_of(each.path), each.stream_incarnation): each for each in links}
+    keys = [batch_key(pk, link.acked) for pk, link in by_log.items() if link.stream_incarnation]
+    hundreds = [keys[start : start + MAX_GETS] for start in range(0, len(keys), MAX_GETS)]
+    pages = stores.concurrency.each(lambda some: stores.table.get_many(some, (PK,)), hundreds)
+    grown = [by_log[item[PK]["S"]] for page in pages for item in page]
+    stores.concurrency.each(lambda link: _mark(stores, link, link.stream_incarnation), grown)
+    return bool(grown)
+
+
+def _mark(stores: Stores, link: StreamLink, stream_incarnation: str) -> None:
+    """As low as a mark can be: the trigger's own raises it."""
+    put_mark(stores.table, PendingMark(link.subscription_incarnation, link.path, stream_incarnation, -1))
+
+
 def mark_what_is_pending(stores: Stores, record: SubscriptionRecord, limit: int = MAX_LOOKED_AT) -> bool:
     """Look at the linked streams themselves, where the trigger has not come by yet or has failed. Returns
     whether anything was marked; stops at the first sixteen that hold something."""
@@ -141,8 +164,7 @@ def mark_what_is_pending(stores: Stores, record: SubscriptionRecord, limit: int 
         head = find_head(stores, link.path)
         if head is None or head.tail.offset <= acked_in(link, head):
             return False
-        # As low as a mark can be: the trigger's own raises it.
-        put_mark(stores.table, PendingMark(record.incarnation, link.path, head.record.incarnation, -1))
+        _mark(stores, link, head.record.incarnation)
         return True
 
     for start in range(0, len(links), _AT_ONCE):

@@ -41,6 +41,7 @@ from tidemark.service.subscriptions.pending import (
     acked_in,
     find_head,
     find_pending,
+    mark_appended,
     mark_what_is_pending,
 )
 from tidemark.service.subscriptions.wake_token import make_token, token_generation
@@ -112,6 +113,7 @@ def claim(stores: Stores, subscription_id: str, worker: str) -> Claimed:
             record = activate(stores, record)
         now_ms = stores.clock_ms()
         check_unclaimed(record.wake, now_ms)
+        mark_appended(stores, record)
         streams = find_pending(stores, record)
         if not streams and mark_what_is_pending(stores, record):
             streams = find_pending(stores, record)
@@ -159,7 +161,11 @@ def answer_wake(stores: Stores, subscription_id: str, kind: SubscriptionKind, re
             record = commit(stores, record, extended, acks[:MAX_ACKS])
             acks = acks[MAX_ACKS:]
         record = commit(stores, record, end_wake(extended) if request.done else extended, acks)
-        return request.done and begin_if_pending(stores, record)
+        if not request.done:
+            return False
+        return begin_if_pending(stores, record) or (
+            mark_appended(stores, record) and begin_if_pending(stores, record)
+        )
 
     return _decide_until_committed(stores, subscription_id, kind, step)
 
