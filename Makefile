@@ -162,6 +162,7 @@ build: $(SAM) ## what AWS SAM deploys, into .aws-sam
 	@sam validate --lint
 	@.venv-sam/bin/python -W ignore -m cyclonedx_py requirements requirements/layer.txt --pyproject pyproject.toml \
 		--output-reproducible --of JSON -o .aws-sam/sbom.cdx.json
+	@$(VENV) requirements/sbom.py .aws-sam/sbom.cdx.json .aws-sam/build/SharedLayer/python
 	@find .aws-sam/build/SharedLayer -name '*.pyc' | grep -q . || printf '%s\n' "" \
 		"WARNING: the layer has no bytecode, because python$(RUNTIME) is not on the path. It works, but every cold" \
 		"start compiles every module: 2.5 times the CPU. Install it (https://www.python.org/downloads, or:" \
@@ -183,6 +184,13 @@ undeploy: export SAM := $(CURDIR)/.venv-sam/bin/sam
 undeploy: export SAM_CLI_TELEMETRY := 0
 undeploy: $(SAM) $(LOCAL) ## delete the stack that make deploy made; table and bucket stay
 	@$(VENV) -m tidemark.ops.deploy --remove $(ARGS)
+
+.PHONY: release
+release: ## sign the tag of VERSION=0.2.0, with its section of CHANGELOG.md as the notes
+	@grep -qx 'version = "$(VERSION)"' pyproject.toml || { echo "pyproject.toml does not have the version '$(VERSION)'" >&2; exit 1; }
+	@awk '/^## \[/ { on = index($$0, "[$(VERSION)]"); next } on' CHANGELOG.md | grep -q . || { echo "CHANGELOG.md has no section [$(VERSION)]" >&2; exit 1; }
+	@{ printf 'Tidemark %s\n\n' "$(VERSION)"; awk '/^## \[/ { on = index($$0, "[$(VERSION)]"); next } on' CHANGELOG.md; } | git tag --sign --cleanup=whitespace --file=- "v$(VERSION)"
+	@echo "Publish it: git push origin v$(VERSION). The notes: git tag --list --format='%(contents:body)' v$(VERSION)"
 
 .PHONY: token
 token: $(LOCAL) ## a token (SECRET_NAME=/tidemark/auth-secret, or AUTH_SECRET in the environment; ARGS="--scopes … --hours …")

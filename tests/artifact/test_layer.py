@@ -90,10 +90,14 @@ def test_the_layer_counts_what_the_template_and_the_functions_say() -> None:
 
 
 def test_the_bill_of_materials_names_what_is_in_the_layer() -> None:
-    """By name, version and the hashes of which one was installed, in CycloneDX's format."""
+    """By name, version, licence and the hashes of which one was installed, in CycloneDX's format; and the
+    console's scripts and AWS's adapter."""
     materials = json.loads((BUILD.parent / "sbom.cdx.json").read_text())
     assert (materials["bomFormat"], materials["metadata"]["component"]["name"]) == ("CycloneDX", "tidemark")
-    listed = {each["name"].lower(): each for each in materials["components"]}
+    assert [each["name"] for each in materials["components"] if not each["licenses"]] == []
+    others = {each["name"] for each in materials["components"] if "pkg:pypi/" not in each["purl"]}
+    assert {"preact", "@durable-streams/client", "LambdaAdapterLayerArm64"} <= others
+    listed = {each["name"].lower(): each for each in materials["components"] if each["name"] not in others}
     found = distributions(path=[str(LAYER)])
     installed = {re.sub(r"[-_.]+", "-", each.name).lower(): each.version for each in found}
     assert {name: each["version"] for name, each in listed.items()} == installed

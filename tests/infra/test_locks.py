@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,46 @@ def test_the_npm_lock_names_hashes_and_no_registry() -> None:
     fetched = {path: package for path, package in packages.items() if path}
     assert [path for path, package in fetched.items() if "resolved" in package] == []
     assert [path for path, package in fetched.items() if "integrity" not in package] == []
+
+
+def test_actions_are_named_by_commit_and_the_base_image_by_a_whole_digest_if_any() -> None:
+    """A tag can be moved. The image has a digest once somebody who reaches its registry writes it."""
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    used = re.findall(r"uses: (.*)", workflow)
+    assert used
+    assert [each for each in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+", each)] == []
+    images = re.findall(r"^FROM (.*)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert [
+        each for each in images if not re.fullmatch(r"python:3\.14-slim(@sha256:[0-9a-f]{64})?", each)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [("0.1.0", ""), ("9.9.9", "pyproject.toml does not have the version '9.9.9'")]
+)
+def test_a_release_is_a_signed_tag_with_its_section_of_the_changelog(
+    tmp_path: Path, version: str, said: str
+) -> None:
+    (tmp_path / "git").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/said; cat >>{tmp_path}/said\n')
+    (tmp_path / "git").chmod(0o755)
+    (tmp_path / "CHANGELOG.md").write_text(
+        "## [Unreleased]\n\n- later\n\n## [0.1.0] - 2026-11-21\n\n- first\n"
+    )
+    (tmp_path / "pyproject.toml").write_text('version = "0.1.0"\n')
+    ran = subprocess.run(
+        ["make", "--no-print-directory", "-f", str(ROOT / "Makefile"), "release", f"VERSION={version}"],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ran.returncode == 0) == (said == ""), ran.stderr
+    assert said in ran.stderr
+    if not said:
+        tagged = (tmp_path / "said").read_text()
+        assert tagged.startswith("tag --sign ")
+        assert tagged.splitlines()[0].endswith(" v0.1.0")
+        assert "- first" in tagged
+        assert "- later" not in tagged
