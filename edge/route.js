@@ -6,6 +6,19 @@ function handler(event) {
     const request = event.request;
     const headers = request.headers;
     const live = request.querystring.live;
+    // The cache key has names as they were sent: an encoded one would poison the answer without it.
+    if (Object.keys(request.querystring).some(name => name.indexOf('%') >= 0)) {
+        return {
+            statusCode: 400,
+            statusDescription: 'Bad Request',
+            headers: {
+                'content-type': { value: 'application/json' },
+                'cache-control': { value: 'no-store' },
+                'access-control-allow-origin': { value: '*' },
+            },
+            body: '{"error": "Names of query parameters must not be percent-encoded"}',
+        };
+    }
     delete headers['x-tidemark-authorization'];
     delete headers['x-tidemark-content-type'];
     // What is told in these headers, by version (http/security/origin_secret.py): functions of an older release answer 503 and do not guess.

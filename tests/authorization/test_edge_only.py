@@ -96,6 +96,23 @@ def test_location_has_the_host_that_the_client_used(way: Way, name: str) -> None
         assert answer.headers["location"].endswith(f"://streams.example.org{encoded}")
 
 
+def test_what_a_token_may_not_read_is_not_told(way: Way, name: str) -> None:
+    """Neither the source of a fork by its stats, nor the tail by a 412."""
+    source, fork = f"/v1/stream/{name}/source", f"/v1/stream/{name}/fork"
+    assert way("PUT", source, THROUGH | TEXT | bearer(ADMIN), b"x").status == 201
+    made = way("PUT", fork, THROUGH | TEXT | bearer(ADMIN) | {"Stream-Forked-From": source})
+    assert made.status == 201
+    for scope, told in ((f"read:v1/{name}/fork", False), (ADMIN, True)):
+        stats = json.loads(way("GET", f"/v1/stats?stream={fork}", THROUGH | bearer(scope)).body)
+        assert (stats.get("forked_from") is not None) == told
+    for scope, told in ((f"write:v1/{name}/fork", False), (ADMIN, True)):
+        guess = THROUGH | TEXT | bearer(scope) | {"If-Match": '"guess"'}
+        refused = way("POST", fork, guess, b"y")
+        assert refused.status == 412, refused
+        assert ("etag" in refused.headers, "stream-next-offset" in refused.headers) == (told, told)
+        assert (made.headers["etag"].strip('"') in refused.error) == told
+
+
 def edge_path(path: str) -> dict[str, str]:
     return THROUGH | bearer(ADMIN) | {PATH_HEADER: path}
 

@@ -494,3 +494,16 @@ def test_a_missing_stream_gets_404_in_every_mode(door: Door, path: str, method: 
     assert door(method, path + "?offset=-1&live=sse", headers, body).status == 404
     assert door(method, path + "?offset=now&live=long-poll", headers, body).status == 404
     assert door(method, path + "?offset=now", headers, body).status == 404
+
+
+@pytest.mark.parametrize("query", ["%6fffset=-1", "offset=-1&%63ursor=1", "offset=-1&%", "li%76e"])
+def test_an_encoded_name_of_a_parameter_gets_400(door: Door, query: str) -> None:
+    """A cache in front would keep the answer for a request without that parameter."""
+    for path in ("/v1/stream/encoded", "/", "/v1/streams"):
+        answer = door.get(f"{path}?{query}")
+        assert (answer.status, answer["cache-control"]) == (400, "no-store")
+        assert "percent-encoded" in answer.json["error"]
+
+
+def test_an_encoded_value_is_decoded(door: Door) -> None:
+    assert door.get("/v1/streams?prefix=%61").status == 200

@@ -24,7 +24,7 @@ def test_a_browser_gets_a_page_that_introduces_the_server(door: Door) -> None:
     assert DOCS in page
     assert "/v1/openapi.json" in page
     assert __version__ in page
-    assert answer["Vary"] == "Accept"
+    assert (answer["Vary"], answer["Cache-Control"]) == ("Accept", "no-store")
 
 
 @pytest.mark.parametrize("accept", [{}, {"Accept": "*/*"}, {"Accept": "application/json"}])

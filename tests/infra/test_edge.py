@@ -183,6 +183,15 @@ def test_a_body_goes_to_the_http_api_as_bytes() -> None:
     assert live["request"]["headers"]["content-type"] == {"value": "text/plain"}
 
 
+def test_an_encoded_name_of_a_parameter_gets_400_at_the_edge() -> None:
+    """The cache key would have it as another parameter, and the origin would not."""
+    for name in ("%6fffset", "curso%72", "%"):
+        [routed] = route(event("GET", {name: "1"}))
+        assert routed["request"]["statusCode"] == 400
+        assert json.loads(routed["request"]["body"])["error"]
+        assert routed["request"]["headers"]["cache-control"] == {"value": "no-store"}
+
+
 def types(routed: dict[str, Any]) -> dict[str, str] | None:
     found: dict[str, str] | None = routed["request"]["headers"].get("x-tidemark-content-type")
     return found

@@ -205,6 +205,17 @@ def test_readers_and_the_notifier_write_waiters_alone(name: str) -> None:
             }
 
 
+@pytest.mark.parametrize("name", ["ReadFunction", "LiveFunction"])
+def test_a_read_updates_items_of_streams_alone(name: str) -> None:
+    """It renews a time to live."""
+    [renew] = [each for each in statements_of(FUNCTIONS[name]) if "dynamodb:UpdateItem" in each["Action"]]
+    [pattern] = renew["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
+    assert renew["Action"] == "dynamodb:UpdateItem"
+    key = StreamKey("v1", "a")
+    assert fnmatch(stream_key(key)["pk"]["S"], pattern)
+    assert not any(fnmatch(each, pattern) for each in (log_pk(key, "1"), wait_pk(0), "buckets", "due/p"))
+
+
 def test_the_packer_touches_logs_alone() -> None:
     """Subscriptions, waiters, keys and the rest of the queue are not its business."""
     resource = TEMPLATE["Resources"]["PackerFunction"]

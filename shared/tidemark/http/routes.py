@@ -15,6 +15,7 @@ from tidemark.http.backend import Backend, backend_of
 from tidemark.http.cancel_on_disconnect import HungUp, cancel_on_disconnect, hang_up
 from tidemark.http.live import count_wake, event_stream, gathered_events, read_or_wait
 from tidemark.http.requests import (
+    ACCESS,
     Live,
     ReadRequest,
     header,
@@ -24,7 +25,9 @@ from tidemark.http.requests import (
     parse_stream,
 )
 from tidemark.observability.metrics import PROCESS
+from tidemark.protocol.authorization import EVERYTHING
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
+from tidemark.protocol.errors import PreconditionFailed
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.create import create
 from tidemark.service.delete import delete
@@ -36,7 +39,8 @@ async def front_page(request: Request) -> Response:
     """What this is and where to read on, as a page for browsers and as JSON for programs."""
     from tidemark.http import front_page as page
 
-    headers = {"Cache-Control": DOCUMENT, "Vary": "Accept"}
+    # CloudFront's cache does not tell requests apart by Accept.
+    headers = {"Cache-Control": NO_STORE, "Vary": "Accept"}
     is_browser = "text/html" in (header(request, "Accept") or "")
     response = HTMLResponse(page.render_html()) if is_browser else JSONResponse(page.FACTS)
     response.headers.update(headers)
@@ -74,7 +78,12 @@ async def append_to_stream(request: Request) -> Response:
     """Append, close, or both (§5.2, §5.3)."""
     backend, key = backend_of(request), parse_stream(request)
     append_request = await parse_append(request)
-    outcome = await backend.append(key, append_request, partial(hang_up, request.receive))
+    try:
+        outcome = await backend.append(key, append_request, partial(hang_up, request.receive))
+    except PreconditionFailed:
+        if request.scope.get(ACCESS, EVERYTHING).may_read(key):
+            raise
+        raise PreconditionFailed from None  # A guess must not tell where the tail is.
     PROCESS.appended(len(append_request.body))
     return responses.appended(append_request, outcome)
 

@@ -338,11 +338,14 @@ class ProducerFenced(ProtocolError):
 
 
 class PreconditionFailed(ProtocolError):
-    """`If-Match` names another tail; the one that there is travels along."""
+    """`If-Match` names another tail; the one that there is travels along for those who may read it."""
 
     status = 412
 
-    def __init__(self, etag: str, tail: int) -> None:
+    def __init__(self, etag: str | None = None, tail: int = 0) -> None:
+        if etag is None:
+            super().__init__("If-Match does not name the stream's tail; nothing was appended")
+            return
         super().__init__(
             f"If-Match does not name the stream's tail, which is {etag}; nothing was appended",
             {"ETag": etag, "Stream-Next-Offset": render_offset(tail)},

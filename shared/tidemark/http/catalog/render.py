@@ -71,7 +71,7 @@ def buckets(request: ListingRequest, found: BucketListing) -> models.BucketListi
     )
 
 
-def stats(found: StreamStats) -> models.Stats:
+def stats(found: StreamStats, access: Access) -> models.Stats:
     head, record, tail = found.head, found.head.record, found.head.tail
     shown = models.Stats(
         stream=stream_path(record.key),
@@ -103,7 +103,7 @@ def stats(found: StreamStats) -> models.Stats:
     if tail.closed_by is not None:
         claim = tail.closed_by
         shown.closed_by = models.ClosedBy(id=claim.producer_id, epoch=claim.epoch, seq=claim.seq)
-    if record.fork is not None:
+    if record.fork is not None and access.may_read(record.fork.point.source):
         source = stream_path(record.fork.point.source)
         shown.forked_from = models.ForkedFrom(stream=source, offset=render_offset(record.base))
     if record.snapshot is not None:

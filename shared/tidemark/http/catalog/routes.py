@@ -54,7 +54,8 @@ async def all_buckets(request: Request) -> Response:
 async def stream_stats(request: Request) -> Response:
     """What is known of a stream: sizes, times, producers, forks, snapshot."""
     backend, key = backend_of(request), parse_stream_parameter(singles(request).get("stream"))
-    return answer(render.stats(await backend.run(lambda: load_stats(backend.stores, key))))
+    found = await backend.run(lambda: load_stats(backend.stores, key))
+    return answer(render.stats(found, request.scope.get(ACCESS, EVERYTHING)))
 
 
 async def stream_forks(request: Request) -> Response:
