@@ -177,6 +177,47 @@ def test_bytes_that_are_not_http_get_400_and_a_sentence(sent: bytes) -> None:
     assert body == {"error": "This is not a valid HTTP/1.1 request; see RFC 9112"}
 
 
+@pytest.mark.parametrize(
+    ("sent", "status", "said"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", 400, "one Host header; this one has 0"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400, "one Host header; this one has 2"),
+        (
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+            501,
+            "chunked alone, got 'gzip, chunked'",
+        ),
+    ],
+)
+def test_what_rfc_9112_has_a_server_refuse_is_refused(sent: bytes, status: int, said: str) -> None:
+    answered, _, body = parsed(play(lambda port, _: ask(port, sent)))
+    assert (answered, said in body["error"]) == (status, True), body
+
+
+def test_a_bad_chunk_behind_expect_100_continue_gets_400_alone() -> None:
+    """In one packet. The application reads afterwards, and must not answer `100 Continue`."""
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert parsed(play(lambda port, _: ask(port, head + b"zz\r\n")))[0] == 400
+
+
+def test_an_answer_of_unknown_length_to_http_1_0_ends_with_the_connection() -> None:
+    """HTTP/1.0 knows no chunks; and it is promised no connection that is kept."""
+
+    async def stream(port: int, _: Application) -> tuple[bytes, bytes]:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+        writer.write(b"GET /endless HTTP/1.0\r\n\r\n")
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        body = await reader.readexactly(2 * len(MEGABYTE))
+        writer.close()
+        return head, body
+
+    head, body = play(stream)
+    assert b"connection: close" in head
+    assert b"transfer-encoding" not in head
+    assert b"keep-alive" not in head
+    assert body == 2 * MEGABYTE
+
+
 def test_slow_headers_do_not_get_more_time() -> None:
     async def scenario(port: int, _: Application) -> bytes:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)

@@ -13,8 +13,9 @@ import gc
 import json
 import resource
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -98,6 +99,17 @@ def protocol_of(limits: Limits, max_connections: int) -> type[HttpToolsProtocol]
     return type("Connection", (Connection,), bounds)
 
 
+def refusal_of(version: str, headers: Sequence[tuple[bytes, bytes]]) -> tuple[int, str] | None:
+    """What RFC 9112 (§3.2, §6.1) has a server refuse, with the status. `headers` have lower-case names."""
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1 or (version == "1.1" and not hosts):
+        return 400, f"An HTTP/1.1 request has one Host header; this one has {len(hosts)}"
+    codings = b", ".join(value for name, value in headers if name == b"transfer-encoding").decode("latin-1")
+    if codings and codings.strip().lower() != "chunked":
+        return 501, f"Transfer-Encoding must be chunked alone, got {codings[:80]!r}"
+    return None
+
+
 class FreedMemory:
     """Gives memory back to the system after many connections have ended.
 
@@ -126,6 +138,21 @@ class FreedMemory:
             self._trim(0)
 
 
+class _UntilClose(int):
+    """The length of a response that ends with its connection: any number of bytes fits."""
+
+    __hash__ = int.__hash__
+
+    def __lt__(self, _: object) -> bool:
+        return False
+
+    def __sub__(self, _: object) -> _UntilClose:
+        return self
+
+    def __ne__(self, _: object) -> bool:
+        return False
+
+
 class Connection(HttpToolsProtocol):
     """Has two timers: one for a request that is still arriving, one for a response that is not read. Neither
     runs when a request arrives whole and its response is read at once."""
@@ -140,6 +167,8 @@ class Connection(HttpToolsProtocol):
         self._receiving: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._has_headers = self._has_begun = False
+        #: Why the headers of the request cannot be answered otherwise.
+        self._refusal: tuple[int, str] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -182,13 +211,11 @@ class Connection(HttpToolsProtocol):
         """uvicorn calls this, and logs one line, when the bytes are not HTTP."""
         self._stop_receiving()
         if self._has_headers and not self.cycle.response_started:
-            # The application has this request already: to it, the client is gone.
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+            self._hide_client()
         elif self._is_in_use():
             self.transport.close()  # The response to an earlier request is on its way.
             return
-        self._refuse(400, "This is not a valid HTTP/1.1 request; see RFC 9112")
+        self._refuse(*(self._refusal or (400, "This is not a valid HTTP/1.1 request; see RFC 9112")))
 
     def on_message_begin(self) -> None:
         """Of httptools, as the next two."""
@@ -196,8 +223,17 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        version = self.parser.get_http_version()
+        self._refusal = refusal_of(version, self.headers)
+        if self._refusal is not None:
+            raise ValueError(self._refusal[1])
         super().on_headers_complete()  # Raises where the target is no path, as of CONNECT.
         self._has_headers = True
+        if version == "1.0":
+            # It knows no chunks (RFC 9112 §6.1), and its connection is not kept.
+            cycle: Any = self.cycle
+            cycle.chunked_encoding, cycle.expected_content_length = False, _UntilClose()
+            cycle.default_headers = [pair for pair in cycle.default_headers if pair[0] != b"keep-alive"]
 
     def on_message_complete(self) -> None:
         self._has_begun = self._has_headers = False
@@ -240,10 +276,15 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
         else:
             seconds = self.limits.body_seconds
-            # To the application, the client is gone: it must not send a second response.
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+            self._hide_client()
             self._refuse(408, f"No more of the request's body arrived for {seconds:g} s")
+
+    def _hide_client(self) -> None:
+        """The application has this request already: to it, the client is gone, so that it sends no second
+        response, and no `100 Continue`."""
+        cycle: Any = self.cycle
+        cycle.disconnected, cycle.waiting_for_100_continue = True, False
+        cycle.message_event.set()
 
     def _refuse(self, status: int, error: str, headers: str = "") -> None:
         """Respond to a request that has not arrived whole, and close the connection."""
@@ -252,7 +293,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
             return
         self.lingering.add(self)
-        phrase = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}[status]
+        phrase = HTTPStatus(status).phrase
         body = json.dumps({"error": error})
         head = (
             f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncache-control: {NO_STORE}\r\n"
