@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -136,3 +137,33 @@ def test_no_cache_may_keep_a_response_to_a_url_with_a_token(public_way: Way, nam
     answer = public_way("GET", f"{path}?offset=-1&live=sse&access_token={token('')}")
     assert answer.status == 200
     assert "private" in answer.headers["cache-control"]
+
+
+def test_who_changed_what_or_was_refused_is_told(
+    way: Way, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the token's subject and id and the key's, never by the token. An append alone is not told."""
+    caplog.set_level("INFO", "tidemark.audit")
+    path, kind = f"/v1/stream/{name}", {"Content-Type": "text/plain"}
+    who = bearer("read:* write:* manage:*", sub="alice", jti="t-1", kid="k-1")
+    other = bearer("write:v1/other", sub=["odd"])
+    way("PUT", path, who | kind)
+    way("POST", path, who | kind, b"x")
+    way("POST", path, who | {"Stream-Closed": "true"})
+    way("DELETE", path, other)
+    way("GET", path, other)
+    way("DELETE", path, who)
+    lines = [each.getMessage() for each in caplog.records if each.name == "tidemark.audit"]
+    told = [json.loads(line.removeprefix("audit ")) for line in lines]
+    alice, odd = ("alice", "t-1", "k-1"), ("['odd']", None, None)
+    assert [
+        (each["method"], each["path"], each["status"], (each["subject"], each["token_id"], each["key_id"]))
+        for each in told
+    ] == [
+        ("PUT", path, 201, alice),
+        ("POST", path, 204, alice),
+        ("DELETE", path, 404, odd),
+        ("GET", path, 404, odd),
+        ("DELETE", path, 204, alice),
+    ]
+    assert who["Authorization"].removeprefix("Bearer ") not in caplog.text

@@ -79,10 +79,11 @@ def test_what_is_stored_is_encrypted_closed_and_tidied_up() -> None:
 
 
 def test_every_log_ends() -> None:
-    """Kept for as long as is asked for, and not beyond the stack."""
-    for function in FUNCTIONS.values():
+    """Kept for as long as is asked for, audit lines for a year; not beyond the stack."""
+    for name, function in FUNCTIONS.items():
         group = RESOURCES[function["LoggingConfig"]["LogGroup"]["Ref"]]
-        assert group["Properties"]["RetentionInDays"] == {"Ref": "LogRetentionDays"}
+        kept = 365 if name == "WriteFunction" else {"Ref": "LogRetentionDays"}
+        assert group["Properties"]["RetentionInDays"] == kept
         assert group["DeletionPolicy"] == "Delete"
 
 

@@ -16,7 +16,7 @@ part of a name.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 from urllib.parse import quote, unquote
@@ -80,9 +80,12 @@ class RequiredScope:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What somebody may do."""
+    """What somebody may do, and who that is: by the token's `sub` and `jti`, and the id of the key."""
 
     grants: tuple[Grant, ...] = ()
+    subject: str | None = field(default=None, compare=False)
+    token_id: str | None = field(default=None, compare=False)
+    key_id: str | None = field(default=None, compare=False)
 
     def check(self, required: RequiredScope) -> None:
         """Raises Forbidden where the client may at least read the target, and StreamNotFound elsewhere.

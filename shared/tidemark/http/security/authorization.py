@@ -6,8 +6,10 @@ not served. So no response reveals whether a stream exists that the token may no
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -17,18 +19,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemark.http.dispatch import is_for_everybody, required_scopes
 from tidemark.http.error_handlers import HAS_TOKEN, error_response
-from tidemark.http.requests import ACCESS, header
+from tidemark.http.requests import ACCESS, header, url_path
 from tidemark.http.security.keys import keys_of
 from tidemark.http.security.tokens import MAX_TOKEN_BYTES, Tokens
 from tidemark.protocol.authorization import Access, grants_of_public
 from tidemark.protocol.caching import decide_private
-from tidemark.protocol.errors import ProtocolError, Unauthorized
+from tidemark.protocol.errors import Forbidden, ProtocolError, StreamNotFound, Unauthorized
 from tidemark.settings import AuthorizationSettings
 
 #: A request that CloudFront signs has the signature in `Authorization`; the edge moves the token here.
 FORWARDED: Final = "X-Tidemark-Authorization"
 QUERY_NAME: Final = "access_token"
 _SIGNATURE: Final = "AWS4-HMAC-SHA256"
+
+_audit_log = logging.getLogger("tidemark.audit")
+_audit_log.setLevel(logging.INFO)
 
 Check = Callable[[str], Awaitable[Access]]
 
@@ -61,9 +66,12 @@ class Authorization:
                 scope[HAS_TOKEN] = True
             is_public = await self.admit(request, credential)
         except ProtocolError as error:
+            if isinstance(error, Forbidden | StreamNotFound) and ACCESS in scope:
+                audit(request, error.status)
             await error_response(request, error)(scope, receive, _private(send, in_query=False))
         else:
-            await self._app(scope, receive, send if is_public else _private(send, in_query=in_query))
+            send = send if is_public else _private(send, in_query=in_query)
+            await self._app(scope, receive, _audited(request, send) if is_audited(request) else send)
 
     async def admit(self, request: Request, credential: Credential) -> bool:
         """Whether everybody may have the response. Raises the ProtocolError that refuses the request."""
@@ -77,13 +85,43 @@ class Authorization:
                 raise Unauthorized("A bearer token is needed", token_given=False) from None
             return True
         granted = await self._check(credential.token)
-        access = Access((*granted.grants, *self._public.grants))
+        access = replace(granted, grants=(*granted.grants, *self._public.grants))
         request.scope[ACCESS] = access
         buckets = set()
         for demand in list(demands):
             access.check(demand)
             buckets.add(demand.target.bucket)
         return not credential.in_query and buckets <= self._public_buckets
+
+
+def is_audited(request: Request) -> bool:
+    """Whether the request creates, deletes, closes or publishes something. Appends alone are not told."""
+    return request.method in {"PUT", "DELETE"} or (
+        request.method == "POST" and (header(request, "Stream-Closed") or "").lower() == "true"
+    )
+
+
+def audit(request: Request, status: int) -> None:
+    """Who did what, or was refused: a line of its own, whatever LOG_LEVEL says."""
+    access: Access = request.scope[ACCESS]
+    told = {
+        "method": request.method,
+        "path": url_path(request)[:1024],
+        "status": status,
+        "subject": access.subject,
+        "token_id": access.token_id,
+        "key_id": access.key_id,
+    }
+    _audit_log.info("audit %s", json.dumps(told))
+
+
+def _audited(request: Request, send: Send) -> Send:
+    async def send_and_tell(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            audit(request, message["status"])
+        await send(message)
+
+    return send_and_tell
 
 
 def read_credential(request: Request) -> Credential:

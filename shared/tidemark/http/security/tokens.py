@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import jwt
@@ -62,7 +63,10 @@ class Tokens:
         algorithm, key_id = read_header(token)
         candidates = [key for keys in self._keys for key in keys.find(algorithm, key_id)]
         claims = self.verify(token, algorithm, candidates)
-        access = parse_scopes(claims.get("scope"))
+        subject, token_id = (_text(claims.get(name)) for name in ("sub", "jti"))
+        access = replace(
+            parse_scopes(claims.get("scope")), subject=subject, token_id=token_id, key_id=_text(key_id)
+        )
         until = min(float(claims["exp"]) + LEEWAY_SECONDS, self._clock() + _REMEMBERED_SECONDS)
         if len(self._remembered) >= _REMEMBERED:
             self._remembered.clear()
@@ -103,6 +107,11 @@ class Tokens:
                 "verify_iat": False,
             },
         )
+
+
+def _text(claim: object) -> str | None:
+    """A claim as a log line may have it: any JSON can be in a token."""
+    return None if claim is None else str(claim)[:256]
 
 
 def read_header(token: str) -> tuple[str, str | None]:
