@@ -20,6 +20,8 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
         ({"Stream-Expires-At": "2040-01-01T00:00:00Z"}, b""),
         ({}, b"hello"),
         ({"Content-Type": "application/json"}, b"{}"),
+        # As Node's fetch sends it, and with it upstream's clients.
+        ({"Content-Type": "application/json", "Sec-Fetch-Mode": "cors"}, b""),
     ],
 )
 def test_a_stream_created_where_buckets_are_gets_400(
@@ -37,7 +39,9 @@ def test_a_stream_created_where_buckets_are_gets_400(
 def test_a_bucket_is_created_without_a_body_or_with_content_type_json(door: Door, path: str) -> None:
     number = path.rpartition("/")[2]
     assert door.put(f"/plain-bucket-{number}").status == 201
-    assert door.put(f"/json-bucket-{number}", {"Content-Type": "application/json"}).status == 201
+    made = door.put(f"/json-bucket-{number}", {"Content-Type": "application/json"})
+    assert made.status == 201
+    assert f"A bucket was made; to create a stream, PUT /v1/stream/json-bucket-{number}" in made.json["note"]
 
 
 @pytest.mark.parametrize("bucket", ["chat", "nothing-here"])

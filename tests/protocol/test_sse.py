@@ -73,6 +73,17 @@ def test_text_cannot_end_its_event_or_begin_another(text: str) -> None:
     assert parse_events(render_data_event(TEXT, text.encode())) == [Event("data", normalised(text))]
 
 
+@pytest.mark.parametrize(
+    ("stored", "read"),
+    [(b"\x8c\x8a!", "\ufffd\ufffd!"), (b"a\xf0\x9f\x8c", "a\ufffd"), (b"\xff\nb", "\ufffd\nb")],
+)
+def test_what_is_no_character_of_a_text_is_replaced(stored: bytes, read: str) -> None:
+    event = render_data_event(TEXT, stored)
+    event.decode()
+    [found] = parse_events(event)
+    assert found.data == read
+
+
 @given(st.lists(texts, min_size=1, max_size=3))
 def test_each_text_is_one_data_event(written: list[str]) -> None:
     stream = b"".join(render_data_event(TEXT, text.encode()) for text in written)

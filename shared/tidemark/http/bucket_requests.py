@@ -43,16 +43,18 @@ async def parse_publish(request: Request, offset_token: str) -> PublishRequest:
 
 async def parse_bucket_creation(request: Request, bucket: str) -> Retention:
     """A bucket takes no body, and of a stream's headers the limits alone, which its streams get. What has
-    others was meant for a stream: a forgotten `/v1/stream` does not make a bucket. Raises Malformed."""
+    others was meant for a stream: a forgotten `/v1/stream` does not make a bucket. So is a type from `fetch`,
+    which the official clients and their command line send. Raises Malformed."""
     body_type = parse_body_type(request)
     limits = {AGE_HEADER.lower(), SIZE_HEADER.lower()}
-    is_for_stream = (body_type is not None and not body_type.is_json) or any(
+    is_typed = body_type is not None and (not body_type.is_json or "sec-fetch-mode" in request.headers)
+    is_for_stream = is_typed or any(
         name.startswith("stream-") and name not in limits for name in request.headers
     )
     if is_for_stream or await read_body(request):
         raise Malformed(
-            f"/{bucket} is a bucket's path, and a bucket has no body and none of a stream's headers but "
-            f"{AGE_HEADER} and {SIZE_HEADER}; "
+            f"/{bucket} is a bucket's path, and a bucket has no body, no Content-Type, and none of a "
+            f"stream's headers but {AGE_HEADER} and {SIZE_HEADER}; "
             f"to create a stream, PUT {STREAM_ROOT}{bucket} or PUT /{bucket}/{{stream id}}"
         )
     return parse_limits(request)

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from tidemark.http.requests import STREAM_ROOT
 from tidemark.http.responses import absolute_url, data_headers, retention_headers
 from tidemark.log.records import BucketRecord, Snapshot
 from tidemark.protocol.caching import NO_STORE
@@ -28,7 +29,9 @@ _EMPTY = _NOT_CACHED | {"Content-Type": "application/json"}
 
 def bucket_made(request: Request, record: BucketRecord) -> Response:
     headers = {"Location": absolute_url(request)} | _bucket_headers(record)
-    return JSONResponse(_bucket(record), 201, headers)
+    bucket = record.bucket
+    note = f"A bucket was made; to create a stream, PUT {STREAM_ROOT}{bucket} or PUT /{bucket}/{{stream id}}"
+    return JSONResponse(_bucket(record) | {"note": note}, 201, headers)
 
 
 def bucket(record: BucketRecord) -> Response:

@@ -29,10 +29,20 @@ def render_data_event(content_type: ContentType, stored: bytes) -> bytes:
         return b"event: data\ndata:" + base64.b64encode(stored) + b"\n\n"
     if content_type.is_json:
         return b"event: data\ndata:" + render_body(content_type, stored).translate(_ON_ONE_LINE) + b"\n\n"
-    lines = b"\n" + stored.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    lines = b"\n" + _as_utf8(stored).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     # Only the beginning of a line stands behind a line end, whatever the text holds.
     lines = lines.replace(b"\n", b"\ndata:").replace(b"\ndata: ", b"\ndata:  ")
     return b"event: data" + lines + b"\n\n"
+
+
+def _as_utf8(text: bytes) -> bytes:
+    """With U+FFFD for what is no character, as where a reader begins inside one: an event stream is UTF-8,
+    and a strict decoder would end it."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return text.decode(errors="replace").encode()
+    return text
 
 
 def render_data_slices(content_type: ContentType, stored: bytes, slice_bytes: int) -> Iterator[bytes]:
