@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.ports import free_port
 from tests.support import HOUR_MS, JSON, TEXT, Process, World, a_key, before, make_world, refusal
 from tidemark.aws.account import Account
 from tidemark.aws.breaker import Breaker
@@ -419,6 +421,32 @@ def test_a_copy_whose_writes_are_all_answered_does_not_wait(old: World, new: Wor
     copy._dynamodb.sleep = copy.on_wait = waits.append
     copy.run()
     assert waits == []
+
+
+def test_a_copy_with_nobody_at_the_endpoint_says_so_within_seconds(
+    old: World, new: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", f"http://127.0.0.1:{free_port()}")
+    began = time.monotonic()
+    assert main([old.table_name, new.table_name]) == 1
+    assert time.monotonic() - began < copy_table._PATIENCE_SECONDS / 10
+    assert "Scan: " in capsys.readouterr().err
+
+
+def test_a_call_that_is_sent_again_for_long_is_told(old: World, new: World) -> None:
+    process, seconds = old.process(), itertools.count(step=1.0)
+    process.dynamodb.now = lambda: next(seconds)
+    process.dynamodb.sleep = lambda _: None
+    copy = Copy(process.dynamodb, old.table_name, new.table_name)
+    told: list[str] = []
+    copy.on_trouble = lambda failure: told.append(str(failure))
+    answer, refusals = process.dynamodb.send, iter(range(12))
+    process.dynamodb.send = lambda *call: (
+        answer(*call) if next(refusals, None) is None else refusal("ProvisionedThroughputExceededException")
+    )
+    copy.check_empty()
+    assert told
+    assert "ProvisionedThroughputExceeded" in told[0]
 
 
 def test_nothing_of_the_copy_itself_stays_in_the_table(old: World, new: World) -> None:

@@ -43,6 +43,10 @@ _SEGMENTS: Final = 8
 #: A new table takes 4,000 units a second and doubles that within half an hour: it throttles meanwhile.
 _PAUSE_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 30 * 60.0
+#: Where nobody has ever answered, the address is wrong sooner than the service is down.
+_FIRST_ANSWER_SECONDS: Final = 4.0
+#: Between two lines about calls that are sent again.
+_NEWS_SECONDS: Final = 5.0
 #: AWS refuses a request that was signed longer ago (docs/design.md, writes that land late).
 _LATEST_ARRIVAL_SECONDS: Final = 15 * 60.0
 #: In the target while what is due is being written: all else is there.
@@ -86,7 +90,11 @@ class Copy:
         self.on_written: Callable[[int], object] = lambda _: None
         #: Called with how many seconds the copy waits for writes that may land late.
         self.on_wait: Callable[[float], object] = lambda _: None
+        #: Called with a failure after which a call is sent again, every few seconds.
+        self.on_trouble: Callable[[Failure], object] = lambda _: None
         self.copied = 0
+        self._began = self._told_at = dynamodb.now()
+        self._was_answered = False
         #: When a write may have been sent last that nobody has heard of since.
         self._unanswered_at: float | None = None
         self._only_due = False
@@ -125,8 +133,15 @@ class Copy:
         return self.copied
 
     def _is_retryable(self, failure: Failure) -> bool:
+        now = self._dynamodb.now()
+        self._was_answered = self._was_answered or isinstance(failure, Fault)
         if not failure.outcome_known:
-            self._unanswered_at = self._dynamodb.now()
+            self._unanswered_at = now
+        if not self._was_answered and now - self._began > _FIRST_ANSWER_SECONDS:
+            return False
+        if now - self._told_at > _NEWS_SECONDS:
+            self._told_at = now
+            self.on_trouble(failure)
         return self._policy.retryable(failure)
 
     def _wait_for_late_copies(self) -> None:
@@ -177,7 +192,9 @@ class Copy:
 
     def _call(self, operation: str, **arguments: Any) -> Any:
         with _translated(operation):
-            return self._dynamodb.call(operation, arguments)
+            answer = self._dynamodb.call(operation, arguments)
+            self._was_answered = True
+            return answer
 
 
 def copy_objects(s3: Any, source: str, target: str, moment: datetime) -> int:
@@ -212,6 +229,10 @@ def _moment(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
+def _say_trouble(failure: Failure) -> None:
+    print(f"tidemark: {failure}; trying again", file=sys.stderr)
+
+
 def _say_wait(seconds: float) -> None:
     text = (
         "a write got no answer or a copy was cut off, and it may still land: the janitor's queue is written"
@@ -238,6 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (options.objects is None) != (options.at is None):
         parser.error("--objects and --at go together")
     copy = Copy(connect_dynamodb(Account()), options.source, options.target)
+    copy.on_trouble = _say_trouble
     try:
         if not options.again:
             copy.check_empty()
