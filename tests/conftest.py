@@ -103,6 +103,13 @@ SLOW_FILES = frozenset(
     }
 )
 
+#: The fixtures that run a test once by each way in which the application runs.
+WAYS = ("door", "way")
+#: Appends, reads and waiting differ between the ways, so their files run every case by each.
+EVERY_CASE_BY_EACH_WAY = frozenset(
+    f"http/{name}" for name in ("test_append.py", "test_read.py", "test_long_poll.py", "test_sse.py")
+)
+
 #: Spark's environment has none.
 HAS_HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None
 #: The processes of a test run inherit it from the first, so that all have the same.
@@ -131,8 +138,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return is_slow(collection_path) or None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def is_repeated(item: pytest.Item) -> bool:
+    """Whether another case shows the same. A table of cases runs by the first way, its first row by each."""
+    indices: dict[str, int] = item.callspec.indices if hasattr(item, "callspec") else {}
+    ways = [way for way in WAYS if way in indices]
+    if not ways or str(item.path.relative_to(TESTS)) in EVERY_CASE_BY_EACH_WAY:
+        return False
+    return any(indices[way] for way in ways) and any(
+        index for name, index in indices.items() if name not in ways
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow files run first: several processes then end at about the same time."""
+    repeated = {item for item in items if TESTS in item.path.parents and is_repeated(item)}
+    config.hook.pytest_deselected(items=list(repeated))
+    items[:] = [item for item in items if item not in repeated]
     for item in items:
         if TESTS in item.path.parents and is_slow(item.path):
             item.add_marker(pytest.mark.slow)

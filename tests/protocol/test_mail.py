@@ -46,8 +46,12 @@ def test_where_the_last_batch_is_not_known_only_the_tail_s_own_box_is_open() -> 
     assert not ChainEnd(12, None, ()).is_open(10, mail().id)
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_in_any_chain_mail_is_committed_once_at_most(seed: int) -> None:
+def test_in_any_chain_mail_is_committed_once_at_most() -> None:
+    for seed in range(200):
+        play_chain(seed)
+
+
+def play_chain(seed: int) -> None:
     """Random chains whose writers commit any part of what is open to them, with copies of mail in any box."""
     chance = random.Random(seed)
     end, committed = ChainEnd(0, None, ()), list[str]()
@@ -84,8 +88,12 @@ def is_refused(tail: Tail, append: Append) -> bool:
     return True
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_what_a_state_accepts_is_accepted_later_or_refused_for_good(seed: int) -> None:
+def test_what_a_state_accepts_is_accepted_later_or_refused_for_good() -> None:
+    for seed in range(300):
+        play_appends(seed)
+
+
+def play_appends(seed: int) -> None:
     """So a writer whose mail a later state refuses may say so, although the mail is still there."""
     chance, tail = random.Random(seed), Tail()
     accepted: list[tuple[Append, bool]] = []
