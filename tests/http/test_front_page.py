@@ -83,4 +83,4 @@ def test_health_returns_the_version_and_the_commit_it_was_built_from(
         answer = door.get("/v1/health").json
     finally:
         build.built_from.cache_clear()
-    assert answer == {"status": "ok", "version": __version__, "commit": commit}
+    assert answer == {"status": "ok", "version": __version__, "commit": commit, "clock_ahead_seconds": 0.0}

@@ -11,6 +11,7 @@ from typing import Final
 
 import urllib3
 
+from tidemark.aws.clock import CLOCK
 from tidemark.aws.replies import missing, missing_of_object
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.sigv4 import AwsRequest, Service
@@ -33,13 +34,15 @@ class BlockingHttp:
         )
 
     def __call__(self, request: AwsRequest) -> tuple[int, bytes]:
-        headers = self._service.sign(request)
+        headers, sent = self._service.sign(request), CLOCK.sent()
         try:
             reply = self._pool.urlopen(
                 request.method, request.path, request.body, headers, decode_content=False
             )
         except urllib3.exceptions.HTTPError as failure:
             raise NoAnswer(str(failure)) from failure
+        if sent is not None:
+            CLOCK.received(sent, reply.headers)
         return whole(request, reply.status, reply.headers, reply.data)
 
 

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
 from tidemark import __version__
+from tidemark.aws.clock import CLOCK
 from tidemark.build import built_from
 from tidemark.http import responses
 from tidemark.http.backend import Backend, backend_of
@@ -54,7 +55,13 @@ async def favicon(_: Request) -> Response:
 
 async def health(_: Request) -> Response:
     """Whether the server is up."""
-    body = {"status": "ok", "version": __version__, "commit": built_from()}
+    ahead = round(CLOCK.ahead_seconds, 1) if CLOCK.is_off else 0.0
+    body = {
+        "status": "ok",
+        "version": __version__,
+        "commit": built_from(),
+        "clock_ahead_seconds": ahead,
+    }
     return JSONResponse(body, headers={"Cache-Control": NO_STORE})
 
 

@@ -59,6 +59,9 @@ ROUNDS_CUT_SHORT: Final = Counter(
 KEY_FAILURES: Final = Counter(
     "key_failures", "Fetches of token keys or of the origin secret that failed (SSM, identity provider)"
 )
+CLOCK_OFF: Final = Counter(
+    "clock_off", "Looks at storage's date that found this machine's clock 2 s off or more"
+)
 COUNTERS: Final = (
     REQUESTS,
     APPENDS,
@@ -78,6 +81,7 @@ COUNTERS: Final = (
     PACK_STORED_BYTES,
     ROUNDS_CUT_SHORT,
     KEY_FAILURES,
+    CLOCK_OFF,
 )
 
 REQUEST_SECONDS: Final = Histogram(

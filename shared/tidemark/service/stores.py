@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +12,7 @@ from zlib import crc32
 
 from tidemark.aws.account import Account
 from tidemark.aws.clients import s3_client
+from tidemark.aws.clock import CLOCK
 from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.s3 import connect_objects
 from tidemark.blobs.store import Blobs, BlobStore
@@ -33,7 +33,7 @@ _log: Final = logging.getLogger("tidemark")
 
 
 def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return CLOCK.now_ms()
 
 
 def new_id() -> str:

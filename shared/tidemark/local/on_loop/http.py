@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from tidemark.aws.clock import CLOCK
 from tidemark.aws.http import whole
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.sigv4 import AwsRequest, Service
@@ -36,7 +37,11 @@ class LoopHttp:
         headers |= {"Host": self._authority, "Content-Length": str(len(request.body))}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"{request.method} {request.path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1")
-        return whole(request, *await_only(self._exchange(head, request.body)))
+        sent = CLOCK.sent()
+        status, reply_headers, body = await_only(self._exchange(head, request.body))
+        if sent is not None:
+            CLOCK.received(sent, reply_headers)
+        return whole(request, status, reply_headers, body)
 
     async def _exchange(self, head: bytes, body: bytes) -> _Reply:
         """Raises NoAnswer: the request may have arrived all the same."""

@@ -1,0 +1,74 @@
+"""The time, by the clock of storage where this machine's own is wrong.
+
+A process whose clock is ten minutes fast would end streams that live, for everybody, and take mail of other
+writers for old. Every reply of AWS has a `Date` (RFC 9110 §6.6.1): it was written between the moment at which
+the request was sent and that at which the reply came. So it bounds how far the two clocks are apart, however
+slow the reply was, and costs no call.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from tidemark.observability.metrics import CLOCK_OFF, PROCESS
+
+#: Less is within what clocks differ by, and `Date` has whole seconds.
+TOLERATED_SECONDS: Final = 2.0
+#: Between two looks at a reply's date, which costs some microseconds.
+LOOK_SECONDS: Final = 10.0
+
+_log: Final = logging.getLogger("tidemark")
+
+
+class StorageClock:
+    """Of one process. `ahead_seconds` is how far this machine's clock is ahead of storage's, at least;
+    negative where it is behind."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._monotonic = monotonic
+        self._next_look = 0.0
+        self.ahead_seconds = 0.0
+
+    def sent(self) -> float | None:
+        """When a request is sent whose reply is to be looked at; None where that is too soon."""
+        if self._monotonic() < self._next_look:
+            return None
+        return self._clock()
+
+    def received(self, sent: float, headers: Mapping[str, str]) -> None:
+        try:
+            date = parsedate_to_datetime(headers.get("date", "")).timestamp()
+        except ValueError:
+            return  # No date, or none that can be read.
+        self._next_look = self._monotonic() + LOOK_SECONDS
+        least, most = sent - (date + 1), self._clock() - date
+        before, self.ahead_seconds = self.ahead_seconds, min(max(self.ahead_seconds, least), most)
+        if self.is_off:
+            PROCESS.add(CLOCK_OFF)
+            if abs(before - self.ahead_seconds) > TOLERATED_SECONDS:
+                ahead = (
+                    f"{abs(self.ahead_seconds):.0f} s {'ahead of' if self.ahead_seconds > 0 else 'behind'}"
+                )
+                _log.warning(
+                    "This machine's clock is %s storage's, by which it goes now; set it right", ahead
+                )
+
+    @property
+    def is_off(self) -> bool:
+        return abs(self.ahead_seconds) >= TOLERATED_SECONDS
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, by storage's clock where this machine's own is off."""
+        ahead = self.ahead_seconds if self.is_off else 0.0
+        return round((self._clock() - ahead) * 1000)
+
+
+#: Of this process.
+CLOCK: Final = StorageClock()

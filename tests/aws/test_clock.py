@@ -1,0 +1,67 @@
+"""Storage's date bounds how far this machine's clock is off, however slow a reply is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.aws.clock import LOOK_SECONDS, StorageClock
+
+#: `Date` of the second in which storage answers: 1,800,000,000 s since 1970.
+NOON = "Fri, 15 Jan 2027 08:00:00 GMT"
+SECOND = 1_800_000_000.0
+
+
+class World:
+    """This machine's clock is `ahead` of storage's."""
+
+    def __init__(self, ahead: float) -> None:
+        self.storage, self.ahead, self.up = SECOND, ahead, 0.0
+        self.clock = StorageClock(lambda: self.storage + self.ahead, lambda: self.up)
+
+    def ask(self, there: float, back: float, headers: dict[str, str] | None = None) -> None:
+        """A request and its reply, which take so long each."""
+        self.storage = SECOND + 0.4 - there
+        sent = self.clock.sent()
+        assert sent is not None
+        self.storage = SECOND + 0.4 + back
+        self.clock.received(sent, {"date": NOON} if headers is None else headers)
+        self.up += LOOK_SECONDS
+
+
+@pytest.mark.parametrize("there", [0.01, 4.0])
+@pytest.mark.parametrize("back", [0.01, 4.0])
+def test_a_slow_reply_is_not_taken_for_a_wrong_clock(there: float, back: float) -> None:
+    world = World(0.0)
+    world.ask(there, back)
+    assert not world.clock.is_off
+    assert world.clock.now_ms() == round(world.storage * 1000)
+
+
+@pytest.mark.parametrize("ahead", [600.0, -600.0])
+def test_a_clock_that_is_off_is_set_right_to_a_second_by_a_quick_reply(ahead: float) -> None:
+    world = World(ahead)
+    world.ask(0.01, 0.01)
+    assert world.clock.is_off
+    assert abs(world.clock.now_ms() / 1000 - world.storage) < 1.1
+
+
+def test_a_clock_that_was_set_right_meanwhile_is_believed_again() -> None:
+    world = World(600.0)
+    world.ask(0.01, 0.01)
+    world.ahead = 0.0
+    world.ask(0.01, 0.01)
+    assert not world.clock.is_off
+
+
+@pytest.mark.parametrize("headers", [{}, {"date": "soon"}])
+def test_a_reply_without_a_date_says_nothing(headers: dict[str, str]) -> None:
+    world = World(600.0)
+    world.ask(0.01, 0.01, headers)
+    assert not world.clock.is_off
+
+
+def test_a_date_is_looked_at_every_few_seconds() -> None:
+    world = World(0.0)
+    world.ask(0.01, 0.01)
+    world.up -= LOOK_SECONDS / 2
+    assert world.clock.sent() is None
