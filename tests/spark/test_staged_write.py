@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tidemark.spark.staging.manifest import (
     AppendRun,
     ForeignBatch,
     Manifest,
+    ReusedId,
     StagedBatches,
     decode_manifest,
     encode_manifest,
@@ -58,7 +60,7 @@ class Attempt:
             (streams, pa.array(rows[start : start + 100], pa.binary())) for start in range(0, len(rows), 100)
         ]
         staged = self.write.stage(iter(pieces))
-        return StagedPartition("query-1", number, staged.file, staged.runs)
+        return replace(staged, query="query-1", partition=number)
 
     def publish(self, staged: list[Any], batch: int = 0) -> Manifest:
         return self.write.publish(staged, batch)
@@ -143,6 +145,8 @@ REPLAYS: dict[str, Callable[[dict[str, str]], list[Any]]] = {
     "fewer rows": lambda options: Attempt(options).stage(ROWS[:100]),
     "no rows": lambda options: Attempt(options).stage([b"0"])[:0] or _empty(options),
 }
+#: Those that the checkpoint cannot have meant, unless the query is told so.
+OTHER_ROWS = {"fewer rows", "no rows"}
 
 
 def _empty(options: dict[str, str]) -> list[Any]:
@@ -175,8 +179,38 @@ def test_a_failed_commit_is_repeated_exactly(
     assert posts[0] > 0
     assert len(messages(world, name)) < 1000
     spoiling(lambda *_: None)
-    Attempt(over_http).publish(REPLAYS[replay](over_http))
+    again, resumed = Attempt(over_http), Attempt(over_http, resume="true")
+    if replay in OTHER_ROWS:
+        with pytest.raises(ReusedId, match=f"restored or copied.* resume=true and producerId={name}"):
+            again.publish(REPLAYS[replay](over_http))
+        again = resumed
+    again.publish(REPLAYS[replay](over_http))
     assert messages(world, name) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows", "resume", "what"),
+    [
+        (1, ROWS[100:350], "false", "older than what the query has published"),
+        (1, ROWS[100:350], "true", "older than what the query has published"),
+        (1, ROWS[100:200], "false", "and so is the one after it"),
+        (2, ROWS[200:350], "false", "restored or copied"),
+    ],
+)
+def test_a_checkpoint_older_than_what_was_published_is_refused(
+    target: dict[str, str], world: World, name: str, batch: int, rows: list[bytes], resume: str, what: str
+) -> None:
+    """Taken for a repetition, the batch would leave rows out, and the run would succeed."""
+    for number in range(3):
+        attempt = Attempt(target)
+        attempt.publish(attempt.stage(ROWS[number * 100 :][:100]), number)
+    restored = Attempt(target, resume=resume)
+    with pytest.raises(ReusedId, match=what):
+        restored.publish(restored.stage(rows), batch)
+    # The newest batch, whose commit Spark did not learn of, is still a repetition.
+    repeated = Attempt(target)
+    repeated.publish(repeated.stage(ROWS[200:300][::-1], tasks=3), 2)
+    assert messages(world, name) == ROWS[:300]
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
@@ -279,7 +313,7 @@ def test_a_producer_id_belongs_to_one_query(target: dict[str, str], name: str) -
     attempt.publish(attempt.stage(ROWS[:10]))
     (staged,) = attempt.stage(ROWS[10:20], tasks=1)
     with pytest.raises(ForeignBatch, match="needs a new producerId"):
-        attempt.publish([StagedPartition("query-2", 0, staged.file, staged.runs)])
+        attempt.publish([replace(staged, query="query-2")])
 
 
 def test_nothing_is_left_in_the_staging_directory_but_the_notes(target: dict[str, str], name: str) -> None:
@@ -308,7 +342,7 @@ def test_an_abort_keeps_the_files_that_the_manifest_names(
         attempt.publish(staged)
     attempt.write.discard(staged, 0)
     spoiling(lambda *_: None)
-    attempt.publish(_empty(over_http))
+    attempt.publish(attempt.stage(ROWS, tasks=2))
     assert messages(world, name) == ROWS
 
 

@@ -28,6 +28,11 @@ from tidemark.spark.staging.files import Staging
 KEPT: Final = 100
 #: What a killed task left behind is removed after so long.
 ORPHAN_SECONDS: Final = 24 * 3600.0
+#: Of a checkpoint: what it is, and what to do.
+OLDER_CHECKPOINT: Final = (
+    "older than what the query has published. Go on with the newest checkpoint, or begin with a new"
+    " checkpoint and a new producerId, from startingOffsets at the place up to which the target is complete"
+)
 
 
 class ForeignBatch(Exception):
@@ -137,11 +142,14 @@ class StagedBatches:
     def settle(self, batch: int, ours: Manifest, *, resume: bool = False) -> Manifest:
         """The batch's one manifest: ours, or that of an attempt before us.
 
-        Raises ForeignBatch, and ReusedId where the attempt before us staged something else. A streaming query
-        may bring other rows when it repeats a batch, because its checkpoint says that it is the same
-        batch; with `resume` a batch write may, too. Its target may never change.
+        Raises ForeignBatch, and ReusedId where the attempt before us staged something else; the order of the
+        rows does not count. With `resume` the rows may differ, and the staged ones are published; the target
+        may never change. A streaming query repeats its newest batch alone. So where a later batch has a
+        manifest, or this one other rows, its checkpoint is older than what it published, and to take the
+        batch for a repetition would leave rows out.
         """
         settled = self.load(batch)
+        is_repeated = settled is not None
         if settled is None and ours.runs:
             settled = decode_manifest(
                 self._staging.put_first(self.name("manifest", batch), encode_manifest(ours))
@@ -153,14 +161,26 @@ class StagedBatches:
                 f"tidemark: batch {batch} of producer id {self._root} belongs to query"
                 f" {settled.query or '(a batch write)'}: a query with a new checkpoint needs a new producerId"
             )
+        if is_repeated and ours.query and self.load(batch + 1) is not None:
+            raise ReusedId(
+                f"tidemark: batch {batch} of producer id {self._root} is published already, and so is the one"
+                f" after it: the query's checkpoint is {OLDER_CHECKPOINT}"
+            )
         was, now = settled.fingerprint, ours.fingerprint
         if was is None or now is None:
             return settled
-        if was.target != now.target or (not ours.query and not resume and was != now):
-            raise ReusedId(self._explain_reuse(batch, was, now))
+        if was.target != now.target or (not resume and was != now):
+            raise ReusedId(self._explain_reuse(batch, was, now, is_query=bool(ours.query)))
         return settled
 
-    def _explain_reuse(self, batch: int, was: Fingerprint, now: Fingerprint) -> str:
+    def _explain_reuse(self, batch: int, was: Fingerprint, now: Fingerprint, *, is_query: bool) -> str:
+        if is_query and was.target == now.target:
+            return (
+                f"tidemark: batch {batch} of producer id {self._root} was staged with {was}, and now"
+                f" has {now}. If the query's checkpoint was restored or copied, it is {OLDER_CHECKPOINT}."
+                " If not, the query brings other rows when it repeats a batch: start it once with resume=true and producerId="
+                f"{self._root}, which publishes what was staged first"
+            )
         text = f"tidemark: producer id {self._root} was used for {was}; this write has {now}"
         if was.target != now.target or self.is_done(batch):
             return f"{text}: give it an id of its own"
