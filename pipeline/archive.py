@@ -235,9 +235,9 @@ def to_table(
 
 
 def require_own_checkpoint(spark: Any, given: argparse.Namespace, streams: SubscribedStreams) -> None:
-    """Raises JobFailed where the checkpoint is that of another archive, and where it is new and the archive
-    is not: a directory would lack messages, and a table would have them twice."""
-    from tidemark.spark.queries.checkpoints import file_sink_fits, is_new, query_id
+    """Raises JobFailed where the checkpoint is that of another archive or older than this one, and where it
+    is new and the archive is not: the archive would lack messages, or a table would have them twice."""
+    from tidemark.spark.queries.checkpoints import file_sink_fits, is_new, last_planned, query_id
 
     if given.out:
         if not file_sink_fits(spark, given.checkpoint, given.out):
@@ -252,8 +252,17 @@ def require_own_checkpoint(spark: Any, given: argparse.Namespace, streams: Subsc
             more = f" and {len(twice) - 3} more" if len(twice) > 3 else ""
             why = f"the checkpoint is new, and the table has {', '.join(twice[:3])}{more}"
             raise JobFailed(not_one_archive(given, why))
-    elif progress(spark, given.checkpoint).positions and not lake.knows(query_id(spark, given.checkpoint)):
+        return
+    written, planned = (
+        lake.last_batch(query_id(spark, given.checkpoint)),
+        last_planned(spark, given.checkpoint),
+    )
+    if written < 0 and progress(spark, given.checkpoint).positions:
         raise JobFailed(not_one_archive(given, "the table has no batch of this checkpoint"))
+    # The table would take new batches under numbers that it has for repetitions, and leave their rows out.
+    if written > planned:
+        why = f"the table has batch {written}, and the checkpoint is older: it ends with batch {planned}"
+        raise JobFailed(not_one_archive(given, why))
 
 
 def not_one_archive(given: argparse.Namespace, why: str) -> str:

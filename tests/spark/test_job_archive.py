@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,30 @@ def test_an_archive_and_its_checkpoint_belong_together(
         assert (code, "messages=1 " in said or kind == "table") == (0, True), err
     assert spark.read.parquet(str(tmp_path / "a")).count() == 2
     assert len(lake.rows()) == 3
+
+
+def test_a_checkpoint_that_is_older_than_the_archive_is_refused(
+    start: Start, world: World, name: str, where: list[str], tmp_path: Path
+) -> None:
+    """The archive would take its new batches for those that it has already."""
+    filled(world, name, b"one")
+    lake = Lake(tmp_path / "lake")
+    for kind, out in (("directory", ["--out", str(tmp_path / "a")]), ("table", lake.given)):
+        checkpoint, backup = tmp_path / kind, tmp_path / f"{kind}-backup"
+        archive = ["archive", *where, "--subscribe", name, *out, "--checkpoint", str(checkpoint)]
+        assert start(*archive)[0] == 0
+        shutil.copytree(checkpoint, backup)
+        world.process().append(key(name), b"two")
+        assert start(*archive)[0] == 0
+        newest = checkpoint.rename(tmp_path / f"{kind}-newest")
+        backup.rename(checkpoint)
+        world.process().append(key(name), b"three")
+        code, said, err = start(*archive)
+        assert (code, said, "do not belong together" in err) == (Exit.YOUR_INPUT, "", True), err
+        shutil.rmtree(checkpoint)
+        newest.rename(checkpoint)
+        code, said, err = start(*archive)
+        assert (code, "messages=1 " in said) == (0, True), err
 
 
 def test_a_query_without_rows_so_far_keeps_its_table(

@@ -143,7 +143,7 @@ class LakeTable:
         frame = rows.selectExpr(*(f"{expression} AS {name}" for name, expression in EXPRESSIONS.items()))
         files = write_files(frame, table, f"{query}-{batch}")
         if not files:
-            if not self.knows(query):
+            if self.last_batch(query) < 0:
                 self._commit(lambda table: _note(table, query, batch))
             return []
 
@@ -158,9 +158,9 @@ class LakeTable:
 
         return files if self._commit(add) else _files_of(self.load(), query, batch)
 
-    def knows(self, query: str) -> bool:
-        """Whether it has taken a batch of this query."""
-        return _property_of(query) in self.load().properties
+    def last_batch(self, query: str) -> int:
+        """The newest that it has of this query; -1 where it has none."""
+        return int(self.load().properties.get(_property_of(query), -1))
 
     def compact(self, spark: Any, target_bytes: int) -> tuple[int, int]:
         """Put small files of a partition together, up to about the target. How many files became how many."""

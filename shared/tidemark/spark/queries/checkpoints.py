@@ -32,6 +32,11 @@ def pending_batch(spark: Any, checkpoint: str) -> int | None:
     return max(left, default=None)
 
 
+def last_planned(spark: Any, checkpoint: str) -> int:
+    """The newest batch that it knows of; -1 before the first."""
+    return max(_batches(spark, f"{checkpoint}/offsets"), default=-1)
+
+
 def is_new(spark: Any, checkpoint: str) -> bool:
     """Whether no batch of it was planned yet."""
     return not _batches(spark, f"{checkpoint}/offsets")

@@ -178,8 +178,8 @@ class StagedBatches:
             return (
                 f"tidemark: batch {batch} of producer id {self._root} was staged with {was}, and now"
                 f" has {now}. If the query's checkpoint was restored or copied, it is {OLDER_CHECKPOINT}."
-                " If not, the query brings other rows when it repeats a batch: start it once with resume=true and producerId="
-                f"{self._root}, which publishes what was staged first"
+                " If not, the query brings other rows when it repeats a batch: start it once with"
+                f" resume=true and producerId={self._root}, which publishes what was staged first"
             )
         text = f"tidemark: producer id {self._root} was used for {was}; this write has {now}"
         if was.target != now.target or self.is_done(batch):
