@@ -283,6 +283,8 @@ def test_the_write_function(run: Run, webhook: tuple[str, list[dict[str, Any]]])
         (subscribe("works", type="webhook", pattern="watched/*", webhook={"url": f"{hooks}/works"}), 201),
         (subscribe("pool", type="pull-wake", pattern="watched/*", wake_stream="wakes"), 201),
         (post("/v1/stream/watched/a", b"12345"), 204),
+        (subscribe("late", type="pull-wake", streams=["watched/a"], wake_stream="wakes"), 201),
+        (post(f"{SUBSCRIBED}/late/claim", b'{"worker": "w"}', content_type="application/json"), 409),
     ]
     report = run("WriteFunction", *(step for step, _ in steps), PUBLIC_URL=LOCAL_URL, PACK_AFTER_SECONDS="0")
     assert statuses(report) == [status for _, status in steps]

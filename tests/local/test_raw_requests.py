@@ -59,11 +59,12 @@ def ask(server: Server, sent: bytes) -> bytes:
 @pytest.mark.parametrize("method", [b"GET", b"POST", b"PUT"])
 @pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
 def test_no_header_gives_a_5xx(server: Server, method: bytes, header: bytes) -> None:
+    """But 501, where it asks for a transfer coding that nobody has to know (RFC 9112 §6.1)."""
     lines = b" /v1/stream/odd?offset=-1 HTTP/1.1\r\nConnection: close\r\nContent-Type: text/plain\r\n"
     answer = ask(server, method + lines + header + b"\r\n\r\n")
     status = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
     assert status is not None, answer
-    assert int(status[1]) < 500, answer
+    assert int(status[1]) < (502 if b"Transfer-Encoding" in header else 500), answer
     assert "Traceback" not in server.log_tail(1_000_000)
 
 

@@ -27,6 +27,6 @@ def test_the_commands_of_the_console_page_run_as_printed(tmp_path: Path) -> None
             ["bash", "-euc", script], env=environment, capture_output=True, text=True, check=True
         )
     lines = ran.stdout.splitlines()
-    assert lines[0] == "2 lines"
+    assert lines[0] == "2 messages"
     assert lines[1].startswith("chat/42  open  application/json")
     assert lines[-1] == '{"who": "b", "text": "low tide"}'
