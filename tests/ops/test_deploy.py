@@ -15,8 +15,8 @@ from tests.infra.test_edge import DEFAULTS
 from tests.infra.test_template import TEMPLATE
 from tidemark.ops import deploy
 
-ACCOUNT = deploy.Account("aws", "123456789012")
-ROOM = deploy.Concurrency(1000, 1000)
+ACCOUNT = deploy.SignedInAccount("aws", "123456789012")
+ROOM = deploy.ConcurrencyLimit(1000, 1000)
 
 
 def answering(*answers: str) -> Callable[[str], str]:
@@ -139,7 +139,7 @@ def test_in_such_an_account_long_polls_last_seconds_only(
 ) -> None:
     """Beside what was chosen, and for as long as the account has the limit: nothing of it is remembered."""
     config = tmp_path / "samconfig.toml"
-    monkeypatch.setattr(deploy, "concurrency_of", lambda _kept: deploy.Concurrency(10, 10))
+    monkeypatch.setattr(deploy, "concurrency_of", lambda _kept: deploy.ConcurrencyLimit(10, 10))
     assert deploy.main(["LongPollSeconds=20"], answering("tides", "", "no", ""), config) == 0
     bounded = last_overrides(sam)
     assert (bounded["LongPollSeconds"], bounded["SseSeconds"], bounded["LiveConcurrency"]) == (
@@ -184,7 +184,7 @@ def test_waiting_readers_get_half_of_the_account_at_most(
     def named(values: dict[str, int]) -> dict[str, str]:
         return {f"{name}Concurrency": str(value) for name, value in values.items()}
 
-    room = deploy.Concurrency(limit, unreserved)
+    room = deploy.ConcurrencyLimit(limit, unreserved)
     assert deploy.reservations(named(chosen), named(deployed), room) == named(reserved)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tidemark.protocol.errors import AlreadyClaimed, InvalidAck, WakeFenced
 from tidemark.protocol.subscription import SubscriptionKind
 from tidemark.protocol.wake_state import (
-    Failure,
+    DeliveryFailure,
     Step,
     WakeState,
     attempt_failed,
@@ -35,7 +35,7 @@ CALLED = start_attempt(IN_FLIGHT, NOW, LEASE, LEASE)
 LEASED = attempt_succeeded(CALLED, NOW)
 ANNOUNCED = attempt_succeeded(begin_wake(IDLE, PULL_WAKE, "w1", NOW, LEASE), NOW)
 CLAIMED = claim_wake(ANNOUNCED, "worker-1", "unused", NOW, LEASE)
-REFUSED, DROPPED, SILENT = (attempt_failed(CALLED, NOW, 0.5, failure) for failure in Failure)
+REFUSED, DROPPED, SILENT = (attempt_failed(CALLED, NOW, 0.5, failure) for failure in DeliveryFailure)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_whatever_happens_generations_never_fall_and_some_time_is_named(  # noqa
             case "start":
                 state = start_attempt(state, now_ms, 5_000, LEASE)
             case "refused" | "dropped" | "silent":
-                state = attempt_failed(state, now_ms, 0.5, Failure(name))
+                state = attempt_failed(state, now_ms, 0.5, DeliveryFailure(name))
             case "ok":
                 state = attempt_succeeded(state, now_ms)
             case "extend":
@@ -173,6 +173,6 @@ def test_the_time_of_the_last_delivery_is_when_a_wake_arrived() -> None:
     assert arrived.delivered_ms == NOW + 70
     assert extend_lease(arrived, NOW + 900, LEASE).delivered_ms == NOW + 70
     again = start_attempt(begin_wake(end_wake(arrived), WEBHOOK, "w2", NOW, LEASE), NOW, LEASE, LEASE)
-    assert attempt_failed(again, NOW + 950, 0.5, Failure.REFUSED).delivered_ms == NOW + 70
+    assert attempt_failed(again, NOW + 950, 0.5, DeliveryFailure.REFUSED).delivered_ms == NOW + 70
     assert extend_lease(again, NOW + 990, LEASE).delivered_ms == NOW + 990, "the callback proves it"
     assert claim_wake(ANNOUNCED, "worker-1", "unused", NOW + 5, LEASE).delivered_ms == NOW + 5

@@ -33,7 +33,7 @@ from tidemark.janitor.subscriptions import remind
 from tidemark.local.engines import LocalServices
 from tidemark.log.subscriptions import load_links, load_subscription
 from tidemark.protocol.errors import ProtocolError
-from tidemark.protocol.wake_state import Failure
+from tidemark.protocol.wake_state import DeliveryFailure
 from tidemark.service.subscriptions import configure
 from tidemark.service.subscriptions.pending import acked_in, find_head
 from tidemark.wake.attention import TimeCame, decode_attention
@@ -104,9 +104,9 @@ class Subscribed(RuleBasedStateMachine):
             return WebhookResponse(500, b"")
         self.working.add(generation)
         if self.mood == "cut":
-            raise DeliveryFailed("cut", Failure.DROPPED)
+            raise DeliveryFailed("cut", DeliveryFailure.DROPPED)
         if self.mood == "silent":
-            raise DeliveryFailed("silent", Failure.SILENT)
+            raise DeliveryFailed("silent", DeliveryFailure.SILENT)
         if self.mood == "unreached":
             self.working.discard(generation)
             raise DeliveryFailed("unreached")

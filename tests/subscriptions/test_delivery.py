@@ -25,7 +25,7 @@ from tidemark.delivery.signing_keys import PUBLISHED_BEFORE_MS, FolderKeys, Sign
 from tidemark.delivery.webhook import MAX_RESPONSE_BYTES, DeliveryFailed, call_webhook
 from tidemark.protocol.caching import DOCUMENT
 from tidemark.protocol.errors import WebhookUrlRejected
-from tidemark.protocol.wake_state import Failure
+from tidemark.protocol.wake_state import DeliveryFailure
 from tidemark.protocol.webhook_url import WebhookUrl, parse_webhook_url
 
 Serve = Callable[[socket.socket], None]
@@ -128,7 +128,7 @@ def test_a_receiver_that_never_finishes_is_cut_off_in_time(serve: Serve) -> None
     """A body larger than the buffers on the way, so that one who never reads stops the sending too."""
     with receiver(serve) as (url, _), pytest.raises(DeliveryFailed) as failed:
         call_webhook(url, b"x" * 20_000_000 if serve is never_reads else b"{}", {}, 3.0)
-    assert failed.value.failure is Failure.SILENT
+    assert failed.value.failure is DeliveryFailure.SILENT
 
 
 @pytest.mark.parametrize(
@@ -137,14 +137,14 @@ def test_a_receiver_that_never_finishes_is_cut_off_in_time(serve: Serve) -> None
 def test_a_receiver_that_hangs_up_may_have_got_the_request(text: bytes) -> None:
     with receiver(answers(text)) as (url, _), pytest.raises(DeliveryFailed) as failed:
         call_webhook(url, b"{}", {}, 20.0)
-    assert failed.value.failure is Failure.DROPPED
+    assert failed.value.failure is DeliveryFailure.DROPPED
 
 
 def test_a_receiver_that_refuses_the_connection_has_got_nothing() -> None:
     url = parse_webhook_url(f"http://127.0.0.1:{free_port()}/", allow_local=True)
     with pytest.raises(DeliveryFailed) as failed:
         call_webhook(url, b"{}", {}, 20.0)
-    assert failed.value.failure is Failure.REFUSED
+    assert failed.value.failure is DeliveryFailure.REFUSED
 
 
 def test_no_more_of_a_response_is_read_than_is_needed() -> None:
@@ -167,7 +167,7 @@ def test_a_name_that_resolves_to_a_private_address_is_not_connected_to(
     monkeypatch.setattr(socket, "create_connection", lambda *_: pytest.fail("connected"))
     with pytest.raises((WebhookUrlRejected, DeliveryFailed)) as refused:
         call_webhook(PUBLIC, b"{}", {}, 5.0, lambda _host, _port: addresses)
-    assert getattr(refused.value, "failure", Failure.REFUSED) is Failure.REFUSED
+    assert getattr(refused.value, "failure", DeliveryFailure.REFUSED) is DeliveryFailure.REFUSED
 
 
 def test_the_connection_goes_to_the_address_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_the_certificate_must_match_the_webhooks_host_name(monkeypatch: pytest.M
         monkeypatch.setattr(socket, "create_connection", lambda *_: there)
         with pytest.raises(DeliveryFailed) as failed:
             call_webhook(PUBLIC, b"{}", {}, 5.0, lambda *_: ["8.8.8.8"])
-    assert failed.value.failure is Failure.REFUSED
+    assert failed.value.failure is DeliveryFailure.REFUSED
 
 
 # --- signatures ---

@@ -18,7 +18,7 @@ from tidemark.protocol.errors import (
     WakeTokenInvalid,
 )
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.protocol.wake_state import Failure, WakePhase, phase
+from tidemark.protocol.wake_state import DeliveryFailure, WakePhase, phase
 from tidemark.service.delete import delete
 from tidemark.service.subscriptions import configure
 from tidemark.service.subscriptions.configure import require_subscription
@@ -471,9 +471,11 @@ def test_a_webhook_that_fails_is_called_again_after_a_pause(scene: Scene) -> Non
     assert links(scene) == {"events/a": (False, 2)}
 
 
-@pytest.mark.parametrize(("failure", "after_ms"), [(Failure.DROPPED, 1_000), (Failure.SILENT, 30_000)])
+@pytest.mark.parametrize(
+    ("failure", "after_ms"), [(DeliveryFailure.DROPPED, 1_000), (DeliveryFailure.SILENT, 30_000)]
+)
 def test_a_webhook_that_may_have_got_the_wake_is_called_under_a_new_generation(
-    scene: Scene, failure: Failure, after_ms: int
+    scene: Scene, failure: DeliveryFailure, after_ms: int
 ) -> None:
     """After the back-off where it has dropped the connection; after its lease where it may be at work."""
     scene.stream("events/a")

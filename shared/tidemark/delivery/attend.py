@@ -41,7 +41,7 @@ from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.subscription import SubscriptionKind
 from tidemark.protocol.wake_state import (
-    Failure,
+    DeliveryFailure,
     Step,
     WakeState,
     attempt_failed,
@@ -181,17 +181,19 @@ class Attendant:
             response = self._call(record, streams, timeout_ms / 1000)
         except (DeliveryFailed, WebhookUrlRejected) as failure:
             _log.warning("webhook of %s: %s", record.subscription_id, failure)
-            self._fail(record, failure.failure if isinstance(failure, DeliveryFailed) else Failure.REFUSED)
+            self._fail(
+                record, failure.failure if isinstance(failure, DeliveryFailed) else DeliveryFailure.REFUSED
+            )
         else:
             if not response.is_success:
                 _log.warning("webhook of %s: status %d", record.subscription_id, response.status)
-                self._fail(record, Failure.REFUSED)
+                self._fail(record, DeliveryFailure.REFUSED)
             elif says_done(response.body):
                 self._while_same_wake(record, lambda latest: finish_delivery(self.stores, latest, streams))
             else:
                 self._succeed(record)
 
-    def _fail(self, record: SubscriptionRecord, failure: Failure) -> None:
+    def _fail(self, record: SubscriptionRecord, failure: DeliveryFailure) -> None:
         PROCESS.add(WEBHOOK_FAILURES)
         now_ms, chance = self.stores.clock_ms(), self.chance()
         self._settle(record, lambda state: attempt_failed(state, now_ms, chance, failure))
@@ -276,7 +278,7 @@ class Attendant:
             self._settle(
                 record,
                 lambda state: attempt_failed(
-                    replace(state, attempts=state.attempts + 1), now_ms, chance, Failure.REFUSED
+                    replace(state, attempts=state.attempts + 1), now_ms, chance, DeliveryFailure.REFUSED
                 ),
             )
         else:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Final
 
 from tidemark.protocol.errors import WebhookUrlRejected
-from tidemark.protocol.wake_state import Failure
+from tidemark.protocol.wake_state import DeliveryFailure
 from tidemark.protocol.webhook_url import WebhookUrl, check_address
 
 #: All that is read of a response.
@@ -31,7 +31,7 @@ Resolve = Callable[[str, int], Sequence[str]]
 class DeliveryFailed(Exception):
     """The webhook was not reached, or has not answered. The message names no secret."""
 
-    def __init__(self, message: str, failure: Failure = Failure.REFUSED) -> None:
+    def __init__(self, message: str, failure: DeliveryFailure = DeliveryFailure.REFUSED) -> None:
         super().__init__(message)
         self.failure = failure
 
@@ -95,7 +95,7 @@ def _exchange(
     headers: Mapping[str, str],
     is_over: Callable[[], bool],
 ) -> WebhookResponse:
-    silence = DeliveryFailed(f"{url.authority}: no answer in time", Failure.SILENT)
+    silence = DeliveryFailed(f"{url.authority}: no answer in time", DeliveryFailure.SILENT)
     client = http.client.HTTPConnection(url.host, url.port)
     # Set here, so that the client never opens a connection by itself.
     client.sock = connection
@@ -110,7 +110,9 @@ def _exchange(
     except (OSError, http.client.HTTPException) as failure:
         if is_over() or isinstance(failure, TimeoutError):
             raise silence from failure
-        raise DeliveryFailed(f"{url.authority}: {type(failure).__name__}", Failure.DROPPED) from failure
+        raise DeliveryFailed(
+            f"{url.authority}: {type(failure).__name__}", DeliveryFailure.DROPPED
+        ) from failure
     if is_over():
         # What was cut looks to http.client like the end of the headers.
         raise silence

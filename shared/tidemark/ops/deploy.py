@@ -47,7 +47,7 @@ class CannotDeploy(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class SignedInAccount:
     """Whose credentials these are."""
 
     partition: str
@@ -55,7 +55,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Concurrency:
+class ConcurrencyLimit:
     """How many functions the account runs at once, and how many of them nobody has reserved."""
 
     limit: int
@@ -107,7 +107,7 @@ def save(first: FirstDeployment, config: Path) -> dict[str, Any]:
 # --- the questions -----------------------------------------------------------------------------------------
 
 
-def ask_first(ask: Ask, account: Account) -> FirstDeployment:
+def ask_first(ask: Ask, account: SignedInAccount) -> FirstDeployment:
     """Name and region; who may come in; CloudFront or not; who gets the alarms. An empty answer takes the
     one in brackets."""
     given = ask(f"1. Stack name and region [tidemark {own_region()}]: ").split()
@@ -186,7 +186,7 @@ def pairs_of(texts: Sequence[str]) -> dict[str, str]:
 
 
 def every_parameter(
-    chosen: Mapping[str, str], deployed: Mapping[str, str], concurrency: Concurrency
+    chosen: Mapping[str, str], deployed: Mapping[str, str], concurrency: ConcurrencyLimit
 ) -> dict[str, str]:
     """All that the template has: as chosen, or as the account's limit asks for, or the default."""
     usual = defaults()
@@ -205,7 +205,7 @@ def short_waits(limit: int) -> dict[str, str]:
 
 
 def reservations(
-    chosen: Mapping[str, str], deployed: Mapping[str, str], concurrency: Concurrency
+    chosen: Mapping[str, str], deployed: Mapping[str, str], concurrency: ConcurrencyLimit
 ) -> dict[str, str]:
     """At most half of the account for the functions that readers wait in. A reservation is a limit too:
     without one, waiting readers could take what every other function of the account needs."""
@@ -265,7 +265,7 @@ def check_bytecode(layer: Path = LAYER) -> None:
 # --- the account -------------------------------------------------------------------------------------------
 
 
-def signed_in(region: str | None) -> Account:
+def signed_in(region: str | None) -> SignedInAccount:
     """Raises CannotDeploy where AWS does not take the credentials, or there are none."""
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
@@ -278,15 +278,15 @@ def signed_in(region: str | None) -> Account:
             "AWS_PROFILE. Nothing was asked, changed or saved."
         ) from error
     _, partition, _, _, number, _ = arn.split(":", 5)
-    return Account(partition, number)
+    return SignedInAccount(partition, number)
 
 
-def concurrency_of(kept: Mapping[str, Any]) -> Concurrency:
+def concurrency_of(kept: Mapping[str, Any]) -> ConcurrencyLimit:
     import boto3
 
     account = boto3.client("lambda", region_name=kept.get("region")).get_account_settings()["AccountLimit"]
     limit = account["ConcurrentExecutions"]
-    return Concurrency(limit, account.get("UnreservedConcurrentExecutions", limit))
+    return ConcurrencyLimit(limit, account.get("UnreservedConcurrentExecutions", limit))
 
 
 def deployed_parameters(kept: Mapping[str, Any]) -> dict[str, str]:

@@ -127,7 +127,7 @@ def start_attempt(state: WakeState, now_ms: int, lost_after_ms: int, lease_ttl_m
     )
 
 
-class Failure(Enum):
+class DeliveryFailure(Enum):
     """What an attempt that failed has left at the receiver."""
 
     #: It has said no, or was never reached: the next attempt is of the same generation.
@@ -140,13 +140,13 @@ class Failure(Enum):
     SILENT = "silent"
 
 
-def attempt_failed(state: WakeState, now_ms: int, chance: float, failure: Failure) -> WakeState:
+def attempt_failed(state: WakeState, now_ms: int, chance: float, failure: DeliveryFailure) -> WakeState:
     """To be tried again. Where the receiver may have got the wake, its lease ends with the next attempt,
     which is one of a new generation."""
     next_attempt_ms, lease_until_ms = now_ms + retry_delay_ms(state.attempts, chance), state.lease_until_ms
-    if lease_until_ms is not None and failure is Failure.SILENT:
+    if lease_until_ms is not None and failure is DeliveryFailure.SILENT:
         next_attempt_ms = max(next_attempt_ms, lease_until_ms)
-    elif lease_until_ms is not None and failure is Failure.DROPPED:
+    elif lease_until_ms is not None and failure is DeliveryFailure.DROPPED:
         lease_until_ms = next_attempt_ms
     return replace(state, failed=True, next_attempt_ms=next_attempt_ms, lease_until_ms=lease_until_ms)
 
