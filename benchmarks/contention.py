@@ -21,7 +21,7 @@ from tests.simulation.objects import SimulatedBlobs, SimulatedBucket
 from tests.simulation.virtual_time import VirtualTime
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
-from tidemark.log.table import Table
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import NEVER
@@ -118,7 +118,7 @@ def new_process(time: VirtualTime, table: MeteredTable, chance: random.Random) -
     dynamodb, bucket = DynamoDB(table.send), SimulatedBucket()
     dynamodb.sleep, dynamodb.now = time.sleep, lambda: time.now
     return Stores(
-        Table(dynamodb, "simulated"),
+        DynamoDBTable(dynamodb, "simulated"),
         SimulatedBlobs(bucket, Objects(bucket.send), lambda: None),
         clock_ms=lambda: 1_800_000_000_000 + round(time.now * 1000),
         new_id=lambda: f"{chance.getrandbits(64):016x}",

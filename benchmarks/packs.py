@@ -31,6 +31,7 @@ from tidemark.http.app import create_app
 from tidemark.http.backend import one_at_a_time
 from tidemark.http.lambda_adapter import adapted
 from tidemark.janitor.sweep import sweep
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.table import Table
 from tidemark.protocol import pack
 from tidemark.protocol.fork import ForkPoint
@@ -186,7 +187,7 @@ def spark_rows(folder: Path) -> None:
     sweep(stream.process())
 
     def connect(_connection: ConnectionOptions, client: type[DynamoDB] = DynamoDB) -> Table:
-        return Table(client(stream.table.send), "long")
+        return DynamoDBTable(client(stream.table.send), "long")
 
     here: dict[str, Any] = {"connect_table": connect, "connect_blobs": lambda _: stream.process().blobs}
     with patch.multiple(dynamodb, **here):

@@ -23,9 +23,9 @@ from tidemark.cold_start import spare_what_is_loaded
 from tidemark.http.app import create_app
 from tidemark.http.backend import one_at_a_time
 from tidemark.http.lambda_adapter import adapted
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import encode_batch, encode_stream, log_pk
-from tidemark.log.table import Table
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.stream_key import parse_plain_path
@@ -97,7 +97,7 @@ def read_all(stream: StoredStream) -> tuple[float, int]:
     """Seconds of CPU for all pages, in an environment that knows nothing yet, and how many pages."""
     settings = Settings()
     no_blobs: Any = SimpleNamespace(get_range=None)  # Everything is small.
-    stores = Stores(Table(DynamoDB(stream.send), "t"), no_blobs)
+    stores = Stores(DynamoDBTable(DynamoDB(stream.send), "t"), no_blobs)
     handler = adapted(create_app(one_at_a_time(stores, settings)))
     offset, pages, received = "-1", 0, 0
     began = time.process_time()

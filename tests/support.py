@@ -26,9 +26,9 @@ from tidemark.local import resources
 from tidemark.local.endpoints import DEFAULT_REGION
 from tidemark.local.engines import LocalServices
 from tidemark.local.on_loop.stores import OnLoop
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.recent import RecentBatches
 from tidemark.log.schema import Item, is_end_mark, table_definition
-from tidemark.log.table import Table
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import ProtocolError
@@ -114,7 +114,7 @@ class World:
         calls = Calls(dynamodb, objects)
         make_s3 = cache(partial(_watched_s3, calls, _aws_variables()))
         stores = Stores(
-            Table(dynamodb, self.table_name),
+            DynamoDBTable(dynamodb, self.table_name),
             BlobStore(objects, make_s3, self.bucket_name),
             recent=RecentBatches(16 * MEGABYTE, clock or self.clock),
             clock_ms=clock or self.clock,
@@ -176,7 +176,7 @@ class Process:
     def on_loop(self) -> OnLoop:
         """The same process, its calls made on the event loop. Close it before the loop ends."""
         made = OnLoop(self.stores, self.settings, ThreadPoolExecutor(4))
-        self.dynamodb = made.stores.table._dynamodb
+        self.dynamodb = table_of(made.stores).dynamodb
         return made
 
     def read_all(self, key: StreamKey) -> bytes:
@@ -188,13 +188,20 @@ class Process:
         return data
 
 
+def table_of(stores: Any) -> DynamoDBTable:
+    """Of `Stores`, or of a part of the system that has a table."""
+    table = stores.table
+    assert isinstance(table, DynamoDBTable)
+    return table
+
+
 def items_left(process: Process) -> list[Item]:
     """All that the table holds, but for the end marks of streams and buckets and for mail: DynamoDB removes
     those once their time is over."""
-    table, items, position = process.stores.table, [], None
+    table, items, position = table_of(process.stores), [], None
     while True:
         more: dict[str, Any] = {"ExclusiveStartKey": position} if position else {}
-        page = table._dynamodb.call("Scan", {"TableName": table._name, "ConsistentRead": True} | more)
+        page = table.dynamodb.call("Scan", {"TableName": table.name, "ConsistentRead": True} | more)
         items += [
             item
             for item in page["Items"]

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tidemark.aws.dynamodb import DynamoDB
-from tidemark.log.table import Table
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.protocol.errors import Busy
 
 KEYS: list[Any] = [{"pk": {"S": "log/inc"}, "sk": {"S": str(number)}} for number in range(25)]
@@ -25,7 +25,7 @@ class LeavesOver:
         self._at_once = at_once
         dynamodb = DynamoDB(self._send)
         dynamodb.sleep, dynamodb.now = self.pauses.append, lambda: 0.0
-        self.table = Table(dynamodb, "table")
+        self.table = DynamoDBTable(dynamodb, "table")
 
     def _send(self, operation: str, body: bytes) -> tuple[int, bytes]:
         self.calls += 1

@@ -24,7 +24,7 @@ from typing import Any, Final
 import pytest
 
 from tests.faults.proxy import Proxy, Reply, Sent
-from tests.support import BYTES, World, a_key, append_request, create_request
+from tests.support import BYTES, World, a_key, append_request, create_request, table_of
 from tidemark.blobs.store import snapshot_blob_key
 from tidemark.local.on_loop.stores import OnLoop
 from tidemark.log.recent import RecentBatches
@@ -115,7 +115,7 @@ class Scene:
         self._runner = asyncio.Runner()
         self._stores = self._loop.stores if self._loop else process.stores
         blobs: Any = self._stores.blobs
-        self._stores.table._dynamodb.sleep = blobs.objects.sleep = lambda _: None
+        table_of(self._stores).dynamodb.sleep = blobs.objects.sleep = lambda _: None
 
     def close(self) -> None:
         if self._loop:

@@ -14,7 +14,7 @@ from tests.support import TEXT, World, a_key, append_request
 from tidemark.aws.retry import NoAnswer
 from tidemark.local.on_loop.greenlets import await_only, greenlet_spawn
 from tidemark.local.on_loop.stores import Concurrently, sleep
-from tidemark.log.table import Table
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import (
     OutcomeUnknown,
@@ -92,7 +92,7 @@ def scene(world: World) -> Iterator[Scene]:
         for client, timeout in ((process.dynamodb, 5.0), (process.objects, 6.0)):
             client.send = storage.behind(client.send, timeout)
             client.sleep, client.now = sleep, now
-        table = Table(process.dynamodb, world.table_name)
+        table = DynamoDBTable(process.dynamodb, world.table_name)
         stores = replace(process.stores, table=table, concurrency=Concurrently())
 
         def create() -> StreamKey:

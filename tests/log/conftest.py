@@ -9,7 +9,7 @@ from tidemark.local.engines import LocalServices
 from tidemark.log import packs
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import INCARNATION
-from tidemark.log.table import Condition
+from tidemark.log.table import Condition, equals
 
 
 @pytest.fixture
@@ -22,6 +22,6 @@ def without_the_check_of_the_streams_item(monkeypatch: pytest.MonkeyPatch) -> No
     """A pack is committed wherever its stream's packs end, and whatever is retained of it."""
 
     def only_live(record: StreamRecord, _start: int) -> Condition:
-        return Condition(f"{INCARNATION} = :inc", {":inc": {"S": record.incarnation}})
+        return equals(INCARNATION, record.incarnation)
 
     monkeypatch.setattr(packs, "_if_unmoved", only_live)

@@ -26,10 +26,10 @@ from tests.support import JSON, append_request, create_request
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
 from tidemark.log.due import schedule
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import Item, log_pk
-from tidemark.log.table import Table
 from tidemark.protocol.offset import WIDTH, render_offset
 from tidemark.protocol.packing import Packing
 from tidemark.protocol.stream_key import StreamKey
@@ -268,7 +268,7 @@ class LongStream:
         objects = Objects(partial(self._counted, self.bucket.send))
         blobs: Any = SimulatedBlobs(self.bucket, objects, lambda: None)  # type: ignore[arg-type]
         return Stores(
-            Table(dynamodb, "long"),
+            DynamoDBTable(dynamodb, "long"),
             blobs,
             recent=RecentBatches(16 * MEGABYTE, lambda: self.now_ms),
             clock_ms=lambda: self.now_ms,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import HOUR_MS, JSON, Process, World, a_key
+from tests.support import HOUR_MS, JSON, Process, World, a_key, table_of
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import Conflict
 from tidemark.service.append import INLINE_BYTES
@@ -14,7 +14,7 @@ BODY = bytes(INLINE_BYTES + 1)
 
 
 def blobs_of(process: Process) -> int:
-    answer = process.s3.list_objects_v2(Bucket=process.stores.table._name)
+    answer = process.s3.list_objects_v2(Bucket=table_of(process.stores).name)
     return int(answer["KeyCount"])
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.simulation.scheduler import Turns
 from tests.simulation.world import SimulatedWorld, combining
-from tests.support import BYTES, JSON, append_request, create_request
+from tests.support import BYTES, JSON, append_request, create_request, table_of
 from tidemark.janitor.sweep import sweep
 from tidemark.log.packs import block_batches
 from tidemark.log.read import read_page
@@ -235,7 +235,7 @@ def test_batches_of_combined_appends_are_packed_too() -> None:
 def counted(scene: Scene) -> Iterator[tuple[Stores, Counter[str]]]:
     """A new process whose calls are counted."""
     stores, calls = scene.process(), Counter[str]()
-    for client in (stores.table._dynamodb, stores.blobs._objects):  # type: ignore[attr-defined]
+    for client in (table_of(stores).dynamodb, stores.blobs._objects):  # type: ignore[attr-defined]
 
         def counting(operation: str, *more: Any, send: Any = client.send) -> Any:
             calls[operation] += 1

@@ -13,7 +13,7 @@ import pytest
 
 from tests.log.test_packs import FORK, HOUR_MS, KEY, SMALL, Scene
 from tests.simulation.scheduler import Crashed
-from tests.support import BYTES, append_request, create_request
+from tests.support import BYTES, append_request, create_request, table_of
 from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.log.chain import ChainWalk
@@ -34,7 +34,7 @@ Act = Callable[[str], None]
 
 def each_call(stores: Stores, before: Act = lambda _: None, after: Act = lambda _: None) -> None:
     """Let something happen around every call of a process."""
-    for client in (stores.table._dynamodb, stores.blobs._objects):  # type: ignore[attr-defined]
+    for client in (table_of(stores).dynamodb, stores.blobs._objects):  # type: ignore[attr-defined]
 
         def acting(operation: str, *more: Any, send: Any = client.send) -> Any:
             before(operation)
@@ -208,7 +208,7 @@ def fork_of_a_half_removed_stretch() -> bool:
     base = scene.ends[40]
     create(scene.stores, FORK, create_request(None, fork=ForkPoint(KEY, base, 0)))
     packer = scene.process()
-    send = packer.table._dynamodb.send
+    send = table_of(packer).dynamodb.send
 
     def half(operation: str, body: bytes) -> Any:
         if operation == "BatchWriteItem":
@@ -218,7 +218,7 @@ def fork_of_a_half_removed_stretch() -> bool:
             raise Crashed
         return send(operation, body)
 
-    packer.table._dynamodb.send = half
+    table_of(packer).dynamodb.send = half
     with pytest.raises(Crashed):
         sweep(packer)
     try:
@@ -308,7 +308,7 @@ def trim_while_a_pack_is_committed() -> bool:
 
     def trim_up_to_its_first_removal() -> None:
         """What it is about to remove is carried out later."""
-        send = trimmer.table._dynamodb.send
+        send = table_of(trimmer).dynamodb.send
 
         def holding(operation: str, body: bytes) -> Any:
             if operation == "BatchWriteItem":
@@ -316,7 +316,7 @@ def trim_while_a_pack_is_committed() -> bool:
                 raise Stopped
             return send(operation, body)
 
-        trimmer.table._dynamodb.send = holding
+        table_of(trimmer).dynamodb.send = holding
         trimmer.packing = Packing.after_seconds(10**9)
         with pytest.raises(Stopped):
             sweep(trimmer)

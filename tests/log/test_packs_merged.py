@@ -14,7 +14,7 @@ import pytest
 from tests.log.test_packs import FORK, HOUR_MS, KEY, Scene, counted
 from tests.log.test_packs_interleaved import broken, each_call, goes_wrong, play_on
 from tests.simulation.scheduler import Crashed
-from tests.support import BYTES, JSON, append_request, create_request
+from tests.support import BYTES, JSON, append_request, create_request, table_of
 from tidemark.janitor.merge import remove_object
 from tidemark.janitor.sweep import sweep
 from tidemark.log import recent
@@ -305,7 +305,9 @@ def overlapping() -> bool:
     scene = of_parts()
     first, other, held = scene.process(), scene.process(), []
 
-    def hold(operation: str, body: bytes, send: Any = first.table._dynamodb.send) -> Any:
+    send = table_of(first).dynamodb.send
+
+    def hold(operation: str, body: bytes) -> Any:
         if operation == "TransactWriteItems":
             held.append((operation, body))
             raise Crashed
@@ -315,7 +317,7 @@ def overlapping() -> bool:
         if operation == "TransactWriteItems" and held:
             scene.world.table.send(*held.pop())
 
-    first.table._dynamodb.send = hold
+    table_of(first).dynamodb.send = hold
     with pytest.raises(Crashed):
         sweep(first)
     scene.append(20)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.scheduler import Crashed
 from tests.simulation.world import SimulatedWorld
-from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request
+from tests.support import BYTES, HOUR_MS, JSON, append_request, create_request, table_of
 from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.log.lifecycle import load_stream
@@ -158,7 +158,7 @@ def test_a_reader_at_the_retained_offset_is_answered_while_the_batch_before_it_g
     trim_below(scene.process(), KEY, 3)
     scene.world.advance(HOUR_MS)
     reader = scene.process()
-    client: Any = reader.table._dynamodb
+    client: Any = table_of(reader).dynamodb
     send, queries = client.send, []
 
     def acting(operation: str, *more: Any) -> Any:
@@ -177,7 +177,7 @@ def test_a_reader_at_the_retained_offset_is_answered_while_the_batch_before_it_g
 
 def before_the_transaction(stores: Stores, act: Callable[[], object]) -> None:
     """Do this once, just before its next transaction."""
-    client: Any = stores.table._dynamodb
+    client: Any = table_of(stores).dynamodb
     send, pending = client.send, [act]
 
     def acting(operation: str, *more: Any) -> Any:
@@ -305,7 +305,7 @@ def broken(stores: Stores, at: int, how: str) -> list[str]:
     """The call of that number is the last, lost on its way or carried out, or has its reply lost once.
     What is called."""
     calls: list[str] = []
-    for client in (stores.table._dynamodb, stores.blobs._objects):  # type: ignore[attr-defined]
+    for client in (table_of(stores).dynamodb, stores.blobs._objects):  # type: ignore[attr-defined]
 
         def acting(operation: str, *more: Any, send: Any = client.send) -> Any:
             calls.append(operation)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import JSON, Process, World, a_key, make_world
+from tests.support import JSON, Process, World, a_key, make_world, table_of
 from tidemark.local.engines import LocalServices
 from tidemark.log.append import batch_item
 from tidemark.log.read import PAGE_QUERIES
@@ -306,6 +306,6 @@ def test_an_append_renews_a_sliding_expiry_without_another_call(world: World) ->
 
 def _tail(process: Process, key: StreamKey) -> int:
     """The tail as another process reads it, so that this one stays cold."""
-    name = process.stores.table._name
+    name = table_of(process.stores).name
     other = World(name, name).process(clock=process.stores.clock_ms)
     return load_head(other.stores, key).tail.offset

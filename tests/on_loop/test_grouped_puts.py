@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.support import Faults, Process, World, a_key, append_request, refusal
+from tests.support import Faults, Process, World, a_key, append_request, refusal, table_of
 from tidemark.aws.retry import NoAnswer
 from tidemark.local.configuration import LocalEngines
 from tidemark.local.on_loop.greenlets import greenlet_spawn
@@ -30,7 +30,7 @@ def process(world: World) -> Process:
 @pytest.fixture
 def stores(process: Process) -> OnLoop:
     made = OnLoop(process.stores, process.settings, ThreadPoolExecutor(4), LocalEngines(group_puts=True))
-    process.dynamodb = made.stores.table._dynamodb
+    process.dynamodb = table_of(made.stores).dynamodb
     return made
 
 

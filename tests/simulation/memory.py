@@ -10,7 +10,7 @@ from tests.simulation.table import SimulatedTable
 from tests.support import Calls, Clock, Process, World
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
-from tidemark.log.table import Table
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 
@@ -47,7 +47,9 @@ class MemoryWorld(World):
         dynamodb, objects = DynamoDB(self.table.send), Objects(self.bucket.send)
         dynamodb.sleep = objects.sleep = lambda _seconds: None
         blobs = SimulatedBlobs(self.bucket, objects, lambda: None)
-        stores = Stores(Table(dynamodb, "memory"), blobs, clock_ms=clock or self.clock, concurrency=InOrder())
+        stores = Stores(
+            DynamoDBTable(dynamodb, "memory"), blobs, clock_ms=clock or self.clock, concurrency=InOrder()
+        )
         return Process(stores, dynamodb, objects, _no_s3, Calls(dynamodb, objects), Settings())
 
 

@@ -23,7 +23,7 @@ from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
 from tidemark.janitor.sweep import sweep
-from tidemark.log.table import Table
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StreamNotFound
 from tidemark.protocol.mail import ChainEnd
@@ -70,7 +70,7 @@ class Contest:
         dynamodb = DynamoDB(around(self.send))
         dynamodb.sleep, dynamodb.now = self.time.sleep, lambda: self.time.now
         return Stores(
-            Table(dynamodb, "simulated"),
+            DynamoDBTable(dynamodb, "simulated"),
             SimulatedBlobs(self.bucket, Objects(self.bucket.send), lambda: None),
             clock_ms=lambda: 1_800_000_000_000 + round(self.time.now * 1000),
             new_id=lambda: f"{self.chance.getrandbits(64):016x}",

@@ -20,8 +20,8 @@ from tests.support import conflict, refusal
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.recent import RecentBatches
-from tidemark.log.table import Table
 from tidemark.protocol import mail, tail, turns
 from tidemark.protocol.mail import fits_mail
 from tidemark.protocol.packing import Packing
@@ -126,7 +126,7 @@ class SimulatedWorld:
         dynamodb.sleep = objects.sleep = turns.sleep
         dynamodb.now = objects.now = lambda: self.now_ms / 1000
         stores = Stores(
-            Table(dynamodb, "simulated"),
+            DynamoDBTable(dynamodb, "simulated"),
             SimulatedBlobs(self.bucket, objects, self.scheduler.give_turn),
             recent=RecentBatches(16 * MEGABYTE, lambda: self.now_ms),
             clock_ms=lambda: self.now_ms,

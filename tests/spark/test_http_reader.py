@@ -309,13 +309,13 @@ def test_a_closed_stream_is_known_as_such_and_is_not_asked_for_again(
 def count_queries(table: Any) -> list[str]:
     """What is asked of the table from now on."""
     asked: list[str] = []
-    call = table._dynamodb.call
+    call = table.dynamodb.call
 
     def counting(operation: str, arguments: dict[str, Any]) -> Any:
         asked.append(operation)
         return call(operation, arguments)
 
-    table._dynamodb.call = counting
+    table.dynamodb.call = counting
     return asked
 
 

@@ -14,6 +14,7 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import table_options
 from tests.support import BYTES, HOUR_MS, Process, World, before
 from tidemark.janitor.sweep import sweep
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.schema import log_pk
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import Expiry
@@ -40,7 +41,8 @@ def connected(options: ReadOptions) -> tuple[DynamoDBReader, Counter[str]]:
     assert isinstance(reader, DynamoDBReader)
     asked: Counter[str] = Counter()
     for table in (reader._table, reader._bulk):
-        before(table._dynamodb, lambda operation: asked.update([operation]))
+        assert isinstance(table, DynamoDBTable)
+        before(table.dynamodb, lambda operation: asked.update([operation]))
     return reader, asked
 
 

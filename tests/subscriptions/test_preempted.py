@@ -22,7 +22,7 @@ from tidemark.log import subscriptions
 from tidemark.log.records import PendingMark, SubscriptionRecord
 from tidemark.log.schema import mark_key
 from tidemark.log.subscriptions import load_links
-from tidemark.log.table import Condition, Table
+from tidemark.log.table import Condition, Present, Table
 from tidemark.protocol.errors import ProtocolError
 from tidemark.service.subscriptions import pending, wakes
 from tidemark.service.subscriptions.configure import require_subscription
@@ -205,7 +205,7 @@ def mark_last(self: Attendant, message: Any) -> None:
 
 def as_it_is(_: SubscriptionRecord) -> Condition:
     """A transition is committed whatever came in between."""
-    return Condition("attribute_exists(sk)")
+    return Present("sk")
 
 
 BROKEN: dict[str, tuple[Any, str, Any]] = {

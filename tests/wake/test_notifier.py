@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import World, before
+from tests.support import World, before, table_of
 from tests.wake.support import ROOT, make_prefix, notifier_function, shared_sqs
 from tidemark.aws.sqs import Queues, QueueUnavailable
 from tidemark.local.environments import Handler, InvocationFailed, call_handler, load_handler, make_context
@@ -40,7 +40,7 @@ class Notified:
         registry: StreamRegistry = self.handler.__globals__["_registry"]
         registry.remember_ms = math.inf
         registry.tell(Written(batches={"log/v1/a#before": 0}))
-        before(self.table._dynamodb, self.calls.append)
+        before(table_of(self).dynamodb, self.calls.append)
         client = self.notifier._queues._client
         client.meta.events.register("before-send", self._count)
 
@@ -198,14 +198,14 @@ def test_a_missing_queue_is_not_a_failure_and_its_waiter_is_removed(
 
 def break_query(notified: Notified, incarnation: str) -> None:
     """The table refuses the query for this stream's waiters."""
-    send = notified.table._dynamodb.send
+    send = table_of(notified).dynamodb.send
 
     def breaking(operation: str, body: bytes) -> tuple[int, bytes]:
         if operation == "Query" and f'"{incarnation}/"'.encode() in body:
             return 400, b'{"__type": "x#AccessDeniedException", "message": "broken by the test"}'
         return send(operation, body)
 
-    notified.table._dynamodb.send = breaking
+    table_of(notified).dynamodb.send = breaking
 
 
 def test_only_records_whose_query_fails_are_reported_as_failed(notified: Notified, record: Record) -> None:

@@ -6,7 +6,17 @@ from collections.abc import Collection
 
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import EPOCH, SEQUENCE, decode_state, encode_batch, encode_producer, log_pk
-from tidemark.log.table import ABSENT, IF_ABSENT, Condition, ConditionFailed, Table, TransactionRefused, Write
+from tidemark.log.table import (
+    IF_ABSENT,
+    AllOf,
+    AnyOf,
+    Compared,
+    ConditionFailed,
+    Table,
+    TransactionRefused,
+    Write,
+    equals,
+)
 from tidemark.protocol.producer import ProducerState
 
 
@@ -45,9 +55,10 @@ def put_batch(
 def put_producer(incarnation: str, state: ProducerState) -> Write:
     """Part of a transaction. A producer's epoch and sequence only ever rise, so a write that lands
     late finds that its own state is no longer ahead, and changes nothing."""
-    is_ahead = Condition(
-        f"{ABSENT} OR {EPOCH} < :epoch OR ({EPOCH} = :epoch AND {SEQUENCE} < :seq)",
-        {":epoch": {"N": str(state.epoch)}, ":seq": {"N": str(state.seq)}},
+    is_ahead = AnyOf(
+        IF_ABSENT,
+        Compared(EPOCH, "<", state.epoch),
+        AllOf(equals(EPOCH, state.epoch), Compared(SEQUENCE, "<", state.seq)),
     )
     return Write(encode_producer(incarnation, state), condition=is_ahead)
 

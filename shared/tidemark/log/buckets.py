@@ -34,11 +34,16 @@ from tidemark.log.schema import (
     stream_sk,
 )
 from tidemark.log.table import (
-    Condition,
+    AllOf,
+    AnyOf,
+    Compared,
+    Missing,
+    Present,
     Table,
     TransactionRefused,
     Update,
     Write,
+    equals,
     if_never_or_ended_before,
 )
 from tidemark.protocol.bucket import LAST_CHARACTER
@@ -47,12 +52,9 @@ from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import MAX_STREAM_ID_BYTES, PLAIN_BUCKET
 
 #: An end mark counts nothing.
-_IF_THERE: Final = Condition(f"attribute_exists({STREAM_COUNT})")
+_IF_THERE: Final = Present(STREAM_COUNT)
 #: Nor has it limits for the streams that are created without their own.
-_IF_UNLIMITED: Final = Condition(
-    f"attribute_exists({STREAM_COUNT})"
-    f" AND attribute_not_exists({RETAIN_SECONDS}) AND attribute_not_exists({RETAIN_BYTES})"
-)
+_IF_UNLIMITED: Final = AllOf(_IF_THERE, Missing(RETAIN_SECONDS), Missing(RETAIN_BYTES))
 #: The first character of a sort key: what begins with a key and goes on sorts behind it.
 _NEXT: Final = "\x00"
 
@@ -99,9 +101,8 @@ def create_bucket(table: Table, record: BucketRecord) -> None:
 def _put_entry(table: Table, found: BucketRecord) -> None:
     """Of a bucket that was made before buckets had entries. Only while it is there: a copy of this that lands
     later would list a bucket that is gone."""
-    values = {":none": {"N": "0"}}
-    unchanged = Update(bucket_key(found.bucket), f"ADD {STREAM_COUNT} :none", values)
-    is_same = Condition(f"{CREATION_ID} = :id", {":id": {"S": found.creation_id}})
+    unchanged = Update(bucket_key(found.bucket), adds={STREAM_COUNT: 0})
+    is_same = equals(CREATION_ID, found.creation_id)
     with suppress(TransactionRefused):
         table.transact([Write(update=unchanged, condition=is_same), Write(bucket_entry_key(found.bucket))])
 
@@ -117,13 +118,12 @@ def load_bucket(table: Table, bucket: str) -> BucketRecord:
 def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
     """Put `mark` in the place of an empty bucket that was created before. Raises BucketNotEmpty,
     BucketNotFound, BucketChangedLater, OutcomeUnknown. A deletion whose reply was lost finds its mark."""
-    values = {":none": {"N": "0"}, ":ended": {"N": str(mark.ended_ms)}}
     # The count must have been zero when the deletion was dated: one that was refused for its streams,
     # and whose copy arrives when they are gone, is refused again.
-    empty_and_older = Condition(
-        f"{STREAM_COUNT} = :none AND {CREATED_MS} < :ended"
-        f" AND (attribute_not_exists({COUNTED_MS}) OR {COUNTED_MS} < :ended)",
-        values,
+    empty_and_older = AllOf(
+        equals(STREAM_COUNT, 0),
+        Compared(CREATED_MS, "<", mark.ended_ms),
+        AnyOf(Missing(COUNTED_MS), Compared(COUNTED_MS, "<", mark.ended_ms)),
     )
     ended = Write(encode_end_mark(bucket_key(bucket), mark), condition=empty_and_older)
     try:
@@ -149,8 +149,7 @@ def count_streams(bucket: str, change: int, now_ms: int, *, unlimited: bool = Fa
     has limits (`check_counted`)."""
     if bucket == PLAIN_BUCKET:
         return []
-    values = {":change": {"N": str(change)}, ":now": {"N": str(now_ms)}}
-    update = Update(bucket_key(bucket), f"SET {COUNTED_MS} = :now ADD {STREAM_COUNT} :change", values)
+    update = Update(bucket_key(bucket), {COUNTED_MS: {"N": str(now_ms)}}, {STREAM_COUNT: change})
     return [Write(update=update, condition=_IF_UNLIMITED if unlimited else _IF_THERE)]
 
 

@@ -18,7 +18,7 @@ from tidemark.log.schema import (
     due_pk,
     encode_due,
 )
-from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, Write
+from tidemark.log.table import IF_ABSENT, Condition, ConditionFailed, Table, Write, equals
 
 #: A prime, so that runs that come at even times begin with different shards.
 _TURN_MS: Final = 7919
@@ -83,7 +83,7 @@ def claim(table: Table, due: Due) -> bool:
 
 
 def _if_kind(kind: DueKind) -> Condition:
-    return Condition(f"{KIND} = :kind", {":kind": {"S": kind.value}})
+    return equals(KIND, kind.value)
 
 
 def settle(table: Table, due: Due) -> None:

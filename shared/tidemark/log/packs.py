@@ -15,20 +15,19 @@ from itertools import accumulate, groupby, pairwise
 from typing import Final
 
 from tidemark.log.records import Batch, Checksums, Due, DueKind, StreamRecord
-from tidemark.log.references import IS_THIS_LIVE, retains_from
+from tidemark.log.references import is_live, retains_from
 from tidemark.log.schema import (
     APPEND_ID,
     BLOB,
     END,
     PACK_INDEX,
     PACKED,
-    Item,
     encode_due,
     encode_pack,
     log_pk,
     stream_key,
 )
-from tidemark.log.table import Condition, Table, TransactionRefused, Update, Write
+from tidemark.log.table import AllOf, Condition, Missing, Table, TransactionRefused, Update, Write, equals
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.offset import WIDTH, render_offset
 from tidemark.protocol.pack import BatchTimes, BlockEntry, CorruptPack, decode_columns
@@ -156,12 +155,12 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
     """
     first, last = new.first, new.last
     item = encode_pack(log_pk(record.key, record.incarnation), first, last, new.blob, new.index)
-    known: Item = {":id": {"S": first.append_id}, ":end": {"N": str(first.end)}}
-    is_known = f"{APPEND_ID} = :id AND {END} = :end AND attribute_not_exists({PACK_INDEX})"
+    is_known: Condition = AllOf(
+        equals(APPEND_ID, first.append_id), equals(END, first.end), Missing(PACK_INDEX)
+    )
     if first.index is not None:
-        known = {":blob": {"S": first.blob or ""}}
-        is_known = f"{BLOB} = :blob"
-    moved = Update(stream_key(record.key), f"SET {PACKED} = :packed", {":packed": {"N": str(last.end)}})
+        is_known = equals(BLOB, first.blob or "")
+    moved = Update(stream_key(record.key), {PACKED: {"N": str(last.end)}})
     due = Due(
         DueKind.PACKED,
         record.key,
@@ -172,7 +171,7 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
         first.blob,
     )
     writes = [
-        Write(item, condition=Condition(is_known, known)),
+        Write(item, condition=is_known),
         Write(update=moved, condition=_if_unmoved(record, first.start)),
     ]
     try:
@@ -186,11 +185,8 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
 
 
 def _if_unmoved(record: StreamRecord, start: int) -> Condition:
-    values = {":inc": {"S": record.incarnation}, ":start": {"N": str(start)}}
-    is_last_pack = f"attribute_not_exists({PACKED})"
-    if record.packed:
-        is_last_pack, values[":before"] = f"{PACKED} = :before", {"N": str(record.packed)}
-    return Condition(f"{IS_THIS_LIVE} AND {is_last_pack} AND {retains_from(':start')}", values)
+    is_last_pack = equals(PACKED, record.packed) if record.packed else Missing(PACKED)
+    return AllOf(is_live(record.incarnation), is_last_pack, retains_from(start))
 
 
 def pack_mark(start: int, blob: str) -> str:

@@ -21,30 +21,26 @@ from tidemark.log.schema import (
     encode_end_mark,
     stream_key,
 )
-from tidemark.log.table import Condition, Update, Write
+from tidemark.log.table import AllOf, AnyOf, Compared, Condition, Missing, Present, Update, Write, equals
 
-_NONE_LEFT: Final = f"(attribute_not_exists({REFERENCES}) OR {REFERENCES} = :none)"
-_IS_DELETED: Final = f"attribute_exists({DELETED_MS})"
-_IS_LIVE: Final = f"attribute_not_exists({DELETED_MS})"
-#: The stream is there, and is `:inc`.
-IS_THIS_LIVE: Final = f"{INCARNATION} = :inc AND {_IS_LIVE}"
+_NONE_LEFT: Final = AnyOf(Missing(REFERENCES), equals(REFERENCES, 0))
+_IS_DELETED: Final = Present(DELETED_MS)
+_IS_LIVE: Final = Missing(DELETED_MS)
 
 
-def retains_from(value: str) -> str:
-    """The condition that the stream still retains what is at the offset `value` and behind it."""
-    return f"(attribute_not_exists({RETAINED}) OR {RETAINED} <= {value})"
+def is_live(incarnation: str) -> Condition:
+    """The stream is there, and is this one."""
+    return AllOf(equals(INCARNATION, incarnation), _IS_LIVE)
 
 
-def shows_snapshot(snapshot: Snapshot | None) -> tuple[str, Item]:
-    """The condition that the stream's latest snapshot is this one, or that it has none; and its values."""
-    if snapshot is None:
-        return f"attribute_not_exists({SNAPSHOT_BLOB})", {}
-    return f"{SNAPSHOT_BLOB} = :shown", {":shown": {"S": snapshot.blob}}
+def retains_from(offset: int) -> Condition:
+    """The stream still retains what is at the offset and behind it."""
+    return AnyOf(Missing(RETAINED), Compared(RETAINED, "<=", offset))
 
 
-def _of(incarnation: str, expression: str = "", **values: Item) -> Condition:
-    more = {f":{name}": value for name, value in values.items()}
-    return Condition(f"{INCARNATION} = :inc{expression}", {":inc": {"S": incarnation}} | more)
+def shows_snapshot(snapshot: Snapshot | None) -> Condition:
+    """The stream's latest snapshot is this one, or it has none."""
+    return Missing(SNAPSHOT_BLOB) if snapshot is None else equals(SNAPSHOT_BLOB, snapshot.blob)
 
 
 def end_mark(record: StreamRecord, now_ms: int, *, expired: bool = False) -> Item:
@@ -56,31 +52,29 @@ def end_mark(record: StreamRecord, now_ms: int, *, expired: bool = False) -> Ite
 
 def if_unreferenced(incarnation: str) -> Condition:
     """The stream item is still that of this incarnation, and no fork needs it."""
-    return _of(incarnation, f" AND {_NONE_LEFT}", none={"N": "0"})
+    return AllOf(equals(INCARNATION, incarnation), _NONE_LEFT)
 
 
 def if_live_and_unreferenced(incarnation: str) -> Condition:
     """As above, and it was not deleted while forks needed it: then its release is somebody's, which also has
     its log reclaimed."""
-    return _of(incarnation, f" AND {_IS_LIVE} AND {_NONE_LEFT}", none={"N": "0"})
+    return AllOf(is_live(incarnation), _NONE_LEFT)
 
 
 def add_reference(fork: Fork, made: StreamRecord) -> Write:
     """Count one fork more, the stream that is `made`; refused where the source was deleted or replaced in the
     meantime, or has let go of something: what the fork inherits may be removed, until the fork is counted."""
-    one_more = Update(stream_key(fork.point.source), f"ADD {REFERENCES} :one", {":one": {"N": "1"}})
-    is_same_snapshot, shown = shows_snapshot(made.snapshot)
-    expression = f"{IS_THIS_LIVE} AND {retains_from(':retained')} AND {is_same_snapshot}"
-    values = {":inc": {"S": fork.incarnation}, ":retained": {"N": str(made.retained)}}
-    return Write(update=one_more, condition=Condition(expression, values | shown))
+    one_more = Update(stream_key(fork.point.source), adds={REFERENCES: 1})
+    as_seen = AllOf(is_live(fork.incarnation), retains_from(made.retained), shows_snapshot(made.snapshot))
+    return Write(update=one_more, condition=as_seen)
 
 
 def drop_reference(fork: Fork, source: StreamRecord, due: Due | None) -> list[Write]:
     """Count one fork less. If the source is deleted and kept for its forks alone, `due` says to look
     whether this was the last one: the process that ends the fork does that, or else the janitor."""
     marked = _IS_DELETED if source.deleted else _IS_LIVE
-    one_less = Update(stream_key(fork.point.source), f"ADD {REFERENCES} :one", {":one": {"N": "-1"}})
-    writes = [Write(update=one_less, condition=_of(fork.incarnation, f" AND {marked}"))]
+    one_less = Update(stream_key(fork.point.source), adds={REFERENCES: -1})
+    writes = [Write(update=one_less, condition=AllOf(equals(INCARNATION, fork.incarnation), marked))]
     if due is not None:
         writes.append(Write(encode_due(due)))
     return writes
@@ -93,15 +87,12 @@ def release_due(source: StreamRecord, fork_incarnation: str, now_ms: int) -> Due
 
 def mark_deleted(record: StreamRecord, now_ms: int) -> Write:
     """Soft-deleted (§4.2): forks hold it."""
-    mark = Update(stream_key(record.key), f"SET {DELETED_MS} = :now", {":now": {"N": str(now_ms)}})
-    return Write(
-        update=mark, condition=_of(record.incarnation, f" AND {REFERENCES} > :none", none={"N": "0"})
-    )
+    mark = Update(stream_key(record.key), {DELETED_MS: {"N": str(now_ms)}})
+    is_held = AllOf(equals(INCARNATION, record.incarnation), Compared(REFERENCES, ">", 0))
+    return Write(update=mark, condition=is_held)
 
 
 def remove_released(record: StreamRecord, now_ms: int) -> Write:
     """The item of a deleted stream that no fork needs any more becomes an end mark."""
-    return Write(
-        end_mark(record, now_ms),
-        condition=_of(record.incarnation, f" AND {_IS_DELETED} AND {_NONE_LEFT}", none={"N": "0"}),
-    )
+    is_left = AllOf(equals(INCARNATION, record.incarnation), _IS_DELETED, _NONE_LEFT)
+    return Write(end_mark(record, now_ms), condition=is_left)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from tidemark.log.records import Due, StreamRecord
-from tidemark.log.references import IS_THIS_LIVE
+from tidemark.log.references import is_live, shows_snapshot
 from tidemark.log.schema import (
     RETAINED,
-    SNAPSHOT_BLOB,
     decode_stream,
     encode_due,
     is_end_mark,
     stream_key,
 )
-from tidemark.log.table import Condition, Table, TransactionRefused, Update, Write
+from tidemark.log.table import AllOf, AnyOf, Compared, Missing, Table, TransactionRefused, Update, Write
 
 
 class RetainedMoved(Exception):
@@ -31,13 +30,9 @@ def commit_retained(table: Table, record: StreamRecord, trim: Due) -> None:
     this write that lands late changes nothing; and the stream has no snapshot, because bootstrap needs every
     message behind one.
     """
-    rises = f"(attribute_not_exists({RETAINED}) OR {RETAINED} < :offset)"
-    condition = Condition(
-        f"{IS_THIS_LIVE} AND attribute_not_exists({SNAPSHOT_BLOB}) AND {rises}",
-        {":inc": {"S": record.incarnation}},
-    )
-    offset = {":offset": {"N": str(trim.offset)}}
-    update = Update(stream_key(record.key), f"SET {RETAINED} = :offset", offset)
+    rises = AnyOf(Missing(RETAINED), Compared(RETAINED, "<", trim.offset))
+    condition = AllOf(is_live(record.incarnation), shows_snapshot(None), rises)
+    update = Update(stream_key(record.key), {RETAINED: {"N": str(trim.offset)}})
     try:
         table.transact([Write(update=update, condition=condition), Write(encode_due(trim))])
     except TransactionRefused as refused:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tidemark.log.due import settle_for_good
 from tidemark.log.read import load_last
 from tidemark.log.records import Due, Snapshot, StreamRecord
-from tidemark.log.references import IS_THIS_LIVE, retains_from, shows_snapshot
+from tidemark.log.references import is_live, retains_from, shows_snapshot
 from tidemark.log.schema import (
     BLOB,
     END,
@@ -22,7 +22,7 @@ from tidemark.log.schema import (
     is_end_mark,
     stream_key,
 )
-from tidemark.log.table import MAX_DELETES, Condition, Table, TransactionRefused, Update, Write
+from tidemark.log.table import MAX_DELETES, AllOf, Table, TransactionRefused, Update, Write
 from tidemark.protocol.errors import UploadNotFound
 from tidemark.protocol.offset import render_offset
 
@@ -61,14 +61,11 @@ def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> Write:
     """Written where the stream is still this incarnation, and shows the snapshot that `record` shows.
     Publishing is a use of the stream: it renews a sliding expiry by the snapshot's own time."""
     attributes = encode_snapshot(snapshot) | {RETAINED: {"N": str(snapshot.offset)}}
-    assignments = ", ".join(f"{name} = :{name}" for name in attributes)
-    values: Item = {f":{name}": value for name, value in attributes.items()}
-    update = Update(stream_key(record.key), f"SET {assignments}", values)
     # What was let go of meanwhile stays so (`log/retention.py`).
-    is_same_snapshot, shown = shows_snapshot(record.snapshot)
-    expression = f"{IS_THIS_LIVE} AND {retains_from(f':{RETAINED}')} AND {is_same_snapshot}"
-    condition = Condition(expression, {":inc": {"S": record.incarnation}} | shown)
-    return Write(update=update, condition=condition)
+    as_seen = AllOf(
+        is_live(record.incarnation), retains_from(snapshot.offset), shows_snapshot(record.snapshot)
+    )
+    return Write(update=Update(stream_key(record.key), attributes), condition=as_seen)
 
 
 def batches_below(table: Table, pk: str, offset: int) -> Iterator[list[Item]]:

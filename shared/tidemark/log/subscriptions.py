@@ -69,14 +69,19 @@ from tidemark.log.schema import (
     subscription_key,
 )
 from tidemark.log.table import (
-    ABSENT,
     IF_ABSENT,
     MAX_DELETES,
+    AllOf,
+    AnyOf,
+    Compared,
     Condition,
     ConditionFailed,
+    Missing,
+    Present,
     Table,
     TransactionRefused,
     Write,
+    equals,
     if_never_or_ended_before,
 )
 from tidemark.protocol.errors import OutcomeUnknown
@@ -165,8 +170,7 @@ def commit_subscription(
 
 
 def _as_seen(seen: SubscriptionRecord) -> Condition:
-    values = {":inc": {"S": seen.incarnation}, ":seen": {"N": str(seen.version)}}
-    return Condition(f"{INCARNATION} = :inc AND {VERSION} = :seen", values)
+    return AllOf(equals(INCARNATION, seen.incarnation), equals(VERSION, seen.version))
 
 
 def _check_own(existing: Item | None, write_id: str, refused: Exception) -> None:
@@ -178,10 +182,9 @@ def end_subscription(table: Table, seen: SubscriptionRecord, ended_ms: int) -> N
     """Put an end mark in its place, whatever state it is in. What is around it is removed later
     (`remove_belongings`). A deletion that is repeated finds the mark, or a later subscription."""
     ended_ms = max(ended_ms, seen.created_ms + 1)
-    same = Condition(f"{INCARNATION} = :inc", {":inc": {"S": seen.incarnation}})
     mark = encode_end_mark(subscription_key(seen.subscription_id), EndMark(ended_ms, seen.incarnation))
     with suppress(ConditionFailed):
-        table.put(mark, same)
+        table.put(mark, equals(INCARNATION, seen.incarnation))
 
 
 # --- the roster, and who follows a stream by name -----------------------------------
@@ -263,9 +266,8 @@ def ack_link(seen: StreamLink, acked: int, stream_incarnation: str) -> Write:
 
 
 def _link_as_seen(seen: StreamLink) -> Condition:
-    named = f"attribute_exists({EXPLICIT})" if seen.explicit else f"attribute_not_exists({EXPLICIT})"
-    values = {":acked": {"N": str(seen.acked)}, ":stream": {"S": seen.stream_incarnation}}
-    return Condition(f"{ACKED} = :acked AND {STREAM_INCARNATION} = :stream AND {named}", values)
+    named = Present(EXPLICIT) if seen.explicit else Missing(EXPLICIT)
+    return AllOf(equals(ACKED, seen.acked), equals(STREAM_INCARNATION, seen.stream_incarnation), named)
 
 
 # --- pending marks ------------------------------------------------------------------
@@ -273,8 +275,11 @@ def _link_as_seen(seen: StreamLink) -> Condition:
 
 def put_mark(table: Table, mark: PendingMark) -> None:
     """A record that arrives late or twice lowers no mark."""
-    values = {":start": {"N": str(mark.start)}, ":stream": {"S": mark.stream_incarnation}}
-    ahead = Condition(f"{ABSENT} OR {START} < :start OR {STREAM_INCARNATION} <> :stream", values)
+    ahead = AnyOf(
+        IF_ABSENT,
+        Compared(START, "<", mark.start),
+        Compared(STREAM_INCARNATION, "<>", mark.stream_incarnation),
+    )
     with suppress(ConditionFailed):
         table.put(encode_mark(mark), ahead)
 
@@ -292,8 +297,7 @@ def load_marks(
 
 def remove_mark(table: Table, seen: PendingMark) -> None:
     """Unless an append has raised it since."""
-    values = {":start": {"N": str(seen.start)}, ":stream": {"S": seen.stream_incarnation}}
-    as_seen = Condition(f"{START} = :start AND {STREAM_INCARNATION} = :stream", values)
+    as_seen = AllOf(equals(START, seen.start), equals(STREAM_INCARNATION, seen.stream_incarnation))
     with suppress(ConditionFailed):
         table.delete(mark_key(seen), as_seen)
 

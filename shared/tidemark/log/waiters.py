@@ -16,7 +16,7 @@ from tidemark.log.schema import (
     waiter_key,
     waiters_of,
 )
-from tidemark.log.table import ABSENT, MAX_DELETES, Condition, ConditionFailed, Table
+from tidemark.log.table import IF_ABSENT, MAX_DELETES, AnyOf, Compared, ConditionFailed, Table, equals
 
 #: Sorts before everything that a queue's URL can go on with.
 _JUST_BEHIND = " "
@@ -24,7 +24,7 @@ _JUST_BEHIND = " "
 
 def put_waiter(table: Table, waiter: Waiter) -> None:
     """Register, or register again for longer. A registration that lands late does not shorten a later one."""
-    for_longer = Condition(f"{ABSENT} OR {UNTIL_MS} < :until", {":until": {"N": str(waiter.until_ms)}})
+    for_longer = AnyOf(IF_ABSENT, Compared(UNTIL_MS, "<", waiter.until_ms))
     with suppress(ConditionFailed):
         table.put(encode_waiter(waiter), for_longer)
 
@@ -52,9 +52,8 @@ def _query(table: Table, pk: str, low: str, high: str) -> Iterator[Waiter]:
 
 def remove_lapsed(table: Table, waiter: Waiter) -> None:
     """Remove it, unless its process has renewed it in the meantime."""
-    as_seen = Condition(f"{UNTIL_MS} = :seen", {":seen": {"N": str(waiter.until_ms)}})
     with suppress(ConditionFailed):
-        table.delete(waiter_key(waiter), as_seen)
+        table.delete(waiter_key(waiter), equals(UNTIL_MS, waiter.until_ms))
 
 
 def remove_waiters(table: Table, waiters: Sequence[Waiter]) -> None:

@@ -23,7 +23,7 @@ from tidemark.delivery.signing_keys import (
     choose_signing_key,
     private_keys_at,
 )
-from tidemark.log.table import Table
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.protocol.errors import ProtocolError
 
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         place = place_of_stack(given.stack, given.region) if given.stack else place_in_environment()
-        table = Table(connect_dynamodb(Account(given.region)), place.table_name)
+        table = DynamoDBTable(connect_dynamodb(Account(given.region)), place.table_name)
         keys = SigningKeys(table, private_keys_at(place.webhook_keys))
         now_ms = time.time_ns() // 1_000_000
         if given.command == "rotate":

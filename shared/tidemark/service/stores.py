@@ -16,6 +16,7 @@ from tidemark.aws.clock import CLOCK
 from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.s3 import connect_objects
 from tidemark.blobs.store import Blobs, BlobStore
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.packs import fill_blocks
 from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch, Snapshot
@@ -81,7 +82,7 @@ class Stores:
 def connect(settings: Settings, recent_bytes: int = 16 * MEGABYTE) -> Stores:
     """Stores over clients that find endpoints and credentials by themselves."""
     account, bucket = Account(), settings.bucket_name
-    table = Table(connect_dynamodb(account), settings.table_name)
+    table = DynamoDBTable(connect_dynamodb(account), settings.table_name)
     blobs = BlobStore(connect_objects(account, bucket), s3_client, bucket)
     packing = Packing.after_seconds(settings.pack_after_seconds)
     return Stores(table, blobs, recent=RecentBatches(recent_bytes), packing=packing)

@@ -18,8 +18,9 @@ from typing import Final
 
 from tidemark.aws.dynamodb import DynamoDB, Fault
 from tidemark.local.on_loop.greenlets import await_only, greenlet_spawn
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.schema import PK, SK, Item
-from tidemark.log.table import Condition, ConditionFailed, Table, TransactionRefused, Write
+from tidemark.log.table import Condition, ConditionFailed, TransactionRefused, Write
 
 #: DynamoDB's limits of a transaction are 100 items and 4 MB.
 MAX_PUTS: Final = 64
@@ -50,7 +51,7 @@ class _Put:
             self.done.set_exception(failure)
 
 
-class GroupingTable(Table):
+class GroupingTable(DynamoDBTable):
     """Used from one event loop, by functions that `greenlet_spawn` runs."""
 
     def __init__(self, dynamodb: DynamoDB, name: str) -> None:

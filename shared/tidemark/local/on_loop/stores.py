@@ -19,7 +19,7 @@ from tidemark.local.on_loop.greenlets import await_only, greenlet_spawn
 from tidemark.local.on_loop.grouped_puts import GroupingTable
 from tidemark.local.on_loop.http import LoopHttp
 from tidemark.local.on_loop.object_files import ObjectFiles
-from tidemark.log.table import Table
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.service.concurrency import Run
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
@@ -119,7 +119,7 @@ class OnLoop:
         dynamodb.sleep = objects.sleep = sleep
         if engines.object_files is not None:
             objects.send = ObjectFiles(engines.object_files / settings.bucket_name, objects.send)
-        table = GroupingTable if engines.group_puts else Table
+        table = GroupingTable if engines.group_puts else DynamoDBTable
         self.run: Run = greenlet_spawn
         self.stores = replace(
             stores,

@@ -17,6 +17,7 @@ from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
 from tidemark.aws.retry import Failure
 from tidemark.aws.s3 import Objects, Refusal, connect_objects
 from tidemark.blobs.store import BlobStore
+from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.table import Table
 from tidemark.protocol.errors import (
     Busy,
@@ -124,7 +125,7 @@ def connect_table(
     dynamodb = client(plain.send, plain.breaker)
     at = f" at {connection.dynamodb_endpoint}" if connection.dynamodb_endpoint else ""
     dynamodb.place = f"table {connection.table} in {account.region}{at}"
-    return Table(dynamodb, connection.table)
+    return DynamoDBTable(dynamodb, connection.table)
 
 
 def connect_blobs(connection: ConnectionOptions) -> BlobStore:

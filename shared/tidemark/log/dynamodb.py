@@ -1,0 +1,190 @@
+"""The table as DynamoDB has it: each call is one operation, each condition an expression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from tidemark.aws.dynamodb import DynamoDB, Fault
+from tidemark.log.schema import INCARNATION, PK, SK, Item, Key
+from tidemark.log.table import (
+    AllOf,
+    AnyOf,
+    Compared,
+    Condition,
+    ConditionFailed,
+    Missing,
+    Present,
+    TransactionRefused,
+    Update,
+    Write,
+    equals,
+)
+from tidemark.protocol.errors import Busy
+
+
+class DynamoDBTable:
+    """`log.table.Table` in one table of DynamoDB. Every read is consistent."""
+
+    def __init__(self, dynamodb: DynamoDB, name: str) -> None:
+        self.dynamodb = dynamodb
+        self.name = name
+
+    def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        try:
+            return self.dynamodb.call(operation, {"TableName": self.name} | arguments)
+        except Fault as fault:
+            raise _translated(fault) from fault
+
+    def get(self, key: Key) -> Item | None:
+        item: Item | None = self._call("GetItem", Key=key, ConsistentRead=True).get("Item")
+        return item
+
+    def get_many(self, keys: Sequence[Key], attributes: Sequence[str] = ()) -> list[Item]:
+        asked: dict[str, Any] = {"Keys": keys, "ConsistentRead": True} | _projection(attributes)
+        try:
+            return self.dynamodb.read_batch(self.name, asked)
+        except Fault as fault:
+            raise _translated(fault) from fault
+
+    def put(self, item: Item, condition: Condition | None = None) -> None:
+        self._call("PutItem", Item=item, **_conditional(condition))
+
+    def raise_number(self, key: Key, name: str, value: int, incarnation: str) -> None:
+        higher = AllOf(equals(INCARNATION, incarnation), Compared(name, "<", value))
+        try:
+            self._call("UpdateItem", **_updating(Update(key, {name: {"N": str(value)}}), higher))
+        except ConditionFailed as refused:
+            if refused.existing is None or refused.existing.get(INCARNATION) != {"S": incarnation}:
+                raise
+
+    def delete(self, key: Key, condition: Condition | None = None) -> None:
+        self._call("DeleteItem", Key=key, **_conditional(condition))
+
+    def delete_many(self, keys: Sequence[Key]) -> None:
+        try:
+            self.dynamodb.write_batch(self.name, [{"DeleteRequest": {"Key": key}} for key in keys])
+        except Fault as fault:
+            raise _translated(fault) from fault
+
+    def transact(self, writes: Sequence[Write]) -> None:
+        items = [self._transact_item(write) for write in writes]
+        try:
+            self.dynamodb.call("TransactWriteItems", {"TransactItems": items})
+        except Fault as fault:
+            raise _translated(fault) from fault
+
+    def _transact_item(self, write: Write) -> dict[str, Any]:
+        if write.item is not None:
+            put = {"TableName": self.name, "Item": write.item}
+            return {"Put": put | (_conditional(write.condition) if write.condition else {})}
+        assert write.update is not None, "a write has an item or an update"
+        return {"Update": {"TableName": self.name} | _updating(write.update, write.condition)}
+
+    def query(
+        self,
+        pk: str,
+        *,
+        at_least: str = "0",
+        at_most: str = "~",
+        attributes: Sequence[str] = (),
+        limit: int | None = None,
+        backward: bool = False,
+    ) -> tuple[list[Item], bool]:
+        values = {":pk": {"S": pk}, ":low": {"S": at_least}, ":high": {"S": at_most}}
+        arguments: dict[str, Any] = {
+            "KeyConditionExpression": f"{PK} = :pk AND {SK} BETWEEN :low AND :high",
+            "ExpressionAttributeValues": values,
+        }
+        arguments |= _projection(attributes)
+        if limit is not None:
+            arguments["Limit"] = limit
+        reply = self._call("Query", ConsistentRead=True, ScanIndexForward=not backward, **arguments)
+        return reply["Items"], "LastEvaluatedKey" in reply
+
+
+def _conditional(condition: Condition | None) -> dict[str, Any]:
+    """Of a write: its condition, and that a refusal says what is there."""
+    arguments: dict[str, Any] = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    if condition is not None:
+        arguments["ConditionExpression"], names, values = _rendered(condition)
+        if names:
+            arguments["ExpressionAttributeNames"] = names
+        if values:
+            arguments["ExpressionAttributeValues"] = values
+    return arguments
+
+
+def _updating(update: Update, condition: Condition | None) -> dict[str, Any]:
+    """A write of parts of an item."""
+    sets = ", ".join(f"#{name} = :{name}" for name in update.sets)
+    adds = ", ".join(f"#{name} :{name}" for name in update.adds)
+    names = {f"#{name}": name for name in (*update.sets, *update.adds)}
+    values = {f":{name}": value for name, value in update.sets.items()}
+    values |= {f":{name}": {"N": str(change)} for name, change in update.adds.items()}
+    arguments = _conditional(condition) if condition else {}
+    return arguments | {
+        "Key": update.key,
+        "UpdateExpression": " ".join(
+            part for part in (f"SET {sets}" if sets else "", f"ADD {adds}" if adds else "") if part
+        ),
+        "ExpressionAttributeNames": arguments.get("ExpressionAttributeNames", {}) | names,
+        "ExpressionAttributeValues": arguments.get("ExpressionAttributeValues", {}) | values,
+    }
+
+
+@lru_cache(maxsize=256)
+def _rendered(condition: Condition) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """The expression, and the names and values in it. Nobody changes them. Each name stands for itself behind
+    a `#`, because some are words of DynamoDB's."""
+    names: dict[str, str] = {}
+    values: dict[str, Any] = {}
+
+    def named(name: str) -> str:
+        if name == SK:  # The condition of each append stays short.
+            return name
+        names[f"#{name}"] = name
+        return f"#{name}"
+
+    def render(part: Condition) -> str:
+        match part:
+            case Present(name):
+                return f"attribute_exists({named(name)})"
+            case Missing(name):
+                return f"attribute_not_exists({named(name)})"
+            case Compared(name, by, value):
+                place = f":c{len(values)}"
+                values[place] = {"S": value} if isinstance(value, str) else {"N": str(value)}
+                return f"{named(name)} {by} {place}"
+            case AllOf(parts):
+                return " AND ".join(map(render, parts))
+            case AnyOf(parts):
+                return f"({' OR '.join(map(render, parts))})"
+
+    return render(condition), names, values
+
+
+def _projection(attributes: Sequence[str]) -> dict[str, Any]:
+    """Of a read that asks for these attributes alone, or, where there are none, for whole items."""
+    if not attributes:
+        return {}
+    return {
+        "ProjectionExpression": ",".join(f"#{name}" for name in attributes),
+        "ExpressionAttributeNames": {f"#{name}": name for name in attributes},
+    }
+
+
+def _translated(fault: Fault) -> Exception:
+    """What a caller of the table gets for a refusal of DynamoDB; the refusal itself where it is a fault of
+    ours."""
+    maybe_landed = not fault.outcome_known
+    if fault.code == "ConditionalCheckFailedException":
+        return ConditionFailed(fault.answer.get("Item"), maybe_landed=maybe_landed)
+    if fault.retryable:
+        return Busy()
+    if fault.code == "TransactionCanceledException":
+        failed = [reason.get("Code") == "ConditionalCheckFailed" for reason in fault.reasons]
+        existing = [reason.get("Item") for reason in fault.reasons]
+        return TransactionRefused(failed, existing, maybe_landed=maybe_landed)
+    return fault
