@@ -28,6 +28,8 @@ _SPARE_MS = 10_000
 
 
 def _run(_event: dict[str, Any], context: Any) -> dict[str, int]:
+    _stores.check_format()
+
     def has_time_left() -> bool:
         return bool(context.get_remaining_time_in_millis() > _SPARE_MS)
 

@@ -40,6 +40,7 @@ def _run(event: dict[str, Any], context: Any) -> Any:
     """Handle all records at once, then report each record that failed: those of a log whose readers
     could not be woken, all whose subscriptions or whose registry could not be told, and those that cannot be
     decoded, are delivered again."""
+    _stores.check_format()
     records = event["Records"]
     messages = list(_decoded(records, message_from_record))
     failures = _notifier.notify(messages)

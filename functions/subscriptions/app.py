@@ -28,6 +28,7 @@ _pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark-deliver")
 
 def _run(event: dict[str, Any], _context: Any) -> dict[str, Any]:
     """Each message by itself; those that failed come again."""
+    _attendant.stores.check_format()
     done = list(_pool.map(_attend, event["Records"]))
     _reporter.report()
     failed = [record["messageId"] for record, fine in zip(event["Records"], done, strict=True) if not fine]

@@ -14,5 +14,5 @@ with garbage_collection_paused():
     from tidemark.snap_start import register_restore
 
 _settings = Settings.from_environment(os.environ)
-handler = reporting("write", _settings, adapted(create_function_app(_settings)))
+handler = reporting("write", _settings, adapted(create_function_app(_settings, writes=True)))
 register_restore()

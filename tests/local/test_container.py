@@ -36,6 +36,7 @@ from tests.wake.live_process import Crowd
 from tests.wake.support import PATIENCE_SECONDS, make_prefix, make_queues, pumping, until
 from tidemark.aws.sqs import Queues
 from tidemark.local.engines import LocalServices
+from tidemark.log.schema import FORMAT_EPOCH, encode_format
 from tidemark.service.stores import wall_clock_ms
 
 ROOT = Path(__file__).parents[2]
@@ -140,6 +141,29 @@ def start(services: LocalServices, world: World, image: Path, tmp_path: Path) ->
         container.output.close()
         for url in container.queues.all():
             container.queues.delete(url)
+
+
+def test_a_container_that_is_too_old_for_the_table_does_not_start(
+    services: LocalServices, image: Path
+) -> None:
+    world = make_world(services)
+    world.process().stores.table.put(encode_format(FORMAT_EPOCH + 1))
+    environment = {
+        **services.environment,
+        "PATH": f"{image / 'bin'}:/usr/bin:/bin",
+        "PYTHONPATH": str(image / "packages"),
+        "HOST": "127.0.0.1",
+        "PORT": str(free_port()),
+        "TABLE_NAME": world.table_name,
+        "BUCKET_NAME": world.bucket_name,
+    }
+    found = shutil.which(COMMAND[0], path=environment["PATH"])
+    assert found
+    ended = subprocess.run(
+        [found, *COMMAND[1:]], env=environment, cwd=image / "app", capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("tidemark: This release is too old for the stored data")
 
 
 def make_stream(writer: Process) -> tuple[Any, str]:

@@ -20,8 +20,10 @@ import pytest
 from tests.available import require_engine
 from tests.local.conftest import write_function
 from tests.local.polling import children_of, is_running, wait_until
-from tidemark.local.engines import ROOT
+from tests.support import make_world
+from tidemark.local.engines import ROOT, LocalServices
 from tidemark.local.ports import listening_socket, port_of
+from tidemark.log.schema import FORMAT_EPOCH, encode_format
 
 DEADLINE_SECONDS = 60
 #: The system of another project directory, started as `python -m tidemark.local` starts its own.
@@ -375,3 +377,15 @@ def test_it_listens_only_on_the_given_address(start: Start) -> None:
         socket.create_connection(
             ("127.0.0.1", int(system.address.rsplit(":", 1)[1])), timeout=DEADLINE_SECONDS
         )
+
+
+def test_a_server_that_is_too_old_for_its_table_ends_with_one_line(
+    start: Start, services: LocalServices, via: str
+) -> None:
+    world = make_world(services)
+    world.process().stores.table.put(encode_format(FORMAT_EPOCH + 1))
+    names = {"TABLE_NAME": world.table_name, "BUCKET_NAME": world.bucket_name}
+    code, out, err = outcome(start(VIA=via, **services.environment, **names))
+    assert (code, out) == (1, "")
+    assert re.findall("too old for the stored data", err) == ["too old for the stored data"]
+    assert "Traceback" not in err

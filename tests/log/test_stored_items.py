@@ -35,6 +35,7 @@ from tidemark.log.schema import (
     decode_due,
     decode_end_mark,
     decode_follower,
+    decode_format,
     decode_link,
     decode_mail,
     decode_mark,
@@ -417,6 +418,7 @@ STORED = {
             blob="log/Zk3v9QpLw2Xa_-01/pack000000000001",
         ),
     ),
+    "format": (decode_format, """{"pk":{"S":"format"},"sk":{"S":"."},"fe":{"N":"1"}}""", 1),
 }
 
 

@@ -125,7 +125,9 @@ def test_a_trace_of_a_write_holds_its_storage_calls(world: World, daemon: Daemon
     report = invoke("write", events, variables_of(world, daemon))
     assert statuses(report) == [201, 204]
     heard = daemon.listen()
-    assert calls(heard) == [("DynamoDB", "PutItem"), ("S3", "PutObject"), ("DynamoDB", "PutItem")]
+    put = ("DynamoDB", "PutItem")
+    # The table's format is asked for and told once in a process.
+    assert calls(heard) == [("DynamoDB", "GetItem"), put, put, ("S3", "PutObject"), put]
     created, appended = handlers(heard)
     assert {each["trace_id"] for each in heard} == {ROOT_ID}
     assert {each["parent_id"] for each in (created, appended)} == {"53995c3f42cd8ad8"}

@@ -21,6 +21,7 @@ from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.log.records import Waiter
+from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format, encode_format
 from tidemark.log.waiters import all_waiters, put_waiter
 from tidemark.ops import copy_table
 from tidemark.ops.copy_table import CannotCopy, Copy, main
@@ -462,3 +463,21 @@ def all_items(world: World) -> list[Any]:
     assert status == 200
     items: list[Any] = orjson.loads(answer)["Items"]
     return items
+
+
+def test_the_new_stacks_format_is_its_own(old: World, new: World) -> None:
+    """Its functions have told it before the copy begins."""
+    fill(old.process())
+    old.process().stores.table.put(encode_format(FORMAT_EPOCH - 1))
+    new.process().stores.table.put(encode_format(FORMAT_EPOCH))
+    copy = copy_of(old, new)
+    copy.check_empty()
+    copy.run()
+    assert decode_format(new.process().stores.table.get(FORMAT_KEY)) == FORMAT_EPOCH
+
+
+def test_a_table_of_a_later_release_is_not_copied(old: World, new: World) -> None:
+    old.process().stores.table.put(encode_format(FORMAT_EPOCH + 1))
+    with pytest.raises(CannotCopy, match="too old"):
+        copy_of(old, new).run()
+    assert all_items(new) == []

@@ -8,11 +8,15 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 
 from tests.infra.test_deployment import refusals
 from tests.infra.test_edge import DEFAULTS
 from tests.infra.test_template import TEMPLATE
+from tests.support import make_world
+from tidemark.local.engines import LocalServices
+from tidemark.log.schema import FORMAT_EPOCH, encode_format
 from tidemark.ops import deploy
 
 ACCOUNT = deploy.SignedInAccount("aws", "123456789012")
@@ -36,6 +40,7 @@ def sam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(deploy, "signed_in", lambda _region: ACCOUNT)
     monkeypatch.setattr(deploy, "make_what_is_missing", lambda *_: None)
     monkeypatch.setattr(deploy, "deployed_parameters", lambda _kept: {})
+    monkeypatch.setattr(deploy, "stored_format", lambda _kept: FORMAT_EPOCH)
     monkeypatch.setattr(deploy, "concurrency_of", lambda _kept: ROOM)
     monkeypatch.setattr(deploy, "check_bytecode", lambda: None)
     return log
@@ -287,3 +292,37 @@ def test_a_layer_without_bytecode_is_deployed_if_asked_for(
     assert deploy.main([], answering(), config) == 2
     assert sam.read_text() == deployed
     assert "no bytecode" in capsys.readouterr().err
+
+
+def test_a_release_that_cannot_read_the_stored_format_is_not_deployed(
+    sam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "samconfig.toml"
+    assert deploy.main([], answering("tides", "", "no", ""), config) == 0
+    deployments = sam.read_text()
+    monkeypatch.setattr(deploy, "deployed_parameters", lambda _kept: DEFAULTS)
+    monkeypatch.setattr(deploy, "stored_format", lambda _kept: FORMAT_EPOCH + 1)
+    assert deploy.main([], answering(), config) == 2
+    assert f"the table needs {FORMAT_EPOCH + 1}" in capsys.readouterr().err
+    assert sam.read_text() == deployments
+
+
+def test_the_stored_format_is_that_of_the_stacks_own_table(
+    services: LocalServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(services)
+
+    class Stack:
+        def describe_stack_resource(self, **named: str) -> dict[str, dict[str, str]]:
+            assert named == {"StackName": "tides", "LogicalResourceId": "Table"}
+            return {"StackResourceDetail": {"PhysicalResourceId": world.table_name}}
+
+    client = boto3.client
+    monkeypatch.setattr(
+        boto3, "client", lambda name, **named: Stack() if name == "cloudformation" else client(name, **named)
+    )
+    kept = {"stack_name": "tides", "region": "us-east-1"}
+    assert deploy.stored_format(kept) == 0
+    world.process().stores.table.put(encode_format(FORMAT_EPOCH + 1))
+    with pytest.raises(deploy.CannotDeploy, match="no way back"):
+        deploy.check_format(kept)

@@ -65,6 +65,7 @@ CASES: list[tuple[ProtocolError, int, dict[str, str]]] = [
     (errors.StorageSilent(), 503, {"Retry-After": "1"}),
     (errors.KeysUnavailable(), 503, {"Retry-After": "5"}),
     (errors.EdgeTooNew(), 503, {"Retry-After": "5"}),
+    (errors.FormatTooNew(2, 1), 503, {"Retry-After": "60"}),
 ]
 
 

@@ -27,6 +27,7 @@ class Function:
     port: int
     process: subprocess.Popen[bytes]
     queues: Queues
+    health: int = 200
 
     @contextmanager
     def get(self, target: str) -> Iterator[http.client.HTTPResponse]:
@@ -43,7 +44,7 @@ class Function:
     def is_up(self) -> bool:
         assert self.process.poll() is None, "it has ended by itself"
         try:
-            return self.status("/v1/health") == 200
+            return self.status("/v1/health") == self.health
         except OSError:
             return False
 
@@ -60,6 +61,7 @@ def running(
     sse_seconds: int = 55,
     long_poll_seconds: int = 25,
     variables: Mapping[str, str] | None = None,
+    health: int = 200,
 ) -> Iterator[Function]:
     prefix, port = make_prefix(), free_port()
     environment = {
@@ -74,7 +76,7 @@ def running(
         **(variables or {}),
     }
     process = subprocess.Popen([ROOT / "functions" / "live" / "run.sh"], env=environment)
-    function = Function(port, process, make_queues(prefix))
+    function = Function(port, process, make_queues(prefix), health)
     try:
         until(function.is_up)
         yield function

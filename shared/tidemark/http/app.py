@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
-from starlette.types import ASGIApp
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.http import error_handlers
 from tidemark.http.backend import Backend
 from tidemark.http.dispatch import AnyOperation
 from tidemark.http.headers import ResponseHeaders
 from tidemark.http.traffic import CountedTraffic, Traffic
+from tidemark.protocol.errors import FormatTooNew, ProtocolError
+from tidemark.service.concurrency import Run
+
+_log = logging.getLogger("tidemark")
 
 
-def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeaders:
-    """`with_metrics` shows the process's numbers at `/v1/metrics`, its busiest streams at `/v1/traffic`."""
+def create_app(
+    backend: Backend, *, with_metrics: bool = False, check_format: Callable[[], None] | None = None
+) -> ResponseHeaders:
+    """`with_metrics` shows the process's numbers at `/v1/metrics`, its busiest streams at `/v1/traffic`.
+    `check_format` is for a function: it is made before the first request."""
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -32,7 +41,34 @@ def create_app(backend: Backend, *, with_metrics: bool = False) -> ResponseHeade
     if with_metrics:
         app.add_middleware(CountedTraffic, traffic=app.state.traffic)
     error_handlers.install(app)
-    return ResponseHeaders(guarded(app, backend))
+    served = guarded(app, backend)
+    return ResponseHeaders(FormatChecked(served, backend.run, check_format) if check_format else served)
+
+
+class FormatChecked:
+    """ASGI middleware: nothing is served before `check` has said that this release may use the table. Not at
+    a function's start, which is in the snapshot of SnapStart and must not wait for a silent table."""
+
+    def __init__(self, app: ASGIApp, run: Run, check: Callable[[], None]) -> None:
+        self._app = app
+        self._run = run
+        self._check = check
+        self._is_checked = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._is_checked and scope["type"] == "http":
+            try:
+                await self._run(self._check)
+                self._is_checked = True
+            except ProtocolError as error:
+                is_too_old = isinstance(error, FormatTooNew)
+                if is_too_old:
+                    _log.critical("%s", error.message)
+                # A process that cannot ask yet is up, and asks again with its next request.
+                if is_too_old or scope["path"] != "/v1/health":
+                    await error_handlers.error_response(Request(scope), error)(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
 
 
 def guarded(app: ASGIApp, backend: Backend) -> ASGIApp:

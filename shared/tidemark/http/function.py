@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tidemark.http.app import create_app
 from tidemark.http.backend import one_at_a_time
 from tidemark.http.headers import ResponseHeaders
@@ -9,7 +11,9 @@ from tidemark.service.stores import connect
 from tidemark.settings import Settings
 
 
-def create_function_app(settings: Settings) -> ResponseHeaders:
+def create_function_app(settings: Settings, *, writes: bool = False) -> ResponseHeaders:
     """Raises InvalidSetting for a function that would serve everybody without a token."""
     settings.authorization.check_not_open()
-    return create_app(one_at_a_time(connect(settings), settings))
+    stores = connect(settings)
+    check = partial(stores.check_format, raises=writes)
+    return create_app(one_at_a_time(stores, settings), check_format=check)

@@ -45,6 +45,7 @@ from tidemark.local.template import InvalidTemplate, Template, load_template
 from tidemark.local.write_signal import WriteSignal
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.subscriptions import load_roster
+from tidemark.protocol.errors import FormatTooNew
 from tidemark.service.stores import connect
 from tidemark.service.stream_registry import REGISTRY
 from tidemark.settings import InvalidSetting, Settings
@@ -56,6 +57,7 @@ REFUSALS = (
     ClientError,
     DataDirectoryInUse,
     EngineFailed,
+    FormatTooNew,
     FunctionNotLoaded,
     InvalidTemplate,
     NotHealthy,
@@ -142,10 +144,11 @@ class System:
         services.create_bucket(self.settings.bucket_name)
         queue_url = services.create_queue(f"{self.settings.table_name}-subscriptions")
         os.environ["SUBSCRIPTIONS_QUEUE_URL"] = queue_url
+        stores = connect(self.settings)
+        stores.check_format(raises=True)
         template = load_template(self.root / "template.yaml")
         application, hub = make_application(self.configuration, self.settings, template, self._signal)
         # A creation may have passed by in an earlier run.
-        stores = connect(self.settings)
         is_wanted = bool(load_roster(stores.table))
         has_registry = load_stream(stores.table, REGISTRY) is not None
         watch = SubscriptionWatch(

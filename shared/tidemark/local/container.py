@@ -18,6 +18,7 @@ from tidemark.local.configuration import ContainerConfiguration, InvalidConfigur
 from tidemark.local.ports import listening_socket, port_of
 from tidemark.local.request_log import RequestLog
 from tidemark.local.server import NotHealthy, loop_factory, serve
+from tidemark.protocol.errors import ProtocolError
 from tidemark.settings import InvalidSetting, Settings
 
 
@@ -29,14 +30,16 @@ def main() -> int:
         settings.authorization.check_not_open(configuration.host)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_serve(configuration, settings))
-    except (InvalidConfiguration, InvalidSetting, NotHealthy, OSError) as error:
+    except (InvalidConfiguration, InvalidSetting, NotHealthy, OSError, ProtocolError) as error:
         print(f"tidemark: {error}", file=sys.stderr, flush=True)
         return 1
     return 0
 
 
 async def _serve(configuration: ContainerConfiguration, settings: Settings) -> None:
-    application = create_app(create_local_backend(settings))
+    backend = create_local_backend(settings)
+    backend.poll_stores.check_format()
+    application = create_app(backend)
     level = logging.getLevelNamesMapping()[settings.log_level]
     log = RequestLog(sys.stderr, level, colour=False)
     with listening_socket(configuration.host, configuration.port) as listener:

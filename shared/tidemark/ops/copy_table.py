@@ -33,9 +33,9 @@ from tidemark.aws.account import Account
 from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import DynamoDB, Fault, connect_dynamodb
 from tidemark.aws.retry import Failure, patient_policy
-from tidemark.log.schema import PK, SK, Item, Key
+from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, PK, SK, Item, Key, decode_format
 from tidemark.ops.progress import progress_bar
-from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
+from tidemark.protocol.errors import FormatTooNew, OutcomeUnknown, StorageSilent, StorageUnavailable
 
 #: What one call writes at most.
 _BATCH: Final = 25
@@ -112,10 +112,20 @@ class Copy:
             raise CannotCopy(f"{self._target} is not empty; copy into the table of a new stack")
 
     def _is_empty(self) -> bool:
-        return not self._call("Scan", TableName=self._target, Limit=1)["Items"]
+        """A stack that nobody uses says which format its functions write, by itself."""
+        items = self._call("Scan", TableName=self._target, Limit=2)["Items"]
+        return all(item["pk"] == FORMAT_KEY["pk"] for item in items)
+
+    def check_format(self) -> None:
+        """Raises CannotCopy: the new stack would serve a later format as data."""
+        source = {"TableName": self._source, "Key": FORMAT_KEY, "ConsistentRead": True}
+        least = decode_format(self._call("GetItem", **source).get("Item"))
+        if least > FORMAT_EPOCH:
+            raise CannotCopy(f"{self._source}: {FormatTooNew(least, FORMAT_EPOCH).message}")
 
     def run(self) -> int:
         """The number of items. Safe to repeat as long as nobody but the janitor has used the target."""
+        self.check_format()
         if not self._is_empty():  # What an earlier copy has sent may land yet.
             self._unanswered_at = self._dynamodb.now()
             marker = {"TableName": self._target, "Key": _STREAMS_ARE_THERE, "ConsistentRead": True}
@@ -154,7 +164,7 @@ class Copy:
 
     def copy_segment(self, segment: int, streams: DeferredItems, due: DeferredItems) -> None:
         """Copies a part of the table, but for what must be written later. Waiting readers are left out: they
-        waited on the old stack."""
+        waited on the old stack. So is the format: the new stack may be ahead."""
 
         def items_to_copy_now() -> Iterator[Item]:
             for item in self._scan(segment):
@@ -165,7 +175,7 @@ class Copy:
                     continue
                 elif kind == "bucket":
                     streams.keep(item)
-                elif kind != "wait":
+                elif kind not in {"wait", "format"}:
                     yield item
 
         self._put_all(items_to_copy_now())

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format
+
 CONFIG: Final = Path("samconfig.toml")
 TEMPLATE: Final = Path("template.yaml")
 SECTION: Final = "default"
@@ -304,6 +306,40 @@ def deployed_parameters(kept: Mapping[str, Any]) -> dict[str, str]:
     return {each["ParameterKey"]: each["ParameterValue"] for each in stack.get("Parameters", [])}
 
 
+def stored_format(kept: Mapping[str, Any]) -> int:
+    """The least format epoch of a release that may use the stack's table."""
+    import boto3
+
+    region, stack = kept.get("region"), kept["stack_name"]
+    table = boto3.client("cloudformation", region_name=region).describe_stack_resource(
+        StackName=stack, LogicalResourceId="Table"
+    )["StackResourceDetail"]["PhysicalResourceId"]
+    found = boto3.client("dynamodb", region_name=region).get_item(
+        TableName=table, Key=FORMAT_KEY, ConsistentRead=True
+    )
+    return decode_format(found.get("Item"))
+
+
+def check_format(kept: Mapping[str, Any]) -> None:
+    """Raises CannotDeploy for a release that would serve a later format as data."""
+    from botocore.exceptions import ClientError
+
+    try:
+        least = stored_format(kept)
+    except ClientError as error:
+        if error.response["Error"]["Code"] in {"ValidationError", "ResourceNotFoundException"}:
+            return  # The stack has no table (yet).
+        raise CannotDeploy(
+            f"Whether this release can read the table's format cannot be told: {error}. It takes the rights "
+            "cloudformation:DescribeStackResource and dynamodb:GetItem."
+        ) from error
+    if least > FORMAT_EPOCH:
+        raise CannotDeploy(
+            f"This release reads format {FORMAT_EPOCH}, and the table needs {least}: there is no way back "
+            "to this release (docs/packs.md). Nothing was changed."
+        )
+
+
 def make_what_is_missing(kept: Mapping[str, Any], chosen: Mapping[str, str], email: str) -> None:
     """What the template needs and cannot make: the secret, and a topic that several stacks may use."""
     import boto3
@@ -370,6 +406,8 @@ def deploy(
     kept |= {"stack_name": name, "s3_prefix": name}
     chosen = overrides_of(kept) | pairs_of(given.parameters)
     deployed, concurrency = deployed_parameters(kept), concurrency_of(kept)
+    if deployed:
+        check_format(kept)
     values = every_parameter(chosen, deployed, concurrency)
     if not given.dry_run:
         if not given.without_bytecode:

@@ -47,6 +47,7 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     ├── Damaged               503  stored bytes are not as many as the log says
     ├── StorageSilent         503  storage is known not to answer, and was not asked
     ├── EdgeTooNew            503  CloudFront's function is of a later release than this one
+    ├── FormatTooNew          503  a later release has stored what this one would misread
     └── KeysUnavailable       503  the keys for tokens, or the origin secret, cannot be fetched
 """
 
@@ -462,6 +463,19 @@ class EdgeTooNew(ProtocolError):
 
     def __init__(self) -> None:
         super().__init__("CloudFront's function is newer than this one; try again", {"Retry-After": "5"})
+
+
+class FormatTooNew(ProtocolError):
+    """A later release has stored what this one would misread."""
+
+    status = 503
+
+    def __init__(self, least_epoch: int, own_epoch: int) -> None:
+        super().__init__(
+            f"This release is too old for the stored data: it reads format {own_epoch}, and the table needs "
+            f"{least_epoch}; deploy a later release",
+            {"Retry-After": "60"},
+        )
 
 
 class KeysUnavailable(ProtocolError):

@@ -25,6 +25,7 @@ of item. Other packages import all names from here.
 | mark     | subscription>`                           |                                                |
 | signing  | `keys`                                   | `<created ms>/<kid>`                           |
 | key      |                                          |                                                |
+| format   | `format`                                 | `.`                                            |
 
 Who writes an item, whether it changes, and who removes it:
 
@@ -68,6 +69,8 @@ Who writes an item, whether it changes, and who removes it:
 |          | the subscription           |                                    |                               |
 | signing  | the first creation of a    | never                              | an operator, after a rotation |
 | key      | webhook; a rotation        |                                    |                               |
+| format   | a process that writes, at  | the least epoch rises              | nobody                        |
+|          | its start                  |                                    |                               |
 
 Attribute names are short because DynamoDB bills a write by the kilobyte of the whole item.
 An attribute that says nothing (not closed, no producers) is left out.
@@ -120,13 +123,18 @@ from tidemark.log.schema.items import (
     BLOB,
     CREATED_MS,
     END,
+    FORMAT_EPOCH,
+    FORMAT_KEY,
     INCARNATION,
+    LEAST_EPOCH,
     PK,
     RETAIN_BYTES,
     RETAIN_SECONDS,
     SK,
     Item,
     Key,
+    decode_format,
+    encode_format,
     table_definition,
 )
 from tidemark.log.schema.mail import (

@@ -29,6 +29,11 @@ RETAIN_SECONDS: Final = "rs"
 RETAIN_BYTES: Final = "rb"
 #: The offset at which a batch ends, or a producer's last append; the number of bytes of mail.
 END: Final = "e"
+#: Of the format's item: the least `FORMAT_EPOCH` of a release that may use this table.
+LEAST_EPOCH: Final = "fe"
+#: What this release can read and write. A release that stores what an earlier one would misread has one more.
+#: 1: packs.
+FORMAT_EPOCH: Final = 1
 
 
 def table_definition(table_name: str) -> dict[str, Any]:
@@ -50,6 +55,18 @@ def table_definition(table_name: str) -> dict[str, Any]:
 
 def make_key(pk: str, sk: str) -> Key:
     return {PK: {"S": pk}, SK: {"S": sk}}
+
+
+FORMAT_KEY: Final[Key] = make_key("format", ".")
+
+
+def encode_format(epoch: int) -> Item:
+    return FORMAT_KEY | {LEAST_EPOCH: {"N": str(epoch)}}
+
+
+def decode_format(item: Item | None) -> int:
+    """The least epoch that may use the table. A table without the item was used by earlier releases only."""
+    return (number(item, LEAST_EPOCH) if item else None) or 0
 
 
 def binary(data: bytes) -> dict[str, str]:

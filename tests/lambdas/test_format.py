@@ -1,0 +1,142 @@
+"""The format epoch: a release that would misread what a later one has stored serves nothing of it."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.lambdas.functions import Context, Functions, http_event, load_event
+from tests.support import World, make_world
+from tests.wake.live_process import running
+from tidemark.local.engines import LocalServices
+from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format, encode_format
+from tidemark.log.table import Condition, Table
+from tidemark.protocol.errors import FormatTooNew
+from tidemark.service import stores as module
+from tidemark.service.stores import Stores
+
+TOO_OLD = f"it reads format {FORMAT_EPOCH}, and the table needs {FORMAT_EPOCH + 1}"
+
+
+@pytest.fixture
+def world(services: LocalServices) -> World:
+    return make_world(services)
+
+
+@pytest.fixture
+def later(world: World) -> World:
+    """A later release has used it."""
+    world.process().stores.table.put(encode_format(FORMAT_EPOCH + 1))
+    return world
+
+
+@pytest.fixture
+def functions(world: World, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("TABLE_NAME", world.table_name)
+    monkeypatch.setenv("BUCKET_NAME", world.bucket_name)
+    running = Functions()
+    running.start()
+    yield running
+    running.stop()
+
+
+def stored(world: World) -> int:
+    return decode_format(world.process().stores.table.get(FORMAT_KEY))
+
+
+def test_one_who_writes_raises_the_epoch_and_one_who_reads_does_not(
+    world: World, functions: Functions
+) -> None:
+    assert functions(http_event("GET", "/v1/stream/nowhere")).status == 404
+    assert stored(world) == 0
+    assert functions(http_event("DELETE", "/v1/stream/nowhere")).status == 404
+    assert stored(world) == FORMAT_EPOCH
+
+
+def test_a_process_asks_once(world: World) -> None:
+    process = world.process()
+    for _ in range(3):
+        process.stores.check_format(raises=True)
+    assert process.calls.taken() == {"GetItem": 1, "PutItem": 1}
+    other = world.process()
+    other.stores.check_format(raises=True)
+    assert other.calls.taken() == {"GetItem": 1}
+
+
+def test_of_two_who_raise_it_at_once_the_later_release_wins(world: World) -> None:
+    """Between this release's look and its write a later one has written: its epoch stays."""
+    stores = world.process().stores
+
+    class Overtaken:
+        def __init__(self, table: Table) -> None:
+            self.get, self._table = table.get, table
+
+        def put(self, item: Any, condition: Condition | None = None) -> None:
+            self._table.put(encode_format(FORMAT_EPOCH + 1))
+            self._table.put(item, condition)
+
+    stores.table = Overtaken(stores.table)  # type: ignore[assignment]
+    with pytest.raises(FormatTooNew):
+        stores.check_format(raises=True)
+    assert stored(world) == FORMAT_EPOCH + 1
+
+
+def test_however_many_raise_it_at_once_it_never_falls(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = [world.process().stores for _ in range(8)]
+
+    def start(each: Stores) -> None:
+        each.check_format(raises=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(start, processes))
+    assert stored(world) == FORMAT_EPOCH
+    monkeypatch.setattr(module, "FORMAT_EPOCH", FORMAT_EPOCH + 1)
+    world.process().stores.check_format(raises=True)
+    assert stored(world) == FORMAT_EPOCH + 1
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_a_function_that_is_too_old_answers_503_and_says_so(
+    later: World, functions: Functions, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    for _ in range(2):
+        answer = functions(http_event(method, "/v1/stream/tides"))
+        assert answer.status == 503
+        assert TOO_OLD in answer.json["error"]
+    assert [each.levelno for each in caplog.records if TOO_OLD in each.message] == [logging.CRITICAL] * 2
+
+
+def test_its_health_says_so(later: World, functions: Functions) -> None:
+    answer = functions(http_event("GET", "/v1/health"))
+    assert answer.status == 503
+    assert TOO_OLD in answer.json["error"]
+
+
+@pytest.mark.parametrize("name", ["janitor", "packer", "notifier", "subscriptions"])
+def test_a_function_behind_the_stack_does_nothing_when_it_is_too_old(
+    later: World, functions: Functions, name: str
+) -> None:
+    handler = functions.load(name)
+    event = load_event("janitor-schedule") if name in {"janitor", "packer"} else {"Records": []}
+    with pytest.raises(FormatTooNew):
+        handler(event, Context())
+
+
+def test_health_is_up_while_storage_is_not_there(
+    functions: Functions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the next request asks again."""
+    monkeypatch.setenv("TABLE_NAME", "nowhere")
+    functions.handlers["read"] = functions.load("read")
+    assert functions(http_event("GET", "/v1/health")).status == 200
+    assert functions(http_event("GET", "/v1/stream/tides")).status == 503
+
+
+def test_the_live_function_is_refused_likewise(later: World) -> None:
+    target = "/v1/stream/tides?offset=-1&live=sse"
+    with running(later, health=503) as function, function.get(target) as response:
+        assert response.status == 503
+        assert TOO_OLD in response.read().decode()
