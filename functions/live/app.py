@@ -3,6 +3,7 @@ that an answer leaves as it is made. `read` and `write` serve the same one throu
 
 from __future__ import annotations
 
+import logging
 import os
 
 from tidemark.cold_start import garbage_collection_paused
@@ -16,6 +17,8 @@ with garbage_collection_paused():
     from tidemark.service.stores import connect
     from tidemark.settings import Settings
 
+# Lambda's own Python runtime writes a log; this process is a server's.
+logging.basicConfig(format="%(message)s")
 _settings = Settings.from_environment(os.environ)
 _settings.authorization.check_not_open()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from uuid import uuid4
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.authorization.conftest import ADMIN
 from tests.authorization.tokens import bearer, token
 from tests.authorization.ways import WAYS, Way
 from tests.support import World
+from tidemark.protocol.offset import render_offset
 from tidemark.settings import Settings
 
 READS = ["", "?offset=-1", "?offset=now", "?offset=-1&live=long-poll", "?offset=-1&live=sse"]
@@ -153,6 +155,13 @@ def test_who_changed_what_or_was_refused_is_told(
     way("DELETE", path, other)
     way("GET", path, other)
     way("DELETE", path, who)
+    bucket = f"audited-{uuid4().hex}"
+    stream, upload = f"/{bucket}/run", f"/{bucket}/run/snapshot/{render_offset(1)}/upload"
+    way("PUT", f"/{bucket}", who)
+    way("PUT", stream, who | kind, b"x")
+    way("POST", stream, who | kind, b"x")
+    way("POST", upload, who | kind)
+    way("GET", f"{stream}?offset=-1&live=sse", other)
     lines = [each.getMessage() for each in caplog.records if each.name == "tidemark.audit"]
     told = [json.loads(line.removeprefix("audit ")) for line in lines]
     alice, odd = ("alice", "t-1", "k-1"), ("['odd']", None, None)
@@ -165,5 +174,9 @@ def test_who_changed_what_or_was_refused_is_told(
         ("DELETE", path, 404, odd),
         ("GET", path, 404, odd),
         ("DELETE", path, 204, alice),
+        ("PUT", f"/{bucket}", 201, alice),
+        ("PUT", stream, 201, alice),
+        ("POST", upload, 201, alice),
+        ("GET", stream, 404, odd),
     ]
     assert who["Authorization"].removeprefix("Bearer ") not in caplog.text

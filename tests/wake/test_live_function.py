@@ -7,10 +7,12 @@ In AWS, Lambda Web Adapter stands in front of it, and only passes requests and r
 from __future__ import annotations
 
 import http.client
+import json
 import signal
 
 import pytest
 
+from tests.authorization.tokens import SECRET, token
 from tests.support import TEXT, Process, World, a_key
 from tests.wake.live_process import Crowd, running
 from tests.wake.support import PATIENCE_SECONDS, pumping, until
@@ -108,3 +110,15 @@ def test_one_process_serves_five_hundred_readers(world: World, writer: Process) 
         print(f"an append elsewhere reached the last of them after {seconds * 1000:.0f} ms")
         assert len(list(function.queues.all())) == 1
         crowd.close()
+
+
+def test_an_event_stream_that_is_refused_is_told_in_the_functions_log(
+    world: World, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its process is a server's: nobody but itself sets up its log."""
+    with running(world, variables={"AUTH_SECRET": SECRET, "ALLOW_ANONYMOUS": "false"}) as function:
+        query = f"offset=-1&live=sse&access_token={token('read:v1/other', sub='bob')}"
+        assert function.status(f"/v1/stream/private?{query}") == 404
+    [line] = [each for each in capfd.readouterr().err.splitlines() if each.startswith("audit ")]
+    told = json.loads(line.removeprefix("audit "))
+    assert (told["path"], told["status"], told["subject"]) == ("/v1/stream/private", 404, "bob")

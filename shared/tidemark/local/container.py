@@ -24,6 +24,7 @@ from tidemark.settings import InvalidSetting, Settings
 
 def main() -> int:
     """The process's exit code."""
+    logging.basicConfig(format="%(message)s")
     try:
         configuration = ContainerConfiguration.from_environment(os.environ)
         settings = Settings.from_environment(os.environ)

@@ -17,7 +17,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.http.dispatch import is_for_everybody, required_scopes
+from tidemark.http.dispatch import find_endpoint, is_for_everybody, required_scopes
 from tidemark.http.error_handlers import HAS_TOKEN, error_response
 from tidemark.http.requests import ACCESS, header, url_path
 from tidemark.http.security.keys import keys_of
@@ -95,10 +95,14 @@ class Authorization:
 
 
 def is_audited(request: Request) -> bool:
-    """Whether the request creates, deletes, closes or publishes something. Appends alone are not told."""
-    return request.method in {"PUT", "DELETE"} or (
-        request.method == "POST" and (header(request, "Stream-Closed") or "").lower() == "true"
-    )
+    """Whether the request creates, deletes, closes or publishes something, or begins an upload. Appends alone
+    are not told."""
+    if request.method != "POST":
+        return request.method in {"PUT", "DELETE"}
+    if (header(request, "Stream-Closed") or "").lower() == "true":
+        return True
+    operation = find_endpoint(request.scope).by_method.get("POST")
+    return operation is not None and operation.rights == "manage"
 
 
 def audit(request: Request, status: int) -> None:
