@@ -107,16 +107,36 @@ def test_the_npm_lock_names_hashes_and_no_registry() -> None:
     assert [path for path, package in fetched.items() if "integrity" not in package] == []
 
 
-def test_actions_are_named_by_commit_and_the_base_image_by_a_whole_digest_if_any() -> None:
-    """A tag can be moved. The image has a digest once somebody who reaches its registry writes it."""
+def test_actions_are_named_by_commit_and_the_base_image_by_digest() -> None:
+    """A tag can be moved."""
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     used = re.findall(r"uses: (.*)", workflow)
     assert used
     assert [each for each in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+", each)] == []
     images = re.findall(r"^FROM (.*)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    assert [
-        each for each in images if not re.fullmatch(r"python:3\.14-slim(@sha256:[0-9a-f]{64})?", each)
-    ] == []
+    assert images
+    assert [each for each in images if not re.fullmatch(r"python:3\.14-slim@sha256:[0-9a-f]{64}", each)] == []
+
+
+@pytest.mark.parametrize(
+    ("resolved", "code"), [("sha256:" + "5e" * 32, 0), ("", 2), ("sha256:5e", 2), ("ERROR: no such host", 2)]
+)
+def test_the_base_images_digest_is_renewed_by_one_command(tmp_path: Path, resolved: str, code: int) -> None:
+    """What is no digest changes nothing. Another command stands in for Docker."""
+    docker, dockerfile = tmp_path / "docker", tmp_path / "Dockerfile"
+    docker.write_text(f"#!/bin/sh\necho '{resolved}'\n")
+    docker.chmod(0o755)
+    before = (ROOT / "Dockerfile").read_text()
+    dockerfile.write_text(before)
+    ran = subprocess.run(
+        ["make", "-f", str(ROOT / "Makefile"), "-C", str(ROOT), "base-image", f"DOCKERFILE={dockerfile}"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        check=False,
+    )
+    assert ran.returncode == code, ran.stderr
+    wanted = re.sub("sha256:[0-9a-f]{64}", resolved, before) if code == 0 else before
+    assert dockerfile.read_text() == wanted
 
 
 @pytest.mark.parametrize(
