@@ -17,4 +17,4 @@ EXPOSE 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s \
     CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(f'http://127.0.0.1:{os.environ.get(\"PORT\", 8080)}/v1/health')"]
-CMD ["python", "-m", "tidemark.local.container"]
+CMD ["python", "-m", "tidemark.server.container"]

@@ -220,7 +220,7 @@ COMPILE = .venv-lock/bin/uv pip compile --quiet --no-config --generate-hashes --
 .PHONY: lock
 lock: $(UV) ## make the locks in requirements/ anew (ARGS="--upgrade" for newer versions)
 	@$(COMPILE) --extra local --extra dev pyproject.toml -o requirements/dev.txt
-	@$(COMPILE) -c requirements/dev.txt pyproject.toml -o requirements/layer.txt
+	@$(COMPILE) -c requirements/dev.txt --extra aws pyproject.toml -o requirements/layer.txt
 	@$(COMPILE) -c requirements/dev.txt --extra local pyproject.toml -o requirements/local.txt
 	@$(COMPILE) -c requirements/dev.txt --extra container pyproject.toml -o requirements/container.txt
 	@$(COMPILE) -c requirements/dev.txt --extra bench pyproject.toml -o requirements/bench.txt

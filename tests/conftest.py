@@ -52,7 +52,6 @@ FAST_FOLDERS = frozenset(
         "lambdas",
         "local",
         "log",
-        "on_loop",
         "observability",
     }
     | {"protocol", "spark", "subscriptions", "wake"}
@@ -81,7 +80,7 @@ SLOW_FILES = frozenset(
         "log/test_packs_merged.py",
         "log/test_retention.py",
         "observability/test_traces.py",
-        "on_loop/test_loop_lag.py",
+        "http/test_loop_lag.py",
         "spark/test_churn.py",
         "wake/test_caching_proxy.py",
         "wake/test_environments.py",

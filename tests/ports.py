@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
-from tidemark.local.ports import LOOPBACK, listening_socket
+from tidemark.server.ports import LOOPBACK, listening_socket
 
 #: Below the range from which Linux takes the source ports of outgoing connections (32768 and up): any client
 #: can take a port of that range between the moment it is found free and the moment the server binds it.

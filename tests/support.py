@@ -8,7 +8,6 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -25,7 +24,6 @@ from tidemark.blobs.store import BlobStore
 from tidemark.local import resources
 from tidemark.local.endpoints import DEFAULT_REGION
 from tidemark.local.engines import LocalServices
-from tidemark.local.on_loop.stores import OnLoop
 from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.recent import RecentBatches
 from tidemark.log.schema import Item, is_end_mark, table_definition
@@ -172,12 +170,6 @@ class Process:
         if isinstance(answer, ProtocolError):
             raise answer
         return answer
-
-    def on_loop(self) -> OnLoop:
-        """The same process, its calls made on the event loop. Close it before the loop ends."""
-        made = OnLoop(self.stores, self.settings, ThreadPoolExecutor(4))
-        self.dynamodb = table_of(made.stores).dynamodb
-        return made
 
     def read_all(self, key: StreamKey) -> bytes:
         """The stored bytes of the whole stream, page by page."""

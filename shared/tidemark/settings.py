@@ -1,7 +1,7 @@
 """Settings: every environment variable the application reads, in one place.
 
 A plain dataclass rather than a settings library: every cold start imports it. A variable that is
-empty counts as not set. What the local stack alone reads is in `local/configuration.py`.
+empty counts as not set. What the local stack alone reads is in `server/configuration.py`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import pytest
 
 from tests.browser.chromium import CLIENT, NEEDS_CHROMIUM, opened
 from tests.conformance.servers import ROOT, Server, node, running, tidemark_server
-from tidemark.local.ports import free_port
+from tidemark.server.ports import free_port
 
 README = (ROOT / "README.md").read_text().partition("## Quickstart")[2].partition("\n## ")[0]
 TS_WRITER, TS_READER = re.findall(r"```ts\n(.*?)```", README, re.DOTALL)

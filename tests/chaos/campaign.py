@@ -212,7 +212,12 @@ class Campaign:
         have begun come to their end."""
         one_at_a_time, running = asyncio.Lock(), set[asyncio.Task[None]]()
         try:
-            for fault in make_schedule(self.wish.seed, with_disk=self.disk.lacking is None):
+            schedule = make_schedule(
+                self.wish.seed,
+                with_disk=self.disk.lacking is None,
+                is_embedded=self.system.is_embedded,
+            )
+            for fault in schedule:
                 await asyncio.sleep(self.began + fault.at - time.monotonic())
                 for task in [each for each in running if each.done()]:
                     running.discard(task)

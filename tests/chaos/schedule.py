@@ -35,14 +35,20 @@ SERVER, ENGINE, EMULATOR, GROUP = "server", "engine", "emulator", "group"
 #: Connections, as `proxy.py` names them: to storage, and from clients to the server.
 DYNAMODB, S3, SQS, CLIENTS = "dynamodb", "s3", "sqs", "clients"
 
+_Deck = tuple[tuple[Kind, str], ...]
 #: What may happen where. A fault stands here as often as it comes up in one deal of the deck.
-_PROCESS_DECK: Final = (
+_PROCESS_DECK: Final[_Deck] = (
     *((Kind.KILL, where) for where in (SERVER, SERVER, ENGINE, EMULATOR, GROUP)),
     *((Kind.STOP, where) for where in (SERVER, ENGINE, EMULATOR, GROUP)),
     *((Kind.RESTART, where) for where in (SERVER, ENGINE)),
 )
-_DISK_DECK: Final = ((Kind.DISK_FULL, ENGINE), (Kind.DISK_FULL, EMULATOR))
-_CONNECTION_DECK: Final = (
+_DISK_DECK: Final[_Deck] = ((Kind.DISK_FULL, ENGINE), (Kind.DISK_FULL, EMULATOR))
+#: With the embedded engine there is one process, and connections of clients alone.
+_EMBEDDED_DECK: Final[_Deck] = (
+    *((kind, SERVER) for kind in (Kind.KILL, Kind.KILL, Kind.KILL, Kind.STOP, Kind.RESTART)),
+)
+_EMBEDDED_DISK_DECK: Final[_Deck] = ((Kind.DISK_FULL, SERVER), (Kind.DISK_FULL, SERVER))
+_CONNECTION_DECK: Final[_Deck] = (
     *((Kind.CUT_REPLY, where) for where in (DYNAMODB, DYNAMODB, DYNAMODB, S3, S3, SQS, CLIENTS)),
     *((Kind.CUT_REQUEST, where) for where in (DYNAMODB, S3, CLIENTS)),
     *((Kind.DELAY, where) for where in (DYNAMODB, S3, SQS, CLIENTS)),
@@ -94,13 +100,17 @@ class Fault:
         return Kind(self.name)
 
 
-def make_schedule(seed: int, *, with_disk: bool = True) -> Iterator[Fault]:
+def make_schedule(seed: int, *, with_disk: bool = True, is_embedded: bool = False) -> Iterator[Fault]:
     """All faults in the order of their time, without an end. The same seed gives the same faults."""
-    processes = _PROCESS_DECK + (_DISK_DECK if with_disk else ())
+    processes, disk, connections = _PROCESS_DECK, _DISK_DECK, _CONNECTION_DECK
+    if is_embedded:
+        processes, disk = _EMBEDDED_DECK, _EMBEDDED_DISK_DECK
+        connections = tuple(card for card in _CONNECTION_DECK if card[1] == CLIENTS)
+    processes += disk if with_disk else ()
     tracks = (
         _track(random.Random(f"{seed} processes"), processes, _PROCESS_PAUSE),
-        _track(random.Random(f"{seed} connections"), _CONNECTION_DECK, _CONNECTION_PAUSE),
-        _track(random.Random(f"{seed} more connections"), _CONNECTION_DECK, _CONNECTION_PAUSE),
+        _track(random.Random(f"{seed} connections"), connections, _CONNECTION_PAUSE),
+        _track(random.Random(f"{seed} more connections"), connections, _CONNECTION_PAUSE),
     )
     return heapq.merge(*tracks)
 

@@ -1,4 +1,5 @@
-"""The system under test: server, engine and emulator as separate processes, with a proxy in front of each.
+"""The system under test: with `asgi` the server, which has its engine in it; with `lambda` server, engine and
+emulator as separate processes. A proxy is in front of each.
 
 The engines are not the server's children here, so that each can die alone.
 """
@@ -9,10 +10,11 @@ import asyncio
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -54,21 +56,26 @@ class System:
         self.deaths: list[str] = []
         self._via = via
         self._disk = disk
+        self.is_embedded = via == "asgi"
+        self._parts = (SERVER,) if self.is_embedded else PARTS
         self._proxies = {
-            link: Proxy(link, random.Random(f"{seed} {link}"), self.events.append) for link in BEHIND
+            link: Proxy(link, random.Random(f"{seed} {link}"), self.events.append)
+            for link, part in BEHIND.items()
+            if part in self._parts
         }
-        (disk.path / "s3").mkdir()
-        binary = find_binary(os.environ, ROOT)
-        self._engine = Dynoxide(binary, disk.path / "dynamodb.sqlite", folder / "dynoxide.log")
-        self._emulator = Ministack(["s3", "sqs"], disk.path / "s3", folder / "ministack.log")
-        #: As `make run` does it; but what is read there no fault of a connection can hit.
-        self._reads_object_files = seed % 2 == 0
+        self._engines: dict[str, Dynoxide | Ministack] = {}
+        if not self.is_embedded:
+            (disk.path / "s3").mkdir()
+            binary = find_binary(os.environ, ROOT)
+            database, log = disk.path / "dynamodb.sqlite", folder / "dynoxide.log"
+            self._engines[ENGINE] = Dynoxide(binary, database, log)
+            self._engines[EMULATOR] = Ministack(["s3", "sqs"], disk.path / "s3", folder / "ministack.log")
         self._server: subprocess.Popen[bytes] | None = None
         self._server_port = free_port()
         #: Parts that a fault holds down: nobody repairs them meanwhile.
         self._held: set[str] = set()
         #: A part that ends by itself while a fault ends it is started once.
-        self._starting = {part: asyncio.Lock() for part in PARTS}
+        self._starting = {part: asyncio.Lock() for part in self._parts}
         self._stopping = False
 
     @property
@@ -95,13 +102,13 @@ class System:
         for proxy in self._proxies.values():
             await proxy.start()
         self._proxies[CLIENTS].upstream_port = self._server_port
-        for part in PARTS:
+        for part in self._parts:
             await self._start(part)
 
     async def supervise(self) -> None:
         """Brings back what has ended: killed by a fault, or by itself, which is noted."""
         while not self._stopping:
-            for part in PARTS:
+            for part in self._parts:
                 if part not in self._held and self._has_ended(part):
                     self._note_death(part)
                     await self._start(part)
@@ -115,7 +122,7 @@ class System:
             await asyncio.sleep(fault.seconds)
             active.remove(fault)
             return
-        parts = PARTS if fault.where == GROUP else (fault.where,)
+        parts = self._parts if fault.where == GROUP else (fault.where,)
         if fault.kind is Kind.DISK_FULL:
             await self._fill_disk(fault.seconds)
         elif fault.kind is Kind.STOP:
@@ -126,7 +133,7 @@ class System:
 
     async def restart_whole(self) -> None:
         """Everything ends, and starts again from what is on disk."""
-        await self._end_for(PARTS, signal.SIGKILL, 0.0)
+        await self._end_for(self._parts, signal.SIGKILL, 0.0)
 
     async def calm(self) -> None:
         """Whatever a network still holds arrives."""
@@ -135,13 +142,13 @@ class System:
 
     async def close(self) -> None:
         self._stopping = True
-        for part in PARTS:
+        for part in self._parts:
             self._signal(part, signal.SIGCONT)
             self._signal(part, signal.SIGKILL)
         for proxy in self._proxies.values():
             await proxy.close()
-        self._engine.child.stop()
-        self._emulator.child.stop()
+        for engine in self._engines.values():
+            engine.child.stop()
         if self._server is not None:
             self._server.wait()
 
@@ -174,7 +181,7 @@ class System:
             for part in parts:
                 await self._wait_for_end(part)
             await asyncio.sleep(seconds)
-            for part in (each for each in PARTS if each in parts):
+            for part in (each for each in self._parts if each in parts):
                 await self._start(part)
         finally:
             self._held.difference_update(parts)
@@ -205,7 +212,7 @@ class System:
         return self._process(part) is not None and not self._has_ended(part)
 
     async def _start_engine(self, part: str) -> None:
-        engine = self._engine if part == ENGINE else self._emulator
+        engine = self._engines[part]
         engine.start()
         await asyncio.to_thread(engine.wait_until_ready)
         for link, behind in BEHIND.items():
@@ -235,34 +242,41 @@ class System:
             await asyncio.sleep(_POLL_SECONDS)
 
     def _environment(self) -> dict[str, str]:
+        return {
+            **own_environment(),
+            **(self._environment_of_engines() if self._engines else {}),
+            "VIA": self._via,
+            "HOST": "127.0.0.1",
+            "PORT": str(self._server_port),
+            "DATA_DIR": str((self._disk.path if self.is_embedded else self.folder) / "data"),
+            "JANITOR_SECONDS": _JANITOR_SECONDS,
+            "LONG_POLL_SECONDS": _LONG_POLL_SECONDS,
+            "PACK_AFTER_SECONDS": str(PACK_AFTER_SECONDS),
+        }
+
+    def _environment_of_engines(self) -> dict[str, str]:
         ports = {"dynamodb": DYNAMODB, "streams": DYNAMODB, "s3": S3, "sqs": SQS}
         endpoints = {
             VARIABLES[service]: f"http://127.0.0.1:{self._proxies[link].port}"
             for service, link in ports.items()
         }
         return {
-            **own_environment(),
             **DUMMY_CREDENTIALS,
             **endpoints,
-            # As with an engine that the server has started itself: this one is dynoxide too.
-            "GROUP_PUTS": "true",
-            "OBJECT_FILES": str(self._emulator.buckets) if self._reads_object_files else "",
             "AWS_REGION": DEFAULT_REGION,
             "AWS_DEFAULT_REGION": DEFAULT_REGION,
-            "VIA": self._via,
-            "HOST": "127.0.0.1",
-            "PORT": str(self._server_port),
-            "DATA_DIR": str(self.folder / "data"),
-            "JANITOR_SECONDS": _JANITOR_SECONDS,
-            "LONG_POLL_SECONDS": _LONG_POLL_SECONDS,
-            "PACK_AFTER_SECONDS": str(PACK_AFTER_SECONDS),
         }
 
     def count_packs(self) -> int:
         """How many are in the table, at which nobody writes any more."""
+        if self.is_embedded:
+            with closing(sqlite3.connect(self._disk.path / "data/tidemark.db")) as db:
+                asked = "SELECT count(*) FROM items WHERE CAST(item AS TEXT) LIKE ?"
+                count: int = db.execute(asked, (f'%"{PACK_INDEX}":%',)).fetchone()[0]
+                return count
         client = boto3.client(
             "dynamodb",
-            endpoint_url=f"http://127.0.0.1:{self._engine.port}",
+            endpoint_url=f"http://127.0.0.1:{self._engines[ENGINE].port}",
             region_name=DEFAULT_REGION,
             aws_access_key_id=DUMMY_CREDENTIALS["AWS_ACCESS_KEY_ID"],
             aws_secret_access_key=DUMMY_CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
@@ -280,7 +294,7 @@ class System:
     def _process(self, part: str) -> subprocess.Popen[bytes] | None:
         if part == SERVER:
             return self._server
-        return (self._engine if part == ENGINE else self._emulator).child._process
+        return self._engines[part].child._process
 
     def _signal(self, part: str, number: signal.Signals) -> None:
         process = self._process(part)

@@ -56,6 +56,12 @@ def test_a_disk_that_cannot_be_filled_is_left_out() -> None:
     assert Kind.KILL in {fault.kind for fault in faults if fault.where == GROUP}
 
 
+def test_with_the_embedded_engine_only_server_clients_and_disk_are_hit() -> None:
+    faults = list(itertools.islice(make_schedule(7, is_embedded=True), 500))
+    assert {fault.where for fault in faults} == {SERVER, CLIENTS}
+    assert {Kind.KILL, Kind.STOP, Kind.DISK_FULL, Kind.REPEAT} <= {fault.kind for fault in faults}
+
+
 def test_a_stop_lasts_ten_seconds_at_most() -> None:
     stops = [fault for fault in faults_until(3600, seed=7) if fault.kind is Kind.STOP]
     assert stops

@@ -18,8 +18,8 @@ def world(services: LocalServices) -> World:
     return make_world(services)
 
 
-@pytest.fixture(scope="module", params=["blocking", "on the loop"])
-def cut_scene(request: pytest.FixtureRequest, services: LocalServices) -> Iterator[Scene]:
+@pytest.fixture(scope="module")
+def cut_scene(services: LocalServices) -> Iterator[Scene]:
     with (
         Proxy(os.environ["AWS_ENDPOINT_URL_DYNAMODB"]) as tables,
         Proxy(os.environ["AWS_ENDPOINT_URL_S3"]) as objects,
@@ -27,6 +27,5 @@ def cut_scene(request: pytest.FixtureRequest, services: LocalServices) -> Iterat
     ):
         # Trying again takes no time.
         patch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
-        made = Scene(make_world(services), tables, objects, request.param)
+        made = Scene(make_world(services), tables, objects)
         yield made
-        made.close()

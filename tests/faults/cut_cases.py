@@ -2,21 +2,19 @@
 outcome is unknown; asked again it ends as if nothing had happened. Nothing that was acknowledged is lost, and
 nothing lands twice.
 
-Whole: each case of the files `test_cut_*.py` that stand on this, each of its storage calls, both ways of
-sending. Sampled: where the reply is cut. `test_cut_replies.py` and `test_damaged_bytes.py` cut replies behind
-every byte, or each few: wherever it is, the client says that there was no answer. So a few places are enough
-here: before the status line and inside of it, in a header, in the length, and before the last byte. On the
-loop and for the janitor it is two of them, and of the janitor's replies that are alike one is cut. Beside one
-cut reply, each call's replies are cut, in the headers, until the caller gives up.
+Whole: each case of the files `test_cut_*.py` that stand on this, each of its storage calls. Sampled: where
+the reply is cut. `test_cut_replies.py` and `test_damaged_bytes.py` cut replies behind every byte, or each
+few: wherever it is, the client says that there was no answer. So a few places are enough here: before the
+status line and inside of it, in a header, in the length, and before the last byte. For the janitor it is two
+of them, and of its replies that are alike one is cut. Beside one cut reply, each call's replies are cut, in
+the headers, until the caller gives up.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -26,7 +24,6 @@ import pytest
 from tests.faults.proxy import Proxy, Reply, Sent
 from tests.support import BYTES, World, a_key, append_request, create_request, table_of
 from tidemark.blobs.store import snapshot_blob_key
-from tidemark.local.on_loop.stores import OnLoop
 from tidemark.log.recent import RecentBatches
 from tidemark.log.tails import TailCache
 from tidemark.protocol.errors import (
@@ -97,40 +94,27 @@ class Cutter:
         return Sent(reply.raw[: found[min(self.sample, len(found) - 1)]], close=True)
 
 
-# --- the two ways --------------------------------------------------------------------------
+# --- the way there ---------------------------------------------------------------------------
 
 
 class Scene:
     """One table and one bucket, reached directly and past the proxies."""
 
-    def __init__(self, world: World, tables: Proxy, objects: Proxy, kind: str) -> None:
-        self.kind, self._proxies = kind, (tables, objects)
+    def __init__(self, world: World, tables: Proxy, objects: Proxy) -> None:
+        self._proxies = (tables, objects)
         self._direct = world.process().stores
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(os.environ, "AWS_ENDPOINT_URL_DYNAMODB", tables.endpoint)
             patch.setitem(os.environ, "AWS_ENDPOINT_URL_S3", objects.endpoint)
-            process = world.process()
-            self._pool = ThreadPoolExecutor(4)
-            self._loop = OnLoop(process.stores, process.settings, self._pool) if kind != "blocking" else None
-        self._runner = asyncio.Runner()
-        self._stores = self._loop.stores if self._loop else process.stores
+            self._stores = world.process().stores
         blobs: Any = self._stores.blobs
         table_of(self._stores).dynamodb.sleep = blobs.objects.sleep = lambda _: None
-
-    def close(self) -> None:
-        if self._loop:
-            self._runner.run(self._loop.close())
-        self._runner.close()
-        self._pool.shutdown()
 
     def direct(self) -> Stores:
         return fresh(self._direct)
 
     def proxied(self) -> Stores:
         return fresh(self._stores)
-
-    def run(self, call: Callable[[], Any]) -> Any:
-        return self._runner.run(self._loop.run(call)) if self._loop else call()  # type: ignore[arg-type]
 
     @contextmanager
     def spoiled(self, cutter: Cutter) -> Iterator[None]:
@@ -290,7 +274,7 @@ def play(scene: Scene, case: Case, cutter: Cutter) -> list[Reply]:
     context = case.arrange(direct, key)
     stores = scene.proxied()
     if case.warm:
-        scene.run(lambda: load_head(stores, key))
+        load_head(stores, key)
     with scene.spoiled(cutter):
         outcome_known, result = attempt(scene, lambda: case.act(stores, key, context), case.settled_at_once)
     if not outcome_known:
@@ -304,7 +288,7 @@ def attempt(
     scene: Scene, act: Callable[[], Any], settled: tuple[type[ProtocolError], ...] = ()
 ) -> tuple[bool, Any]:
     try:
-        return True, scene.run(act)
+        return True, act()
     except UNKNOWN:
         return False, None
     except settled:
@@ -323,7 +307,7 @@ def calls_of(case: Case, recorded: list[Reply]) -> list[tuple[int, Reply]]:
 
 def check_one_cut_reply(scene: Scene, case: Case) -> None:
     """Of each call once, at each sample."""
-    samples = positions if scene.kind == "blocking" and not case.is_slow else headers_and_end
+    samples = positions if not case.is_slow else headers_and_end
     recorded = play(scene, case, Cutter(-1, 0, samples))
     assert recorded, "the use case asks storage"
     for number, reply in calls_of(case, recorded):

@@ -115,18 +115,14 @@ def test_producers_that_retry_append_exactly_once(world: World, faults: dict[str
     check_stream(world.process(), key, everything)
 
 
-@pytest.mark.parametrize("way", ["on threads", "on the loop"])
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
-def test_appends_that_wait_for_one_tail_share_one_write(
-    world: World, faults: dict[str, float], way: str
-) -> None:
+def test_appends_that_wait_for_one_tail_share_one_write(world: World, faults: dict[str, float]) -> None:
     """One process that serves many requests: appends share writes, answers stay their own."""
     process, key = world.process(), a_key()
     process.create(key, content_type=JSON)
-    loop = process.on_loop() if way == "on the loop" else None
     writes = count_writes(process)
     Faults(process.dynamodb, seed=7, **faults)
-    backend = many_at_once(process.stores, Settings(), on_loop=(lambda _: loop) if loop else None)
+    backend = many_at_once(process.stores, Settings())
     acknowledged: set[tuple[int, int]] = set()
     offsets: list[int] = []
 

@@ -7,7 +7,6 @@ tried here is one exchange; what the use cases make of it is in `cut_cases.py`.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import threading
@@ -22,13 +21,11 @@ from tests.faults.proxy import Proxy, Reply, Sent, Spoil, read_message, unspoile
 from tests.support import World, make_world
 from tidemark.aws.account import Account
 from tidemark.aws.dynamodb import Fault, connect_dynamodb
-from tidemark.aws.http import BlockingHttp, Http, whole
+from tidemark.aws.http import whole
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import connect_objects
-from tidemark.aws.sigv4 import AwsRequest, Service
+from tidemark.aws.sigv4 import AwsRequest
 from tidemark.local.engines import LocalServices
-from tidemark.local.on_loop.greenlets import greenlet_spawn
-from tidemark.local.on_loop.http import LoopHttp
 from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 
 KEY = {"pk": {"S": "a"}, "sk": {"S": "b"}}
@@ -39,54 +36,28 @@ Call = Callable[[], Any]
 
 
 class Client:
-    """One way of sending to engines behind proxies; each call once, and pauses take no time."""
+    """Sends to engines behind proxies; pauses take no time."""
 
-    def __init__(self, world: World, tables: Proxy, objects: Proxy, kind: str) -> None:
+    def __init__(self, world: World, tables: Proxy, objects: Proxy) -> None:
         self.table = world.table_name
-        self._runner = asyncio.Runner()
-        self._https: list[LoopHttp] = []
-        http: Callable[[Service, float], Http] = BlockingHttp if kind == "blocking" else self._on_loop
-        self._http = http
         account = Account()
-        self.dynamodb = connect_dynamodb(account, http, tables.endpoint)
-        self.objects = connect_objects(account, world.bucket_name, http, objects.endpoint)
+        self.dynamodb = connect_dynamodb(account, endpoint=tables.endpoint)
+        self.objects = connect_objects(account, world.bucket_name, endpoint=objects.endpoint)
         self.dynamodb.sleep = self.objects.sleep = lambda _: None
-        self.run: Callable[[Call], Any] = (
-            (lambda call: call())
-            if kind == "blocking"
-            else (lambda call: self._runner.run(greenlet_spawn(call)))
-        )
-
-    def _on_loop(self, service: Service, answer_seconds: float) -> LoopHttp:
-        self._https.append(LoopHttp(service, answer_seconds))
-        return self._https[-1]
-
-    def close(self) -> None:
-        for http in self._https:
-            self._runner.run(http.close())
-        self._runner.close()
 
     def to(self, endpoint: str) -> Call:
         """The same way to another server, one GetItem."""
-        other = connect_dynamodb(Account(), self._http, endpoint)
-        return lambda: self.run(lambda: other.send("GetItem", b"{}"))
-
-    def turn(self) -> None:
-        """Let the loop take in what has arrived."""
-        self._runner.run(asyncio.sleep(0.05))
+        other = connect_dynamodb(Account(), endpoint=endpoint)
+        return lambda: other.send("GetItem", b"{}")
 
     def send(self, operation: str, arguments: dict[str, Any]) -> tuple[int, bytes]:
         """One try. Raises NoAnswer."""
         body = orjson.dumps({"TableName": self.table} | arguments)
-        answer: tuple[int, bytes] = self.run(lambda: self.dynamodb.send(operation, body))
-        return answer
+        return self.dynamodb.send(operation, body)
 
     def call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """With all its tries."""
-        answer: dict[str, Any] = self.run(
-            lambda: self.dynamodb.call(operation, {"TableName": self.table} | arguments)
-        )
-        return answer
+        return self.dynamodb.call(operation, {"TableName": self.table} | arguments)
 
 
 @pytest.fixture(scope="module")
@@ -106,15 +77,14 @@ def bucket(services: LocalServices) -> Iterator[Proxy]:
         yield proxy
 
 
-@pytest.fixture(scope="module", params=["blocking", "on the loop"])
-def client(request: pytest.FixtureRequest, world: World, tables: Proxy, bucket: Proxy) -> Iterator[Client]:
-    made = Client(world, tables, bucket, request.param)
+@pytest.fixture(scope="module")
+def client(world: World, tables: Proxy, bucket: Proxy) -> Client:
+    made = Client(world, tables, bucket)
     made.call("PutItem", {"Item": KEY | {"n": {"N": "1"}}})
     made.call("PutItem", {"Item": OTHER | {"n": {"N": "2"}}})
-    made.run(lambda: made.objects.put("there", OBJECT))
-    made.run(lambda: made.objects.put("empty", b""))
-    yield made
-    made.close()
+    made.objects.put("there", OBJECT)
+    made.objects.put("empty", b"")
+    return made
 
 
 QUERY = {"KeyConditionExpression": "pk = :pk", "ExpressionAttributeValues": {":pk": {"S": "a"}}}
@@ -175,9 +145,7 @@ def test_a_reply_of_s3_that_is_cut_anywhere_never_counts_as_another_one(
 ) -> None:
     """A reply that has no body may count once its status, its tag and its length of nothing are there:
     nothing that follows them would change it. Every other one counts only whole."""
-    reply, whole, answers = sweep(
-        bucket, lambda: client.run(lambda: client.objects.send(*OBJECT_CALLS[kind]))
-    )
+    reply, whole, answers = sweep(bucket, lambda: client.objects.send(*OBJECT_CALLS[kind]))
     assert len(answers) > 400
     said = max(end_of(reply, "etag"), end_of(reply, "content-length")) if not whole[1] else len(reply.raw)
     for position, answer in enumerate(answers):
@@ -349,10 +317,10 @@ OBJECT_CHANGES: dict[str, Callable[[Reply], Reply]] = {
 def test_a_changed_object_does_not_count_as_a_reply_of_s3(client: Client, bucket: Proxy, change: str) -> None:
     """By its checksum, which S3 keeps from when the object was put, or by its tag."""
     with bucket.spoiling(spoiled_once(OBJECT_CHANGES[change])) as seen:
-        assert client.run(lambda: client.objects.get("there")) == OBJECT
+        assert client.objects.get("there") == OBJECT
     assert len(seen) == 2
     with bucket.spoiling(always(OBJECT_CHANGES[change])), pytest.raises(StorageUnavailable):
-        client.run(lambda: client.objects.get("there"))
+        client.objects.get("there")
 
 
 @pytest.mark.parametrize("change", ["truncated", "empty", "longer"])
@@ -365,9 +333,9 @@ def test_an_object_without_a_checksum_is_checked_by_its_size(
         return OBJECT_CHANGES[change](reply).with_header("x-amz-checksum-crc32", None)
 
     with bucket.spoiling(spoiled_once(changed)):
-        assert client.run(lambda: client.objects.get("there", len(OBJECT))) == OBJECT
+        assert client.objects.get("there", len(OBJECT)) == OBJECT
     with bucket.spoiling(always(changed)), pytest.raises(Damaged):
-        client.run(lambda: client.objects.get("there", len(OBJECT)))
+        client.objects.get("there", len(OBJECT))
     assert "there has" in caplog.text
 
 
@@ -384,10 +352,10 @@ def test_an_object_counts_as_stored_only_when_s3_names_its_tag(
     client: Client, bucket: Proxy, change: Callable[[Reply], Reply]
 ) -> None:
     with bucket.spoiling(spoiled_once(change)) as seen:
-        client.run(lambda: client.objects.put("stored", OBJECT))
+        client.objects.put("stored", OBJECT)
     assert len(seen) == 2
     with bucket.spoiling(always(change)), pytest.raises(StorageUnavailable):
-        client.run(lambda: client.objects.put("stored", OBJECT))
+        client.objects.put("stored", OBJECT)
 
 
 @pytest.mark.parametrize(
@@ -403,11 +371,8 @@ def test_a_second_reply_does_not_answer_the_next_request(client: Client, tables:
             assert "Item" not in client.call("GetItem", {"Key": MISSING})
 
 
-@pytest.mark.parametrize("is_taken_in", [True, False])
-def test_a_reply_without_a_request_does_not_answer_the_next_request(
-    client: Client, is_taken_in: bool
-) -> None:
-    """Between two requests, on a connection that is kept; the loop has seen it or not."""
+def test_a_reply_without_a_request_does_not_answer_the_next_request(client: Client) -> None:
+    """Between two requests, on a connection that is kept."""
     asked = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
     stale = b'HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{"stale": "x"}'
     answered, is_there = threading.Event(), threading.Event()
@@ -431,6 +396,4 @@ def test_a_reply_without_a_request_does_not_answer_the_next_request(
         assert send() == (200, b"{}")
         answered.set()
         assert is_there.wait(60)
-        if is_taken_in:
-            client.turn()
         assert send() == (200, b"{}")

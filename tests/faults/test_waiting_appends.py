@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.faults.greenlets import Concurrently, await_only, greenlet_spawn, sleep
 from tests.faults.virtual_time import VirtualLoop
 from tests.support import TEXT, World, a_key, append_request
 from tidemark.aws.retry import NoAnswer
-from tidemark.local.on_loop.greenlets import await_only, greenlet_spawn
-from tidemark.local.on_loop.stores import Concurrently, sleep
 from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import (

@@ -16,7 +16,7 @@ from tests.infra.test_template import (
     CloudFormationLoader,
     statements_of,
 )
-from tidemark.local.configuration import ContainerConfiguration
+from tidemark.server.configuration import ContainerConfiguration
 
 ROOT = Path(__file__).parents[2]
 CHILD = yaml.load((ROOT / "container" / "template.yaml").read_text(), CloudFormationLoader)

@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.local.configuration import (
-    AWS_ALONE,
-    InvalidConfiguration,
-    LocalConfiguration,
-    LocalEngines,
-    Via,
-)
+from tidemark.server.configuration import InvalidConfiguration, LocalConfiguration, Via
 
 
 def test_an_unset_or_empty_variable_means_its_default() -> None:
@@ -46,18 +40,3 @@ def test_each_variable_sets_its_option() -> None:
 def test_an_invalid_value_is_refused_with_the_variables_name(name: str, value: str) -> None:
     with pytest.raises(InvalidConfiguration, match=f"{name} must be"):
         LocalConfiguration.from_environment({name: value})
-
-
-def test_engines_of_ones_own_allow_no_more_than_aws() -> None:
-    assert (
-        LocalEngines.from_environment({}) == LocalEngines.from_environment({"OBJECT_FILES": ""}) == AWS_ALONE
-    )
-    assert not AWS_ALONE.group_puts
-    assert AWS_ALONE.object_files is None
-
-
-def test_what_the_local_engines_allow_is_in_the_environment() -> None:
-    environment = {"GROUP_PUTS": "true", "OBJECT_FILES": "data/s3"}
-    assert LocalEngines.from_environment(environment) == LocalEngines(Path("data/s3"), group_puts=True)
-    with pytest.raises(InvalidConfiguration, match="GROUP_PUTS must be true or false"):
-        LocalEngines.from_environment({"GROUP_PUTS": "maybe"})

@@ -18,9 +18,9 @@ import pytest
 
 from tests.local.polling import DEADLINE_SECONDS
 from tests.local.test_server import _answer, _live, _until_refused
-from tidemark.local import connections
-from tidemark.local.asgi import Message, Receive, Scope, Send
-from tidemark.local.connections import (
+from tidemark.server import connections
+from tidemark.server.asgi import Message, Receive, Scope, Send
+from tidemark.server.connections import (
     TRIM_AFTER,
     TRIM_WAITS,
     FreedMemory,
@@ -29,8 +29,8 @@ from tidemark.local.connections import (
     connections_within,
     raise_descriptor_limit,
 )
-from tidemark.local.ports import LOOPBACK, listening_socket, port_of
-from tidemark.local.server import HEALTH_PATH, serve
+from tidemark.server.http_server import HEALTH_PATH, serve
+from tidemark.server.ports import LOOPBACK, listening_socket, port_of
 
 LONG = 3600.0
 PATIENT = Limits(LONG, LONG, LONG, LONG, 1000)
@@ -402,7 +402,7 @@ def given_back(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """One entry each time that freed memory is returned to the system."""
     times: list[str] = []
     collector = SimpleNamespace(collect=lambda: times.append("returned"))
-    monkeypatch.setattr("tidemark.local.connections.gc", collector)
+    monkeypatch.setattr("tidemark.server.connections.gc", collector)
     return times
 
 

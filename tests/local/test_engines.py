@@ -22,9 +22,9 @@ from tests.local.polling import is_running, wait_until
 from tidemark.local import directory, dynoxide
 from tidemark.local.dynoxide import EngineNotAvailable
 from tidemark.local.engines import ALL, ENGINES, LocalServices, plan_engines
-from tidemark.local.lock import DataDirectoryInUse
-from tidemark.local.ports import free_port
 from tidemark.local.process import EngineFailed
+from tidemark.server.lock import DataDirectoryInUse
+from tidemark.server.ports import free_port
 
 TABLE, BUCKET = "tidemark-test", "tidemark-test"
 
@@ -388,18 +388,3 @@ def test_the_directory_of_a_killed_run_in_memory_is_removed_later(
     assert fresh.exists()
     assert held.path.exists()
     held.close()
-
-
-def test_puts_are_grouped_where_dynoxide_syncs_the_disk(
-    dynoxide_binary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And where the user does not say no."""
-    with LocalServices(tmp_path, only=("dynamodb",)) as services:
-        assert services.environment["GROUP_PUTS"] == "true"
-    with LocalServices(tmp_path, only=("dynamodb",), engine="ministack") as services:
-        assert "GROUP_PUTS" not in services.environment
-    with LocalServices(in_memory=True, only=("dynamodb",)) as services:
-        assert "GROUP_PUTS" not in services.environment
-    monkeypatch.setenv("GROUP_PUTS", "false")
-    with LocalServices(tmp_path, only=("dynamodb",)) as services:
-        assert "GROUP_PUTS" not in services.environment

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.local.lock import DataDirectoryInUse, DirectoryLock
+from tidemark.server.lock import DataDirectoryInUse, DirectoryLock
 
 #: Takes the lock, hands it to a child as to an engine, says both process ids, and waits.
 HOLDER = """
 import subprocess, sys
 from pathlib import Path
-from tidemark.local.lock import DirectoryLock
+from tidemark.server.lock import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1]))
 lock.acquire()
 wait = [sys.executable, "-c", "import sys; sys.stdin.read()"]

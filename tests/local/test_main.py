@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -21,9 +22,11 @@ from tests.available import require_engine
 from tests.local.conftest import write_function
 from tests.local.polling import children_of, is_running, wait_until
 from tests.support import make_world
+from tidemark.engine.database import Database
+from tidemark.engine.table import EmbeddedTable
 from tidemark.local.engines import ROOT, LocalServices
-from tidemark.local.ports import listening_socket, port_of
 from tidemark.log.schema import FORMAT_EPOCH, encode_format
+from tidemark.server.ports import listening_socket, port_of
 
 DEADLINE_SECONDS = 60
 #: The system of another project directory, started as `python -m tidemark.local` starts its own.
@@ -117,17 +120,22 @@ def test_it_prints_one_ready_line_serves_and_ends_cleanly(
 ) -> None:
     """From an empty directory, with defaults only."""
     system = System(start(VIA=via))
-    assert re.fullmatch(
-        rf"Tidemark is ready at http://127\.0\.0\.1:\d+ "
-        rf"\(via {via}; DynamoDB: dynoxide on disk; S3, SQS: ministack; data in \.data\)\n",
-        system.line,
-    )
+    what = {
+        "asgi": r"\(data in \.data\)",
+        "lambda": r"\(via lambda; DynamoDB: dynoxide on disk; S3, SQS: ministack; data in \.data/lambda\)",
+    }
+    assert re.fullmatch(rf"Tidemark is ready at http://127\.0\.0\.1:\d+ {what[via]}\n", system.line)
     assert system.request("GET", "/v1/health")[0] == 200
     assert system.request("PUT", "/v1/stream/tides", b"high", content_type="text/plain")[0] == 201
     children = children_of(system.process.pid)
     assert system.end() == (0, "", "")
     assert not any(is_running(child) for child in children)
-    assert {path.name for path in (tmp_path / ".data").iterdir()} == {"dynamodb", "s3", "logs", "lock"}
+    files = {
+        "asgi": {"lock", "tidemark.db", "blobs", "url-key"},
+        "lambda": {"lambda"},
+    }
+    assert {path.name for path in (tmp_path / ".data").iterdir()} == files[via]
+    assert bool(children) == (via == "lambda"), "the server is one process"
 
 
 def test_by_default_a_failed_request_is_one_line_with_the_reason(
@@ -256,7 +264,7 @@ def test_a_waiting_handler_does_not_delay_the_end(start: Start, project: Path, t
 
 def test_ctrl_c_reaches_the_engines_only_through_the_system(start: Start, dynoxide_binary: Path) -> None:
     """A terminal sends SIGINT to the whole process group, but the engines must outlive the last request."""
-    system = System(start())
+    system = System(start(VIA="lambda"))
     os.killpg(system.process.pid, signal.SIGINT)
     assert system.wait() == (0, "", "")
 
@@ -274,7 +282,7 @@ def test_sigint_during_the_start_ends_it_cleanly(start: Start, tmp_path: Path) -
 @pytest.mark.parametrize("name", ["dynoxide", "ministack_server"])
 def test_an_engine_that_dies_ends_the_system(start: Start, dynoxide_binary: Path, name: str) -> None:
     """Without it nothing can be acknowledged, so the system says so and ends."""
-    system = System(start())
+    system = System(start(VIA="lambda"))
     child = next(
         pid for pid in children_of(system.process.pid) if name in Path(f"/proc/{pid}/cmdline").read_text()
     )
@@ -304,12 +312,33 @@ def test_a_data_directory_that_cannot_be_made_is_named_in_one_line(start: Start,
     assert err == f"tidemark: {directory} cannot be used: Not a directory; choose another DATA_DIR\n"
 
 
+def test_a_data_directory_that_this_version_does_not_read_is_one_line(start: Start, tmp_path: Path) -> None:
+    """Of an earlier version, of a later one, and of another program: each is left as it was."""
+    earlier, later, other = (tmp_path / name for name in ("earlier", "later", "other"))
+    (earlier / "dynamodb").mkdir(parents=True)
+    for directory, statement in (
+        (later, "PRAGMA user_version = 99"),
+        (other, "CREATE TABLE of_others (x)"),
+    ):
+        directory.mkdir()
+        with sqlite3.connect(directory / "tidemark.db") as db:
+            db.execute(statement)
+    for directory, reason in (
+        (earlier, "is of an earlier version, whose data this one does not read"),
+        (later, "was written by a later version of Tidemark: its format is 99"),
+        (other, "is a database of another program"),
+    ):
+        code, out, err = outcome(start(DATA_DIR=str(directory)))
+        assert (code, out) == (1, "")
+        assert re.fullmatch(rf"tidemark: {directory}.*{reason}.*\n", err)
+
+
 def test_a_data_directory_in_use_is_one_line(start: Start) -> None:
     first = System(start())
     code, out, err = outcome(start())
     assert (code, out) == (1, "")
     assert re.fullmatch(
-        rf"tidemark: .*/\.data is in use by process {first.process.pid}: stop it, .*DATA_DIR\n", err
+        rf"tidemark: \.data is in use by process {first.process.pid}: stop it, .*DATA_DIR\n", err
     )
     assert first.request("GET", "/v1/health")[0] == 200
 
@@ -332,7 +361,7 @@ def test_a_function_that_does_not_load_is_one_line(start: Start, project: Path) 
 
 
 def test_without_the_durable_engine_it_first_says_that_nothing_is_kept(start: Start) -> None:
-    system = System(start(DYNOXIDE_PATH="missing"))
+    system = System(start(VIA="lambda", DYNOXIDE_PATH="missing"))
     assert system.line.endswith("DynamoDB: moto in memory; S3, SQS: ministack in memory; NOTHING IS KEPT)\n")
     assert system.request("PUT", "/v1/stream/tides", b"high", content_type="text/plain")[0] == 201
     assert system.request("GET", "/v1/stream/tides?offset=-1") == (200, b"high")
@@ -380,12 +409,17 @@ def test_it_listens_only_on_the_given_address(start: Start) -> None:
 
 
 def test_a_server_that_is_too_old_for_its_table_ends_with_one_line(
-    start: Start, services: LocalServices, via: str
+    start: Start, services: LocalServices, tmp_path: Path, via: str
 ) -> None:
-    world = make_world(services)
-    world.process().stores.table.put(encode_format(FORMAT_EPOCH + 1))
-    names = {"TABLE_NAME": world.table_name, "BUCKET_NAME": world.bucket_name}
-    code, out, err = outcome(start(VIA=via, **services.environment, **names))
+    environment = {"VIA": via, "DATA_DIR": str(tmp_path)}
+    if via == "asgi":
+        EmbeddedTable(Database(tmp_path / "tidemark.db")).put(encode_format(FORMAT_EPOCH + 1))
+    else:
+        world = make_world(services)
+        world.process().stores.table.put(encode_format(FORMAT_EPOCH + 1))
+        names = {"TABLE_NAME": world.table_name, "BUCKET_NAME": world.bucket_name}
+        environment |= services.environment | names
+    code, out, err = outcome(start(**environment))
     assert (code, out) == (1, "")
     assert re.findall("too old for the stored data", err) == ["too old for the stored data"]
     assert "Traceback" not in err

@@ -9,9 +9,9 @@ import re
 
 import pytest
 
-from tidemark.local.asgi import Message, Receive, Scope, Send
-from tidemark.local.request_log import RequestLog, error_text, printable, wants_colour
-from tidemark.local.server import Requests
+from tidemark.server.asgi import Message, Receive, Scope, Send
+from tidemark.server.http_server import Requests
+from tidemark.server.request_log import RequestLog, error_text, printable, wants_colour
 
 Response = tuple[int, list[tuple[bytes, bytes]], bytes]
 CREATED: Response = (201, [(b"stream-next-offset", b"0000000000000007")], b"")

@@ -147,9 +147,12 @@ def name() -> str:
 @pytest.fixture(scope="session")
 def server(world: World) -> Iterator[Any]:
     from tests.spark.serving import ThreadedServer
-    from tidemark.local.backend import create_local_app
+    from tidemark.http.app import create_app
+    from tidemark.http.backend import many_at_once
+    from tidemark.service.stores import connect
 
-    with ThreadedServer(create_local_app(settings_of(world))) as running:
+    settings = settings_of(world)
+    with ThreadedServer(create_app(many_at_once(connect(settings), settings), with_metrics=True)) as running:
         yield running
 
 

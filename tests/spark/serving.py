@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import uvicorn
 
-from tidemark.local.ports import listening_socket, port_of
-from tidemark.local.server import Server
+from tidemark.server.http_server import Server
+from tidemark.server.ports import listening_socket, port_of
 
 Spoil = Callable[[str, str, dict[str, str]], str | None]
 """Given method, path and headers: None, `before` (not carried out) or `after` (carried out, unanswered)."""

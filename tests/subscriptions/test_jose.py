@@ -57,7 +57,7 @@ def put(server: Server, path: str, value: object) -> dict[str, Any]:
 def change_keys(server: Server, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "tidemark.local.signing_keys", *arguments],
-        env=own_environment() | {"DATA_DIR": str(server.data_dir)},
+        env=own_environment() | {"DATA_DIR": str(server.data_dir), "VIA": server.environment["VIA"]},
         capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

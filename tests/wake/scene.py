@@ -21,7 +21,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.settings import Settings
 from tidemark.wake.message import WakeMessage
 from tidemark.wake.notifier import Notifier
-from tidemark.wake.wake import Wake
+from tidemark.wake.wake import WakeByQueue
 
 #: Short, because tests wait for receives to end; what they assert is how many it takes.
 RECEIVE_SECONDS = 1
@@ -65,7 +65,7 @@ class Scene:
         self.clock = self.clock or self.world.clock
         self.queues = self.make_queues(self.prefix)
         self.reader, self.writer = self.world.process(clock=self.clock), self.world.process(clock=self.clock)
-        self.wake = Wake(self.reader.stores.table, self.queues, self.clock, self.receive_seconds)
+        self.wake = WakeByQueue(self.reader.stores.table, self.queues, self.clock, self.receive_seconds)
         self.backend = self.make(self.reader.stores, self.settings, self.wake)
         self.app = create_app(self.backend)
         self.record = self.writer.create(self.key, content_type=self.content_type).head.record

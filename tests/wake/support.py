@@ -20,7 +20,7 @@ from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.local.pump import PollingDemand, Pump
 from tidemark.local.template import Function, Template, load_template
 from tidemark.wake.receiver import OwnQueue
-from tidemark.wake.wake import Wake
+from tidemark.wake.wake import WakeByQueue
 
 ROOT: Final = Path(__file__).parents[2]
 #: Long enough that only a hang reaches it.
@@ -46,7 +46,7 @@ def make_queues(prefix: str | None = None) -> Queues:
     return Queues(shared_sqs, prefix or make_prefix())
 
 
-def settled(wake: Wake) -> Wake:
+def settled(wake: WakeByQueue) -> WakeByQueue:
     """A wake whose queue is past its first second, in which readers poll the log."""
     receiver = wake._receiver
     made = receiver.queue()

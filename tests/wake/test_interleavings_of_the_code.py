@@ -28,7 +28,7 @@ from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.wake.message import WakeMessage
 from tidemark.wake.notifier import Notifier
-from tidemark.wake.wake import Wake
+from tidemark.wake.wake import WakeByQueue
 
 #: Stream item, log, register, log, receive; and commit, waiters, send.
 READER_STEPS, TRIGGER_STEPS = 5, 3
@@ -111,7 +111,7 @@ def test_the_order_of_reading_before_registering_loses_the_message(
     poll = live.poll
 
     def read_then_register(
-        stores: Stores, wake: Wake | None, seen: Reading, *, small: bool = False
+        stores: Stores, wake: WakeByQueue | None, seen: Reading, *, small: bool = False
     ) -> tuple[Reading, float]:
         reading, patience_seconds = poll(stores, None, seen, small=small)
         return reading, max(
@@ -134,7 +134,7 @@ def _read_and_append(world: World, order: str, receive_seconds: int) -> TurnedQu
     trigger.stores.tails.learn(known)
     _take_turns(reader.dynamodb, turns, "R")
     _take_turns(trigger.dynamodb, turns, "T")
-    wake = settled(Wake(reader.stores.table, queues, world.clock, receive_seconds))
+    wake = settled(WakeByQueue(reader.stores.table, queues, world.clock, receive_seconds))
     backend = one_at_a_time(reader.stores, Settings(), wake)
     got: list[bytes] = []
 

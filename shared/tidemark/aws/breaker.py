@@ -72,8 +72,7 @@ class Breaker:
                 self._probe_at = now + PROBE_SECONDS
 
 
-#: Those of this process, by service and endpoint: both ways to a service (`aws/http.py` and
-#: `local/on_loop/http.py`) share what they have learned.
+#: Those of this process, by service and endpoint: its clients share what they have learned.
 _breakers: Final[dict[tuple[str, str], Breaker]] = {}
 
 

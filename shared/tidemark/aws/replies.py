@@ -2,7 +2,7 @@
 
 `http.client` takes the end of a connection for the end of the headers: a reply that is cut there
 is a status and nothing else. So no reply counts before something in it proves that nothing is
-missing. Both ways of sending (`aws/http.py`, `local/on_loop/http.py`) and boto3's clients
+missing. Our own client (`aws/http.py`) and boto3's clients
 (`aws/clients.py`) ask here.
 """
 

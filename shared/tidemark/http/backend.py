@@ -1,4 +1,4 @@
-"""What the routes work with, and the two ways to run it."""
+"""What the routes work with, and the ways to run it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.wake.hub import Hub
 from tidemark.wake.single_flight import Poll, SingleFlight
-from tidemark.wake.wake import Wake
+from tidemark.wake.wake import Wake, WakeByQueue
 
 if TYPE_CHECKING:
     from tidemark.service.group_commit import Left
@@ -32,15 +32,6 @@ _T = TypeVar("_T")
 _THREADS = 64
 #: How many event streams read their first page at once.
 _FIRST_PAGES = 8
-
-
-class LoopStores(Protocol):
-    """`tidemark.local.on_loop.stores.OnLoop`, which only a server that wants it imports."""
-
-    stores: Stores
-    run: Run
-
-    async def close(self) -> None: ...
 
 
 class CommitAppend(Protocol):
@@ -64,7 +55,6 @@ class Backend:
     poll: Poll
     append: CommitAppend
     wake: Wake
-    on_loop: LoopStores | None = None
     #: For the first pages of event streams: a thousand that begin at once do not hold a thousand.
     first_pages: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_FIRST_PAGES))
 
@@ -75,8 +65,6 @@ class Backend:
     async def close(self) -> None:
         """At the process's end, where the platform lets it see one."""
         await asyncio.to_thread(self.wake.close)
-        if self.on_loop is not None:
-            await self.on_loop.close()
 
 
 def backend_of(request: Request) -> Backend:
@@ -84,9 +72,9 @@ def backend_of(request: Request) -> Backend:
     return backend
 
 
-def make_wake(stores: Stores, settings: Settings) -> Wake:
+def make_wake(stores: Stores, settings: Settings) -> WakeByQueue:
     queues = Queues(sqs_client, settings.queue_prefix, receiving_client)
-    return Wake(stores.table, queues, stores.clock_ms)
+    return WakeByQueue(stores.table, queues, stores.clock_ms)
 
 
 def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
@@ -108,14 +96,19 @@ def one_at_a_time(stores: Stores, settings: Settings, wake: Wake | None = None) 
     return Backend(stores, settings, timed(call_directly), stores, poll_directly, timed(append_alone), wake)
 
 
-def many_at_once(
-    stores: Stores,
-    settings: Settings,
-    wake: Wake | None = None,
-    on_loop: Callable[[ThreadPoolExecutor], LoopStores] | None = None,
-) -> Backend:
-    """For a server: appends in groups, waiters woken directly, and storage calls on threads,
-    or on the loop itself where `on_loop` makes the stores for that (`tidemark.local.on_loop`)."""
+def in_turns(stores: Stores, settings: Settings, run: Run, wake: Wake) -> Backend:
+    """For a server with the embedded engine: `run` makes one call after the other, and each commit wakes the
+    waiters."""
+    from tidemark.service.group_commit import GroupCommit
+
+    group_commit = GroupCommit(stores, run, committed=lambda _: None)
+    poll = SingleFlight(run).share
+    return Backend(stores, settings, timed(run), stores, poll, timed(group_commit.append), wake)
+
+
+def many_at_once(stores: Stores, settings: Settings, wake: Wake | None = None) -> Backend:
+    """For a server with AWS behind it: appends in groups, waiters woken directly, and storage calls on
+    threads."""
     from tidemark.service.group_commit import GroupCommit
 
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark")
@@ -124,8 +117,6 @@ def many_at_once(
         return await asyncio.get_running_loop().run_in_executor(pool, call)
 
     wake = wake or make_wake(stores, settings)
-    made = on_loop(pool) if on_loop else None
-    run_stores, run = (made.stores, made.run) if made else (stores, on_a_thread)
-    group_commit = GroupCommit(run_stores, run, committed=wake.hub.wake)
+    group_commit = GroupCommit(stores, on_a_thread, committed=wake.hub.wake)
     poll = SingleFlight(on_a_thread).share
-    return Backend(run_stores, settings, timed(run), stores, poll, timed(group_commit.append), wake, made)
+    return Backend(stores, settings, timed(on_a_thread), stores, poll, timed(group_commit.append), wake)

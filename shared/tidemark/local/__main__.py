@@ -1,10 +1,9 @@
-"""`python -m tidemark.local`: the whole system on this machine, in one command.
+"""`python -m tidemark.local`: the server (`server/serve.py`), or with `VIA=lambda` the deployed handlers
+behind an imitation of what is in front of them on AWS.
 
-Environment: `PORT` (4437), `HOST` (127.0.0.1), `DATA_DIR` (.data), `VIA` (asgi, or lambda: through the
-deployed handlers), `EDGE` (true: `VIA=lambda` streams events, as behind CloudFront),
-`LONG_POLL_SECONDS`, `LOG_LEVEL` (WARNING; INFO logs every request), `NO_COLOR`,
-`JANITOR_SECONDS` (300), `DYNOXIDE_PATH`, and boto3's own `AWS_ENDPOINT_URL_*` for services that are not to
-be started here.
+Environment of `VIA=lambda`, beside the server's: `EDGE` (true: event streams are streamed, as behind
+CloudFront), `DYNOXIDE_PATH`, and boto3's own `AWS_ENDPOINT_URL_*` for services that are not to be started
+here. Its data is below `DATA_DIR/lambda`: it is in other engines than the server's.
 """
 
 from __future__ import annotations
@@ -24,32 +23,31 @@ from typing import Never
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tidemark.cold_start import spare_what_is_loaded
-from tidemark.local.application import make_application
-from tidemark.local.asgi import Application
-from tidemark.local.configuration import InvalidConfiguration, LocalConfiguration, Via
 from tidemark.local.dynoxide import RETENTION_SECONDS
-from tidemark.local.edge import Edge
+from tidemark.local.edge import Edge, load_application
 from tidemark.local.engines import ROOT, LocalServices
 from tidemark.local.environments import FunctionNotLoaded
 from tidemark.local.gateway import Gateway
-from tidemark.local.lock import DataDirectoryInUse
-from tidemark.local.ports import listening_socket, port_of
 from tidemark.local.process import EngineFailed
-from tidemark.local.pump import Pump, beside, by_trigger_alone
+from tidemark.local.pump import Pump, by_trigger_alone
 from tidemark.local.queue_pump import QueuePump
-from tidemark.local.request_log import RequestLog, wants_colour
 from tidemark.local.schedule import PeriodicTask, ScheduledFunction, StreamRecordTrimming
-from tidemark.local.server import WILDCARDS, NotHealthy, loop_factory, serve
 from tidemark.local.subscriptions import SubscriptionWatch, watched
 from tidemark.local.template import InvalidTemplate, Template, load_template
 from tidemark.local.write_signal import WriteSignal
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.subscriptions import load_roster
 from tidemark.protocol.errors import FormatTooNew
+from tidemark.server.asgi import Application
+from tidemark.server.configuration import InvalidConfiguration, LocalConfiguration, Via
+from tidemark.server.http_server import WILDCARDS, NotHealthy, loop_factory, serve
+from tidemark.server.lock import DataDirectoryInUse
+from tidemark.server.ports import listening_socket, port_of
+from tidemark.server.request_log import RequestLog, wants_colour
+from tidemark.server.serve import main as serve_embedded
 from tidemark.service.stores import connect
 from tidemark.service.stream_registry import REGISTRY
 from tidemark.settings import InvalidSetting, Settings
-from tidemark.wake.hub import Hub
 
 #: The errors that can keep it from starting; each is printed as one line.
 REFUSALS = (
@@ -67,6 +65,8 @@ REFUSALS = (
 
 def main(root: Path = ROOT) -> int:
     """The process's exit code. `root` holds `template.yaml`, `functions/` and `node_modules/`."""
+    if (os.environ.get("VIA") or Via.ASGI.value) == Via.ASGI.value:
+        return serve_embedded()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, _interrupt)
     try:
@@ -95,7 +95,7 @@ def prepare_environment(settings: Settings, configuration: LocalConfiguration) -
     if settings.log_level == "INFO":
         # The server logs each request: the function's own JSON line would be a second one.
         os.environ["LOG_LEVEL"] = "WARNING"
-    if configuration.via is Via.LAMBDA and configuration.edge and not settings.authorization.has_edge:
+    if configuration.edge and not settings.authorization.has_edge:
         # As the stack does: functions believe what the edge says of a request by the origin secret.
         os.environ["EDGE_SECRET"] = secrets.token_hex(32)
 
@@ -110,11 +110,12 @@ def _start(configuration: LocalConfiguration, log_level: str, root: Path) -> int
     # Known once the port is; the functions read them when they are loaded.
     host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host
     os.environ.setdefault("PUBLIC_URL", _url_of(host, listener))
-    os.environ.setdefault("WEBHOOK_KEYS", str(configuration.data_dir / "webhook-keys"))
+    data_dir = configuration.data_dir / "lambda"
+    os.environ.setdefault("WEBHOOK_KEYS", str(data_dir / "webhook-keys"))
     # The environment may hold another level by now, which is for the functions (`prepare_environment`).
     settings = replace(Settings.from_environment(os.environ), log_level=log_level)
     system = System(configuration, settings, root)
-    with listener, LocalServices(configuration.data_dir, on_failure=system.fail, root=root) as services:
+    with listener, LocalServices(data_dir, on_failure=system.fail, root=root) as services:
         try:
             return system.run(services, listener)
         finally:
@@ -147,14 +148,14 @@ class System:
         stores = connect(self.settings)
         stores.check_format(raises=True)
         template = load_template(self.root / "template.yaml")
-        application, hub = make_application(self.configuration, self.settings, template, self._signal)
+        application = self._application(template)
         # A creation may have passed by in an earlier run.
         is_wanted = bool(load_roster(stores.table))
         has_registry = load_stream(stores.table, REGISTRY) is not None
         watch = SubscriptionWatch(
             application, stores, queue_url, is_wanted=is_wanted, has_registry=has_registry
         )
-        tasks = self._background_tasks(template, services, hub, watch)
+        tasks = self._background_tasks(template, services, watch)
         tasks += [
             QueuePump(
                 template.functions[queue.function], queue_url, queue.batch_size, lambda: watch.is_wanted
@@ -169,8 +170,7 @@ class System:
         finally:
             for task in tasks:
                 task.stop()
-            if isinstance(application, Gateway | Edge):
-                application.close()
+            application.close()
         return 1 if self._failure else 0
 
     def fail(self, what: str) -> None:
@@ -180,8 +180,16 @@ class System:
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
 
+    def _application(self, template: Template) -> Gateway | Edge:
+        """Raises FunctionNotLoaded."""
+        gateway = Gateway(template, signal=self._signal)
+        if not self.configuration.edge or template.streaming is None:
+            return gateway
+        streaming = load_application(template.functions[template.streaming])
+        return Edge(gateway, streaming, os.environ.get("EDGE_SECRET", ""))
+
     def _background_tasks(
-        self, template: Template, services: LocalServices, hub: Hub | None, watch: SubscriptionWatch
+        self, template: Template, services: LocalServices, watch: SubscriptionWatch
     ) -> list[PeriodicTask | Pump | QueuePump]:
         """The janitor and its like, unless they are turned off, and the pumps of the table's stream."""
         functions, interval = template.functions, self.configuration.janitor_seconds
@@ -189,7 +197,7 @@ class System:
         if interval:
             tasks += [ScheduledFunction(functions[name], interval) for name in template.scheduled]
             tasks.append(StreamRecordTrimming(services.trim_stream_records, RETENTION_SECONDS, interval))
-        demand = watched(beside(hub) if hub else by_trigger_alone(self._signal), watch)
+        demand = watched(by_trigger_alone(self._signal), watch)
         pumps = [
             Pump(trigger, functions[trigger.function], self.settings.table_name, demand)
             for trigger in template.triggers
@@ -205,7 +213,7 @@ class System:
         if self._failure is not None:
             return
         url, via = _url_of(self.configuration.host, listener), self.configuration.via.value
-        place = f"data in {self.configuration.data_dir}" if services.durable else "NOTHING IS KEPT"
+        place = f"data in {self.configuration.data_dir}/lambda" if services.durable else "NOTHING IS KEPT"
         line = f"Tidemark is ready at {url} (via {via}; {services.description}; {place})"
         level = logging.getLevelNamesMapping()[self.settings.log_level]
         log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))

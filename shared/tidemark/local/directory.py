@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tidemark.local.dynoxide import DATABASE_NAME
-from tidemark.local.lock import DataDirectoryInUse, DirectoryLock
+from tidemark.server.lock import DataDirectoryInUse, DirectoryLock
 
 PREFIX = "tidemark-local-"
 #: A file system in memory: SQLite runs there as it does on disk, but an fsync costs nothing.

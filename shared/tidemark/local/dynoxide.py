@@ -20,8 +20,8 @@ from contextlib import closing
 from pathlib import Path
 
 from tidemark.local import guard as guard_module
-from tidemark.local.ports import LOOPBACK, free_port
 from tidemark.local.process import Child, EngineFailed
+from tidemark.server.ports import LOOPBACK, free_port
 
 SHA256 = "be909b7910d3fb552e85db10ef3c8ebae4bd35fee0f26dffdb6dfa5cc656426e"
 PACKAGED = Path("node_modules/@dynoxide/linux-x64/dynoxide")

@@ -14,10 +14,10 @@ from typing import Any, Final
 from urllib.parse import parse_qs, quote
 
 from tidemark.http.security import origin_secret
-from tidemark.local.asgi import Application, Receive, Scope, Send
 from tidemark.local.environments import load_handler
 from tidemark.local.gateway import Gateway
 from tidemark.local.template import Function
+from tidemark.server.asgi import Application, Receive, Scope, Send
 
 #: What `run.sh` has its server serve.
 _FILE: Final = "app.py"

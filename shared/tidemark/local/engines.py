@@ -211,9 +211,6 @@ class LocalServices:
         # Read after readiness: an engine may have had to change its port.
         urls = {service: engine.endpoint for service, engine in endpoints.items()}
         self.environment = environment_for(urls, os.environ)
-        self.environment |= {
-            name: value for name, value in self._shortcuts(endpoints).items() if name not in os.environ
-        }
 
         def on_end(what: str) -> None:
             if self.on_failure is not None and not self._failed.is_set():
@@ -222,16 +219,6 @@ class LocalServices:
 
         for engine in self._engines:
             engine.child.watch(on_end)
-
-    def _shortcuts(self, endpoints: Mapping[str, Engine]) -> dict[str, str]:
-        """What these engines allow beyond AWS, as `configuration.LocalEngines` reads it."""
-        shortcuts = {}
-        if isinstance(endpoints.get("dynamodb"), Dynoxide) and not self.in_memory:
-            shortcuts["GROUP_PUTS"] = "true"
-        s3 = endpoints.get("s3")
-        if isinstance(s3, Ministack) and s3.s3_directory is not None:
-            shortcuts["OBJECT_FILES"] = str(s3.buckets)
-        return shortcuts
 
     def _launch(self, plan: EnginePlan, directory: DataDirectory) -> dict[str, Engine]:
         """Starts all before any is waited for. Returns which engine serves what."""

@@ -11,7 +11,6 @@ import json
 from datetime import UTC, datetime
 from typing import Final
 
-from tidemark.local.asgi import Receive, Scope, Send
 from tidemark.local.environments import MAX_REQUEST_BYTES, Environments, InvocationFailed, Throttled
 from tidemark.local.events import HttpRequest, UndecodablePath, decode_path, http_event
 from tidemark.local.responses import (
@@ -22,9 +21,10 @@ from tidemark.local.responses import (
     read_response,
 )
 from tidemark.local.routes import match_route
-from tidemark.local.standard_error import report
 from tidemark.local.template import Template
 from tidemark.local.write_signal import WriteSignal
+from tidemark.server.asgi import Receive, Scope, Send
+from tidemark.server.standard_error import report
 
 MAX_BODY_BYTES: Final = 10 * 1024 * 1024
 INTEGRATION_SECONDS: Final = 30.0

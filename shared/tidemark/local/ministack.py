@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tidemark.local.endpoints import credentials_of
-from tidemark.local.ports import LOOPBACK, listening_socket, port_of
 from tidemark.local.process import Child, EngineFailed
+from tidemark.server.ports import LOOPBACK, listening_socket, port_of
 
 PACKAGE = "ministack"
 LAUNCHER = "tidemark.local.ministack_server"

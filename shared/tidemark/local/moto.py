@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tidemark.local.endpoints import DUMMY_CREDENTIALS
 from tidemark.local.ministack import INHERITED
-from tidemark.local.ports import LOOPBACK, listening_socket, port_of
 from tidemark.local.process import Child
+from tidemark.server.ports import LOOPBACK, listening_socket, port_of
 
 #: moto itself, and what its server stands on.
 PACKAGES = ("moto", "flask", "flask_cors")

@@ -17,10 +17,9 @@ from typing import Any, Final
 from tidemark.local.environments import Environments, InvocationFailed, Throttled
 from tidemark.local.patterns import matches
 from tidemark.local.records import Record, StreamRecords
-from tidemark.local.standard_error import report
 from tidemark.local.template import Function, Trigger
 from tidemark.local.write_signal import WriteSignal
-from tidemark.wake.hub import Hub
+from tidemark.server.standard_error import report
 
 #: How long between two readings, right after records came, grows to the idle pace by this.
 SLOWING: Final = 1.1
@@ -58,12 +57,6 @@ class PollingDemand:
 def by_trigger_alone(signal: WriteSignal) -> PollingDemand:
     """The trigger alone wakes readers: at once after a request of this server."""
     return PollingDemand(idle_seconds=QUIET_SECONDS, signal=signal)
-
-
-def beside(hub: Hub) -> PollingDemand:
-    """Appends of this process wake its readers directly. The pump is for appends of other processes, which
-    may take longer. It runs only while a request waits, so that a process that only writes pays nothing."""
-    return PollingDemand(0.1, 0.1, lambda: hub.listening > 0, hub.wake_all)
 
 
 class Pump:

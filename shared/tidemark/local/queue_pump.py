@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, receiving_client
 from tidemark.local.environments import Environments, InvocationFailed, Throttled
-from tidemark.local.standard_error import report
 from tidemark.local.template import Function
+from tidemark.server.standard_error import report
 
 #: How often it is looked whether there is a subscription by now.
 UNWANTED_SECONDS: Final = 0.25

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 from tidemark.local.environments import Environments, InvocationFailed
 from tidemark.local.events import schedule_event
-from tidemark.local.standard_error import report_failure
 from tidemark.local.template import Function
+from tidemark.server.standard_error import report_failure
 
 
 class PeriodicTask(ABC):

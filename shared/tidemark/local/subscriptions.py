@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Final
 
 from tidemark.aws.sqs import WorkQueue, sqs_client
-from tidemark.local.asgi import Application, Receive, Scope, Send
 from tidemark.local.pump import PollingDemand
-from tidemark.local.standard_error import report
 from tidemark.protocol.registry import REGISTRY_ID
+from tidemark.server.asgi import Application, Receive, Scope, Send
+from tidemark.server.standard_error import report
 from tidemark.service.stores import Stores
 from tidemark.service.subscriptions.recover import recover
 from tidemark.wake.attention import Changed, encode_attention

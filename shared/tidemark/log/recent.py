@@ -57,6 +57,12 @@ class RecentBatches:
                 self._held_bytes -= dropped.size + _OVERHEAD_BYTES
         return tuple(shared)
 
+    def clear(self) -> None:
+        with self._lock:
+            self._batches.clear()
+            self._packs.clear()
+            self._held_bytes = 0
+
     def keep_pack(self, incarnation: str, pack: Batch) -> None:
         """As it was found just now; or as it is remembered, which makes it no younger."""
         with self._lock:

@@ -105,6 +105,11 @@ class TailCache:
             if key in self._heads:
                 self._drop(key)
 
+    def clear(self) -> None:
+        with self._lock:
+            for key in list(self._heads):
+                self._drop(key)
+
     def _drop(self, key: StreamKey) -> None:
         """The last key of the row takes the place of the one that goes."""
         self._held_bytes -= held_bytes(self._heads.pop(key))

@@ -52,6 +52,24 @@ def main(ctx: click.Context, url: str, token: str, *, as_json: bool) -> None:
     ctx.meta["as_json"] = as_json
 
 
+@main.command()
+@click.option("--host", help="Where it listens (127.0.0.1, or HOST in the environment).")
+@click.option("--port", help="0 takes any free port (4437, or PORT).")
+@click.option("--data-dir", help="Where streams are kept (.data, or DATA_DIR).")
+@click.option("--in-memory", is_flag=True, help="Keep nothing.")
+def serve(host: str | None, port: str | None, data_dir: str | None, *, in_memory: bool) -> None:
+    """Run a server: one process, and everything in one folder. Ends with Ctrl-C."""
+    try:
+        from tidemark.server import serve as server
+    except ModuleNotFoundError as missing:
+        raise click.ClickException(
+            f"{missing.name} is missing: the server comes with pip install 'tidemark[server]'"
+        ) from missing
+    given = {"HOST": host, "PORT": port, "DATA_DIR": data_dir}
+    environment = os.environ | {name: value for name, value in given.items() if value is not None}
+    sys.exit(server.main(in_memory=in_memory, environment=environment))
+
+
 def show(value: Any, text: str) -> None:
     """As JSON, or as a line for people."""
     click.echo(json.dumps(value, ensure_ascii=False) if click.get_current_context().meta["as_json"] else text)

@@ -38,7 +38,8 @@ class KeyLocation(NamedTuple):
     webhook_keys: str
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, local: SigningKeys | None = None) -> int:
+    """The process's exit code. `local` are the keys of this machine, where no stack is named."""
     parser = argparse.ArgumentParser(prog="python -m tidemark.ops.signing_keys", description=__doc__)
     parser.add_argument("--stack", default="", help="a deployed stack, by its name")
     parser.add_argument("--region", help="the stack's region, where the environment names another")
@@ -51,9 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     remove.add_argument("kid")
     given = parser.parse_args(arguments)
     try:
-        place = place_of_stack(given.stack, given.region) if given.stack else place_in_environment()
-        table = DynamoDBTable(connect_dynamodb(Account(given.region)), place.table_name)
-        keys = SigningKeys(table, private_keys_at(place.webhook_keys))
+        keys = local or keys_of(given.stack, given.region)
         now_ms = time.time_ns() // 1_000_000
         if given.command == "rotate":
             rotate(keys, now_ms)
@@ -64,6 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(failure, file=sys.stderr)
         return 1
     return 0
+
+
+def keys_of(stack: str, region: str | None) -> SigningKeys:
+    """Of a stack, or of what the environment names. Raises CannotChangeKeys."""
+    place = place_of_stack(stack, region) if stack else place_in_environment()
+    table = DynamoDBTable(connect_dynamodb(Account(region)), place.table_name)
+    return SigningKeys(table, private_keys_at(place.webhook_keys))
 
 
 def place_in_environment() -> KeyLocation:

@@ -26,7 +26,7 @@ class Concurrency(Protocol):
 
 
 class Run(Protocol):
-    """Makes a blocking call from a coroutine: on the spot, on a thread, or in a greenlet."""
+    """Makes a blocking call from a coroutine: on the spot, on a thread, or in its turn."""
 
     def __call__(self, call: Callable[[], _T], /) -> Awaitable[_T]: ...
 

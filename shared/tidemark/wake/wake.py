@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, Queues, QueueUnavailable
 from tidemark.log.table import Table
@@ -22,8 +22,37 @@ NO_QUEUE_POLL_SECONDS: Final = 1.0
 _OVERDUE_SECONDS: Final = 4.0
 
 
-class Wake:
-    """Safe to share between threads and event loops."""
+class Wake(Protocol):
+    """What makes appends wake the readers of this process. Safe to share between threads and event loops."""
+
+    hub: Hub
+
+    def ensure_subscribed(self, incarnation: str) -> float:
+        """On return, every append to the stream wakes its listeners, whichever process makes it.
+        Read the log after this, then wait, and poll again after the seconds returned at the latest.
+
+        Raises Busy or OutcomeUnknown; that there is no queue is no reason to fail.
+        """
+
+    def close(self) -> None:
+        """The process ends: leave nothing behind."""
+
+
+class WakeByHub:
+    """Of the only process that writes: each commit tells its hub."""
+
+    def __init__(self) -> None:
+        self.hub = Hub()
+
+    def ensure_subscribed(self, _incarnation: str) -> float:
+        return MAX_RECEIVE_SECONDS
+
+    def close(self) -> None:
+        pass
+
+
+class WakeByQueue:
+    """Other processes write too: the notifier tells of their appends by this process's queue."""
 
     def __init__(
         self,
@@ -38,11 +67,6 @@ class Wake:
         self._poll_seconds = receive_seconds + _OVERDUE_SECONDS
 
     def ensure_subscribed(self, incarnation: str) -> float:
-        """On return, every append to the stream wakes its listeners, whichever process makes it.
-        Read the log after this, then wait, and poll again after the seconds returned at the latest.
-
-        Raises Busy or OutcomeUnknown; that there is no queue is no reason to fail.
-        """
         self._receiver.ensure_running()
         try:
             queue = self._receiver.queue()
@@ -52,7 +76,7 @@ class Wake:
         return NEW_QUEUE_POLL_SECONDS if queue.settling_seconds else self._poll_seconds
 
     def close(self) -> None:
-        """The process ends: leave neither queue nor registrations behind."""
+        """Leaves neither queue nor registrations behind."""
         self._receiver.close()
         with suppress(ProtocolError):
             self._registry.withdraw()

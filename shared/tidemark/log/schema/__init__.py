@@ -131,6 +131,7 @@ from tidemark.log.schema.items import (
     RETAIN_BYTES,
     RETAIN_SECONDS,
     SK,
+    TTL,
     Item,
     Key,
     decode_format,

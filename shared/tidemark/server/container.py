@@ -1,4 +1,4 @@
-"""`python -m tidemark.local.container`: the application on tables, bucket and queues that exist already.
+"""`python -m tidemark.server.container`: the application on tables, bucket and queues that exist already.
 
 One process for many waiting readers, where a function would be one for each (`container/template.yaml`). It
 takes the functions' variables, and `HOST` (0.0.0.0), `PORT` (8080), the limits of connections, and
@@ -13,12 +13,13 @@ import os
 import sys
 
 from tidemark.http.app import create_app
-from tidemark.local.backend import create_local_backend
-from tidemark.local.configuration import ContainerConfiguration, InvalidConfiguration
-from tidemark.local.ports import listening_socket, port_of
-from tidemark.local.request_log import RequestLog
-from tidemark.local.server import NotHealthy, loop_factory, serve
+from tidemark.http.backend import many_at_once
 from tidemark.protocol.errors import ProtocolError
+from tidemark.server.configuration import ContainerConfiguration, InvalidConfiguration
+from tidemark.server.http_server import NotHealthy, loop_factory, serve
+from tidemark.server.ports import listening_socket, port_of
+from tidemark.server.request_log import RequestLog
+from tidemark.service.stores import MEGABYTE, connect
 from tidemark.settings import InvalidSetting, Settings
 
 
@@ -38,9 +39,9 @@ def main() -> int:
 
 
 async def _serve(configuration: ContainerConfiguration, settings: Settings) -> None:
-    backend = create_local_backend(settings)
-    backend.poll_stores.check_format()
-    application = create_app(backend)
+    stores = connect(settings, recent_bytes=64 * MEGABYTE)
+    stores.check_format()
+    application = create_app(many_at_once(stores, settings))
     level = logging.getLevelNamesMapping()[settings.log_level]
     log = RequestLog(sys.stderr, level, colour=False)
     with listening_socket(configuration.host, configuration.port) as listener:

@@ -6,8 +6,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from statistics import median
 
 import pytest
@@ -15,10 +14,8 @@ import pytest
 from tests.http.asgi import Answer, Door, Exchange
 from tests.support import make_world
 from tidemark.cold_start import spare_what_is_loaded
-from tidemark.http.backend import Backend, many_at_once
 from tidemark.local.engines import LocalServices
-from tidemark.local.on_loop.stores import OnLoop
-from tidemark.service.stores import Stores
+from tidemark.server.system import EmbeddedSystem
 from tidemark.settings import Settings
 
 MEGABYTES_4 = 4 * 1024 * 1024
@@ -31,15 +28,17 @@ JSON, TEXT, BYTES = ({"Content-Type": f"{kind}"} for kind in ("application/json"
 
 
 @pytest.fixture(scope="module")
-def door(services: LocalServices) -> Iterator[Door]:
-    world = make_world(services)
-    settings = Settings(world.table_name, world.bucket_name, long_poll_seconds=0, sse_seconds=5)
+def door(services: LocalServices, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    """A server's, with the embedded engine."""
+    folder = tmp_path_factory.mktemp("lag")
+    system = EmbeddedSystem(Settings(long_poll_seconds=0, sse_seconds=5), folder, folder / "blobs")
 
-    def make(stores: Stores, settings: Settings) -> Backend:
-        return many_at_once(stores, settings, on_loop=partial(OnLoop, stores, settings))
+    async def begin() -> None:
+        stack.enter_context(system.database.serving())
 
-    with asyncio.Runner() as runner:
-        door = Door(world.process(), make, runner, settings)
+    with ExitStack() as stack, asyncio.Runner() as runner:
+        runner.run(begin())
+        door = Door(make_world(services).process(), lambda *_: system.backend, runner, system.settings)
         yield door
         door.close()
 

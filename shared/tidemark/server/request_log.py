@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Final, TextIO
 
-from tidemark.local.asgi import Message, Scope
+from tidemark.server.asgi import Message, Scope
 
 #: How much of an error's body is kept: the reason is at its beginning.
 ERROR_BYTES: Final = 4096

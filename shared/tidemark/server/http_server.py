@@ -14,16 +14,16 @@ from typing import Any, Final
 
 import uvicorn
 
-from tidemark.local.asgi import Application, Message, Receive, Scope, Send
-from tidemark.local.connections import (
+from tidemark.server.asgi import Application, Message, Receive, Scope, Send
+from tidemark.server.connections import (
     Connection,
     Limits,
     connections_within,
     protocol_of,
     raise_descriptor_limit,
 )
-from tidemark.local.ports import LOOPBACK, port_of
-from tidemark.local.request_log import CLIENT_LEFT, LoggedRequest, RequestLog
+from tidemark.server.ports import LOOPBACK, port_of
+from tidemark.server.request_log import CLIENT_LEFT, LoggedRequest, RequestLog
 
 #: How long running requests have to finish once the end was asked for; then they are cut off.
 GRACE_SECONDS: Final = 1.0

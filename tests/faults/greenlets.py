@@ -1,23 +1,15 @@
-"""Functions that wait without holding the thread.
-
-`greenlet_spawn` runs a plain function inside a coroutine. Where the function calls `await_only` with an
-awaitable, it is suspended, and the event loop runs other tasks until the awaitable has a result. The
-functions between the two need no `async`. SQLAlchemy's asyncio extension has both under these names
-(`sqlalchemy.util.concurrency`); this is the part of it that is needed here. What it gains over threads
-is in `docs/benchmarks.md`.
-
-The function must not hold a lock while it is suspended: another task that takes the lock would block the
-thread for ever.
-"""
+"""Use cases on a loop of virtual time: plain functions, suspended while storage "answers"."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from greenlet import getcurrent, greenlet
 
 _T = TypeVar("_T")
+_A = TypeVar("_A")
 
 
 class _Spawned(greenlet):
@@ -44,3 +36,24 @@ def await_only(awaitable: Awaitable[_T]) -> _T:
     assert isinstance(spawned, _Spawned), "await_only is called only by a function that greenlet_spawn runs"
     assert spawned.parent is not None
     return cast("_T", spawned.parent.switch(awaitable))
+
+
+def sleep(seconds: float) -> None:
+    await_only(asyncio.sleep(seconds))
+
+
+class Concurrently:
+    """`service.concurrency.Concurrency` on the loop."""
+
+    def pair(self, one: Callable[[], _T], other: Callable[[], _A]) -> tuple[_T, _A]:
+        return await_only(asyncio.gather(greenlet_spawn(one), greenlet_spawn(other)))
+
+    def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
+        calls = (greenlet_spawn(lambda item=item: call(item)) for item in items)  # type: ignore[misc]
+        return list(await_only(asyncio.gather(*calls)))
+
+    def compute(self, call: Callable[[], _T]) -> _T:
+        return call()
+
+    def sleep(self, seconds: float) -> None:
+        sleep(seconds)

@@ -6,9 +6,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
-from tidemark.local.connections import InvalidLimit, Limits
+from tidemark.server.connections import InvalidLimit, Limits
 from tidemark.settings import InvalidSetting, parse_boolean
 
 
@@ -61,31 +60,8 @@ class LocalConfiguration:
 
 
 @dataclass(frozen=True)
-class LocalEngines:
-    """What the engines of `local/engines.py` allow beyond AWS. They say so in the environment."""
-
-    #: The directory of the buckets' directories, where S3 keeps objects as files.
-    object_files: Path | None = None
-    #: Whether many puts in one transaction cost one sync of the disk, as one put does.
-    group_puts: bool = False
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> LocalEngines:
-        """Raises InvalidConfiguration."""
-        try:
-            group_puts = parse_boolean(environment, "GROUP_PUTS", default=cls.group_puts)
-        except InvalidSetting as error:
-            raise InvalidConfiguration(str(error)) from None
-        directory = environment.get("OBJECT_FILES")
-        return cls(Path(directory) if directory else None, group_puts)
-
-
-AWS_ALONE: Final = LocalEngines()
-
-
-@dataclass(frozen=True)
 class ContainerConfiguration:
-    """How `tidemark.local.container` is to run, from the environment."""
+    """How `tidemark.server.container` is to run, from the environment."""
 
     host: str = "0.0.0.0"  # noqa: S104 - a container's own network
     port: int = 8080

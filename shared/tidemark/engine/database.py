@@ -1,0 +1,318 @@
+"""One SQLite database, and who may use it when.
+
+A server makes its calls by *turns* on its event loop. A turn is one transaction: the calls that wait run one
+after the other, each whole, and the commit is one sync of the disk for all of them, made by a thread while
+the loop serves connections. No call is answered before the commit of its turn, whether it wrote or only read:
+what was seen is on disk. A commit that fails takes back the whole turn: every call of it is refused, and
+`taken_back` is called, for what remembers what was written.
+
+    calls wait ─▶ run one after the other ─▶ COMMIT on a thread ─▶ answers
+                                             the next ones wait
+
+Outside of a turn, each operation is a transaction of its own: a thread hands it to the loop, and where there
+is no loop (a test, a command) it is carried out at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final, TypeVar
+
+from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
+
+_T = TypeVar("_T")
+
+MEMORY: Final = ":memory:"
+#: Of the file: `TIDE`, and the format of what is in it.
+APPLICATION_ID: Final = 0x54494445
+FORMAT: Final = 1
+#: A write-ahead log that is longer is copied into the database, by a thread of its own. It is looked at after
+#: so many commits.
+_LONG_LOG_BYTES: Final = 32 * 1024 * 1024
+_COMMITS_BETWEEN: Final = 256
+
+_SETTINGS: Final = """
+PRAGMA page_size = 8192;
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
+PRAGMA fullfsync = ON;
+PRAGMA wal_autocheckpoint = 0;
+PRAGMA cache_size = -32768;
+PRAGMA temp_store = MEMORY;
+"""
+_TABLES: Final = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE items (
+    pk TEXT NOT NULL, sk TEXT NOT NULL, item BLOB NOT NULL, ttl INTEGER, PRIMARY KEY (pk, sk)
+) WITHOUT ROWID;
+CREATE INDEX items_by_ttl ON items (ttl) WHERE ttl IS NOT NULL;
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, due_ms INTEGER NOT NULL, body TEXT NOT NULL
+);
+CREATE INDEX messages_due ON messages (topic, due_ms, id);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT};
+COMMIT;
+"""
+
+_log: Final = logging.getLogger("tidemark")
+
+Operation = Callable[[sqlite3.Connection], _T]
+
+
+class UnusableDatabase(Exception):
+    """The file is another program's, or of a later version, or damaged; the message says which."""
+
+
+class Slow(BaseException):
+    """Raised in a turn by what takes long: the call is made again on a thread. Nothing in between may take it
+    for an error."""
+
+
+class Database:
+    """Safe to use from any thread. `path` is a file, or `MEMORY`. Raises UnusableDatabase."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = path
+        #: Called when a turn was taken back.
+        self.taken_back: list[Callable[[], object]] = []
+        self._lock = threading.RLock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: int | None = None
+        #: Whether the turn that runs has written anything.
+        self.is_dirty = False
+        # Of that turn: whether this call has written; what is done after the commit, and whose answers wait.
+        self._call_has_written = False
+        self._then: list[Callable[[], object]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._is_free = asyncio.Event()
+        self._is_free.set()
+        self._turns: SimpleQueue[list[asyncio.Future[None]] | None] = SimpleQueue()
+        self._commits = 0
+        self._copying: threading.Thread | None = None
+        try:
+            self._connection = self._open()
+        except sqlite3.Error as error:
+            raise UnusableDatabase(f"{path} cannot be used: {error}") from error
+
+    def _open(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=5)
+        application, version, tables = (
+            db.execute(question).fetchone()[0]
+            for question in (
+                "PRAGMA application_id",
+                "PRAGMA user_version",
+                "SELECT count(*) FROM sqlite_master",
+            )
+        )
+        if tables and application != APPLICATION_ID:
+            raise UnusableDatabase(f"{self.path} is a database of another program")
+        if version > FORMAT:
+            raise UnusableDatabase(
+                f"{self.path} was written by a later version of Tidemark: its format is {version}, and this "
+                f"version reads {FORMAT} at most"
+            )
+        db.executescript(_SETTINGS)
+        if not tables:
+            db.executescript(_TABLES)
+        return db
+
+    def close(self) -> None:
+        if self._copying is not None:
+            self._copying.join()
+        with self._lock:
+            self._connection.close()
+
+    # --- operations ---
+
+    def operate(self, operation: Operation[_T], *, writes: bool) -> _T:
+        """The result of one operation, carried out whole or not at all. Raises what it raises, and
+        StorageUnavailable, OutcomeUnknown or Damaged where SQLite fails."""
+        if self._loop is None:
+            return self._alone(operation, writes=writes)
+        if threading.get_ident() == self._loop_thread:
+            return self._in_turn(operation, writes=writes)
+        return self.together(lambda: self._in_turn(operation, writes=writes))
+
+    def _alone(self, operation: Operation[_T], *, writes: bool) -> _T:
+        with self._lock:
+            try:
+                result = self._in_turn(operation, writes=writes)
+                if self.is_dirty and (failed := self._try_commit()):
+                    self._take_back(failed)
+                    raise OutcomeUnknown from failed
+            except BaseException as failure:
+                self._take_back(failure)
+                raise
+            then = self._end_turn()
+        for each in then:
+            each()
+        return result
+
+    def _in_turn(self, operation: Operation[_T], *, writes: bool) -> _T:
+        try:
+            if writes and not self.is_dirty:
+                self._connection.execute("BEGIN IMMEDIATE")
+                self.is_dirty = True
+            result = operation(self._connection)
+        except sqlite3.Error as error:
+            self._take_back(error)
+            if isinstance(error, sqlite3.OperationalError):
+                raise StorageUnavailable from error
+            raise Damaged from error
+        self._call_has_written = self._call_has_written or writes
+        return result
+
+    def then(self, call: Callable[[], object]) -> None:
+        """Do this once what was written so far is committed; never, if it is taken back."""
+        if self.is_dirty and (self._loop is None or threading.get_ident() == self._loop_thread):
+            self._then.append(call)
+        else:
+            call()
+
+    # --- turns ---
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """From here on, calls are made by turns on the running loop."""
+        self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+        committer = threading.Thread(target=self._commit_turns, name="tidemark-commit", daemon=True)
+        committer.start()
+        try:
+            yield
+        finally:
+            self._turns.put(None)
+            committer.join()
+            self._loop = self._loop_thread = None
+
+    async def run(self, call: Callable[[], _T], /) -> _T:
+        """As `turn`; a call that asks for something slow is made again on a thread."""
+        try:
+            return await self.turn(call)
+        except Slow:
+            return await asyncio.to_thread(call)
+
+    def together(self, call: Callable[[], _T]) -> _T:
+        """The result of a call of a thread that makes several quick operations: in one turn."""
+        if self._loop is None or threading.get_ident() == self._loop_thread:
+            return call()
+        try:
+            return asyncio.run_coroutine_threadsafe(self.turn(call), self._loop).result()
+        except Slow:
+            return call()
+
+    async def turn(self, call: Callable[[], _T]) -> _T:
+        """The result of a call that makes any number of operations, once they are committed. Raises what it
+        raises, and StorageUnavailable or OutcomeUnknown where its turn is not committed. The call must
+        not wait for anything."""
+        while not self._is_free.is_set():
+            await self._is_free.wait()
+        self._call_has_written = False
+        try:
+            result = call()
+        except Slow:
+            raise
+        except Exception:
+            await self._committed()  # What led to the refusal is then on disk.
+            raise
+        await self._committed()
+        return result
+
+    def check_fast(self) -> None:
+        """Called before what takes long. Raises Slow in a turn; but a call that has written already cannot be
+        made again, so the others wait for it."""
+        if threading.get_ident() == self._loop_thread and not self._call_has_written:
+            raise Slow
+
+    async def _committed(self) -> None:
+        """Until the turn is. Its commit begins when every call that waits now has run."""
+        if not self.is_dirty:
+            return
+        assert self._loop is not None
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(waiting)
+        if len(self._waiting) == 1:
+            self._loop.call_soon(self._begin_commit)
+        await waiting
+
+    def _begin_commit(self) -> None:
+        if not self._waiting:
+            return  # It was taken back meanwhile.
+        turn, self._waiting = self._waiting, []
+        self._is_free.clear()
+        if self.path == MEMORY:
+            self._end_commit(turn, self._try_commit())
+        else:
+            self._turns.put(turn)
+
+    def _commit_turns(self) -> None:
+        """The thread that commits. Meanwhile nobody else uses the connection."""
+        while (turn := self._turns.get()) is not None:
+            failure = self._try_commit()
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._end_commit, turn, failure)
+
+    def _try_commit(self) -> Exception | None:
+        try:
+            self._connection.execute("COMMIT")
+        except Exception as failure:  # noqa: BLE001 - every call of the turn must hear of it
+            return failure
+        return None
+
+    def _end_commit(self, turn: list[asyncio.Future[None]], failure: Exception | None) -> None:
+        self._is_free.set()
+        if failure is not None:
+            self._waiting = turn
+            self._take_back(failure)
+            return
+        for each in self._end_turn():
+            each()
+        for waiting in turn:
+            if not waiting.done():  # Or its request was cancelled.
+                waiting.set_result(None)
+
+    def _end_turn(self) -> list[Callable[[], object]]:
+        """What is to be done now that it is committed."""
+        then, self._then, self.is_dirty = self._then, [], False
+        self._commits += 1
+        if self._commits % _COMMITS_BETWEEN == 0:
+            self._copy_a_long_log()
+        return then
+
+    def _take_back(self, failure: BaseException) -> None:
+        """Undo all of the turn, and refuse those who wait for its commit."""
+        if self._connection.in_transaction:
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+        waiting, self._waiting, self._then = self._waiting, [], []
+        if self.is_dirty and isinstance(failure, sqlite3.Error):
+            _log.error("what was written could not be committed: %s", failure)
+            for each in self.taken_back:
+                each()
+        self.is_dirty = False
+        for each_waiting in waiting:
+            if not each_waiting.done():
+                each_waiting.set_exception(OutcomeUnknown())
+
+    # --- the write-ahead log ---
+
+    def _copy_a_long_log(self) -> None:
+        with suppress(OSError):
+            is_long = Path(f"{self.path}-wal").stat().st_size > _LONG_LOG_BYTES
+            if is_long and (self._copying is None or not self._copying.is_alive()):
+                self._copying = threading.Thread(
+                    target=self._copy_log, name="tidemark-checkpoint", daemon=True
+                )
+                self._copying.start()
+
+    def _copy_log(self) -> None:
+        """Nobody waits for it (https://sqlite.org/wal.html#ckpt)."""
+        with suppress(sqlite3.Error), closing(sqlite3.connect(self.path, timeout=5)) as db:
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")

@@ -1,0 +1,175 @@
+"""`blobs.store.Blobs` as files: each blob is one, complete from the moment on at which it has its name."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Final
+from urllib.parse import quote, urlencode
+
+from tidemark.blobs.compose import Composition
+from tidemark.protocol.errors import Damaged, StorageUnavailable
+
+#: Where the server hands out and takes blobs under signed URLs.
+BLOBS_PATH: Final = "/v1/__blobs/"
+#: What is read on the event loop while everything else waits: some tenths of a millisecond.
+_QUICK_BYTES: Final = 1024 * 1024
+_COPIED_BYTES: Final = 1024 * 1024
+_KEY_NAME: Final = "url-key"
+
+_log: Final = logging.getLogger("tidemark")
+
+
+class BlobFiles:
+    """Below `root`, which is made. `check_fast` is asked before what takes long (`engine/database.py`).
+    Raises StorageUnavailable where the disk does not do it."""
+
+    def __init__(self, root: Path, check_fast: Callable[[], None] = lambda: None, base_url: str = "") -> None:
+        self.root = root
+        self.base_url = base_url
+        self._check_fast = check_fast
+        root.mkdir(parents=True, exist_ok=True)
+        self._url_key = _url_key(root.parent / _KEY_NAME)
+
+    def put(self, key: str, data: bytes) -> None:
+        self._check_fast()
+        with self.writing(key) as file:
+            file.write(data)
+
+    def get(self, key: str, size: int | None = None) -> bytes:
+        if size is None or size > _QUICK_BYTES:
+            self._check_fast()
+        with _translated(), self.path_of(key).open("rb") as file:
+            return _checked(key, file.read(), size)
+
+    def get_range(self, key: str, first_byte: int, size: int) -> bytes:
+        if size > _QUICK_BYTES:
+            self._check_fast()
+        with _translated(), self.path_of(key).open("rb") as file:
+            file.seek(first_byte)
+            return _checked(key, file.read(size), size)
+
+    def size(self, key: str) -> int | None:
+        try:
+            return self.path_of(key).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def compose(self, key: str, wanted: Composition) -> None:
+        self._check_fast()
+        with self.writing(key) as file, _translated(), self.path_of(wanted.source).open("rb") as source:
+            file.write(wanted.before)
+            left = wanted.size
+            while left:
+                piece = source.read(min(left, _COPIED_BYTES))
+                if not piece:
+                    raise Damaged
+                file.write(piece)
+                left -= len(piece)
+            file.write(wanted.after)
+
+    @contextmanager
+    def writing(self, key: str) -> Iterator[IO[bytes]]:
+        """A new blob, which has its name and is on disk when this ends without an error."""
+        path = self.path_of(key)
+        part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+        with _translated():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with part.open("xb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                part.replace(path)
+            except BaseException:
+                with suppress(OSError):
+                    part.unlink()
+                raise
+            _sync_folder(path.parent)
+
+    def delete(self, *keys: str) -> None:
+        self._check_fast()
+        with _translated():
+            for key in keys:
+                self.path_of(key).unlink(missing_ok=True)
+
+    def delete_prefix(self, prefix: str) -> None:
+        """The prefix is a folder's, or begins the names of files in one."""
+        self._check_fast()
+        with _translated():
+            if prefix.endswith("/"):
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(self.path_of(prefix))
+            else:
+                path = self.path_of(prefix)
+                for found in path.parent.glob(f"{path.name}*"):
+                    found.unlink(missing_ok=True)
+
+    def path_of(self, key: str) -> Path:
+        """Keys are made of ids of ours, offsets and slashes (`blobs/store.py`)."""
+        assert ".." not in key, "a key leads out of the folder"
+        return self.root / key
+
+    # --- URLs ---
+
+    def url_to_get(self, key: str, seconds: int, content_type: str | None = None) -> str:
+        return self._url("GET", key, seconds, content_type)
+
+    def url_to_put(self, key: str, seconds: int) -> str:
+        return self._url("PUT", key, seconds, None)
+
+    def _url(self, method: str, key: str, seconds: int, content_type: str | None) -> str:
+        until = str(int(time.time()) + seconds)
+        asked = {"until": until, "signature": self.signature(method, key, until, content_type or "")}
+        if content_type is not None:
+            asked["type"] = content_type
+        return f"{self.base_url}{BLOBS_PATH}{quote(key)}?{urlencode(asked)}"
+
+    def signature(self, method: str, key: str, until: str, content_type: str) -> str:
+        """Of a URL that lets its holder do this to one blob until a time, in Unix seconds."""
+        signed = f"{method}\n{key}\n{until}\n{content_type}"
+        return hmac.new(self._url_key, signed.encode(), sha256).hexdigest()
+
+
+def _checked(key: str, data: bytes, size: int | None) -> bytes:
+    if size is not None and len(data) != size:
+        _log.error("a stored blob is damaged: %s has %d bytes in place of %d", key, len(data), size)
+        raise Damaged
+    return data
+
+
+def _url_key(path: Path) -> bytes:
+    """One that stays: a URL is good for an hour, whatever restarts in between."""
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(32))
+    return path.read_bytes()
+
+
+def _sync_folder(folder: Path) -> None:
+    """So that a name outlives a power cut. Windows has no such call, and needs none."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _log.error("a blob cannot be had: %s", error)
+        raise StorageUnavailable from error

@@ -1,0 +1,226 @@
+"""`log.table.Table` in a SQLite database: a row for each item, in the order of the keys' bytes."""
+
+from __future__ import annotations
+
+import operator
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from tidemark.engine.database import Database
+from tidemark.log.schema import INCARNATION, PK, SK, TTL, Item, Key
+from tidemark.log.table import (
+    IF_ABSENT,
+    MAX_WRITES,
+    AllOf,
+    AnyOf,
+    Compared,
+    Condition,
+    ConditionFailed,
+    Missing,
+    Present,
+    TransactionRefused,
+    Update,
+    Write,
+    equals,
+)
+
+#: A page of a query has the items that begin within so many bytes, as DynamoDB's has.
+PAGE_BYTES: Final = 1024 * 1024
+
+_INSERT: Final = "INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)"
+_REPLACE: Final = "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)"
+_FIND: Final = "SELECT item FROM items WHERE pk = ? AND sk = ?"
+_FORWARD: Final = "SELECT item FROM items WHERE pk = ? AND sk BETWEEN ? AND ? ORDER BY sk LIMIT ?"
+_BACKWARD: Final = "SELECT item FROM items WHERE pk = ? AND sk BETWEEN ? AND ? ORDER BY sk DESC LIMIT ?"
+_DELETE: Final = "DELETE FROM items WHERE pk = ? AND sk = ?"
+
+Written = Callable[[sqlite3.Connection, str, Key], None]
+"""Called in the transaction that writes an item, with INSERT, MODIFY or REMOVE and the item's key."""
+
+
+class EmbeddedTable:
+    """`written` hears of each write, in its transaction."""
+
+    def __init__(self, database: Database, written: Written = lambda *_: None) -> None:
+        self.database = database
+        self.written = written
+
+    def get(self, key: Key) -> Item | None:
+        return self.database.operate(partial(_find, key=key), writes=False)
+
+    def get_many(self, keys: Sequence[Key], attributes: Sequence[str] = ()) -> list[Item]:
+        def find(db: sqlite3.Connection) -> list[Item]:
+            found = (_find(db, key) for key in keys)
+            return [_projected(item, attributes) for item in found if item is not None]
+
+        return self.database.operate(find, writes=False)
+
+    def put(self, item: Item, condition: Condition | None = None) -> None:
+        self.database.operate(lambda db: self._put(db, item, condition), writes=True)
+
+    def _put(self, db: sqlite3.Connection, item: Item, condition: Condition | None) -> None:
+        if condition is IF_ABSENT and db.execute(_INSERT, _row(item)).rowcount:
+            self.written(db, "INSERT", item)
+            return
+        existing = _find(db, item)
+        if condition is not None and not holds(condition, existing or {}):
+            raise ConditionFailed(existing)
+        self._store(db, item, existing)
+
+    def raise_number(self, key: Key, name: str, value: int, incarnation: str) -> None:
+        higher = AllOf(equals(INCARNATION, incarnation), Compared(name, "<", value))
+
+        def update(db: sqlite3.Connection) -> None:
+            existing = _find(db, key)
+            if holds(higher, existing or {}):
+                self._store(db, _updated(Update(key, {name: {"N": str(value)}}), existing), existing)
+            elif existing is None or existing.get(INCARNATION) != {"S": incarnation}:
+                raise ConditionFailed(existing)
+
+        self.database.operate(update, writes=True)
+
+    def delete(self, key: Key, condition: Condition | None = None) -> None:
+        def delete(db: sqlite3.Connection) -> None:
+            existing = _find(db, key)
+            if condition is not None and not holds(condition, existing or {}):
+                raise ConditionFailed(existing)
+            self._drop(db, key)
+
+        self.database.operate(delete, writes=True)
+
+    def delete_many(self, keys: Sequence[Key]) -> None:
+        def delete(db: sqlite3.Connection) -> None:
+            for key in keys:
+                self._drop(db, key)
+
+        self.database.operate(delete, writes=True)
+
+    def transact(self, writes: Sequence[Write]) -> None:
+        self.database.operate(lambda db: self._transact(db, writes), writes=True)
+
+    def _transact(self, db: sqlite3.Connection, writes: Sequence[Write]) -> None:
+        keys = [write.item if write.item is not None else _of(write).key for write in writes]
+        assert len({_place(key) for key in keys}) == len(keys) <= MAX_WRITES, "as DynamoDB takes them"
+        existing = [_find(db, key) for key in keys]
+        failed = [
+            write.condition is not None and not holds(write.condition, found or {})
+            for write, found in zip(writes, existing, strict=True)
+        ]
+        if any(failed):
+            there = [found if fails else None for found, fails in zip(existing, failed, strict=True)]
+            raise TransactionRefused(failed, there)
+        for write, found in zip(writes, existing, strict=True):
+            item = write.item if write.item is not None else _updated(_of(write), found)
+            self._store(db, item, found)
+
+    def query(
+        self,
+        pk: str,
+        *,
+        at_least: str = "0",
+        at_most: str = "~",
+        attributes: Sequence[str] = (),
+        limit: int | None = None,
+        backward: bool = False,
+    ) -> tuple[list[Item], bool]:
+        asked = _BACKWARD if backward else _FORWARD
+
+        def read(db: sqlite3.Connection) -> tuple[list[Item], bool]:
+            items, size = list[Item](), 0
+            for (stored,) in db.execute(asked, (pk, at_least, at_most, -1 if limit is None else limit)):
+                if size > PAGE_BYTES:
+                    return items, True
+                items.append(_projected(orjson.loads(stored), attributes))
+                size += len(stored)
+            return items, len(items) == limit
+
+        return self.database.operate(read, writes=False)
+
+    def remove_expired(self, now_ms: int) -> int:
+        """What DynamoDB does some time after an item's `ttl` has passed. Returns how many there were."""
+
+        def remove(db: sqlite3.Connection) -> int:
+            expired = "SELECT pk, sk FROM items WHERE ttl < ? LIMIT 1000"
+            found = db.execute(expired, (now_ms // 1000,)).fetchall()
+            for pk, sk in found:
+                self._drop(db, {PK: {"S": pk}, SK: {"S": sk}})
+            return len(found)
+
+        return self.database.operate(remove, writes=True)
+
+    def _store(self, db: sqlite3.Connection, item: Item, existing: Item | None) -> None:
+        db.execute(_REPLACE, _row(item))
+        if existing != item:
+            self.written(db, "INSERT" if existing is None else "MODIFY", item)
+
+    def _drop(self, db: sqlite3.Connection, key: Key) -> None:
+        if db.execute(_DELETE, _place(key)).rowcount:
+            self.written(db, "REMOVE", key)
+
+
+def holds(condition: Condition, item: Item) -> bool:
+    """Whether an item is so; one that is not there has no attributes."""
+    match condition:
+        case Present(name):
+            return name in item
+        case Missing(name):
+            return name not in item
+        case AllOf(parts):
+            return all(holds(part, item) for part in parts)
+        case AnyOf(parts):
+            return any(holds(part, item) for part in parts)
+        case Compared(name, by, value):
+            return _compares(item.get(name), by, value)
+
+
+_COMPARATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+}
+
+
+def _compares(found: Item | None, by: str, value: str | int) -> bool:
+    """Texts compare by their bytes."""
+    if found is None or ("S" if isinstance(value, str) else "N") not in found:
+        return by == "<>"
+    if isinstance(value, str):
+        return _COMPARATORS[by](found["S"].encode(), value.encode())
+    return _COMPARATORS[by](int(found["N"]), value)
+
+
+def _of(write: Write) -> Update:
+    assert write.update is not None, "a write has an item or an update"
+    return write.update
+
+
+def _updated(update: Update, existing: Item | None) -> Item:
+    item = dict(existing or update.key) | update.sets
+    for name, change in update.adds.items():
+        item[name] = {"N": str(int(item.get(name, {"N": "0"})["N"]) + change)}
+    return item
+
+
+def _place(key: Key) -> tuple[str, str]:
+    return key[PK]["S"], key[SK]["S"]
+
+
+def _row(item: Item) -> tuple[str, str, bytes, int | None]:
+    ttl = item.get(TTL)
+    return item[PK]["S"], item[SK]["S"], orjson.dumps(item), int(ttl["N"]) if ttl else None
+
+
+def _find(db: sqlite3.Connection, key: Key) -> Item | None:
+    found = db.execute(_FIND, _place(key)).fetchone()
+    item: Item | None = orjson.loads(found[0]) if found else None
+    return item
+
+
+def _projected(item: Item, attributes: Sequence[str]) -> Item:
+    return {name: item[name] for name in attributes if name in item} if attributes else item

@@ -1,0 +1,145 @@
+"""`tidemark serve`: the whole system in this process, on one data directory.
+
+Environment: `PORT` (4437), `HOST` (127.0.0.1), `DATA_DIR` (.data), `LONG_POLL_SECONDS`, `LOG_LEVEL` (WARNING;
+INFO logs every request), `NO_COLOR`, `JANITOR_SECONDS` (300; 0 leaves it out).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Final, Never
+
+from tidemark.engine.database import UnusableDatabase
+from tidemark.http.app import create_app
+from tidemark.protocol.errors import ProtocolError
+from tidemark.server.blob_urls import BlobUrls
+from tidemark.server.configuration import InvalidConfiguration, LocalConfiguration
+from tidemark.server.http_server import WILDCARDS, NotHealthy, loop_factory, serve
+from tidemark.server.lock import DataDirectoryInUse, DirectoryLock
+from tidemark.server.ports import listening_socket, port_of
+from tidemark.server.request_log import RequestLog, wants_colour
+from tidemark.server.standard_error import report
+from tidemark.server.system import EmbeddedSystem
+from tidemark.settings import InvalidSetting, Settings
+
+#: Python's own 5 ms are a long time for a commit that is done and waits to say so.
+_SWITCH_SECONDS: Final = 0.0005
+
+
+def main(*, in_memory: bool = False, environment: Mapping[str, str] = os.environ) -> int:
+    """The process's exit code: 2 for a setting that cannot be used, 1 for what else keeps it from starting.
+    Each is one line on standard error."""
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, _interrupt)
+    try:
+        configuration = LocalConfiguration.from_environment(environment)
+        settings = Settings.from_environment(environment)
+        settings.authorization.check_not_open(configuration.host)
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        return _listen(configuration, settings, in_memory=in_memory)
+    except (InvalidConfiguration, InvalidSetting) as error:
+        report(f"tidemark: {error}")
+        return 2
+    except (DataDirectoryInUse, NotHealthy, OSError, ProtocolError, UnusableDatabase) as error:
+        report(f"tidemark: {error}")
+        return 1
+    except KeyboardInterrupt:
+        return 0
+
+
+def _listen(configuration: LocalConfiguration, settings: Settings, *, in_memory: bool) -> int:
+    try:
+        listener = listening_socket(configuration.host, configuration.port)
+    except OSError as error:
+        place = f"port {configuration.port} on {configuration.host}"
+        raise OSError(f"{place} cannot be used: {error.strerror}; choose another HOST or PORT") from error
+    with listener:
+        host = socket.gethostname() if configuration.host in WILDCARDS else configuration.host
+        settings = replace(settings, public_url=settings.public_url or _url_of(host, listener))
+        if in_memory:
+            with tempfile.TemporaryDirectory(prefix="tidemark-") as folder:
+                return _run(configuration, settings, None, Path(folder), listener)
+        lock = DirectoryLock(_prepared(configuration.data_dir))
+        lock.acquire()
+        try:
+            return _run(configuration, settings, configuration.data_dir, configuration.data_dir, listener)
+        finally:
+            lock.release()
+
+
+def _prepared(data_dir: Path) -> Path:
+    """Raises OSError for a directory that cannot be used, or is an earlier version's."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{data_dir} cannot be used: {error.strerror}; choose another DATA_DIR") from error
+    if (data_dir / "dynamodb").exists():
+        raise OSError(
+            f"{data_dir} is of an earlier version, whose data this one does not read; "
+            "choose another DATA_DIR, or remove it"
+        )
+    return data_dir
+
+
+def _run(
+    configuration: LocalConfiguration,
+    settings: Settings,
+    data_dir: Path | None,
+    folder: Path,
+    listener: socket.socket,
+) -> int:
+    settings = replace(settings, webhook_keys=settings.webhook_keys or str(folder / "webhook-keys"))
+    system = EmbeddedSystem(settings, data_dir, folder / "blobs")
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_serve(configuration, system, listener, _place(configuration, data_dir)))
+    finally:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(name, signal.SIG_IGN)
+        system.close()
+    return 0
+
+
+def _place(configuration: LocalConfiguration, data_dir: Path | None) -> str:
+    return f"data in {configuration.data_dir}" if data_dir else "in memory: NOTHING IS KEPT"
+
+
+async def _serve(
+    configuration: LocalConfiguration, system: EmbeddedSystem, listener: socket.socket, place: str
+) -> None:
+    application = BlobUrls(create_app(system.backend, with_metrics=True), system.blobs)
+    level = logging.getLevelNamesMapping()[system.settings.log_level]
+    log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
+    workers = system.workers(configuration.janitor_seconds)
+    line = f"Tidemark is ready at {_url_of(configuration.host, listener)} ({place})"
+    with system.database.serving():
+        for worker in workers:
+            worker.start()
+        try:
+            say_ready: Callable[[], None] = lambda: print(line, flush=True)  # noqa: E731
+            await serve(application, listener, say_ready, asyncio.Event(), configuration.limits, log=log)
+        finally:
+            for worker in workers:
+                worker.stop()
+
+
+def _url_of(host: str, listener: socket.socket) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port_of(listener)}"
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> Never:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""The embedded system: engine, application and what works behind it, in one process.
+
+What Lambda's triggers do on AWS, threads do here: they take what was written (`changes`) to the subscriptions
+and the registry of streams, deliver wakes (`attention`), and send the janitor round.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from tidemark.delivery.attend import Attendant
+from tidemark.delivery.connect import signing_keys
+from tidemark.engine.database import MEMORY, Database
+from tidemark.engine.files import BlobFiles
+from tidemark.engine.messages import Message, Messages
+from tidemark.engine.table import EmbeddedTable
+from tidemark.http.backend import in_turns
+from tidemark.janitor.subscriptions import remind
+from tidemark.janitor.sweep import sweep
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.recent import RecentBatches
+from tidemark.log.records import Batch
+from tidemark.log.schema import PK, ROSTER_PK, SK, Key, is_log_pk, stream_key
+from tidemark.log.subscriptions import load_roster
+from tidemark.protocol.packing import Packing
+from tidemark.server.standard_error import report_failure
+from tidemark.service.stores import MEGABYTE, Stores, wall_clock_ms
+from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_by
+from tidemark.settings import Settings
+from tidemark.wake.attention import NotAttention, Subscribers, changed_from_record, decode_attention
+from tidemark.wake.notifier import message_from_record
+from tidemark.wake.wake import WakeByHub
+
+_T = TypeVar("_T")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+
+#: Deliveries under way at once: a slow webhook holds up one of them.
+_DELIVERIES: Final = 32
+#: Changes that are handed on together.
+_CHANGES: Final = 256
+#: What was taken and not done comes again after this time: it is longer than the longest delivery.
+_HIDDEN_SECONDS: Final = 60.0
+#: Between two looks for messages that nobody has announced: those that were delayed.
+_LOOK_SECONDS: Final = 0.5
+_TROUBLE_SECONDS: Final = 1.0
+
+#: Calls that are made together while the event loop waits: a millisecond.
+_QUICK_CALLS: Final = 32
+
+_log: Final = logging.getLogger("tidemark")
+
+
+class InOrder:
+    """`service.concurrency.Concurrency` on the engine, which does one thing at a time anyway."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def pair(self, one: Callable[[], _A], other: Callable[[], _B]) -> tuple[_A, _B]:
+        return one(), other()
+
+    def each(self, call: Callable[[_A], _T], items: Sequence[_A]) -> list[_T]:
+        if len(items) <= _QUICK_CALLS:
+            return [call(item) for item in items]
+        self._database.check_fast()
+        results: list[_T] = []
+        for start in range(0, len(items), _QUICK_CALLS):
+            some = items[start : start + _QUICK_CALLS]
+            results += self._database.together(lambda some=some: [call(item) for item in some])  # type: ignore[misc]
+        return results
+
+    def compute(self, call: Callable[[], _T]) -> _T:
+        self._database.check_fast()
+        return call()
+
+    def sleep(self, seconds: float) -> None:
+        if seconds:
+            self._database.check_fast()
+            time.sleep(seconds)
+
+
+class CommittedBatches(RecentBatches):
+    """Readers that wait take batches from here without asking the table: they come here once they are
+    committed."""
+
+    def __init__(self, capacity_bytes: int, database: Database) -> None:
+        super().__init__(capacity_bytes)
+        self._database = database
+
+    def keep(self, incarnation: str, *batches: Batch) -> tuple[Batch, ...]:
+        if not self._database.is_dirty:
+            return super().keep(incarnation, *batches)
+        keep = super().keep
+        self._database.then(lambda: keep(incarnation, *batches))
+        return batches
+
+
+class EmbeddedSystem:
+    """In `data_dir`, or in memory without one. Raises UnusableDatabase, FormatTooNew, OSError."""
+
+    def __init__(self, settings: Settings, data_dir: Path | None, blobs_dir: Path) -> None:
+        self.settings = settings
+        self.database = Database(data_dir / "tidemark.db" if data_dir else MEMORY)
+        self.blobs = BlobFiles(blobs_dir, self.database.check_fast, settings.public_url)
+        self.wake = WakeByHub()
+        self.changes = Messages(self.database, "change", wall_clock_ms)
+        self.attention = Messages(self.database, "attention", wall_clock_ms)
+        #: Whether anybody is to hear of changes: without subscriptions and registry nobody does.
+        self._is_followed = False
+        self.table = EmbeddedTable(self.database, self._written)
+        self.stores = Stores(
+            self.table,
+            self.blobs,
+            recent=CommittedBatches(64 * MEGABYTE, self.database),
+            concurrency=InOrder(self.database),
+            packing=Packing.after_seconds(settings.pack_after_seconds),
+        )
+        self.stores.check_format(raises=True)
+        self.database.taken_back += [self.stores.tails.clear, self.stores.recent.clear]
+        self.backend = in_turns(self.stores, settings, self.database.run, self.wake)
+        self._is_followed = bool(load_roster(self.table)) or load_stream(self.table, REGISTRY) is not None
+
+    def _written(self, db: sqlite3.Connection, event: str, key: Key) -> None:
+        """What the table's stream and its trigger are on AWS."""
+        pk, sk = key[PK]["S"], key[SK]["S"]
+        record = {"eventName": event, "dynamodb": {"Keys": {PK: {"S": pk}, SK: {"S": sk}}}}
+        if event == "INSERT" and is_log_pk(pk):
+            message = message_from_record(record)
+            assert message is not None, "it is a new batch"
+            self.database.then(lambda: self.wake.hub.wake(message.key, message.incarnation, message.start))
+        if not self._is_followed:
+            self._is_followed = pk == ROSTER_PK or key == stream_key(REGISTRY)
+        if self._is_followed and event != "REMOVE":
+            self.changes.send_with(db, [json.dumps(record)])
+
+    def workers(self, janitor_seconds: float) -> list[Worker]:
+        """What works behind the application, to be started once it serves."""
+        keys = signing_keys(self.settings, self.stores)
+        attendant = Attendant(
+            self.stores,
+            self.attention,
+            keys,
+            self.settings.public_url or None,
+            allow_local=self.settings.allows_local_webhooks,
+        )
+        workers: list[Worker] = [
+            Worker(
+                "changes", ChangeFollower(self.stores, self.changes, self.attention).work, self.changes.news
+            ),
+            Worker("deliveries", Deliveries(self.attention, attendant).work, self.attention.news),
+        ]
+        if janitor_seconds:
+            workers.append(Worker("janitor", self._clean, interval_seconds=janitor_seconds))
+        return workers
+
+    def _clean(self) -> None:
+        while self.table.remove_expired(self.stores.clock_ms()):
+            pass
+        sweep(self.stores)
+        remind(self.stores, self.attention.send)
+
+    def close(self) -> None:
+        self.database.close()
+
+
+class ChangeFollower:
+    """Hands on what was written, to the subscriptions and to the registry of streams."""
+
+    def __init__(self, stores: Stores, changes: Messages, attention: Messages) -> None:
+        self._changes = changes
+        self._subscribers = Subscribers(stores.table, attention.send)
+        self._registry = StreamRegistry(stores)
+
+    def work(self) -> bool:
+        """Whether there was anything. What fails comes again."""
+        taken = self._changes.take(_CHANGES, _HIDDEN_SECONDS)
+        if taken:
+            records: list[dict[str, Any]] = [json.loads(each.body) for each in taken]
+            appends = filter(None, map(message_from_record, records))
+            self._subscribers.notify(appends, filter(None, map(changed_from_record, records)))
+            self._registry.tell(written_by(records))
+            self._changes.done(taken)
+        return bool(taken)
+
+
+class Deliveries:
+    """Attends to the subscriptions that messages name, several at once."""
+
+    def __init__(self, attention: Messages, attendant: Attendant) -> None:
+        self._attention = attention
+        self._attendant = attendant
+        self._free = threading.Semaphore(_DELIVERIES)
+        self._pool = ThreadPoolExecutor(_DELIVERIES, thread_name_prefix="tidemark-deliver")
+
+    def work(self) -> bool:
+        with self._free:
+            pass  # Until one can be taken, the messages stay where they are.
+        taken = self._attention.take(1, _HIDDEN_SECONDS)
+        for message in taken:
+            self._free.acquire()
+            self._pool.submit(self._attend, message)
+        return bool(taken)
+
+    def _attend(self, message: Message) -> None:
+        try:
+            self._attendant.attend(decode_attention(message.body))
+            self._attention.done([message])
+        except NotAttention:
+            self._attention.done([message])
+        except Exception:  # noqa: BLE001 - whatever it is, it comes again
+            _log.exception("a subscription could not be attended to; the message comes again")
+        finally:
+            self._free.release()
+
+
+class Worker:
+    """A thread that does its work again and again: at once while there is more, when there is news, or after
+    an interval. What it is doing when the process ends may be cut off anywhere, as in Lambda."""
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[], object],
+        news: threading.Event | None = None,
+        interval_seconds: float = _LOOK_SECONDS,
+    ) -> None:
+        self._work = work
+        self._news = news or threading.Event()
+        self._interval_seconds = interval_seconds
+        self._works_at_once = news is not None
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._run, name=f"tidemark-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self._news.set()
+
+    def _run(self) -> None:
+        if not self._works_at_once:
+            self._news.wait(self._interval_seconds)
+        while not self._is_stopped:
+            self._news.clear()
+            pause = self._interval_seconds
+            try:
+                if self._work() and self._works_at_once:
+                    pause = 0
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next round tries again
+                if not self._is_stopped:
+                    report_failure(error)
+                pause = max(pause, _TROUBLE_SECONDS)
+            if pause:
+                self._news.wait(pause)

@@ -1,0 +1,239 @@
+"""Turns: who is answered when, and what a commit that fails leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tidemark.engine.database import Database, Slow, UnusableDatabase
+from tidemark.engine.messages import Messages
+from tidemark.engine.table import EmbeddedTable
+from tidemark.protocol.errors import OutcomeUnknown, StorageUnavailable
+
+_T = TypeVar("_T")
+
+
+class Scene:
+    """A table on disk, whose commits can be held back and be made to fail."""
+
+    def __init__(self, path: Path) -> None:
+        self.database = Database(path)
+        self.table = EmbeddedTable(self.database)
+        self.commits: list[str] = []
+        self.may_commit = threading.Event()
+        self.may_commit.set()
+        self.failure: Exception | None = None
+        commit = self.database._try_commit
+
+        def held() -> Exception | None:
+            self.may_commit.wait()
+            self.commits.append(threading.current_thread().name)
+            return self.failure or commit()
+
+        self.database._try_commit = held  # type: ignore[method-assign]
+
+    def put(self, sk: str) -> Callable[[], None]:
+        return lambda: self.table.put({"pk": {"S": "p"}, "sk": {"S": sk}})
+
+    def sks(self) -> list[str]:
+        return [item["sk"]["S"] for item in self.table.query("p")[0]]
+
+    def run(self, scenario: Callable[[], Awaitable[_T]]) -> _T:
+        async def serving() -> _T:
+            with self.database.serving():
+                return await scenario()
+
+        return asyncio.run(serving())
+
+    async def holds(self, *calls: asyncio.Future[Any]) -> None:
+        """None of them is answered, however often the loop turns."""
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+            assert not any(call.done() for call in calls)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path / "tidemark.db")
+    yield scene
+    scene.database.close()
+
+
+def test_calls_that_wait_share_a_commit_on_a_thread(scene: Scene) -> None:
+    async def scenario() -> None:
+        await asyncio.gather(*(scene.database.run(scene.put(str(number))) for number in range(9)))
+
+    scene.run(scenario)
+    assert scene.commits == ["tidemark-commit"]
+    assert scene.sks() == [str(number) for number in range(9)]
+
+
+def test_nobody_is_answered_before_what_was_seen_is_committed(scene: Scene) -> None:
+    async def scenario() -> None:
+        scene.may_commit.clear()
+        write = asyncio.ensure_future(scene.database.run(scene.put("0")))
+        read = asyncio.ensure_future(scene.database.run(scene.sks))
+        await scene.holds(write, read)
+        late = asyncio.ensure_future(scene.database.run(scene.put("1")))
+        await scene.holds(late)
+        scene.may_commit.set()
+        await asyncio.gather(write, late)
+        assert await read == ["0"]
+
+    scene.run(scenario)
+    assert len(scene.commits) == 2
+
+
+def test_a_reading_alone_waits_for_no_commit(scene: Scene) -> None:
+    assert scene.run(lambda: scene.database.run(scene.sks)) == []
+    assert scene.commits == []
+
+
+def test_a_refusal_too_waits_for_what_it_rests_on(scene: Scene) -> None:
+    def refuse() -> None:
+        scene.sks()
+        raise KeyError
+
+    async def scenario() -> None:
+        scene.may_commit.clear()
+        write = asyncio.ensure_future(scene.database.run(scene.put("0")))
+        refused = asyncio.ensure_future(scene.database.run(refuse))
+        await scene.holds(write, refused)
+        scene.may_commit.set()
+        with pytest.raises(KeyError):
+            await refused
+
+    scene.run(scenario)
+
+
+def test_a_commit_that_fails_takes_back_the_whole_turn_and_the_next_one_goes_on(scene: Scene) -> None:
+    forgotten, done = [], []
+    scene.database.taken_back.append(lambda: forgotten.append(True))
+
+    def write_and_tell() -> None:
+        scene.put("0")()
+        scene.database.then(lambda: done.append(True))
+
+    async def scenario() -> None:
+        scene.failure = sqlite3.OperationalError("disk I/O error")
+        calls = (scene.database.run(call) for call in (write_and_tell, scene.put("1"), scene.sks))
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [OutcomeUnknown] * 3
+        scene.failure = None
+        assert await scene.database.run(scene.sks) == []
+        await scene.database.run(scene.put("2"))
+
+    scene.run(scenario)
+    assert (forgotten, done, scene.sks()) == ([True], [], ["2"])
+
+
+def test_a_full_disk_refuses_what_has_no_room_and_leaves_nothing_half_done(scene: Scene) -> None:
+    def limit(pages: int) -> None:
+        scene.database.operate(lambda db: db.execute(f"PRAGMA max_page_count = {pages}"), writes=False)
+
+    def write_two() -> None:
+        scene.put("small")()
+        scene.table.put({"pk": {"S": "p"}, "sk": {"S": "large"}, "b": {"B": "eDsx" * 50_000}})
+
+    async def scenario() -> None:
+        await scene.database.run(scene.put("before"))
+        limit(10)
+        calls = (scene.database.run(call) for call in (scene.put("neighbour"), write_two))
+        neighbour, refused = await asyncio.gather(*calls, return_exceptions=True)
+        assert (type(neighbour), type(refused)) == (OutcomeUnknown, StorageUnavailable)
+        assert await scene.database.run(scene.sks) == ["before"]
+        limit(10_000)
+        await scene.database.run(write_two)
+
+    scene.run(scenario)
+    assert scene.sks() == ["before", "large", "small"]
+
+
+def test_what_is_slow_is_made_again_on_a_thread_unless_it_has_written(scene: Scene) -> None:
+    made: list[bool] = []
+
+    def call(*, writes: bool) -> None:
+        made.append(threading.current_thread() is threading.main_thread())
+        if writes:
+            scene.put("0")()
+        scene.database.check_fast()
+        scene.put("1")()
+
+    scene.run(lambda: scene.database.run(lambda: call(writes=False)))
+    assert made == [True, False]
+    scene.run(lambda: scene.database.run(lambda: call(writes=True)))
+    assert made == [True, False, True]
+    with pytest.raises(Slow):
+        scene.run(lambda: scene.database.turn(scene.database.check_fast))
+
+
+def test_a_thread_hands_its_operations_to_the_loop(scene: Scene) -> None:
+    async def scenario() -> list[str]:
+        await asyncio.gather(*(asyncio.to_thread(scene.put(str(number))) for number in range(8)))
+        return await asyncio.to_thread(scene.sks)
+
+    assert scene.run(scenario) == [str(number) for number in range(8)]
+    assert set(scene.commits) == {"tidemark-commit"}
+
+
+def test_a_request_that_is_cancelled_takes_no_other_along(scene: Scene) -> None:
+    async def scenario() -> None:
+        scene.may_commit.clear()
+        one, other = (asyncio.ensure_future(scene.database.run(scene.put(sk))) for sk in "01")
+        await scene.holds(one, other)
+        one.cancel()
+        await asyncio.sleep(0)
+        scene.may_commit.set()
+        await other
+
+    scene.run(scenario)
+    assert scene.sks() == ["0", "1"]
+
+
+def test_a_message_is_as_durable_as_the_write_that_it_is_part_of(scene: Scene) -> None:
+    now = [1_000]
+    messages = Messages(scene.database, "topic", lambda: now[0])
+
+    async def scenario() -> None:
+        scene.failure = sqlite3.OperationalError("disk I/O error")
+        with pytest.raises(OutcomeUnknown):
+            await scene.database.run(lambda: messages.send(["lost with its write"]))
+        scene.failure = None
+        await scene.database.run(lambda: messages.send(["one", "two"]))
+        await scene.database.run(lambda: messages.send(["later"], delay_seconds=5))
+
+    scene.run(scenario)
+    assert messages.news.is_set()
+    taken = messages.take(10, hidden_seconds=2)
+    assert [each.body for each in taken] == ["one", "two"]
+    messages.done(taken[:1])
+    assert messages.take(10, hidden_seconds=2) == []
+    now[0] += 2_000
+    assert [each.body for each in messages.take(10, hidden_seconds=9)] == ["two"]  # It was not done.
+    now[0] += 3_000
+    assert [each.body for each in messages.take(10, hidden_seconds=9)] == ["later"]
+
+
+def test_a_file_that_cannot_be_used_is_refused_and_left_alone(tmp_path: Path) -> None:
+    other, later, damaged = (tmp_path / name for name in ("other.db", "later.db", "damaged.db"))
+    with sqlite3.connect(other) as db:
+        db.execute("CREATE TABLE of_others (x)")
+    Database(later).close()
+    with sqlite3.connect(later) as db:
+        db.execute("PRAGMA user_version = 99")
+    damaged.write_bytes(b"no database" * 100)
+    for path, reason in (
+        (other, "another program"),
+        (later, "a later version of Tidemark: its format is 99"),
+        (damaged, "not a database"),
+    ):
+        before = path.read_bytes()
+        with pytest.raises(UnusableDatabase, match=reason):
+            Database(path)
+        assert path.read_bytes() == before
