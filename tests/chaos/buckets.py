@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from tests.chaos.client import JSON, Answer, Client, NoAnswer
 from tests.chaos.hurried import UPLOADS_MS
-from tests.chaos.lifecycles import Lifecycle
+from tests.chaos.lifecycles import Fork, Lifecycle
 from tests.chaos.recording import Comparison, StreamHistory
 from tests.chaos.scene import REFUSED_THOUGH_RIGHT, RESURRECTED, VANISHED, Published
 
@@ -129,11 +129,22 @@ class Snapshotter(Lifecycle):
             return None
         if latest is not None and not await self._bootstrap(latest, history):
             return None
+        if latest is None and not await self._fork(path, history):
+            return None
         body = json.dumps({"upto": history.known_end, "by": self.name, "pad": "x" * self._padding()}).encode()
         following = Published(path, history.known_end, body)
         if not await self._publish(following):
             return None
         return following if await self.read_snapshot(following) else None
+
+    async def _fork(self, path: str, history: StreamHistory) -> bool:
+        """A fork that lives to the end, on what the snapshots let go of."""
+        name = f"{path[1:].replace('/', '-')}-fork"
+        fork = await Fork(self.scene, name).make(path, history)
+        if fork is not None:
+            fork.history.inherited = (history.log or b"")[: fork.at]
+            self.scene.keep(fork.path, fork.history)
+        return fork is not None
 
     def _padding(self) -> int:
         return _LARGE if self.chance.random() < 0.1 else 10

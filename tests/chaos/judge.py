@@ -52,6 +52,8 @@ def judge(recordings: Recordings) -> list[Violation]:
 
 def judge_stream(history: StreamHistory) -> list[Violation]:
     """Everything that can be said of one incarnation of a stream once its log is known."""
+    if history.unread:
+        return list(_all_lost(history))
     if history.log is None:
         return []
     if not history.log.startswith(history.inherited):
@@ -62,6 +64,14 @@ def judge_stream(history: StreamHistory) -> list[Violation]:
     violations += _check_real_time(history, entries)
     violations += [each for page in history.pages for each in _check_page(history, page)]
     return violations
+
+
+def _all_lost(history: StreamHistory) -> Iterator[Violation]:
+    """What cannot be read counts as lost."""
+    for append in history.appends:
+        if append.outcome is Outcome.ACKNOWLEDGED:
+            text = f"{append.writer}:{append.number} was acknowledged, and the stream cannot be read"
+            yield Violation(LOST, history.name, text)
 
 
 def _read_log(history: StreamHistory) -> tuple[list[Entry], list[Violation]]:

@@ -124,7 +124,7 @@ class Closer(Lifecycle):
         head = await self.insist("HEAD", path, what="head", at_first={200}, wrong=VANISHED)
         if head is not None and not head.closed:
             self.scene.step(path, "head of a closed stream", head, set(), "a closed stream is open")
-        self.scene.kept.append((path, history))
+        self.scene.keep(path, history)
         await self.pause(1)
 
 

@@ -55,13 +55,14 @@ class Page:
 @dataclass(slots=True)
 class StreamHistory:
     """One incarnation of one stream. `log` is the final catch-up from offset `base` on: JSON messages, each
-    followed by a comma; None where nobody read it."""
+    followed by a comma; None where nobody read it. `unread`: it was to be read, and has not been."""
 
     name: str
     appends: list[Append] = field(default_factory=list)
     pages: list[Page] = field(default_factory=list)
     base: int = 0
     log: bytes | None = None
+    unread: bool = False
     #: The highest acknowledged offset so far.
     known_end: int = 0
     #: A fork's log begins with what it inherited: this many bytes, and whose they are.

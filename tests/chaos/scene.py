@@ -30,13 +30,15 @@ LARGE_PADDING: Final = 70_000
 BUSY, UNAVAILABLE = 429, 503
 SERVER_FAULT, VANISHED, RESURRECTED = "5xx other than 503", "404 for what is there", "a deleted thing is back"
 LET_IN = "what must be refused is let in"
-UNAVAILABLE_FOR_GOOD = "503 for good"
+UNAVAILABLE_FOR_GOOD = "503, or no answer, for good"
+NO_ANSWER: Final = Answer(0, {}, b"no answer")
+NO_PROGRESS = "a page that ends where it begins"
 BRICKED, REFUSED_THOUGH_RIGHT = "a name that cannot be used again", "refused though right"
 #: A request that is given up changes what may happen to its name later, so the patience is long.
 PATIENT_SECONDS: Final = 75.0
 #: A name that is told to wait for longer than anything here lasts is lost.
 BRICKED_SECONDS: Final = 120.0
-#: So is what answers nothing but 5xx for longer than any row of faults lasts,
+#: So is what gives no answer but 5xx for longer than any row of faults lasts,
 UNAVAILABLE_SECONDS: Final = 240.0
 #: and once there are no faults any more.
 UNAVAILABLE_IN_PEACE_SECONDS: Final = 90.0
@@ -73,6 +75,11 @@ class Scene:
 
     def chance(self, name: str) -> random.Random:
         return random.Random(f"{self.seed} {name}")
+
+    def keep(self, path: str, history: StreamHistory) -> None:
+        """It is to be read once more at the end."""
+        history.unread = True
+        self.kept.append((path, history))
 
     @property
     def elapsed(self) -> float:
@@ -123,6 +130,7 @@ class Insisting:
         self.chance = scene.chance(name)
         self.client = Client(scene.server_port)
         self.unavailable_seconds = UNAVAILABLE_SECONDS
+        self.patient_seconds = PATIENT_SECONDS
 
     async def insist(
         self,
@@ -139,26 +147,20 @@ class Insisting:
     ) -> Answer | None:
         """The first answer that is neither 429 nor a 5xx, written down. `later` are the statuses that may
         come as well once an earlier try was left without an answer; from `expires_at` on, by the monotonic
-        clock, 409 is right. None where the answer is wrong, or where nobody knows what a try that timed out
-        may still do."""
+        clock, 409 is right. None where the answer is wrong, where there is none for good, or where nobody
+        knows what a try that timed out may still do (a read does nothing)."""
         allowed = set(at_first)
-        busy_since = available_at = time.monotonic()
+        busy_since = began = time.monotonic()
         while True:
             try:
-                answer = await self.client.request(method, path, body, headers, PATIENT_SECONDS)
+                answer, is_unknown = await self._ask(what, method, path, body, headers)
             except TimedOut:
-                self.scene.counts[f"{what} given up"] += 1
                 return None
-            except NoAnswer as none:
-                if not isinstance(none, ProtocolError):
-                    allowed |= later
-                busy_since = available_at = time.monotonic()
-                await asyncio.sleep(0.1)
-                continue
-            if self.scene.is_server_fault(path, what, answer):
+            if is_unknown:
                 allowed |= later
+            if not answer.status or answer.status >= 500:
                 busy_since = time.monotonic()
-                if busy_since - available_at > self.unavailable_seconds:
+                if busy_since - began > self.unavailable_seconds:
                     self.scene.step(path, what, answer, allowed, UNAVAILABLE_FOR_GOOD)
                     return None
             elif answer.status != BUSY:
@@ -169,6 +171,22 @@ class Insisting:
                 self.scene.step(path, what, answer, allowed, BRICKED)
                 return None
             await asyncio.sleep(self.chance.uniform(0.05, 0.3))
+
+    async def _ask(
+        self, what: str, method: str, path: str, body: bytes, headers: Mapping[str, str] | None
+    ) -> tuple[Answer, bool]:
+        """The answer, with status 0 where there is none, and whether it leaves open what was done. Raises
+        TimedOut where something may still be done."""
+        try:
+            answer = await self.client.request(method, path, body, headers, self.patient_seconds)
+        except TimedOut:
+            self.scene.counts[f"{what} given up"] += 1
+            if method != "GET":
+                raise
+            return NO_ANSWER, False
+        except NoAnswer as none:
+            return NO_ANSWER, not isinstance(none, ProtocolError)
+        return answer, self.scene.is_server_fault(path, what, answer)
 
     async def pause(self, seconds: float) -> None:
         try:
@@ -234,7 +252,9 @@ class Insisting:
         )
 
     async def read_all(self, path: str, history: StreamHistory, start: int = 0) -> bytes | None:
-        """The log from `start` to the tail; its pages are recorded. None where it cannot be read."""
+        """The log from `start` to the tail; its pages are recorded. None where it cannot be read, which the
+        judge is told by `unread`."""
+        history.unread = True
         pieces, offset = [], start
         while True:
             known_end = history.known_end
@@ -246,9 +266,13 @@ class Insisting:
             page = read_page(self.name, offset, answer, known_end)
             history.pages.append(page)
             pieces.append(stored_bytes(answer.body))
-            offset = answer.next_offset
             if answer.up_to_date:
+                history.unread = False
                 return b"".join(pieces)
+            if answer.next_offset <= offset:
+                self.scene.step(path, "catch-up", answer, frozenset(), NO_PROGRESS)
+                return None
+            offset = answer.next_offset
 
 
 def stored_bytes(body: bytes) -> bytes:

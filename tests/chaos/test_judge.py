@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.chaos.campaign import Campaign, Wish
+from tests.chaos.client import Answer, NoAnswer, TimedOut
+from tests.chaos.disk import Disk
 from tests.chaos.judge import (
     DOUBLED,
     FOREIGN,
@@ -32,6 +38,7 @@ from tests.chaos.recording import (
     StreamHistory,
     render_messages,
 )
+from tests.chaos.scene import NO_PROGRESS, UNAVAILABLE_FOR_GOOD, VANISHED, Insisting, Scene
 
 
 def stored(append: Append) -> bytes:
@@ -183,6 +190,68 @@ def test_a_spoiled_recording_is_caught(spoil: Callable[[StreamHistory], None], k
     history = sound()
     spoil(history)
     assert kind in {violation.kind for violation in judge_stream(history)}
+
+
+def test_each_acknowledged_append_of_a_stream_that_cannot_be_read_is_lost() -> None:
+    """Also where an earlier reading has left a log behind."""
+    history = sound()
+    history.unread = True
+    lost = [violation.kind for violation in judge_stream(history)]
+    assert lost == [LOST] * 4
+    history.log = None
+    assert [violation.kind for violation in judge_stream(history)] == lost
+
+
+class Replies:
+    """In place of a client: each of these in turn, and the last one for ever."""
+
+    def __init__(self, *replies: Answer | NoAnswer) -> None:
+        self.replies = list(replies)
+
+    async def request(self, *_: object) -> Answer:
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if isinstance(reply, NoAnswer):
+            raise reply
+        return reply
+
+
+FIRST = Answer(200, {"stream-next-offset": "8"}, b'["p:0:0"]')
+LAST = Answer(200, {"stream-next-offset": "16", "stream-up-to-date": "true"}, b'["p:1:0"]')
+
+
+@pytest.mark.parametrize(
+    ("replies", "wrong"),
+    [
+        ([FIRST, TimedOut(), NoAnswer(), LAST], None),
+        ([FIRST, NoAnswer()], UNAVAILABLE_FOR_GOOD),
+        ([FIRST, TimedOut()], UNAVAILABLE_FOR_GOOD),
+        ([FIRST, Answer(503, {}, b"")], UNAVAILABLE_FOR_GOOD),
+        ([FIRST, Answer(200, {"stream-next-offset": "8"}, b"[]")], NO_PROGRESS),
+        ([FIRST, Answer(404, {}, b"")], VANISHED),
+    ],
+)
+def test_a_reading_comes_to_an_end_and_says_why(replies: list[Answer | NoAnswer], wrong: str | None) -> None:
+    scene = Scene(0, 0, 1)
+    history = scene.recordings.history("stream")
+    reader = Insisting(scene, "reader")
+    reader.client = Replies(*replies)  # type: ignore[assignment]
+    reader.unavailable_seconds = 60 if wrong is None else 0.2
+    log = asyncio.run(reader.read_all("stream", history))
+    assert (log, history.unread) == ((None, True) if wrong else (b'"p:0:0","p:1:0",', False))
+    assert [step.wrong for step in scene.recordings.steps] == [wrong] * (wrong is not None)
+
+
+def test_a_phase_that_does_not_end_is_a_violation(tmp_path: Path) -> None:
+    """Also one that does not even end when it is cancelled."""
+    campaign = Campaign(Wish(1, "asgi", 1), tmp_path, Disk(tmp_path, "nothing"), lambda _: None)
+
+    async def deaf() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    asyncio.run(campaign._limited("read everything", 0.01, deaf()))
+    assert [found.kind for found in campaign._failures] == ["a phase does not end"]
 
 
 def test_a_plain_append_that_was_never_answered_may_come_late() -> None:
