@@ -171,9 +171,9 @@ class Process:
             raise answer
         return answer
 
-    def read_all(self, key: StreamKey) -> bytes:
-        """The stored bytes of the whole stream, page by page."""
-        data, start, at_tail = b"", 0, False
+    def read_all(self, key: StreamKey, start: int = 0) -> bytes:
+        """The stored bytes of the stream from there on, page by page."""
+        data, at_tail = b"", False
         while not at_tail:
             reading = read(self.stores, key, start)
             data, start, at_tail = data + reading.data, reading.page.end, reading.page.up_to_date

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.buckets import batch_starts, key_in_new_bucket, objects, publish, record_of
-from tests.support import HOUR_MS, MINUTE_MS, Process, World, append_request, before
+from tests.support import HOUR_MS, MINUTE_MS, Process, World, a_key, append_request, before
 from tidemark.blobs.store import snapshot_prefix
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import ProtocolError
@@ -56,6 +56,22 @@ def test_trimming_keeps_retained_batches_and_the_last_one(world: World) -> None:
     with pytest.raises(ProtocolError):
         fresh.append(key, b"gh", seq="a")
     assert fresh.append(key, b"gh", seq="t").next_offset == tail + 2
+
+
+def test_batches_that_a_fork_lives_on_stay_until_it_has_ended(world: World) -> None:
+    process = world.process()
+    key = stream_of_batches(process, 3)
+    fork = a_key()
+    process.fork(fork, key, 3)
+    publish(process, key, 2)
+    for _ in range(2):
+        world.clock.advance(2 * HOUR_MS)
+        assert sweep(process.stores).trimmed == 0
+        assert world.process().read_all(fork) == b"xxx"
+    delete(process.stores, fork)
+    world.clock.advance(2 * HOUR_MS)
+    assert sweep(process.stores).trimmed == 1
+    assert batch_starts(process, key) == [2]
 
 
 def test_a_trimmed_stream_that_is_closed_stays_closed(world: World) -> None:

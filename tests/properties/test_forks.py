@@ -1,4 +1,4 @@
-"""Forks, deletions and the janitor in any order, with lost replies: reference counts are
+"""Forks, trims, deletions and the janitor in any order, with lost replies: reference counts are
 right, no fork ever loses data, and once all is deleted nothing is left."""
 
 # A rule judges a refusal where it meets it.
@@ -20,8 +20,9 @@ from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
+from tidemark.service.trim import trim_below
 
-NAMES = ("a", "b", "c", "d", "e")
+NAMES = ("a", "b", "c")
 
 names = st.sampled_from(NAMES)
 who = st.sampled_from([0, 1])
@@ -29,10 +30,12 @@ who = st.sampled_from([0, 1])
 
 @dataclass(eq=False)
 class Model:
-    """A stream and what it was forked from. `deleted` ones live on while a fork refers to them."""
+    """A stream and what it was forked from. `deleted` ones live on while a fork refers to them. What lies
+    below `retained` was let go of."""
 
     data: bytes
     source: Model | None = None
+    retained: int = 0
     references: int = 0
     deleted: bool = False
 
@@ -49,6 +52,11 @@ class Forks(RuleBasedStateMachine):
             process.stores.packing = PACKING
             Faults(process.dynamodb, seed + number, lost=0.05, conflicted=0.05)
         self.models: dict[str, Model] = {}
+        # Most games that begin with nothing fork nothing.
+        first, second, *_ = NAMES
+        self.create(first, 0, b"1")
+        self.append(first, 0, b"2")
+        self.fork(second, first, 0, 1.0)
 
     def tick(self) -> int:
         self.world.clock.advance(1)
@@ -80,15 +88,16 @@ class Forks(RuleBasedStateMachine):
         try:
             made = self.processes[process].fork(self.keys[name], self.keys[source], offset)
         except ProtocolError as refusal:
-            assert refusal.status in {400, 404, 409}
-            assert name == source or target is not None or origin is None or origin.deleted
+            assert refusal.status in {400, 404, 409, 410}
+            is_free = name != source and target is None
+            assert not is_free or origin is None or origin.deleted or offset < origin.retained
             return
         if not made.is_new:
             assert target is not None
             return
         assert target is None
         assert origin is not None
-        self.models[name] = Model(origin.data[:offset], origin)
+        self.models[name] = Model(origin.data[:offset], origin, origin.retained)
         origin.references += 1
 
     @rule(name=names, process=who, body=bodies(min_size=1))
@@ -100,6 +109,19 @@ class Forks(RuleBasedStateMachine):
             return
         assert self.status(name) == 200
         self.models[name].data += body
+
+    @rule(name=names, process=who, hours=st.sampled_from([0, 2, 2]))
+    def trim(self, name: str, process: int, hours: int) -> None:
+        """Up to the tail. Forks that were made before keep what they have inherited."""
+        model = self.models.get(name)
+        try:
+            trim_below(self.processes[process].stores, self.keys[name], len(model.data) if model else 0)
+        except ProtocolError as refusal:
+            assert refusal.status == self.status(name)
+            return
+        assert model is not None
+        model.retained = len(model.data)
+        self.sweep(process, hours)
 
     @rule(name=names, process=who)
     def delete(self, name: str, process: int) -> None:
@@ -139,7 +161,8 @@ class Forks(RuleBasedStateMachine):
             assert model is not None
             assert not model.deleted
             assert record.references == model.references
-            assert reader.read_all(key) == model.data
+            assert record.retained == model.retained
+            assert reader.read_all(key, model.retained) == model.data[model.retained :]
 
     def teardown(self) -> None:
         if not hasattr(self, "keys"):
