@@ -38,13 +38,13 @@ _PRODUCERS: Final = {"append": 92, "read": 6, "create": 1, "delete": 1}
 #: Only where it is asked for: streams let go of their beginning, told to or by a limit.
 RETENTION: Final = "retention"
 _RETENTION: Final = {
-    "append": 44,
+    "append": 36,
     "read": 18,
     "head": 2,
     "create": 12,
-    "fork": 10,
+    "fork": 16,
     "delete": 7,
-    "trim": 14,
+    "trim": 16,
     "publish": 4,
     "snapshot": 2,
     "close": 1,

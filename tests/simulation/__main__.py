@@ -11,7 +11,7 @@ from collections import Counter
 
 from tests.histories.workload import PRODUCERS, RETENTION, WEIGHTS
 from tests.simulation.faults import FAULTS
-from tests.simulation.run import MERGING, PACKING, run_seed
+from tests.simulation.run import run_seed
 from tests.simulation.world import LATEST_ARRIVAL_MS
 
 
@@ -30,8 +30,6 @@ def main() -> int:
     parser.add_argument(
         "--impatient", action="store_true", help="clients give up, and producers repeat elsewhere"
     )
-    parser.add_argument("--packs", action="store_true", help="old batches are packed")
-    parser.add_argument("--merges", action="store_true", help="and packs are packed again")
     parser.add_argument("--stop", action="store_true", help="at the first problem")
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
@@ -42,7 +40,6 @@ def main() -> int:
             asked.kind,
             without=asked.without,
             latest_arrival_ms=round(asked.latest_minutes * 60_000),
-            packing=MERGING if asked.merges else PACKING if asked.packs else None,
             combines=asked.combines,
             impatient=asked.impatient,
         )

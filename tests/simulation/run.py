@@ -45,17 +45,32 @@ MINUTE_MS: Final = 60 * 1000
 HOUR_MS: Final = 60 * MINUTE_MS
 #: While requests are under way no more time passes than a request may take.
 _SHORT_MS: Final = (107, 1_013, 5_029, 20_031)
-#: Between the phases of a history, while no request is under way.
-_LONG_MS: Final = (0, 45_037, 4 * MINUTE_MS, 6 * MINUTE_MS, 61 * MINUTE_MS, 3 * HOUR_MS, 25 * HOUR_MS)
-#: The same where old batches are packed: they are to become old.
-_OLD_ENOUGH_MS: Final = (12 * MINUTE_MS, 61 * MINUTE_MS)
-#: And where a rest is to be packed as well, although the stream goes on.
-_MUCH_OLDER_MS: Final = (12 * MINUTE_MS, 5 * HOUR_MS)
+#: Between the phases of a history, while no request is under way: nothing is old by then, batches are old
+#: enough to be packed, trims fall due, or a rest is packed as well, although the stream goes on.
+_LONG_MS: Final = (
+    0,
+    45_037,
+    6 * MINUTE_MS,
+    12 * MINUTE_MS,
+    12 * MINUTE_MS,
+    61 * MINUTE_MS,
+    5 * HOUR_MS,
+    25 * HOUR_MS,
+)
 SERVERS: Final = 2
 #: Batches are packed once no tail and no copy from before can still be about, as an hour guarantees in AWS.
-PACKING: Final = Packing(11 * MINUTE_MS, every_bytes=1, pack_bytes=40, min_batches=2, block_bytes=16)
-#: The same where all packs are small: each new one takes in those before it, whose objects go as early.
-MERGING: Final = replace(PACKING, pack_bytes=10_000, keep_replaced_ms=11 * MINUTE_MS)
+PACKING: Final = Packing(
+    11 * MINUTE_MS,
+    every_bytes=1,
+    pack_bytes=40,
+    min_batches=2,
+    block_bytes=16,
+    keep_replaced_ms=11 * MINUTE_MS,
+)
+#: In half of the histories nothing is packed before it may be trimmed.
+_PACKED_AFTER_MS: Final = (PACKING.after_ms, 30 * HOUR_MS)
+#: Where all packs are small, each new one takes in those before it.
+_PACK_BYTES: Final = (40, 10_000)
 #: How often a client that may give up waits for the answer all the same.
 _PATIENT: Final = 0.3
 _STEPS_OF_THE_IMPATIENT: Final = 30_000
@@ -85,7 +100,6 @@ def run_seed(
     *,
     without: Collection[str] = (),
     latest_arrival_ms: int = LATEST_ARRIVAL_MS,
-    packing: Packing | None = None,
     combines: bool = False,
     impatient: bool = False,
 ) -> Run:
@@ -94,7 +108,7 @@ def run_seed(
     `combines`, every single append is posted as mail; with `impatient`, clients give up on requests that are
     still under way, and producers repeat them at whichever server."""
     with small_limits(recent_producers=1 if kind == PRODUCERS else 2), combining(forced=combines):
-        return _Play(seed, kind, without, latest_arrival_ms, packing, impatient=impatient).run()
+        return _Play(seed, kind, without, latest_arrival_ms, impatient=impatient).run()
 
 
 class _GaveUp(Exception):
@@ -108,7 +122,6 @@ class _Play:
         kind: str | None,
         without: Collection[str],
         latest_arrival_ms: int,
-        packing: Packing | None,
         *,
         impatient: bool,
     ) -> None:
@@ -117,6 +130,8 @@ class _Play:
         chosen = self._chance.choice(list(WEIGHTS))
         self._run = Run(seed, kind or chosen)
         shares = Shares.choose(self._chance, without)
+        pack_bytes, after_ms = self._chance.choice(_PACK_BYTES), self._chance.choice(_PACKED_AFTER_MS)
+        packing = replace(PACKING, pack_bytes=pack_bytes, after_ms=after_ms)
         self._world = SimulatedWorld(self._chance, shares, latest_arrival_ms, packing)
         names = self._chance.randint(2 if self._run.kind in {"forks", RETENTION} else 1, 3)
         if self._run.kind == PRODUCERS:
@@ -124,13 +139,11 @@ class _Play:
         self._workload = Workload(self._chance, self._run.kind, names)
         self._clients = 5 if self._run.kind == PRODUCERS else self._chance.randint(2, 4)
         self._recorder = Recorder(self._run.history)
-        self._packs, self._merges = packing is not None, packing is MERGING
         self._servers = [self._world.process() for _ in range(SERVERS)]
         self._healed = False
 
     def run(self) -> Run:
-        fewest, most = (3, 5) if self._merges else (1 + self._packs, 3)
-        for phase in range(self._chance.randint(fewest, most)):
+        for phase in range(self._chance.randint(1, 2 if self._run.kind == PRODUCERS else 4)):
             if phase:
                 self._between_phases()
             self._phase(first=not phase)
@@ -149,10 +162,9 @@ class _Play:
             scheduler.spawn(lambda: self._ask(0, self._workload.first()), 0)
             scheduler.run()
         for client in range(self._clients):
-            requests = self._chance.randint(2, 5 if self._packs or self._run.kind == PRODUCERS else 7)
+            requests = self._chance.randint(2, 5 if self._run.kind == PRODUCERS else 7)
             scheduler.spawn(partial(self._client, client, requests), 0)
-        if self._packs or self._chance.random() < 0.5:
-            scheduler.spawn(self._sweep, 0)
+        scheduler.spawn(self._sweep, 0)
         if self._chance.random() < 0.5:
             scheduler.spawn(self._let_time_pass, 0)
         scheduler.run()
@@ -255,15 +267,13 @@ class _Play:
 
     def _between_phases(self) -> None:
         self._world.land_some()
-        pauses_ms = _OLD_ENOUGH_MS if self._packs else _LONG_MS
-        self._world.advance(self._chance.choice(_MUCH_OLDER_MS if self._merges else pauses_ms))
+        self._world.advance(self._chance.choice(_LONG_MS))
         if self._chance.random() < 0.5:
             self._world.table.remove_expired()
         self._world.land_some()
-        if self._merges:
-            for _ in range(2):
-                self._world.scheduler.spawn(self._sweep, 0)
-            self._world.scheduler.run()
+        for _ in range(2):
+            self._world.scheduler.spawn(self._sweep, 0)
+        self._world.scheduler.run()
 
     # --- what is left of it ---
 

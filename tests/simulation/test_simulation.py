@@ -3,6 +3,7 @@ tests.simulation` plays as many as it is told to."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.histories.workload import PRODUCERS, RETENTION, WEIGHTS
-from tests.simulation.run import MERGING, PACKING, run_seed
+from tests.simulation.run import run_seed
 from tidemark.janitor import pack as janitor_pack
 from tidemark.janitor import reclaim as janitor
 from tidemark.janitor.merge import take_in
@@ -26,14 +27,35 @@ from tidemark.log.table import Table, Write
 from tidemark.protocol import append as protocol_append
 
 FIRST_SEED = 1000
-SEEDS = 40
+SEEDS = 80
 #: How many seeds a fault in the code may take to be found.
 PATIENCE = 400
 
 
+def count_packs(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many are made, and how many are taken in by others."""
+    counts = Counter[str]()
+
+    def counting(*packing: Any) -> Any:
+        counts["made"] += 1
+        return commit_pack(*packing)
+
+    def taking_in(*packing: Any) -> Any:
+        before, *pack = take_in(*packing)
+        counts["taken in"] += len(before)
+        return before, *pack
+
+    monkeypatch.setattr(janitor_pack, "commit_pack", counting)
+    monkeypatch.setattr(janitor_pack, "take_in", taking_in)
+    return counts
+
+
 @pytest.mark.parametrize("kind", [*WEIGHTS, RETENTION])
-def test_every_seed_is_linearizable_and_leaves_nothing_behind(kind: str) -> None:
+def test_every_seed_is_linearizable_and_leaves_nothing_behind(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unknown = faults = 0
+    packs = count_packs(monkeypatch)
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         run = run_seed(seed, kind)
         assert not run.problems, (
@@ -43,11 +65,13 @@ def test_every_seed_is_linearizable_and_leaves_nothing_behind(kind: str) -> None
         faults += run.faults.total()
     assert unknown > 5, "the histories have lost their unknown outcomes"
     assert faults > 20 * SEEDS, "storage has become too good"
+    assert packs["made"] or kind in {"buckets", "expiry"}, "the histories pack nothing"
+    assert packs["taken in"] or kind != "plain", "the histories take in nothing"
 
 
 def test_combined_appends_are_linearizable_and_leave_nothing_behind() -> None:
     """Every single append is posted as mail, and whoever comes first commits it."""
-    for seed in range(FIRST_SEED, FIRST_SEED + 2 * SEEDS):
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         run = run_seed(seed, "plain", combines=True)
         assert not run.problems, (
             f"python -m tests.simulation --combines --kind plain --seeds 1 --seed {seed}\n"
@@ -60,7 +84,7 @@ def test_producers_that_give_up_and_repeat_elsewhere_are_linearizable(*, combine
     """An append is under way while its repetition is decided by another process, and its producer is pushed
     out of the batches in between."""
     unknown = undecided = 0
-    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS // 2):
         run = run_seed(seed, PRODUCERS, combines=combines, impatient=True)
         assert not run.problems, (
             f"python -m tests.simulation {'--combines ' * combines}--kind {PRODUCERS} --impatient --seeds 1 "
@@ -68,54 +92,19 @@ def test_producers_that_give_up_and_repeat_elsewhere_are_linearizable(*, combine
         )
         unknown += sum(operation.answer is None for operation in run.history)
         undecided += run.is_undecided
-    assert unknown > SEEDS, "nobody gives up any more"
-    assert undecided < SEEDS / 8, "so much is unknown that nothing is checked"
+    assert unknown > SEEDS / 2, "nobody gives up any more"
+    assert undecided < SEEDS / 16, "so much is unknown that nothing is checked"
 
 
 @pytest.mark.parametrize("kind", ["snapshots", RETENTION])
 def test_clients_that_give_up_on_whatever_they_asked_for_lose_and_double_nothing(kind: str) -> None:
     """So much is unknown then that the checker gives some histories up; the plain check gives up none."""
     undecided = 0
-    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS // 2):
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS // 4):
         run = run_seed(seed, kind, impatient=True)
         assert not run.problems, f"--impatient --kind {kind} seed {seed}\n" + "\n".join(run.problems)
         undecided += run.is_undecided
-    assert undecided < SEEDS / 4, "so much is unknown that little is checked"
-
-
-@pytest.mark.parametrize("kind", [*WEIGHTS, RETENTION])
-def test_every_seed_is_linearizable_while_batches_are_packed(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = []
-
-    def counting(*packing: Any) -> Any:
-        made.append(commit_pack(*packing))
-        return made[-1]
-
-    monkeypatch.setattr(janitor_pack, "commit_pack", counting)
-    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
-        run = run_seed(seed, kind, packing=PACKING)
-        assert not run.problems, f"seed {seed}\n" + "\n".join(run.problems)
-    assert made or kind == "buckets", "the histories pack nothing"
-
-
-@pytest.mark.parametrize("kind", ["plain", RETENTION])
-def test_every_seed_is_linearizable_while_packs_are_packed_again(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken_in = []
-
-    def counting(*packing: Any) -> Any:
-        before, *pack = take_in(*packing)
-        taken_in.extend(before)
-        return before, *pack
-
-    monkeypatch.setattr(janitor_pack, "take_in", counting)
-    for seed in range(FIRST_SEED, FIRST_SEED + 3 * SEEDS):
-        run = run_seed(seed, kind, packing=MERGING)
-        assert not run.problems, f"seed {seed}\n" + "\n".join(run.problems)
-    assert len(taken_in) > SEEDS / 10, "the histories take in nothing"
+    assert undecided < SEEDS / 8, "so much is unknown that little is checked"
 
 
 @pytest.mark.parametrize("combines", [False, True])
