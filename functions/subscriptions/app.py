@@ -21,8 +21,9 @@ _log = logging.getLogger("tidemark")
 _settings = Settings.from_environment(os.environ)
 _attendant = connect_attendant(_settings)
 _reporter = Reporter("subscriptions", _settings)
-#: A webhook that is slow holds up no other message of the batch.
-_THREADS: Final = 10
+#: A webhook that is slow holds up no other message of the batch. Where Tidemark runs locally, all batches
+#: share them: as many as the template's MaximumConcurrency times its BatchSize.
+_THREADS: Final = 200
 _pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark-deliver")
 
 

@@ -290,6 +290,27 @@ STORED = {
             write_id="write1",
         ),
     ),
+    "webhook that is slow": (
+        decode_subscription,
+        r"""{"pk":{"S":"sub/mailer"},"sk":{"S":"."},"inc":{"S":"Zk3v9QpLw2Xa_-01"},
+        "cf":{"S":"[\"webhook\",\"orders/*\",[],\"https://example.com/hook\",null,30000,null]"},
+        "ts":{"S":"secret"},"cr":{"N":"1767225600000"},
+        "ws":{"S":"[7,null,null,null,null,0,false,true]"},
+        "ve":{"N":"13"},"wi":{"S":"write1"},"ac":{"BOOL":true}}""",
+        SubscriptionRecord(
+            "mailer",
+            FIRST,
+            SubscriptionConfiguration(
+                SubscriptionKind.WEBHOOK, "orders/*", (), "https://example.com/hook", None, 30_000
+            ),
+            "secret",
+            AT,
+            WakeState(7, slow=True),
+            active=True,
+            version=13,
+            write_id="write1",
+        ),
+    ),
     "roster entry": (
         decode_roster_entry,
         """{"pk":{"S":"roster"},"sk":{"S":"/Zk3v9QpLw2Xa_-01"},"su":{"S":"pool"},"pt":{"S":"orders/*"},

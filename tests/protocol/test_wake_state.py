@@ -12,6 +12,8 @@ from tidemark.protocol.wake_state import (
     DeliveryFailure,
     Step,
     WakeState,
+    attempt_abandoned,
+    attempt_deferred,
     attempt_failed,
     attempt_succeeded,
     begin_wake,
@@ -35,6 +37,8 @@ CALLED = start_attempt(IN_FLIGHT, NOW, LEASE, LEASE)
 LEASED = attempt_succeeded(CALLED, NOW)
 ANNOUNCED = attempt_succeeded(begin_wake(IDLE, PULL_WAKE, "w1", NOW, LEASE), NOW)
 CLAIMED = claim_wake(ANNOUNCED, "worker-1", "unused", NOW, LEASE)
+ABANDONED = attempt_abandoned(CALLED, NOW)
+DEFERRED = attempt_deferred(begin_wake(ABANDONED, WEBHOOK, "w2", NOW, LEASE), NOW, 0.5)
 REFUSED, DROPPED, SILENT = (attempt_failed(CALLED, NOW, 0.5, failure) for failure in DeliveryFailure)
 
 
@@ -58,6 +62,10 @@ REFUSED, DROPPED, SILENT = (attempt_failed(CALLED, NOW, 0.5, failure) for failur
         (DROPPED, 1_000, Step.EXPIRE),
         (SILENT, LEASE - 1, Step.WAIT),
         (SILENT, LEASE, Step.EXPIRE),
+        (ABANDONED, 0, Step.EXPIRE),
+        (DEFERRED, 1_999, Step.WAIT),
+        (DEFERRED, 2_000, Step.DELIVER),
+        (DEFERRED, LEASE, Step.EXPIRE),
     ],
 )
 def test_the_state_and_the_clock_say_what_comes_next(state: WakeState, after_ms: int, step: Step) -> None:
@@ -128,7 +136,12 @@ def test_an_ack_is_inclusive(token: str) -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["begin", "start", "refused", "dropped", "silent", "ok", "claim", "extend", "end"]),
+        st.sampled_from(
+            [
+                *["begin", "start", "refused", "dropped", "silent", "abandoned", "deferred", "ok"],
+                *["claim", "extend", "end"],
+            ]
+        ),
         st.integers(0, 40_000),
     ),
     max_size=30,
@@ -156,11 +169,16 @@ def test_whatever_happens_generations_never_fall_and_some_time_is_named(  # noqa
                 state = start_attempt(state, now_ms, 5_000, LEASE)
             case "refused" | "dropped" | "silent":
                 state = attempt_failed(state, now_ms, 0.5, DeliveryFailure(name))
+            case "abandoned":
+                state = attempt_abandoned(state, now_ms)
+            case "deferred":
+                state = attempt_deferred(state, now_ms, 0.5)
             case "ok":
                 state = attempt_succeeded(state, now_ms)
             case "extend":
                 state = extend_lease(state, now_ms, LEASE)
         assert state.generation >= before.generation
+        assert state.slow or not before.slow or name == "claim", "only a quick answer makes it quick"
         if state.wake_id is not None and (state.holder or kind is WEBHOOK):
             assert wakes_at(state) is not None
 

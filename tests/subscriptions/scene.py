@@ -74,12 +74,13 @@ class Receiver:
     answer: Callable[[dict[str, Any]], WebhookResponse] = lambda _: WebhookResponse(200, b"{}")
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
     def __call__(
         self, url: WebhookUrl, body: bytes, headers: Mapping[str, str], timeout_seconds: float
     ) -> WebhookResponse:
         assert url.host == "worker.example.com"
-        assert timeout_seconds > 0
+        self.seconds.append(timeout_seconds)
         self.bodies.append(orjson.loads(body))
         self.headers.append(headers)
         return self.answer(self.bodies[-1])

@@ -147,6 +147,19 @@ def test_a_receiver_that_refuses_the_connection_has_got_nothing() -> None:
     assert failed.value.failure is DeliveryFailure.REFUSED
 
 
+def test_a_resolver_that_hangs_is_part_of_the_deadline() -> None:
+    over = threading.Event()
+
+    def hangs(_host: str, _port: int) -> list[str]:
+        over.wait(60)
+        return []
+
+    with pytest.raises(DeliveryFailed, match="TimeoutError") as failed:
+        call_webhook(PUBLIC, b"{}", {}, 0.1, hangs)
+    over.set()
+    assert failed.value.failure is DeliveryFailure.REFUSED
+
+
 def test_no_more_of_a_response_is_read_than_is_needed() -> None:
     with receiver(answers(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1_000_000)) as (url, _):
         assert len(call_webhook(url, b"{}", {}, 20.0).body) == MAX_RESPONSE_BYTES

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import pytest
 
 from tests.subscriptions.scene import POOL, Receiver, Scene
+from tidemark.delivery.attend import SLOTS_OF_A_HOST, SLOW_SLOTS
 from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse
-from tidemark.log.subscriptions import load_links, load_marks, load_roster
+from tidemark.log.subscriptions import (
+    free_slow_slot,
+    load_links,
+    load_marks,
+    load_roster,
+    take_slow_slot,
+)
 from tidemark.protocol.errors import (
     AlreadyClaimed,
     InvalidAck,
@@ -18,11 +29,13 @@ from tidemark.protocol.errors import (
     WakeTokenInvalid,
 )
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.protocol.wake_state import DeliveryFailure, WakePhase, phase
+from tidemark.protocol.wake_state import DeliveryFailure, WakePhase, phase, wakes_at
+from tidemark.protocol.webhook_url import WebhookUrl
 from tidemark.service.delete import delete
 from tidemark.service.subscriptions import configure
 from tidemark.service.subscriptions.configure import require_subscription
 from tidemark.service.subscriptions.wakes import wake_now
+from tidemark.wake.attention import decode_attention
 
 DONE = WebhookResponse(200, b'{"done": true}')
 
@@ -472,12 +485,14 @@ def test_a_webhook_that_fails_is_called_again_after_a_pause(scene: Scene) -> Non
 
 
 @pytest.mark.parametrize(
-    ("failure", "after_ms"), [(DeliveryFailure.DROPPED, 1_000), (DeliveryFailure.SILENT, 30_000)]
+    ("failure", "calls", "after_ms"),
+    [(DeliveryFailure.DROPPED, [1.0], 1_000), (DeliveryFailure.SILENT, [1.0, 10.0], 30_000)],
 )
 def test_a_webhook_that_may_have_got_the_wake_is_called_under_a_new_generation(
-    scene: Scene, failure: DeliveryFailure, after_ms: int
+    scene: Scene, failure: DeliveryFailure, calls: list[float], after_ms: int
 ) -> None:
-    """After the back-off where it has dropped the connection; after its lease where it may be at work."""
+    """After the back-off where it has dropped the connection; after its lease where it may be at work, even
+    though it had all its time."""
     scene.stream("events/a")
     scene.subscribe(webhook=True)
 
@@ -489,10 +504,90 @@ def test_a_webhook_that_may_have_got_the_wake_is_called_under_a_new_generation(
     scene.work_off()
     scene.clock.advance(after_ms - 1)
     scene.work_off()
-    assert len(scene.receiver.bodies) == 1
+    assert scene.receiver.seconds == calls
     scene.clock.advance(1_000)
     scene.work_off()
+    assert [body["generation"] for body in scene.receiver.bodies] == list(range(1, len(calls) + 2))
+
+
+def test_a_webhook_that_needs_longer_than_a_first_call_is_called_with_all_its_time(scene: Scene) -> None:
+    """What it answers to the first call, or calls back about it, is fenced. From then on it has all its time
+    at once, until it is quick. Other subscriptions of its host do not wait for it first."""
+    scene.stream("events/a")
+    scene.subscribe(webhook=True)
+    needs = [1_500, 1_500, 10, 10]
+
+    def answer(_: object) -> WebhookResponse:
+        patience_ms = int(scene.receiver.seconds[-1] * 1000)
+        scene.clock.advance(min(patience_ms, needs[0]))
+        if patience_ms < needs[0]:
+            raise DeliveryFailed("silent", DeliveryFailure.SILENT)
+        needs.pop(0)
+        with pytest.raises(WakeFenced):
+            scene.callback(scene.receiver.bodies[0], name="s")
+        return DONE
+
+    scene.receiver.answer = answer
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    assert scene.receiver.seconds == [1.0, 10.0]
     assert [body["generation"] for body in scene.receiver.bodies] == [1, 2]
+    assert phase(require_subscription(scene.worker.stores, "s").wake) is WakePhase.IDLE
+    for seconds in (10.0, 10.0, 1.0):
+        scene.tell(scene.append("events/a"))
+        scene.work_off()
+        assert scene.receiver.seconds[-1] == seconds
+    scene.receiver.answer = lambda _: WebhookResponse(200, b"")
+    scene.attendant.hung["worker.example.com"] = scene.clock() + 1
+    scene.subscribe("other", webhook=True)
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    assert sorted(scene.receiver.seconds[-2:]) == [1.0, 10.0]
+
+
+def test_webhooks_that_hang_leave_room_for_the_others(scene: Scene) -> None:
+    """Sixty never answer, and twenty messages are worked off at once: the slow ones have half of that, one
+    host two. None has ended when the good one is delivered."""
+    scene.stream("events/a")
+    names = [f"hung-{number}" for number in range(60)]
+    for number, name in enumerate(names):
+        scene.subscribe(name, webhook=True, webhook_url=f"https://hung-{number // 3}.example.com/")
+    scene.subscribe("good", webhook=True, webhook_url="https://good.example.com/")
+    over, good, hanging = threading.Event(), threading.Event(), list[str]()
+
+    def call(url: WebhookUrl, _body: bytes, _headers: object, seconds: float) -> WebhookResponse:
+        if url.host == "good.example.com":
+            good.set()
+            return DONE
+        if seconds > 1:
+            hanging.append(url.host)
+            over.wait(60)
+        raise DeliveryFailed("silent", DeliveryFailure.SILENT)
+
+    scene.attendant = replace(scene.attendant, call=call)
+    scene.tell(scene.append("events/a"))
+    due = sorted(map(decode_attention, scene.queue.due()), key=lambda each: each.subscription_id == "good")
+    with ThreadPoolExecutor(20) as pool:
+        try:
+            for message in due:
+                pool.submit(scene.attendant.attend, message)
+            assert good.wait(50)
+            assert 0 < len(hanging) <= SLOW_SLOTS
+            assert max(map(hanging.count, hanging)) <= SLOTS_OF_A_HOST
+        finally:
+            over.set()
+    states = [require_subscription(scene.worker.stores, name).wake for name in names]
+    assert all(state.slow and wakes_at(state) is not None for state in states)
+
+
+def test_a_place_among_the_slow_is_free_again_when_its_holder_has_died(scene: Scene) -> None:
+    table = scene.worker.stores.table
+    assert [take_slow_slot(table, [3, 4], who, 0, 1_000) for who in "abc"] == [3, 4, None]
+    free_slow_slot(table, 4, "b")
+    assert take_slow_slot(table, [3, 4], "c", 999, 2_000) == 4
+    assert take_slow_slot(table, [3, 4], "d", 1_000, 2_000) == 3
+    free_slow_slot(table, 3, "a")
+    assert take_slow_slot(table, [3], "e", 1_001, 2_000) is None, "who was thought dead frees nothing"
 
 
 def test_a_callback_during_the_call_ends_the_wake(scene: Scene) -> None:

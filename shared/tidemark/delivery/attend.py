@@ -15,11 +15,12 @@ from __future__ import annotations
 import logging
 import math
 import random
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import orjson
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
@@ -30,10 +31,12 @@ from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse, call_webh
 from tidemark.log.records import SubscriptionRecord
 from tidemark.log.subscriptions import (
     SubscriptionChanged,
+    free_slow_slot,
     load_ended,
     load_subscription,
     put_mark,
     remove_belongings,
+    take_slow_slot,
 )
 from tidemark.observability.metrics import PROCESS, WAKES, WEBHOOK_FAILURES
 from tidemark.protocol.errors import ProducerFenced, ProtocolError, SubscriptionNotFound, WebhookUrlRejected
@@ -44,6 +47,8 @@ from tidemark.protocol.wake_state import (
     DeliveryFailure,
     Step,
     WakeState,
+    attempt_abandoned,
+    attempt_deferred,
     attempt_failed,
     attempt_succeeded,
     begin_wake,
@@ -65,7 +70,16 @@ from tidemark.wake.attention import Appended, Attention, TimeCame, encode_attent
 _log = logging.getLogger("tidemark")
 
 #: How long a call may take at most; never longer than the lease.
-WEBHOOK_SECONDS: Final = 10.0
+WEBHOOK_MS: Final = 10_000
+#: How long a call may take where the receiver has not been slow before.
+FIRST_MS: Final = 1_000
+#: Calls of slow webhooks at once, of all processes together. Each may hold up a whole batch of messages, so
+#: it is half of the template's MaximumConcurrency: the other half is left to the quick.
+SLOW_SLOTS: Final = 10
+#: Of these, what one host may have.
+SLOTS_OF_A_HOST: Final = 2
+#: How long a process takes a host that hung for slow, whichever subscription calls it.
+HUNG_MS: Final = 10_000
 #: Beyond the call itself: an attempt that has not ended by then has died.
 _SPARE_MS: Final = 5_000
 #: A creation that has not finished by then has died, and is finished here.
@@ -95,6 +109,8 @@ class Attendant:
     allow_local: bool = False
     call: CallWebhook = call_webhook
     chance: Callable[[], float] = random.random
+    #: The hosts that have just hung, and until when they count as slow.
+    hung: dict[str, int] = field(default_factory=dict)
 
     def attend(self, message: Attention) -> None:
         """Raises what storage and the queue raise; the message must come again then."""
@@ -172,35 +188,85 @@ class Attendant:
     def _deliver_webhook(
         self, seen: SubscriptionRecord, wake: WakeState, streams: Sequence[PendingStream]
     ) -> None:
+        """A receiver that is not known to be slow has a second. One that needs longer is called again with
+        all its time, where it holds up none but others that are slow."""
+        host, now_ms = urlsplit(seen.configuration.webhook_url or "").netloc, self.stores.clock_ms()
+        if not wake.slow and self.hung.get(host, 0) <= now_ms:
+            return self._attempt(seen, wake, streams, host, FIRST_MS)
+        taken_by = self.stores.new_id()
+        slots = [(zlib.crc32(host.encode()) + more) % SLOW_SLOTS for more in range(SLOTS_OF_A_HOST)]
+        until_ms = now_ms + WEBHOOK_MS + _SPARE_MS
+        slot = take_slow_slot(self.stores.table, slots, taken_by, now_ms, until_ms)
+        if slot is None:
+            commit(self.stores, seen, attempt_deferred(wake, now_ms, self.chance()))
+            return None
+        try:
+            self._attempt(seen, wake, streams, host, WEBHOOK_MS)
+        finally:
+            free_slow_slot(self.stores.table, slot, taken_by)
+
+    def _attempt(
+        self,
+        seen: SubscriptionRecord,
+        wake: WakeState,
+        streams: Sequence[PendingStream],
+        host: str,
+        patience_ms: int,
+    ) -> None:
         """The attempt is committed before the call, so that nobody else makes it too."""
         lease_ttl_ms, now_ms = seen.configuration.lease_ttl_ms, self.stores.clock_ms()
-        timeout_ms = min(int(WEBHOOK_SECONDS * 1000), lease_ttl_ms)
+        timeout_ms = min(patience_ms, lease_ttl_ms)
         started = start_attempt(wake, now_ms, max(timeout_ms + _SPARE_MS, lease_ttl_ms), lease_ttl_ms)
         record = commit(self.stores, seen, started)
+        failure: DeliveryFailure | None = None
+        done = False
         try:
             response = self._call(record, streams, timeout_ms / 1000)
-        except (DeliveryFailed, WebhookUrlRejected) as failure:
-            _log.warning("webhook of %s: %s", record.subscription_id, failure)
-            self._fail(
-                record, failure.failure if isinstance(failure, DeliveryFailed) else DeliveryFailure.REFUSED
-            )
+        except (DeliveryFailed, WebhookUrlRejected) as failed:
+            _log.warning("webhook of %s: %s", record.subscription_id, failed)
+            failure = failed.failure if isinstance(failed, DeliveryFailed) else DeliveryFailure.REFUSED
         else:
             if not response.is_success:
                 _log.warning("webhook of %s: status %d", record.subscription_id, response.status)
-                self._fail(record, DeliveryFailure.REFUSED)
-            elif says_done(response.body):
-                self._while_same_wake(record, lambda latest: finish_delivery(self.stores, latest, streams))
-            else:
-                self._succeed(record)
+                failure = DeliveryFailure.REFUSED
+            done = says_done(response.body)
+        slow = failure is DeliveryFailure.SILENT or self.stores.clock_ms() - now_ms >= FIRST_MS
+        self._remember(host, hung=slow and failure is not None)
+        if failure is not None:
+            is_first = failure is DeliveryFailure.SILENT and timeout_ms < min(WEBHOOK_MS, lease_ttl_ms)
+            self._fail(record, failure, slow=slow, is_first=is_first)
+        elif done:
+            self._while_same_wake(
+                record, lambda latest: finish_delivery(self.stores, latest, streams, slow=slow)
+            )
+        else:
+            self._succeed(record, slow=slow)
 
-    def _fail(self, record: SubscriptionRecord, failure: DeliveryFailure) -> None:
+    def _remember(self, host: str, *, hung: bool) -> None:
+        """So that many subscriptions of one host do not each wait for it."""
+        if not hung:
+            self.hung.pop(host, None)
+            return
+        now_ms = self.stores.clock_ms()
+        for other in [each for each, until_ms in list(self.hung.items()) if until_ms <= now_ms]:
+            self.hung.pop(other, None)
+        self.hung[host] = now_ms + HUNG_MS
+
+    def _fail(
+        self, record: SubscriptionRecord, failure: DeliveryFailure, *, slow: bool, is_first: bool
+    ) -> None:
         PROCESS.add(WEBHOOK_FAILURES)
         now_ms, chance = self.stores.clock_ms(), self.chance()
-        self._settle(record, lambda state: attempt_failed(state, now_ms, chance, failure))
+        if is_first:
+            self._settle(record, lambda state: attempt_abandoned(state, now_ms))
+        else:
+            self._settle(
+                record, lambda state: replace(attempt_failed(state, now_ms, chance, failure), slow=slow)
+            )
 
-    def _succeed(self, record: SubscriptionRecord) -> None:
+    def _succeed(self, record: SubscriptionRecord, *, slow: bool = False) -> None:
         now_ms = self.stores.clock_ms()
-        self._settle(record, lambda state: attempt_succeeded(state, now_ms))
+        self._settle(record, lambda state: replace(attempt_succeeded(state, now_ms), slow=slow))
 
     def _call(
         self, record: SubscriptionRecord, streams: Sequence[PendingStream], timeout_seconds: float

@@ -1,7 +1,8 @@
 """One call of a webhook: resolve, check every address, connect to the one that was checked, send, read
 little.
 
-A redirect is not followed, a proxy of the environment is not used, and the whole call has one deadline.
+A redirect is not followed, a proxy of the environment is not used, and the whole call has one deadline, from
+the question for its address on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import ipaddress
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -59,17 +62,37 @@ def call_webhook(
     resolve: Resolve = resolve_host,
 ) -> WebhookResponse:
     """Raises DeliveryFailed, and WebhookUrlRejected where an address is not one of the public internet."""
+    deadline = time.monotonic() + timeout_seconds
+
+    def left() -> float:
+        return max(0.001, deadline - time.monotonic())
+
     try:
-        addresses = resolve(url.host, url.port)
+        addresses = _resolve_within(left(), url, resolve)
         check_addresses(url, addresses)
         with (
-            closing(socket.create_connection((addresses[0], url.port), timeout_seconds)) as connection,
-            _until(timeout_seconds, connection) as is_over,
+            closing(socket.create_connection((addresses[0], url.port), left())) as connection,
+            _until(left(), connection) as is_over,
             closing(_secured(url, connection)) as secured,
         ):
             return _exchange(url, secured, body, headers, is_over)
     except (OSError, http.client.HTTPException, UnicodeError) as failure:
         raise DeliveryFailed(f"{url.authority}: {type(failure).__name__}") from failure
+
+
+def _resolve_within(seconds: float, url: WebhookUrl, resolve: Resolve) -> Sequence[str]:
+    """On a thread of its own: the system's resolver has no deadline. Raises what `resolve` raises, and
+    TimeoutError."""
+    answer: Future[Sequence[str]] = Future()
+
+    def look() -> None:
+        try:
+            answer.set_result(resolve(url.host, url.port))
+        except Exception as failure:  # noqa: BLE001 - it is raised where the answer is waited for
+            answer.set_exception(failure)
+
+    threading.Thread(target=look, daemon=True).start()
+    return answer.result(seconds)
 
 
 def check_addresses(url: WebhookUrl, addresses: Sequence[str]) -> None:

@@ -16,8 +16,8 @@ from tidemark.server.standard_error import report
 #: How often it is looked whether there is a subscription by now.
 UNWANTED_SECONDS: Final = 0.25
 TROUBLE_SECONDS: Final = 1.0
-#: Batches under way at once: a slow webhook holds up one of them.
-BATCHES: Final = 8
+#: Batches under way at once, as in the template (MaximumConcurrency): a slow webhook holds up one of them.
+BATCHES: Final = 20
 
 
 class QueuePump:

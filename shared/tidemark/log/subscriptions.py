@@ -17,7 +17,7 @@ between a commit and what follows from it (`service/subscriptions/`) is stood in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -42,7 +42,9 @@ from tidemark.log.schema import (
     SLASH,
     START,
     STREAM_INCARNATION,
+    UNTIL_MS,
     VERSION,
+    WRITE_ID,
     Item,
     decode_end_mark,
     decode_follower,
@@ -66,6 +68,7 @@ from tidemark.log.schema import (
     mark_key,
     marks_pk,
     roster_key,
+    slow_slot_key,
     subscription_key,
 )
 from tidemark.log.table import (
@@ -326,6 +329,26 @@ def load_signing_keys(table: Table) -> list[SigningKey]:
     """The published keys, oldest first."""
     items, _ = table.query(SIGNING_KEYS_PK)
     return [decode_signing_key(item) for item in items]
+
+
+def take_slow_slot(
+    table: Table, slots: Iterable[int], write_id: str, now_ms: int, until_ms: int
+) -> int | None:
+    """The first of these that nobody has; None where all are taken. One whose holder died is free again at
+    its `until_ms`."""
+    free = AnyOf(IF_ABSENT, Compared(UNTIL_MS, "<=", now_ms))
+    for slot in slots:
+        item = slow_slot_key(slot) | {WRITE_ID: {"S": write_id}, UNTIL_MS: {"N": str(until_ms)}}
+        with suppress(ConditionFailed):
+            table.put(item, free)
+            return slot
+    return None
+
+
+def free_slow_slot(table: Table, slot: int, write_id: str) -> None:
+    """Unless it was taken by another one since."""
+    with suppress(ConditionFailed):
+        table.delete(slow_slot_key(slot), equals(WRITE_ID, write_id))
 
 
 def publish_signing_key(table: Table, key: SigningKey) -> None:

@@ -35,7 +35,8 @@ JITTER: Final = 0.2
 class WakeState:
     """`next_attempt_ms` is set while a webhook is to be called or a wake event to be written. While an
     attempt is under way it is the time from which on the attempt counts as lost. `delivered_ms` is when a
-    wake last arrived: a webhook accepted it, its event was written, or a worker claimed it."""
+    wake last arrived: a webhook accepted it, its event was written, or a worker claimed it. `slow`: the
+    webhook took longer than a first attempt may, and is called apart from the others until it is quick."""
 
     generation: int = 0
     wake_id: str | None = None
@@ -45,6 +46,7 @@ class WakeState:
     attempts: int = 0
     failed: bool = False
     delivered_ms: int | None = None
+    slow: bool = False
 
 
 class WakePhase(Enum):
@@ -116,6 +118,7 @@ def begin_wake(
         attempts=state.attempts if state.failed else 0,
         failed=state.failed,
         delivered_ms=state.delivered_ms,
+        slow=state.slow,
     )
 
 
@@ -149,6 +152,20 @@ def attempt_failed(state: WakeState, now_ms: int, chance: float, failure: Delive
     elif lease_until_ms is not None and failure is DeliveryFailure.DROPPED:
         lease_until_ms = next_attempt_ms
     return replace(state, failed=True, next_attempt_ms=next_attempt_ms, lease_until_ms=lease_until_ms)
+
+
+def attempt_abandoned(state: WakeState, now_ms: int) -> WakeState:
+    """The webhook has not answered within a first attempt. It is called again at once with all its time,
+    under a new generation, which fences the first call."""
+    return replace(state, failed=True, slow=True, next_attempt_ms=now_ms, lease_until_ms=now_ms)
+
+
+def attempt_deferred(state: WakeState, now_ms: int, chance: float) -> WakeState:
+    """As many slow webhooks are called as may be: later, and each time later than before."""
+    attempts = state.attempts + 1
+    return replace(
+        state, slow=True, attempts=attempts, next_attempt_ms=now_ms + retry_delay_ms(attempts, chance)
+    )
 
 
 def attempt_succeeded(state: WakeState, now_ms: int) -> WakeState:
@@ -196,7 +213,7 @@ def extend_lease(state: WakeState, now_ms: int, lease_ttl_ms: int) -> WakeState:
 
 def end_wake(state: WakeState) -> WakeState:
     """Done or released: idle, and everything of this wake is fenced from now on."""
-    return WakeState(generation=state.generation, delivered_ms=state.delivered_ms)
+    return WakeState(generation=state.generation, delivered_ms=state.delivered_ms, slow=state.slow)
 
 
 def decide_ack(token: str, acked: int, tail: int) -> int:

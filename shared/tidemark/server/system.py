@@ -43,8 +43,8 @@ _T = TypeVar("_T")
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
-#: Deliveries under way at once: a slow webhook holds up one of them.
-_DELIVERIES: Final = 32
+#: Deliveries under way at once, as many as in Lambda: a webhook that hangs holds up one of them.
+_DELIVERIES: Final = 200
 #: Changes that are handed on together.
 _CHANGES: Final = 256
 #: What was taken and not done comes again after this time: it is longer than the longest delivery.

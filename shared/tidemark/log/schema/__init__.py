@@ -178,6 +178,7 @@ from tidemark.log.schema.subscriptions import (
     START,
     STREAM_INCARNATION,
     VERSION,
+    WRITE_ID,
     decode_follower,
     decode_link,
     decode_mark,
@@ -199,6 +200,7 @@ from tidemark.log.schema.subscriptions import (
     mark_key,
     marks_pk,
     roster_key,
+    slow_slot_key,
     subscription_key,
 )
 from tidemark.log.schema.waiters import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import orjson
@@ -23,7 +22,7 @@ from tidemark.protocol.wake_state import WakeState
 # Of a subscription, beside CREATED_MS and INCARNATION.
 CONFIGURATION: Final = "cf"  # JSON
 TOKEN_SECRET: Final = "ts"
-WAKE_STATE: Final = "ws"  # JSON
+WAKE_STATE: Final = "ws"  # JSON; a webhook that is slow has an eighth element.
 DELIVERED_MS: Final = "dv"  # Beside the state: an earlier release reads the state whole.
 ACTIVE: Final = "ac"
 VERSION: Final = "ve"
@@ -83,6 +82,7 @@ def encode_subscription(record: SubscriptionRecord) -> Item:
         wake.next_attempt_ms,
         wake.attempts,
         wake.failed,
+        *([True] if wake.slow else []),
     ]
     item = subscription_key(record.subscription_id) | {
         INCARNATION: {"S": record.incarnation},
@@ -100,6 +100,9 @@ def encode_subscription(record: SubscriptionRecord) -> Item:
 def decode_subscription(item: Item) -> SubscriptionRecord:
     """Of an item that is no end mark."""
     kind, pattern, streams, *rest = orjson.loads(item[CONFIGURATION]["S"])
+    generation, wake_id, holder, lease_until_ms, next_attempt_ms, attempts, failed, *slow = orjson.loads(
+        item[WAKE_STATE]["S"]
+    )
     delivered_ms = int(item[DELIVERED_MS]["N"]) if DELIVERED_MS in item else None
     return SubscriptionRecord(
         subscription_id=decode_subscription_pk(item[PK]["S"]),
@@ -107,7 +110,17 @@ def decode_subscription(item: Item) -> SubscriptionRecord:
         configuration=SubscriptionConfiguration(SubscriptionKind(kind), pattern, tuple(streams), *rest),
         secret=item[TOKEN_SECRET]["S"],
         created_ms=int(item[CREATED_MS]["N"]),
-        wake=replace(WakeState(*orjson.loads(item[WAKE_STATE]["S"])), delivered_ms=delivered_ms),
+        wake=WakeState(
+            generation,
+            wake_id,
+            holder,
+            lease_until_ms,
+            next_attempt_ms,
+            attempts,
+            failed,
+            delivered_ms,
+            slow=bool(slow),
+        ),
         active=ACTIVE in item,
         version=int(item[VERSION]["N"]),
         write_id=item[WRITE_ID]["S"],
@@ -208,6 +221,11 @@ def decode_mark(item: Item) -> PendingMark:
         stream_incarnation=item[STREAM_INCARNATION]["S"],
         start=int(item[START]["N"]),
     )
+
+
+def slow_slot_key(slot: int) -> Key:
+    """A place among the calls of slow webhooks; its item has WRITE_ID and UNTIL_MS while it is taken."""
+    return make_key("slow", f"/{slot}")
 
 
 def encode_signing_key(key: SigningKey) -> Item:

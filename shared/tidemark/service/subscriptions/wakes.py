@@ -235,7 +235,9 @@ def _decide_acks(stores: Stores, record: SubscriptionRecord, acks: Sequence[Ack]
     return stores.concurrency.each(decide, list(last.items()))
 
 
-def finish_delivery(stores: Stores, record: SubscriptionRecord, streams: Sequence[PendingStream]) -> None:
+def finish_delivery(
+    stores: Stores, record: SubscriptionRecord, streams: Sequence[PendingStream], *, slow: bool
+) -> None:
     """A webhook has answered `{"done": true}`: ack exactly what it was sent, and end the wake (§7.1). Raises
     SubscriptionChanged. A link that was acked further or removed meanwhile is left as it is."""
     acks = []
@@ -246,5 +248,5 @@ def finish_delivery(stores: Stores, record: SubscriptionRecord, streams: Sequenc
     while len(acks) > MAX_ACKS:
         record = commit(stores, record, record.wake, acks[:MAX_ACKS])
         acks = acks[MAX_ACKS:]
-    arrived = attempt_succeeded(record.wake, stores.clock_ms())
+    arrived = replace(attempt_succeeded(record.wake, stores.clock_ms()), slow=slow)
     begin_if_pending(stores, commit(stores, record, end_wake(arrived), acks))
