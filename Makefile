@@ -91,6 +91,10 @@ emulated: $(DEV) $(NODE) ## the built template deployed into an emulated AWS, an
 chaos: $(DEV) npm-if-possible ## faults of every kind while writers write and readers read (MINUTES=2 SEED VIA=asgi|lambda APPENDS)
 	@exec $(VENV) -m tests.chaos $(ARGS)
 
+.PHONY: mutations
+mutations: $(DEV) npm-if-possible ## plant known bugs in a copy of the tree: which do the tests catch? (ARGS="trim": words of names)
+	@$(VENV) -m tests.mutations $(ARGS)
+
 .PHONY: bench
 bench: $(BENCH) npm-if-possible ## benchmarks beside the Node reference server (ARGS="--ways lambda --rows sse …")
 	@$(VENV) -m benchmarks $(ARGS)

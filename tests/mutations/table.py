@@ -1,0 +1,196 @@
+"""Bugs, one a row, and the tests that are to catch each.
+
+`before` occurs once in the file. The tests are of the lowest layer that knows the rule, and run in seconds. A
+bug that no test catches in that time has `covered_by` in place of tests: it says what does catch it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    name: str
+    file: str
+    before: str
+    after: str
+    tests: tuple[str, ...] = ()
+    covered_by: str = ""
+
+
+def mutation(name: str, file: str, before: str, after: str, *tests: str, covered_by: str = "") -> Mutation:
+    """Files are named below `shared/tidemark/`, tests below `tests/`."""
+    return Mutation(name, file, before, after, tests, covered_by)
+
+
+MUTATIONS = (
+    mutation(
+        "a trim does not wait for forks",
+        "janitor/trim.py",
+        "if record.references:",
+        "if False:",
+        "log/test_snapshot_trimming.py",
+    ),
+    mutation(
+        "storage that is silent is asked again by every request",
+        "aws/breaker.py",
+        "return is_probe",
+        "return True",
+        "faults/test_breaker.py",
+    ),
+    mutation(
+        "a try without an answer counts as one that did nothing",
+        "aws/retry.py",
+        "retryable = True\n    outcome_known = False",
+        "retryable = True\n    outcome_known = True",
+        "faults/test_table_silent.py",
+    ),
+    mutation(
+        "the hub is deaf: it wakes nobody",
+        "wake/hub.py",
+        "self._forget_waits(listeners)\n        _wake(listeners)\n\n    def wake_all",
+        "self._forget_waits(listeners)\n\n    def wake_all",
+        "wake/test_hub.py",
+    ),
+    mutation(
+        "messages of the queue are not handed on",
+        "wake/receiver.py",
+        "self._hub.wake(message.key, message.incarnation, message.start)",
+        "pass",
+        "wake/test_receiver.py",
+    ),
+    mutation(
+        "the answers of a group commit are swapped",
+        "service/group_commit.py",
+        "zip(group, answers, strict=True)",
+        "zip(group, reversed(answers), strict=True)",
+        "faults/test_waiting_appends.py",
+    ),
+    mutation(
+        "the checksum of a pack's block is not checked",
+        "protocol/pack.py",
+        "if len(stored) != entry.stored_bytes or zlib.crc32(stored) != entry.checksum:",
+        "if len(stored) != entry.stored_bytes:",
+        "protocol/test_pack.py",
+    ),
+    mutation(
+        "the checksum of a batch is not checked",
+        "log/records.py",
+        "return self.after is None or self == Checksums.of(self.before, start, data)",
+        "return True",
+        "faults/test_damaged_bytes.py",
+    ),
+    mutation(
+        "a batch need not follow the one before it",
+        "log/records.py",
+        "return self.before is None or earlier.after in {None, self.before}",
+        "return True",
+        "faults/test_damaged_bytes.py",
+    ),
+    mutation(
+        "offsets are texts of unequal length",
+        "protocol/offset.py",
+        'return f"{position:0{WIDTH}d}"',
+        'return f"{position}"',
+        "protocol/test_offset.py",
+    ),
+    mutation(
+        "a lease that is over is not fenced",
+        "protocol/wake_state.py",
+        "if not token_generation == generation == state.generation or wake_id != state.wake_id:",
+        "if wake_id != state.wake_id and not generation:",
+        "protocol/test_wake_state.py",
+    ),
+    mutation(
+        "an expired stream is served",
+        "service/load.py",
+        "if head.is_expired(now_ms):",
+        "if False:",
+        "http/test_expiry.py",
+    ),
+    mutation(
+        "retention lets go of messages too early",
+        "service/retain.py",
+        "now_ms - record.retention.seconds * 1000",
+        "now_ms - record.retention.seconds * 500",
+        "log/test_retention.py",
+    ),
+    mutation(
+        "a gap in a producer's sequence is accepted",
+        "protocol/producer.py",
+        "elif claim.seq > state.seq + 1:",
+        "elif False:",
+        "protocol/test_producer.py",
+    ),
+    mutation(
+        "the ETag of another life of the stream fits",
+        "protocol/etag.py",
+        """return f'"{incarnation}:{render_offset(start)}:""",
+        """return f'"{render_offset(start)}:""",
+        "protocol/test_etag.py",
+    ),
+    mutation(
+        "whoever may write a stream may delete it",
+        "http/operations.py",
+        '"routes:delete_stream", "manage"',
+        '"routes:delete_stream", "write manage"',
+        "authorization/test_matrix.py",
+    ),
+    mutation(
+        "the origin secret is not compared",
+        "http/security/origin_secret.py",
+        'hmac.compare_digest((sent or "").encode(), expected.encode())',
+        "True",
+        "authorization/test_edge_only.py",
+    ),
+    mutation(
+        "a grant of a prefix covers the whole bucket",
+        "protocol/authorization.py",
+        "return target.stream_id.startswith(self.prefix)",
+        "return True",
+        "authorization/test_matrix.py",
+    ),
+    mutation(
+        "the cursor does not move on",
+        "protocol/cursor.py",
+        "(client_cursor >> MARK_BITS) + 1)",
+        "client_cursor >> MARK_BITS)",
+        "protocol/test_cursor.py",
+    ),
+    mutation(
+        "an array of JSON is one message",
+        "protocol/messages.py",
+        'if body.lstrip(_WHITESPACE).startswith(b"["):',
+        "if False:",
+        "protocol/test_messages.py",
+    ),
+    mutation(
+        "that a stream is closed is not stored",
+        "log/schema/batches.py",
+        'item[CLOSED] = {"BOOL": True}',
+        "pass",
+        "log/test_schema.py",
+    ),
+    mutation(
+        "a read does not renew the time to live",
+        "service/read.py",
+        "if not needs_renewal(record.expiry, touched_ms, now_ms):",
+        "if True:",
+        "http/test_expiry.py",
+    ),
+    mutation(
+        "a tail is remembered for ever",
+        "log/tails.py",
+        "not 0 <= now_ms - head.learned_ms < MAX_AGE_MS",
+        "False",
+        "log/test_tails.py",
+    ),
+    mutation(
+        "a write that meets itself counts as lost",
+        "log/append.py",
+        "if winner.append_id != batch.append_id:",
+        "if True:",
+        "faults/test_rules_of_the_proof.py",
+    ),
+)
