@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +27,12 @@ class Stream:
 class Bucket:
     """As the table tells of it, or, `over_http`, as a server does that tells no incarnations."""
 
-    def __init__(self, *, over_http: bool = False) -> None:
+    def __init__(self, *, over_http: bool = False, clock_ms: Callable[[], int] = lambda: 0) -> None:
         self.streams: dict[str, Stream] = {}
         self._over_http = over_http
         self.beginning = BEGINNING if over_http else f"{0:016}"
         self.asked = 0
+        self.now_ms = clock_ms
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         return sorted(name for name in self.streams if pattern.fullmatch(name))

@@ -171,7 +171,7 @@ def test_a_new_checkpoint_stops_an_older_version_instead_of_being_misread() -> N
 def test_a_batch_waits_for_its_least_size_or_for_the_longest_delay() -> None:
     options = options_of(subscribePattern=".*", minBytesPerTrigger="25", maxTriggerDelay="15m")
     now = [0.0]
-    driver = Driver(options, clock=lambda: now[0], date=lambda: NOW_MS / 1000)
+    driver = Driver(options, clock=lambda: now[0])
     bucket = driver._connected = Bucket()
     steps = [
         (0, "a", False, "the first batch does not wait"),

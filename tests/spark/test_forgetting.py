@@ -43,7 +43,7 @@ class Queries(RuleBasedStateMachine):
     def begin(self, over_http: bool, limited: bool, forget_seconds: int) -> None:
         self.over_http, self.limited, self.forget_seconds = over_http, limited, forget_seconds
         self.now_ms, self.made = 1_800_000_000_000, 0
-        self.bucket = Bucket(over_http=over_http)
+        self.bucket = Bucket(over_http=over_http, clock_ms=lambda: self.now_ms)
         self.pattern = "a.*|b"
         self.committed = json.dumps({})
         self.planned: str | None = None
@@ -68,7 +68,7 @@ class Queries(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.driver = Driver(self.options(), date=lambda: self.now_ms / 1000)
+        self.driver = Driver(self.options(), clock=lambda: 0.0)
         self.driver._connected = self.bucket
         self.pinned = None
 

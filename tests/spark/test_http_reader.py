@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ from tests.spark.opaque import OpaqueServer
 from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key, plan_here, read_here, rows, rows_of, started, table_options
 from tests.support import BYTES, JSON, World
+from tidemark.aws.clock import CLOCK
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
+from tidemark.spark.clients.http import HttpClient
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.progress import Positions
@@ -304,6 +308,34 @@ def test_a_closed_stream_is_known_as_such_and_is_not_asked_for_again(
         assert (again.tail.closed, again.created_ms) == (False, created_ms + 1000)
         delete(process.stores, place)
         world.clock.advance(1000)
+
+
+@pytest.mark.parametrize("transport", ["http", "dynamodb"])
+def test_a_look_has_the_time_of_the_server_and_not_of_the_driver(
+    server: ThreadedServer, world: World, name: str, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a server an hour behind: by its own clock the driver would forget streams that are new."""
+    filled(world, name, b"1")
+    behind, ask = 3600, urllib3.PoolManager.request
+
+    def dated(*given: Any, **more: Any) -> Any:
+        answer = ask(*given, **more)
+        answer.headers["Date"] = formatdate(time.time() - behind, usegmt=True)
+        return answer
+
+    monkeypatch.setattr(urllib3.PoolManager, "request", dated)
+    monkeypatch.setattr(CLOCK, "ahead_seconds", float(behind))
+    monkeypatch.setattr(CLOCK, "_next_look", float("inf"))
+    origin = {"url": server.url} if transport == "http" else table_options(world)
+    began = time.time()
+    look = Driver(parse_read_options(origin | {"subscribe": name}, streaming=True)).look()
+    assert began - 60 < look.at_ms / 1000 + behind <= time.time()
+
+
+def test_a_server_without_a_date_is_of_an_unknown_time() -> None:
+    client = HttpClient(None, retry_seconds=0)
+    client._note_date("")
+    assert client.now_ms() == 0
 
 
 def count_queries(table: Any) -> list[str]:

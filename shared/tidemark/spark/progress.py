@@ -67,7 +67,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class Look:
-    """The subscribed streams that exist, and when the first of them was asked for, in ms since 1970."""
+    """The subscribed streams that exist, and when the first of them was asked for, in ms since 1970 by the
+    server's clock; 0 where that is not known, and then nothing is forgotten."""
 
     heads: Mapping[str, Head]
     at_ms: int

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 import urllib3
@@ -44,6 +47,19 @@ class HttpClient:
         self._pool = urllib3.PoolManager(maxsize=16, timeout=_TIMEOUT, retries=_REDIRECTS)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._retry_seconds = retry_seconds
+        #: The date of the last reply that had one, in seconds since 1970, and when it was here.
+        self._dated: tuple[float, float] | None = None
+
+    def now_ms(self) -> int:
+        """The time by the server's clock, or a little earlier; 0 where no reply had a `Date`."""
+        if self._dated is None:
+            return 0
+        date, arrived = self._dated
+        return int(1000 * (date + time.monotonic() - arrived))
+
+    def _note_date(self, text: str) -> None:
+        with suppress(ValueError):
+            self._dated = (parsedate_to_datetime(text).timestamp(), time.monotonic())
 
     def request(
         self,
@@ -73,6 +89,7 @@ class HttpClient:
                 )
             except urllib3.exceptions.HTTPError as failure:
                 raise RetryableHttpFault(method, url, 0, str(failure)) from failure
+            self._note_date(response.headers.get("Date", ""))
             if 200 <= response.status < 300 or response.status in allow:
                 return response
             text = response.data[:_SHOWN_BYTES].decode(errors="replace")

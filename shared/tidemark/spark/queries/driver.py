@@ -22,11 +22,9 @@ class Driver:
         self,
         options: ReadOptions,
         clock: Callable[[], float] = time.monotonic,
-        date: Callable[[], float] = time.time,
     ) -> None:
         self.options = options
         self._clock = clock
-        self._date = date
         self._looked = float("-inf")
         self._let_go = float("-inf")
         self._last_look = Look({}, 0)
@@ -45,9 +43,12 @@ class Driver:
 
     def look(self, *, fresh: bool = False) -> Look:
         if fresh or self._clock() - self._looked >= LOOK_SECONDS:
-            at_ms = int(self._date() * 1000)
-            self._last_look = Look(load_heads(self.options, self.reader), at_ms)
+            began = self._clock()
+            heads = load_heads(self.options, self.reader)
             self._looked = self._clock()
+            # By the clock that wrote when the streams were created; it is known once the server has answered.
+            at_ms = self.reader.now_ms() - round(1000 * (self._looked - began))
+            self._last_look = Look(heads, max(0, at_ms))
         return self._last_look
 
     def waits(self, starts: Positions, ends: Positions) -> bool:

@@ -14,7 +14,6 @@ five minutes (`log/tails.py`): no batch is removed within an hour of its writing
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tidemark.aws.clock import CLOCK
 from tidemark.log.buckets import list_records, load_bucket
 from tidemark.log.chain import ChainWalk, Span, spans_of
 from tidemark.log.lifecycle import load_stream
@@ -85,11 +85,14 @@ class DynamoDBReader:
         self._table = connect_table(connection)
         self._bulk = connect_table(connection, BulkDynamoDB)
         self._blobs = connect_blobs(connection)
-        self._clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+        self._clock_ms: Callable[[], int] = CLOCK.now_ms
         self._listed: dict[str, StreamRecord] = {}
         self._tails: dict[str, _KnownTail] = {}
         #: Streams that inherit messages from other logs. Any other one of `_tails` has its own log alone.
         self._forks: dict[str, StreamRecord] = {}
+
+    def now_ms(self) -> int:
+        return self._clock_ms()
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         found: list[str] = []

@@ -70,6 +70,9 @@ class HttpReader:
         #: The head that was loaded when a listing told a part.
         self._known: dict[str, tuple[Listed, Head]] = {}
 
+    def now_ms(self) -> int:
+        return self._client.now_ms()
+
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         """By the bucket's listing (extensions, §1.4), a thousand streams at a time."""
         found: list[str] = []

@@ -145,6 +145,10 @@ class Reader(Protocol):
 
     beginning: str
 
+    def now_ms(self) -> int:
+        """The time by the clock of the server, or of storage, or a little earlier, in ms since 1970.
+        It is known once something was asked; 0 where it is not."""
+
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         """Streams whose whole name matches, sorted; none where there is no bucket. What the listing tells of
         a stream is used by the next call of `head` or `heads` for it."""
