@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -445,8 +446,6 @@ def staging(
     if request.param == "directory":
         yield DirectoryStaging(tmp_path)
         return
-    import os
-
     client = s3_client(os.environ["AWS_ENDPOINT_URL_S3"], None)
     yield BucketStaging(client, world.bucket_name, f"staging/{name}")
     client.close()
@@ -473,6 +472,29 @@ def test_a_staging_place_keeps_its_promises(staging: SharedStaging) -> None:
     assert staging.older_than("a", 60) == []
     staging.delete(["m", "a/b", "never was"])
     assert staging.get("m") is None
+
+
+def test_a_staged_name_is_synced_with_its_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a loss of power takes a manifest of which something is published already."""
+    synced: list[str] = []
+    sync = os.fsync
+
+    def noting(file: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{file}").readlink()).removeprefix(str(tmp_path)))
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    staging = DirectoryStaging(tmp_path)
+    for _ in range(2):
+        synced.clear()
+        staging.put_first("id/manifest/0", b"x")
+        assert synced[1:] == ["/id/manifest", "/id", ""]
+    synced.clear()
+    with staging.create("id/staged/f"):
+        pass
+    assert synced[1:] == ["/id/staged", "/id", ""]
 
 
 def test_a_manifest_reads_back_as_it_was_written() -> None:

@@ -83,6 +83,7 @@ class DirectoryStaging:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.rename(path)
+            self._sync_name(path)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -98,9 +99,21 @@ class DirectoryStaging:
                 os.fsync(file.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
+            # Also where the name was there: whoever put it may have been killed before this.
+            self._sync_name(path)
         finally:
             temporary.unlink(missing_ok=True)
         return path.read_bytes()
+
+    def _sync_name(self, path: Path) -> None:
+        """A file's own sync does not keep its name through a loss of power, nor that of a new directory."""
+        while path != self._root:
+            path = path.parent
+            directory = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
 
     def get(self, name: str) -> bytes | None:
         try:
