@@ -364,7 +364,7 @@ def _read(request: Read, state: State, now_ms: int, later_ms: Times) -> Iterator
     if start < stream.retained:
         yield Answer("RetentionGone", stream.retained), state
     if start > stream.tail:
-        yield Answer("Malformed"), state
+        yield Answer("HistoryGone", stream.retained), state
     else:
         # What is no longer retained is there for an hour still: a reader may be on its way through it.
         answer = Answer("read", stream.tail, stream.closed, stream.data[start:])

@@ -52,6 +52,7 @@ _APPENDED: Final = {
 #: The header that carries the number a refusal names.
 _NUMBERS: Final = {
     "RetentionGone": "Stream-Next-Offset",
+    "HistoryGone": "Stream-Next-Offset",
     "StreamClosed": "Stream-Next-Offset",
     "OffsetBeyondTail": "Stream-Next-Offset",
     "SequenceGap": "Producer-Expected-Seq",

@@ -23,6 +23,7 @@ from tidemark.log.lifecycle import StreamChanged, bury, load_stream
 from tidemark.protocol.errors import (
     Conflict,
     ContentTypeMismatch,
+    HistoryGone,
     Malformed,
     RetentionGone,
     SequenceGap,
@@ -128,7 +129,7 @@ def test_a_byte_stream_can_be_forked_at_any_byte(world: World, offset: int) -> N
     fork = a_key()
     assert process.fork(fork, source, offset).head.tail.offset == offset
     assert world.process().read_all(fork) == b"abcdefghijk"[:offset]
-    with pytest.raises(Malformed, match="beyond the end"):
+    with pytest.raises(HistoryGone, match="beyond the end"):
         read(world.process().stores, fork, offset + 1)
 
 

@@ -7,7 +7,8 @@ import pytest
 from tests.support import BYTES, JSON, Process, World, a_key, before
 from tidemark.log.read import load_last, read_page
 from tidemark.log.schema import log_pk
-from tidemark.protocol.errors import Malformed, StreamNotFound
+from tidemark.protocol.errors import HistoryGone, Malformed, StreamNotFound
+from tidemark.protocol.etag import render_etag
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import delete
@@ -36,10 +37,29 @@ def test_a_read_may_begin_at_any_byte(world: World, start: int, warm: bool) -> N
 @pytest.mark.parametrize("warm", [True, False])
 def test_an_offset_beyond_the_tail_is_refused(world: World, warm: bool) -> None:
     """The server has never returned it, or it belongs to an earlier stream of that name: a reader would wait
-    there for ever."""
+    there for ever, or go on in the middle of other bytes."""
     process, key = filled(world, b"abcd")
-    with pytest.raises(Malformed, match="beyond the end"):
+    with pytest.raises(HistoryGone, match="beyond the end"):
         read((process if warm else world.process()).stores, key, 5)
+
+
+def test_a_page_of_another_history_has_another_entity_tag(world: World) -> None:
+    """The stream is put back to an older state, and then written on with other bytes of the same length."""
+    process, key = filled(world, b"abcd", b"ef")
+    earlier = read(world.process().stores, key, 0)
+    last = process.stores.table.query(log_pk(key, earlier.record.incarnation))[0][-1]
+    process.stores.table.delete_many([{name: last[name] for name in ("pk", "sk")}])
+    assert read(world.process().stores, key, 4).page.up_to_date
+    with pytest.raises(HistoryGone):
+        read(world.process().stores, key, 6)
+    world.process().append(key, b"gh")
+    later = read(world.process().stores, key, 0)
+    tags = {
+        render_etag("i", page.start, page.end, closed=False, crc=page.crc)
+        for page in (earlier.page, later.page, read(world.process().stores, key, 0).page)
+    }
+    assert len(tags) == 2
+    assert (later.page.start, later.page.end) == (earlier.page.start, earlier.page.end)
 
 
 def test_json_is_read_only_from_message_ends(world: World) -> None:

@@ -168,7 +168,7 @@ def _life_ms(reading: Reading, now_ms: int) -> int | None:
 
 def _etag(reading: Reading) -> str:
     page = reading.page
-    return render_etag(reading.record.incarnation, page.start, page.end, closed=page.closed)
+    return render_etag(reading.record.incarnation, page.start, page.end, closed=page.closed, crc=page.crc)
 
 
 def event_stream_headers(record: StreamRecord) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from tidemark.log.chain import ChainWalk, Query, Span, cut_batch, spans_of
 from tidemark.log.packs import Fill, block_batches, cut_front
@@ -16,7 +17,7 @@ from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import STATE_ATTRIBUTES, decode_batch
 from tidemark.log.table import Table
-from tidemark.protocol.errors import Damaged, Malformed
+from tidemark.protocol.errors import Damaged, HistoryGone, Malformed
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.tail import Tail
 
@@ -50,6 +51,15 @@ class Page:
     @property
     def last(self) -> Batch | None:
         return self.batches[-1] if self.batches else None
+
+    @property
+    def crc(self) -> int | None:
+        """Of the chain up to the page's end, which tells histories apart; of the page's bytes where that is
+        not known: of batches without checksums, and inside a pack. None for an empty page."""
+        if not self.batches:
+            return None
+        known = self.batches[-1].checksums.after
+        return crc32(self.data) if known is None else known
 
     @property
     def has_data(self) -> bool:
@@ -88,8 +98,8 @@ def read_page(
     Batches in `recent` are not asked for: the query goes on behind them, or is not made at
     all where they fill the page. What a query brings beyond a small page, up to `ahead_bytes`, is
     kept there for the next one. `fill` gets the bytes of the blocks of packs. `attributes` are those of a
-    batch that are wanted; none means all. Raises Malformed for an offset
-    that is not in the stream; a JSON stream is read from message ends only. Raises Damaged where batches are
+    batch that are wanted; none means all. Raises HistoryGone for an offset
+    beyond the tail, and Malformed for one inside a message of a JSON stream. Raises Damaged where batches are
     missing.
     """
     is_tail = known_tail is not None and known_tail.offset == start
@@ -105,7 +115,7 @@ def read_page(
     if gathered.is_cut:
         raise Damaged from LookupError(f"batches are missing: {walk.span.pk} at {start}")
     if not (is_tail or is_begin or gathered.is_in_stream):
-        raise Malformed(f"Offset {render_offset(start)} lies beyond the end of the stream")
+        raise HistoryGone(start, record.retained)
     before = gathered.before or (known_tail if is_tail else None)
     return Page(start, (), walk.at_tail, before is not None and before.closed)
 

@@ -36,6 +36,7 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     │   └── UploadNotFound         a publish names an upload that does not exist
     ├── StreamGone            410  deleted, but forks still live on its data (§4.2)
     ├── RetentionGone         410  the offset lies below what is retained (extensions §2.2)
+    ├── HistoryGone           410  the offset lies beyond the tail
     ├── PreconditionFailed    412  If-Match names another tail
     ├── PayloadTooLarge       413
     ├── TooManyMessages       413
@@ -44,7 +45,7 @@ protocol names for that fact and the headers that go with it; the HTTP layer wri
     ├── RateLimitExceeded     429  more requests than the server accepts in a second
     ├── OutcomeUnknown        503  storage did not answer: a write may have landed
     ├── StorageUnavailable    503  storage cannot be asked
-    ├── Damaged               503  stored bytes are not as many as the log says
+    ├── Damaged               503  stored bytes are not those that the log says
     ├── StorageSilent         503  storage is known not to answer, and was not asked
     ├── EdgeTooNew            503  CloudFront's function is of a later release than this one
     ├── FormatTooNew          503  a later release has stored what this one would misread
@@ -322,6 +323,21 @@ class RetentionGone(ProtocolError):
         super().__init__(
             f"Offsets below {render_offset(retained)} are no longer retained: read on from there, or, in a "
             "bucket, start over from bootstrap",
+            {"Stream-Next-Offset": render_offset(retained)},
+        )
+
+
+class HistoryGone(ProtocolError):
+    """An offset beyond the tail: it is made up, or of a history that is not there any more, because the
+    stream was put back to an older state or created anew. A reader that stayed there would go on in the
+    middle of other bytes once the tail has come by. The header says where to start over."""
+
+    status = 410
+
+    def __init__(self, offset: int, retained: int) -> None:
+        super().__init__(
+            f"Offset {render_offset(offset)} lies beyond the end of the stream, which may have been put back "
+            f"to an older state: start over from {render_offset(retained)} or, in a bucket, from bootstrap",
             {"Stream-Next-Offset": render_offset(retained)},
         )
 

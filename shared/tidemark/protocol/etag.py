@@ -13,10 +13,13 @@ _ENTITY_TAG = r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"'
 _ENTITY_TAGS: Final = re.compile(rf"{_ENTITY_TAG}(?:[ \t]*,[ \t]*{_ENTITY_TAG})*")
 
 
-def render_etag(incarnation: str, start: int, end: int, *, closed: bool) -> str:
-    """Closing adds `:c`, so that a 304 never hides it."""
+def render_etag(incarnation: str, start: int, end: int, *, closed: bool, crc: int | None = None) -> str:
+    """Closing adds `:c`, so that a 304 never hides it. `crc` tells apart the histories of a stream that was
+    put back to an older state. It stands beside the start, where older releases of Spark's source ignore it.
+    """
+    history = "" if crc is None else f".{crc:08x}"
     suffix = ":c" if closed else ""
-    return f'"{incarnation}:{render_offset(start)}:{render_offset(end)}{suffix}"'
+    return f'"{incarnation}:{render_offset(start)}{history}:{render_offset(end)}{suffix}"'
 
 
 def etag_matches(if_none_match: str | None, etag: str) -> bool:

@@ -12,7 +12,14 @@ from tidemark.log.read import PAGE_BYTES, Page, read_page
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import TOUCHED_MS, stream_key
 from tidemark.log.table import ConditionFailed
-from tidemark.protocol.errors import Damaged, Malformed, RetentionGone, StreamNotFound
+from tidemark.protocol.errors import (
+    Damaged,
+    HistoryGone,
+    Malformed,
+    ProtocolError,
+    RetentionGone,
+    StreamNotFound,
+)
 from tidemark.protocol.expiry import needs_renewal, renew_waiting_at_ms
 from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.stream_key import StreamKey
@@ -42,7 +49,7 @@ class Reading:
 
 def read(stores: Stores, key: StreamKey, read_from: ReadFrom, *, small: bool = False) -> Reading:
     """One page, or a small one. Raises StreamNotFound, RetentionGone for an offset below what is retained,
-    or Malformed for one that is not in the stream.
+    HistoryGone for one beyond the tail, or Malformed for one inside a message.
 
     A read renews a sliding expiry (§5.1), whether it finds data or not.
     """
@@ -88,7 +95,7 @@ def load_page(
     be another by now, it may have expired, or what was before the offset may have been trimmed.
     """
     remembered = stores.tails.get(key, now_ms)
-    page: Page | Malformed | Damaged | None = None
+    page: Page | ProtocolError | None = None
     if remembered is None:
         record = require_live(load_stream(stores.table, key))
     else:
@@ -116,10 +123,10 @@ def load_page(
 
 def _try_page(
     stores: Stores, record: StreamRecord, start: int, known_tail: Tail | None, asked: Mapping[str, Any]
-) -> Page | Malformed | Damaged:
+) -> Page | ProtocolError:
     try:
         return _query_page(stores, record, start, known_tail, asked)
-    except (Malformed, Damaged) as fault:
+    except (Malformed, HistoryGone, Damaged) as fault:
         return fault
 
 
