@@ -27,6 +27,7 @@ class AppendTimes:
     incarnation: str
     start: int
     end: int
+    crc: int | None
     times_ms: list[int] = field(default_factory=list)
     messages: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -42,7 +43,7 @@ def load_times(stores: Stores, key: StreamKey, start: int) -> AppendTimes:
     record, page = load_page(stores, key, start, now_ms, {"attributes": BOUNDARY_ATTRIBUTES})
     last_used_ms(stores, record, page.last.time_ms if page.last else 0, now_ms)
     refuse_tombstone(stores, record, page)
-    found = AppendTimes(record.incarnation, page.start, page.end)
+    found = AppendTimes(record.incarnation, page.start, page.end, page.crc)
     for time_ms, messages, size in _writes_of(page):
         found.times_ms.append(time_ms)
         found.messages.append(messages)

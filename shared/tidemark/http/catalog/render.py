@@ -163,5 +163,5 @@ def times_headers(found: AppendTimes) -> dict[str, str]:
         "Cache-Control": decide_cache_control(
             has_data=has_data, closed=False, from_now=False, is_bound=False
         ),
-        "ETag": render_etag(found.incarnation, found.start, found.end, closed=False),
+        "ETag": render_etag(found.incarnation, found.start, found.end, closed=False, crc=found.crc),
     }

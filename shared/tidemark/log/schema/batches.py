@@ -41,7 +41,17 @@ PACK_INDEX: Final = "px"  # of a pack: where its blocks lie in the object (`prot
 #: Sorts after an offset and before the next one.
 _BEHIND: Final = "."
 #: What a snapshot's offset is checked against: the last batch that begins at or before it.
-BOUNDARY_ATTRIBUTES: Final = (SK, END, MESSAGE_LENGTHS, TOMBSTONE, APPEND_ID, TIME_MS, BLOB, PACK_INDEX)
+BOUNDARY_ATTRIBUTES: Final = (
+    SK,
+    END,
+    MESSAGE_LENGTHS,
+    TOMBSTONE,
+    APPEND_ID,
+    TIME_MS,
+    BLOB,
+    CHECKSUMS,
+    PACK_INDEX,
+)
 #: What a read for the tail needs of a batch: all but the bytes. Only a writer that has slept finds a pack.
 STATE_ATTRIBUTES: Final = (
     SK,
