@@ -7,7 +7,7 @@ import pytest
 from tests.buckets import accepted, batch_starts, key_in_new_bucket, publish, snapshot_objects
 from tests.support import BYTES, HOUR_MS, JSON, World
 from tidemark.janitor.sweep import sweep
-from tidemark.protocol.errors import Malformed, RetentionGone, SnapshotNotFound
+from tidemark.protocol.errors import HistoryGone, RetentionGone, SnapshotNotFound
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.delete import delete
@@ -36,7 +36,7 @@ def test_every_offset_below_the_snapshot_is_gone(world: World, warm: bool, conte
             assert gone.value.headers == {"Stream-Next-Offset": f"{2 * size:016d}"}
         assert read(reader.stores, key, 2 * size).data.startswith(b"33")
         assert read(reader.stores, key, 3 * size).page.up_to_date
-        with pytest.raises(Malformed):
+        with pytest.raises(HistoryGone):
             read(reader.stores, key, 3 * size + 1)
         world.clock.advance(2 * HOUR_MS)
         sweep(rival.stores)
