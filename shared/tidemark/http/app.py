@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -20,6 +21,7 @@ from tidemark.protocol.errors import FormatTooNew, ProtocolError
 from tidemark.service.concurrency import Run
 
 _log = logging.getLogger("tidemark")
+_NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console")
 
 
 def create_app(
@@ -64,8 +66,8 @@ class FormatChecked:
                 is_too_old = isinstance(error, FormatTooNew)
                 if is_too_old:
                     _log.critical("%s", error.message)
-                # A process that cannot ask yet is up, and asks again with its next request.
-                if is_too_old or scope["path"] != "/v1/health":
+                # A process that cannot ask yet serves what is not stored, and asks again with its next request.
+                if is_too_old or not scope["path"].startswith(_NOT_STORED):
                     await error_handlers.error_response(Request(scope), error)(scope, receive, send)
                     return
         await self._app(scope, receive, send)
