@@ -66,7 +66,7 @@ class FormatChecked:
                 is_too_old = isinstance(error, FormatTooNew)
                 if is_too_old:
                     _log.critical("%s", error.message)
-                # A process that cannot ask yet serves what is not stored, and asks again with its next request.
+                # A process that cannot ask yet serves what is not stored, and asks again next time.
                 if is_too_old or not scope["path"].startswith(_NOT_STORED):
                     await error_handlers.error_response(Request(scope), error)(scope, receive, send)
                     return
