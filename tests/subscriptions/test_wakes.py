@@ -148,6 +148,15 @@ def test_done_says_that_a_wake_follows_before_the_trigger_has_come_by(scene: Sce
     assert require_subscription(scene.worker.stores, "s").wake.generation == 2, "one wake for one append"
 
 
+def test_a_release_says_that_a_wake_follows_before_the_trigger_has_come_by(scene: Scene) -> None:
+    scene.stream("events/b", 1)
+    announced(scene, "events/a")
+    claimed = scene.claim()
+    assert scene.ack(claimed, done=False) is False
+    scene.append("events/b")
+    assert scene.release(claimed) is True
+
+
 def test_the_same_configuration_is_confirmed_and_another_one_refused(scene: Scene) -> None:
     assert scene.subscribe().is_new
     assert not scene.subscribe().is_new

@@ -163,9 +163,7 @@ def answer_wake(stores: Stores, subscription_id: str, kind: SubscriptionKind, re
         record = commit(stores, record, end_wake(extended) if request.done else extended, acks)
         if not request.done:
             return False
-        return begin_if_pending(stores, record) or (
-            mark_appended(stores, record) and begin_if_pending(stores, record)
-        )
+        return _begin_next(stores, record)
 
     return _decide_until_committed(stores, subscription_id, kind, step)
 
@@ -175,7 +173,7 @@ def release(stores: Stores, subscription_id: str, request: WakeRequest) -> bool:
 
     def step(record: SubscriptionRecord) -> bool:
         _check(record, request, stores.clock_ms())
-        return begin_if_pending(stores, commit(stores, record, end_wake(record.wake)))
+        return _begin_next(stores, commit(stores, record, end_wake(record.wake)))
 
     return _decide_until_committed(stores, subscription_id, SubscriptionKind.PULL_WAKE, step)
 
@@ -249,4 +247,12 @@ def finish_delivery(
         record = commit(stores, record, record.wake, acks[:MAX_ACKS])
         acks = acks[MAX_ACKS:]
     arrived = replace(attempt_succeeded(record.wake, stores.clock_ms()), slow=slow)
-    begin_if_pending(stores, commit(stores, record, end_wake(arrived), acks))
+    begin_if_pending(stores, commit(stores, record, end_wake(arrived), acks))  # Nobody is told what follows.
+
+
+def _begin_next(stores: Stores, record: SubscriptionRecord) -> bool:
+    """After a wake has ended: whether another one follows (§7). What was appended just before counts too,
+    though its record may still be on its way."""
+    return begin_if_pending(stores, record) or (
+        mark_appended(stores, record) and begin_if_pending(stores, record)
+    )
