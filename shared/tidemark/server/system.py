@@ -28,7 +28,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch
-from tidemark.log.schema import PK, ROSTER_PK, SK, Key, is_log_pk, stream_key
+from tidemark.log.schema import PK, ROSTER_PK, SK, Key, is_log_pk, make_key, stream_key
 from tidemark.log.subscriptions import load_roster
 from tidemark.protocol.packing import Packing
 from tidemark.server.standard_error import report_failure
@@ -138,7 +138,7 @@ class EmbeddedSystem:
             assert message is not None, "it is a new batch"
             self.database.then(lambda: self.wake.hub.wake(message.key, message.incarnation, message.start))
         if not self._is_followed:
-            self._is_followed = pk == ROSTER_PK or key == stream_key(REGISTRY)
+            self._is_followed = pk == ROSTER_PK or make_key(pk, sk) == stream_key(REGISTRY)
         if self._is_followed and event != "REMOVE":
             self.changes.send_with(db, [json.dumps(record)])
 

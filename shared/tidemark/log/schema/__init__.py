@@ -136,6 +136,7 @@ from tidemark.log.schema.items import (
     Key,
     decode_format,
     encode_format,
+    make_key,
     table_definition,
 )
 from tidemark.log.schema.mail import (

@@ -1,0 +1,84 @@
+"""The embedded system: what a write makes necessary is done after it, also by the next process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support import BYTES, append_request, create_request
+from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.server.system import ChangeFollower, EmbeddedSystem
+from tidemark.service.append import append
+from tidemark.service.create import create
+from tidemark.service.read import read
+from tidemark.service.stream_registry import REGISTRY
+from tidemark.settings import Settings
+
+JSON = parse_content_type("application/json")
+KEY = StreamKey(PLAIN_BUCKET, "a")
+
+
+def a_system(folder: Path) -> EmbeddedSystem:
+    return EmbeddedSystem(Settings(), folder, folder / "blobs")
+
+
+def follow(system: EmbeddedSystem) -> None:
+    follower = ChangeFollower(system.stores, system.changes, system.attention)
+    while follower.work():
+        pass
+
+
+def told(system: EmbeddedSystem) -> bytes:
+    return read(system.stores, REGISTRY, 0).data
+
+
+def test_nobody_is_told_of_changes_where_nobody_has_asked(tmp_path: Path) -> None:
+    system = a_system(tmp_path)
+    create(system.stores, KEY, create_request(BYTES))
+    assert system.changes.next_ms() is None
+
+
+def test_what_was_written_before_a_kill_is_told_by_the_next_process(tmp_path: Path) -> None:
+    killed = a_system(tmp_path)
+    create(killed.stores, REGISTRY, create_request(JSON))
+    create(killed.stores, KEY, create_request(BYTES))
+    system = a_system(tmp_path)
+    follow(system)
+    assert b'"path":"a"' in told(system)
+    create(system.stores, StreamKey(PLAIN_BUCKET, "b"), create_request(BYTES))
+    follow(system)
+    assert b'"path":"b"' in told(system)
+
+
+def test_each_commit_wakes_those_who_wait_whoever_writes(tmp_path: Path) -> None:
+    system = a_system(tmp_path)
+    create(system.stores, KEY, create_request(BYTES))
+
+    async def woken_by(write: Callable[[], object]) -> bool:
+        with system.database.serving(), system.wake.hub.listen(KEY) as listener:
+            await asyncio.to_thread(write)
+            return await listener.wait(60)
+
+    assert asyncio.run(woken_by(lambda: append(system.stores, KEY, [append_request(b"x")])))
+
+
+def test_readers_take_no_batch_from_memory_before_it_is_committed(tmp_path: Path) -> None:
+    system = a_system(tmp_path)
+    create(system.stores, KEY, create_request(BYTES))
+    seen: list[int] = []
+
+    def append_and_look() -> None:
+        append(system.stores, KEY, [append_request(b"x")])
+        head = system.stores.tails.get(KEY, system.stores.clock_ms())
+        assert head is not None
+        seen.append(len(system.stores.recent.chain(head.record.incarnation, 0, 100)))
+
+    async def scenario() -> None:
+        with system.database.serving():
+            await system.database.run(append_and_look)
+            await system.database.run(append_and_look)
+
+    asyncio.run(scenario())
+    assert seen == [0, 1]
