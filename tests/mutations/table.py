@@ -126,8 +126,8 @@ MUTATIONS = (
     mutation(
         "the ETag of another life of the stream fits",
         "protocol/etag.py",
-        """return f'"{incarnation}:{render_offset(start)}:""",
-        """return f'"{render_offset(start)}:""",
+        """return f'"{incarnation}:{render_offset(start)}{history}:""",
+        """return f'"{render_offset(start)}{history}:""",
         "protocol/test_etag.py",
     ),
     mutation(

@@ -241,7 +241,7 @@ class Streams(RuleBasedStateMachine):
             if model is None:
                 assert refusal.status == 404
             else:
-                assert refusal.status == 400
+                assert refusal.status == 410  # Of another history.
                 assert start > len(model.data)
             return
         assert model is not None
