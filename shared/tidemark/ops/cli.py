@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import stat
 import sys
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from io import BufferedReader
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -68,6 +70,50 @@ def serve(host: str | None, port: str | None, data_dir: str | None, *, in_memory
     given = {"HOST": host, "PORT": port, "DATA_DIR": data_dir}
     environment = os.environ | {name: value for name, value in given.items() if value is not None}
     sys.exit(server.main(in_memory=in_memory, environment=environment))
+
+
+_DATA_DIR: Final = click.option(
+    "--data-dir",
+    envvar="DATA_DIR",
+    default=".data",
+    show_default=True,
+    type=Path,
+    help="The server's folder.",
+)
+
+
+@main.command()
+@_DATA_DIR
+@click.argument("target", type=Path)
+def backup(data_dir: Path, target: Path) -> None:
+    """Copy a store, whose server may run, to a new folder TARGET. To restore, start a server on the copy."""
+    from tidemark.ops.store import NoStore, back_up
+
+    try:
+        back_up(data_dir, target)
+    except (NoStore, OSError, sqlite3.Error) as failed:
+        raise click.ClickException(str(failed)) from None
+    show({"copied": str(target)}, f"{target} has all that was committed; it can be a server's --data-dir")
+
+
+@main.command()
+@_DATA_DIR
+def verify(data_dir: Path) -> None:
+    """Read every stream and snapshot of a store, and say what is damaged or missing. Changes nothing; exits 1
+    where anything is."""
+    from tidemark.engine.database import UnusableDatabase
+    from tidemark.ops.store import NoStore, embedded_stores
+    from tidemark.ops.store import verify as faults_of
+
+    streams: list[object] = []
+    try:
+        faults = list(faults_of(embedded_stores(data_dir), streams.append))
+    except (NoStore, OSError, UnusableDatabase) as failed:
+        raise click.ClickException(str(failed)) from None
+    for fault in faults:
+        show({"fault": fault}, fault)
+    show({"streams": len(streams), "faults": len(faults)}, f"{len(streams)} streams, {len(faults)} faults")
+    sys.exit(1 if faults else 0)
 
 
 def show(value: Any, text: str) -> None:

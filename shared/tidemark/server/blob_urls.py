@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from tidemark.engine.files import BLOBS_PATH, BlobFiles
+from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES
 from tidemark.server.asgi import Application, Receive, Scope, Send
 
@@ -23,7 +24,7 @@ _HEADERS: Final = [
     (b"content-security-policy", b"sandbox"),
     (b"content-disposition", b"attachment"),
     (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"private, no-store"),
+    (b"cache-control", NO_STORE.encode()),
 ]
 
 

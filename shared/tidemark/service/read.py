@@ -173,7 +173,7 @@ def renew(stores: Stores, record: StreamRecord, touched_ms: int, now_ms: int) ->
 def _finish(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Reading:
     """The page with all its bytes; what it shows is remembered. Raises StreamNotFound or Damaged."""
     refuse_tombstone(stores, record, page)
-    page = _with_blobs(stores, page)
+    page = with_blobs(stores, page)
     own = [batch for batch in page.batches if batch.start >= record.base]
     shared = stores.recent.keep(record.incarnation, *own)
     page = replace(page, batches=(*page.batches[: len(page.batches) - len(own)], *shared))
@@ -189,7 +189,7 @@ def refuse_tombstone(stores: Stores, record: StreamRecord, page: Page) -> None:
         raise ended_error(stores, record)
 
 
-def _with_blobs(stores: Stores, page: Page) -> Page:
+def with_blobs(stores: Stores, page: Page) -> Page:
     """The page with the bytes that are in S3, all fetched at once. Raises Damaged unless every batch
     then has all its bytes: readers would take what comes next for what is missing."""
     wanted = [
