@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import signal
@@ -259,6 +260,23 @@ def test_a_waiting_handler_does_not_delay_the_end(start: Start, project: Path, t
     code, out, err = system.end()
     waiting.join()
     assert (code, out, answers) == (0, "", [503])
+    assert "Traceback" not in err
+
+
+def test_a_webhook_that_does_not_answer_does_not_delay_the_end(start: Start) -> None:
+    """Nor does what it was about write to a database that is closed."""
+    with listening_socket("127.0.0.1", 0) as receiver:
+        system = System(start())
+        url = f"http://127.0.0.1:{port_of(receiver)}/"
+        asked = json.dumps({"type": "webhook", "pattern": "tides/*", "webhook": {"url": url}}).encode()
+        path = "/v1/stream/__ds/subscriptions/hook"
+        assert system.request("PUT", path, asked, content_type="application/json")[0] == 201
+        assert system.request("PUT", "/v1/stream/tides/1", b"high", content_type="text/plain")[0] == 201
+        receiver.settimeout(DEADLINE_SECONDS)
+        called, _ = receiver.accept()
+        code, out, err = system.end()
+        called.close()
+    assert (code, out) == (0, "")
     assert "Traceback" not in err
 
 

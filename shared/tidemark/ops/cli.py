@@ -69,7 +69,10 @@ def serve(host: str | None, port: str | None, data_dir: str | None, *, in_memory
         ) from missing
     given = {"HOST": host, "PORT": port, "DATA_DIR": data_dir}
     environment = os.environ | {name: value for name, value in given.items() if value is not None}
-    sys.exit(server.main(in_memory=in_memory, environment=environment))
+    code = server.main(in_memory=in_memory, environment=environment)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # A webhook that does not answer would hold up the end.
 
 
 _DATA_DIR: Final = click.option(

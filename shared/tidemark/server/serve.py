@@ -131,6 +131,7 @@ async def _serve(
         finally:
             for worker in workers:
                 worker.stop()
+            logging.disable()  # What they were doing is cut off, and that is no error.
 
 
 def _url_of(host: str, listener: socket.socket) -> str:
