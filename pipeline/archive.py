@@ -170,6 +170,10 @@ def take_what_came(
     limit = {"maxBytesPerTrigger": str(given.batch_bytes), "assumeProcessingTime": "true"}
     heads = streams.heads()
     source = spark.readStream.format("tidemark").options(**streams.source_options(heads, job) | limit).load()
+    if "timestamp" not in source.columns:
+        from pyspark.sql import functions
+
+        source = source.withColumn("timestamp", functions.lit(None).cast("timestamp"))
     before = progress(spark, given.checkpoint)
     if given.iceberg:
         start, new_files = to_table(spark, source, given)

@@ -22,7 +22,7 @@ from tidemark.service.delete import delete
 from tidemark.service.trim import trim_below
 from tidemark.spark.clients.http import HttpFault
 from tidemark.spark.options.given import InvalidOptions
-from tidemark.spark.options.read import parse_read_options
+from tidemark.spark.options.read import columns_of, parse_read_options
 from tidemark.spark.queries.driver import Driver
 from tidemark.spark.queries.plan import plan_partitions
 from tidemark.spark.readers.port import BEGINNING, DataLoss, NoTimes, Reader
@@ -194,13 +194,22 @@ def test_who_does_not_ask_for_times_makes_no_request_for_them(
     filled(world, name, b"[1,2]", content_type=JSON)
     asked = {"url": server.url, "subscribe": name}
     server.seen.clear()
-    assert [ms for _, ms in read_timed(asked)] == [None, None]
     reader, parts = plan_here(parse_read_options(asked | TIMES | {"columns": "value"}, streaming=False))
     assert [batch.num_rows for part in parts for batch in reader.read(part, ["value"])] == [2]
     assert not [path for _, path in server.seen if path == "/v1/times"]
     assert None not in [ms for _, ms in read_timed(asked | TIMES)]
     # Whether the server tells them, and the page's.
     assert [path for _, path in server.seen].count("/v1/times") == 2
+
+
+def test_without_the_option_there_is_no_timestamp(server: ThreadedServer, name: str) -> None:
+    """A column of nulls would make a watermark wait for ever, and say nothing."""
+    asked = {"url": server.url, "subscribe": name}
+    assert "timestamp" not in columns_of(asked)
+    assert "timestamp" in columns_of(asked | TIMES)
+    assert columns_of(asked | {"columns": "value,offset"}) == ("value", "offset")
+    with pytest.raises(InvalidOptions, match="only with includeTimestamps=true"):
+        parse_read_options(asked | {"columns": "value,timestamp"}, streaming=True)
 
 
 def test_over_the_table_the_option_changes_nothing(world: World, name: str) -> None:

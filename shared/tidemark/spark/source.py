@@ -18,7 +18,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidemark.spark.archives import forget_archives
-from tidemark.spark.options.read import COLUMNS, ReadOptions, parse_columns, parse_read_options, render_schema
+from tidemark.spark.options.read import (
+    COLUMNS,
+    NO_TIMES,
+    ReadOptions,
+    columns_of,
+    parse_read_options,
+    render_schema,
+)
 from tidemark.spark.queries.batch import BatchReader, PushdownBatchReader
 from tidemark.spark.queries.streaming_4_0 import StreamReader
 
@@ -38,12 +45,10 @@ class TidemarkSource(DataSource):
         return "tidemark"
 
     def schema(self) -> str:
-        """The default columns, or those of the option `columns`; the reader says what is wrong with that."""
+        """The columns that are filled, or those of the option `columns`; the reader says what is wrong with
+        the options."""
         forget_archives()
-        try:
-            return render_schema(parse_columns(self.options["columns"]))
-        except (KeyError, ValueError):
-            return render_schema()
+        return render_schema(columns_of(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(self.read_options(schema, streaming=False))
@@ -55,7 +60,10 @@ class TidemarkSource(DataSource):
         wanted = {field.name: field.dataType.simpleString().upper() for field in schema.fields}
         strange = [f"{name} {kind}" for name, kind in wanted.items() if COLUMNS.get(name) != kind]
         what = f"schema: there is no column {', '.join(strange)}; columns: {render_schema(tuple(COLUMNS))}"
-        options = parse_read_options(self.options, streaming=streaming, faults=[what] if strange else [])
+        faults = [what] if strange else []
+        if "columns" not in self.options and "timestamp" in wanted.keys() - columns_of(self.options):
+            faults.append(f"schema: {NO_TIMES}")
+        options = parse_read_options(self.options, streaming=streaming, faults=faults)
         return dataclasses.replace(options, columns=tuple(wanted))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tidemark.protocol.stream_key import PLAIN_BUCKET
@@ -56,6 +56,8 @@ COLUMNS: Final = {
 #: Members of JSON messages, for those who ask for them: every message is parsed for them.
 JSON_COLUMNS: Final = frozenset({"type", "key", "headers"})
 DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in JSON_COLUMNS)
+
+NO_TIMES: Final = "over http there is a timestamp only with includeTimestamps=true"
 
 #: What concerns the batches of a streaming query alone.
 TRIGGER_OPTIONS: Final = (
@@ -142,13 +144,36 @@ def parse_read_options(
         bytes_per_partition=asked.parse("bytesPerPartition", ReadOptions.bytes_per_partition, parse_size),
         assume_processing_time=asked.parse("assumeProcessingTime", False, parse_boolean),
         forget_seconds=asked.parse("forgetEndedSeconds", ReadOptions.forget_seconds, parse_seconds),
-        columns=asked.parse("columns", DEFAULT_COLUMNS, parse_columns),
         include_timestamps=asked.parse("includeTimestamps", False, parse_boolean),
     )
+    options = replace(options, columns=_parse_columns(asked, options))
     _check_boundaries(asked, options, streaming=streaming)
     _check_triggers(asked, options, streaming=streaming)
     asked.finish()
     return options
+
+
+def _default_columns(options: ReadOptions) -> tuple[str, ...]:
+    """Those that are filled: over HTTP the times are asked for apart, and a column of nulls would make a
+    watermark wait for ever."""
+    if options.connection.transport is Transport.HTTP and not options.include_timestamps:
+        return tuple(name for name in DEFAULT_COLUMNS if name != "timestamp")
+    return DEFAULT_COLUMNS
+
+
+def _parse_columns(asked: GivenOptions, options: ReadOptions) -> tuple[str, ...]:
+    filled = _default_columns(options)
+    columns = asked.parse("columns", filled, parse_columns)
+    if "timestamp" in columns and "timestamp" not in filled:
+        asked.faults.append(f"columns: {NO_TIMES}")
+    return columns
+
+
+def columns_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Those of a read, whatever else is wrong with its options."""
+    asked = GivenOptions(given, CONNECTION_OPTIONS + READ_OPTIONS)
+    timed = asked.parse("includeTimestamps", False, parse_boolean)
+    return _parse_columns(asked, ReadOptions(parse_connection(asked, environment), include_timestamps=timed))
 
 
 def _check_boundaries(asked: GivenOptions, options: ReadOptions, *, streaming: bool) -> None:
