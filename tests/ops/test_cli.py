@@ -18,7 +18,6 @@ import pytest
 from tests.authorization.tokens import SECRET
 from tests.conformance.servers import Server, own_environment, running, tidemark_server
 from tests.ports import free_port
-from tidemark.ops.doctor import examine_machine
 
 
 @pytest.fixture(scope="module", params=["asgi", "lambda"])
@@ -214,26 +213,6 @@ def test_a_server_that_does_not_answer_is_an_error_without_a_traceback(
     printed = run(f"http://127.0.0.1:{free_port()}", "ls", status=1).decode()
     assert "does not answer" in printed
     assert "Traceback" not in printed
-
-
-def test_doctor_checks_python_the_server_and_the_scopes(server: Server) -> None:
-    found = {each["what"]: each for each in values(run(server, "--json", "doctor"))}
-    assert found["Python 3.11 or newer"]["ok"]
-    assert found[server.base_url]["ok"]
-    assert found["listing streams"]["found"] == "scopes read:*, write:*, manage:*"
-
-
-def test_doctor_finds_what_make_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`make` keeps the SAM CLI in an environment of its own, which is on nobody's path."""
-    installed = tmp_path / ".venv-sam" / "bin" / "sam"
-    installed.parent.mkdir(parents=True)
-    installed.write_text("#!/bin/sh\n")
-    installed.chmod(0o755)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    found = {each.what: each for each in examine_machine()}
-    assert found["sam"].is_well
-    assert not found["node"].is_well
 
 
 def test_token_and_copy_table_are_commands(server: Server) -> None:

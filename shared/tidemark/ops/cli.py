@@ -19,7 +19,6 @@ import click
 
 from tidemark import __version__
 from tidemark.ops.client import RemoteServer, RequestFailed, stream_path
-from tidemark.ops.doctor import examine_machine, examine_server
 from tidemark.ops.progress import progress_bar
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.json_text import check_value, split_array
@@ -316,22 +315,6 @@ def signing_keys(arguments: tuple[str, ...]) -> None:
     from tidemark.ops import signing_keys as command
 
     sys.exit(command.main(arguments))
-
-
-@main.command()
-@click.pass_obj
-def doctor(server: RemoteServer) -> None:
-    """What is missing on this machine, and whether the server is well."""
-    is_well = True
-    for each in (*examine_machine(), *examine_server(server)):
-        mark = "ok     " if each.is_well else "MISSING" if each.needed else "without"
-        remedy = "" if each.is_well or not each.remedy else f" ({each.remedy})"
-        show(
-            {"what": each.what, "ok": each.is_well, "needed": each.needed, "found": each.found},
-            f"{mark} {each.what}: {each.found}{remedy}",
-        )
-        is_well = is_well and (each.is_well or not each.needed)
-    sys.exit(0 if is_well else 1)
 
 
 @main.command()
