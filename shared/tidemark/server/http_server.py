@@ -9,6 +9,7 @@ import importlib.util
 import math
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -121,7 +122,8 @@ async def serve(
     log: RequestLog | None = None,
     grace_seconds: float = GRACE_SECONDS,
 ) -> None:
-    """Serves until `stopping` is set, or SIGINT or SIGTERM comes; calls `on_ready` once it is healthy.
+    """Serves until `stopping` is set, or, on the main thread, SIGINT or SIGTERM comes. Calls `on_ready` once
+    it is healthy.
 
     Requests that run then have `grace_seconds` to finish; after that they are ended.
 
@@ -129,8 +131,9 @@ async def serve(
     """
     requests = Requests(application)
     server = Server(_configuration(requests, limits, grace_seconds))
-    for name in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
+    if threading.current_thread() is threading.main_thread():
+        for name in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     ready = asyncio.create_task(_wait_until_healthy(listener))
     asked = asyncio.create_task(stopping.wait())

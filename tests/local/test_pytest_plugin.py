@@ -1,0 +1,36 @@
+"""The fixtures that other projects' tests use, as the guide prints them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "testing.md"
+PRINTED = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_each_test_has_an_empty_server(tidemark_url: str, turn: int) -> None:
+    stream = urllib.request.Request(f"{tidemark_url}/v1/stream/tides")
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(stream, timeout=60)
+    made = urllib.request.Request(stream.full_url, headers={"Content-Type": "text/plain"}, method="PUT")
+    with urllib.request.urlopen(made, timeout=60) as response:
+        assert response.status == 201
+
+
+@pytest.mark.parametrize("printed", PRINTED, ids=["a server", "a table"])
+def test_what_the_guide_prints_passes_in_a_project_of_ones_own(printed: str, tmp_path: Path) -> None:
+    (tmp_path / "test_printed.py").write_text(printed)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", str(tmp_path)],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
