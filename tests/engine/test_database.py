@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tidemark.engine.database import Database, Slow, UnusableDatabase
-from tidemark.engine.messages import Messages
+from tidemark.engine.queue import EmbeddedQueue
 from tidemark.engine.table import EmbeddedTable
 from tidemark.protocol.errors import OutcomeUnknown, StorageUnavailable
 
@@ -198,7 +198,7 @@ def test_a_request_that_is_cancelled_takes_no_other_along(scene: Scene) -> None:
 
 def test_a_message_is_as_durable_as_the_write_that_it_is_part_of(scene: Scene) -> None:
     now = [1_000]
-    messages = Messages(scene.database, "topic", lambda: now[0])
+    messages = EmbeddedQueue(scene.database, "topic", lambda: now[0])
 
     async def scenario() -> None:
         scene.failure = sqlite3.OperationalError("disk I/O error")

@@ -20,7 +20,7 @@ from tidemark.delivery.attend import Attendant
 from tidemark.delivery.connect import signing_keys
 from tidemark.engine.database import MEMORY, Database
 from tidemark.engine.files import BlobFiles
-from tidemark.engine.messages import Message, Messages
+from tidemark.engine.queue import EmbeddedQueue, Message
 from tidemark.engine.table import EmbeddedTable
 from tidemark.http.backend import in_turns
 from tidemark.janitor.subscriptions import remind
@@ -112,8 +112,8 @@ class EmbeddedSystem:
         self.database = Database(data_dir / "tidemark.db" if data_dir else MEMORY)
         self.blobs = BlobFiles(blobs_dir, self.database.check_fast, settings.public_url)
         self.wake = WakeByHub()
-        self.changes = Messages(self.database, "change", wall_clock_ms)
-        self.attention = Messages(self.database, "attention", wall_clock_ms)
+        self.changes = EmbeddedQueue(self.database, "change", wall_clock_ms)
+        self.attention = EmbeddedQueue(self.database, "attention", wall_clock_ms)
         #: Whether anybody is to hear of changes: without subscriptions and registry nobody does.
         self._is_followed = False
         self.table = EmbeddedTable(self.database, self._written)
@@ -175,7 +175,7 @@ class EmbeddedSystem:
 class ChangeFollower:
     """Hands on what was written, to the subscriptions and to the registry of streams."""
 
-    def __init__(self, stores: Stores, changes: Messages, attention: Messages) -> None:
+    def __init__(self, stores: Stores, changes: EmbeddedQueue, attention: EmbeddedQueue) -> None:
         self._changes = changes
         self._subscribers = Subscribers(stores.table, attention.send)
         self._registry = StreamRegistry(stores)
@@ -195,7 +195,7 @@ class ChangeFollower:
 class Deliveries:
     """Attends to the subscriptions that messages name, several at once."""
 
-    def __init__(self, attention: Messages, attendant: Attendant) -> None:
+    def __init__(self, attention: EmbeddedQueue, attendant: Attendant) -> None:
         self._attention = attention
         self._attendant = attendant
         self._free = threading.Semaphore(_DELIVERIES)

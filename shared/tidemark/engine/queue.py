@@ -22,7 +22,7 @@ class Message(NamedTuple):
     body: str
 
 
-class Messages:
+class EmbeddedQueue:
     """The messages of one topic."""
 
     def __init__(self, database: Database, topic: str, clock_ms: Callable[[], int]) -> None:
