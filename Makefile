@@ -57,9 +57,12 @@ install: $(DEV) npm-if-possible ## make .venv and node_modules from the locks (e
 # How many processes run the tests.
 WORKERS ?= 3
 
+# The server has its engine in it; the deployed handlers have one from npm.
+OF_HANDLERS = $(if $(filter lambda,$(VIA)),engine-if-possible)
+
 # `exec`: signals reach the server itself, and its exit code is make's.
 .PHONY: run
-run: $(LOCAL) engine-if-possible ## the whole system on this machine (PORT HOST DATA_DIR LOG_LEVEL=INFO VIA=asgi|lambda …)
+run: $(LOCAL) $(OF_HANDLERS) ## the whole system on this machine (PORT HOST DATA_DIR LOG_LEVEL=INFO VIA=asgi|lambda …)
 	@PYTHONMALLOC=$${PYTHONMALLOC:-malloc} exec $(VENV) -m tidemark.local
 
 # Several processes, each with engines of its own. The tests of a file stay together, because they share its fixtures;
@@ -208,7 +211,7 @@ token: $(LOCAL) ## a token (SECRET_NAME=/tidemark/auth-secret, or AUTH_SECRET in
 	@$(VENV) -m tidemark.ops.token $(if $(SECRET_NAME),--secret-name $(SECRET_NAME)) $(ARGS)
 
 .PHONY: rotate-keys
-rotate-keys: $(LOCAL) engine-if-possible ## a new key for webhooks (STACK=tidemark, else this machine's; ARGS="list" or "remove <kid>")
+rotate-keys: $(LOCAL) $(OF_HANDLERS) ## a new key for webhooks (STACK=tidemark, else this machine's; ARGS="list" or "remove <kid>")
 	@$(VENV) -m $(if $(STACK),tidemark.ops.signing_keys --stack $(STACK),tidemark.local.signing_keys) $(or $(ARGS),rotate)
 
 .PHONY: smoke
@@ -295,12 +298,12 @@ $(NODE): package.json package-lock.json
 
 $(ENGINE): package.json package-lock.json
 	@command -v npm >/dev/null || { echo "Node 20 with npm is missing." >&2; exit 1; }
-	@echo "Installing the durable engine (dynoxide, from npm) into node_modules: 8 MB, a few seconds"
+	@echo "Installing the engine of VIA=lambda (dynoxide, from npm) into node_modules: 8 MB, a few seconds"
 	@$(NPM_CI) --omit=dev
 	@touch $@
 
 # For what runs without npm as well: say what that costs and go on.
-WITHOUT_NPM := Going on without: no durable engine (the fallback forgets on exit), no conformance suite.
+WITHOUT_NPM := Going on without: VIA=lambda forgets everything on exit, and there is no conformance suite.
 .PHONY: npm-if-possible engine-if-possible
 npm-if-possible: WANTED := $(NODE)
 engine-if-possible: WANTED := $(ENGINE)

@@ -68,7 +68,8 @@ def test_make_run_installs_the_engine_alone_and_not_the_packages_for_development
     needed = [name for name, package in packages.items() if name and not package.get("dev")]
     assert needed == ["node_modules/@dynoxide/linux-x64"]
     makefile = (ROOT / "Makefile").read_text()
-    assert re.search(r"^run: \$\(LOCAL\) engine-if-possible ", makefile, re.MULTILINE)
+    assert re.search(r"^run: \$\(LOCAL\) \$\(OF_HANDLERS\) ", makefile, re.MULTILINE)
+    assert "OF_HANDLERS = $(if $(filter lambda,$(VIA)),engine-if-possible)" in makefile
     assert "$(NPM_CI) --omit=dev" in makefile
 
 
