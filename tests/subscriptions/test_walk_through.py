@@ -17,9 +17,9 @@ from tests.conformance.servers import ROOT, Server, node, running, tidemark_serv
 from tests.ports import free_port
 
 PAGE = (ROOT / "docs" / "subscriptions.md").read_text()
-CREATE, WORK, HOOK = re.findall(
-    r"test_walk_through\.py -->\n```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
-)
+CREATE, HOOK = re.findall(r"test_walk_through\.py -->\n```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+# The page makes an environment for it (`test_printed_examples.py`); here it runs in this one.
+(WORK,) = re.findall(r"^examples/bin/(python docs/examples/pull_worker\.py .*)$", PAGE, re.MULTILINE)
 PATIENCE_SECONDS = 120
 
 
