@@ -1,6 +1,6 @@
 import cf from 'cloudfront';
 
-// Runs on every request, before the cache. Event streams go to the function that streams (with Container=true, they and
+// Runs on every request, before the cache. Event streams go to the function that streams (with LiveOrigin, they and
 // long-polls to the container), everything else to the HTTP API. What comes from here and from nowhere else is written over whatever the client sent under its name.
 function handler(event) {
     const request = event.request;

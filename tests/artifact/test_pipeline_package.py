@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from pipeline import package
 from tests.infra.test_locks import pins
-from tests.infra.test_pipeline import NESTED
-from tests.infra.test_template import CloudFormationLoader
 
 pytestmark = pytest.mark.artifact
 
@@ -128,25 +125,3 @@ def test_glues_package_is_the_same_source() -> None:
 def test_the_environment_is_of_this_source(environment: Path) -> None:
     for name, path in package.sources():
         assert (environment / name).read_bytes() == path.read_bytes(), f"{name}: package again"
-
-
-def test_what_sam_deploys_has_the_nested_template_in_it() -> None:
-    """Beside the stack's own, and named there by the place where it is now."""
-    build = ROOT / ".aws-sam" / "build"
-    if not (build / "template.yaml").is_file():
-        pytest.fail("there is nothing built: run `make build` first")
-    built = yaml.load((build / "template.yaml").read_text(), CloudFormationLoader)
-    nested = build / built["Resources"]["SparkPipeline"]["Properties"]["TemplateURL"]
-    assert written_short(yaml.safe_load(nested.read_text())) == NESTED
-
-
-def written_short(value: Any) -> Any:
-    """SAM writes functions out: `Fn::Sub` for `!Sub`, and the parts of a `!GetAtt`."""
-    match value:
-        case {"Fn::GetAtt": [str(name), str(attribute)]}:
-            return {"GetAtt": f"{name}.{attribute}"}
-        case dict():
-            return {name.removeprefix("Fn::"): written_short(each) for name, each in value.items()}
-        case list():
-            return [written_short(each) for each in value]
-    return value

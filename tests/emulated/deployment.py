@@ -34,7 +34,7 @@ def deploy(emulator: Emulator, stack: str, parameters: Mapping[str, str], *, tem
     run_sam(
         emulator,
         "deploy", "--template-file", str(template), "--stack-name", stack, "--resolve-s3",
-        "--s3-prefix", stack, "--capabilities", "CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND",
+        "--s3-prefix", stack, "--capabilities", "CAPABILITY_IAM",
         "--no-confirm-changeset", "--no-fail-on-empty-changeset", "--no-progressbar",
         *(["--parameter-overrides", *overrides] if overrides else []),
     )  # fmt: skip
@@ -42,8 +42,7 @@ def deploy(emulator: Emulator, stack: str, parameters: Mapping[str, str], *, tem
 
 
 def delete(emulator: Emulator, stack: str) -> None:
-    """By CloudFormation's own call: `sam delete` would remove the uploaded artifacts too, and fails at the
-    emulator's URL of the nested template, which it does not take for one of S3's."""
+    """By CloudFormation's own call: `sam delete` would remove the uploaded artifacts too."""
     cloudformation = emulator.client("cloudformation")
     cloudformation.delete_stack(StackName=stack)
     cloudformation.get_waiter("stack_delete_complete").wait(

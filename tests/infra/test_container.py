@@ -1,14 +1,15 @@
-"""The container's template, held against the template around it, the live function and the server."""
+"""The container's template, held against the main one, the live function and the server."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.infra.test_edge import DEFAULTS, ORIGINS, holds
+from tests.infra.test_edge import DEFAULTS, ORIGINS, holds, resolve
 from tests.infra.test_template import (
     FUNCTION_GLOBALS,
     FUNCTIONS,
@@ -20,49 +21,51 @@ from tidemark.server.configuration import ContainerConfiguration
 
 ROOT = Path(__file__).parents[2]
 CHILD = yaml.load((ROOT / "container" / "template.yaml").read_text(), CloudFormationLoader)
-GIVEN = TEMPLATE["Resources"]["LiveContainer"]["Properties"]["Parameters"]
 RESOURCES = {name: each.get("Properties", {}) for name, each in CHILD["Resources"].items()}
 [LIVE] = RESOURCES["Task"]["ContainerDefinitions"]
 VARIABLES = {each["Name"]: each["Value"] for each in LIVE["Environment"]}
-COMPLETE = {
-    "Container": "true",
-    "ContainerImage": "123456789012.dkr.ecr.us-east-1.amazonaws.com/tidemark:1",
-    "ContainerVpc": "vpc-1",
-    "ContainerSubnets": "subnet-1,subnet-2",
-    "ContainerSources": "pl-1",
-}
+ORIGIN = {"LiveOrigin": "balancer.internal,vo_1"}
 
 
-def refusals(given: dict[str, str]) -> int:
-    rule = TEMPLATE["Rules"]["WhereTheContainerRuns"]
-    parameters = DEFAULTS | given
-    if not holds(rule["RuleCondition"], parameters):
-        return 0
-    return sum(not holds(each["Assert"], parameters) for each in rule["Assertions"])
+def test_an_edge_leads_to_the_container_and_tells_it_the_origin_secret() -> None:
+    """One that the main stack makes for itself is in no output."""
+    for template, given, missing in (
+        (TEMPLATE, ORIGIN, {"Edge": "false"}),
+        (CHILD, {"Edge": "true", "EdgeSecretName": "/w"}, {"EdgeSecretName": ""}),
+    ):
+        [rule] = [
+            template["Rules"][name] for name in template["Rules"] if name in ("WhoseOrigin", "KnowsTheEdge")
+        ]
+        [assertion] = rule["Assertions"]
+        assert holds(rule["RuleCondition"], DEFAULTS | given)
+        assert holds(assertion["Assert"], DEFAULTS | given)
+        assert not holds(assertion["Assert"], DEFAULTS | given | missing)
+    assert "EDGE_SECRET" not in VARIABLES
 
 
-def test_a_container_needs_an_edge_an_image_and_a_network() -> None:
-    assert refusals({}) == 0
-    assert refusals(COMPLETE) == 0
-    assert refusals(COMPLETE | {"Edge": "false"}) == 1
-    for name in COMPLETE.keys() - {"Container"}:
-        assert refusals(COMPLETE | {name: ""}) == 1, name
-
-
-def test_every_parameter_without_a_default_is_given() -> None:
-    assert GIVEN.keys() <= CHILD["Parameters"].keys()
-    needed = {name for name, each in CHILD["Parameters"].items() if "Default" not in each}
-    assert needed <= GIVEN.keys()
-    assert CHILD["Parameters"]["EdgeSecret"]["NoEcho"] is True
+def test_what_is_not_its_own_is_a_parameter_or_an_output_of_the_main_stack() -> None:
+    """By the same name: so `make deploy` hands it on. A parameter of both has the same default."""
+    own = {"Image", "Vpc", "Subnets", "Sources", "Tasks"}
+    main = TEMPLATE["Parameters"]
+    assert CHILD["Parameters"].keys() - own <= main.keys() | TEMPLATE["Outputs"].keys()
+    for name in CHILD["Parameters"].keys() & main.keys():
+        assert CHILD["Parameters"][name]["Default"] == main[name]["Default"], name
 
 
 def test_it_gets_the_functions_variables_by_the_same_values() -> None:
-    """What the nested template is given is what it passes on."""
     deployed = FUNCTION_GLOBALS["Environment"]["Variables"]
     own = {"DRAIN_SECONDS", "KEEP_ALIVE_SECONDS"}
     assert VARIABLES.keys() - own <= deployed.keys()
+    outputs = {name: each["Value"] for name, each in TEMPLATE["Outputs"].items()}
     for name in VARIABLES.keys() - own:
-        assert GIVEN[VARIABLES[name]["Ref"]] == deployed[name], name
+        given = VARIABLES[name]
+        assert outputs.get(given.get("Ref"), given) == deployed[name], name
+    for edge, direct in (("true", "false"), ("true", "true"), ("false", "false")):
+        given = DEFAULTS | {"Edge": edge, "DirectAccess": direct}
+        mine, theirs = (
+            holds(each["Conditions"]["IsEdgeOnly"], given, each["Conditions"]) for each in (CHILD, TEMPLATE)
+        )
+        assert mine == theirs
 
 
 def test_it_may_do_what_the_live_function_may() -> None:
@@ -106,10 +109,16 @@ def test_only_the_load_balancer_reaches_a_task_and_only_cloudfront_the_load_bala
     assert from_balancer["SourceSecurityGroupId"] == {"GetAtt": "LoadBalancerGroup.GroupId"}
 
 
-@pytest.mark.parametrize(("container", "place"), [("true", 1), ("false", 2)])
-def test_live_is_the_container_or_the_function(container: str, place: int) -> None:
+@pytest.mark.parametrize(("given", "place"), [(ORIGIN, 1), ({}, 2)])
+def test_live_is_the_container_or_the_function(given: dict[str, str], place: int) -> None:
     """One origin, so that the edge's function and its tests know one name; an origin is of one kind."""
-    assert holds(TEMPLATE["Conditions"]["HasContainer"], DEFAULTS | {"Container": container}) == (place == 1)
+    assert holds(TEMPLATE["Conditions"]["HasContainer"], DEFAULTS | given) == (place == 1)
+    assert resolve(ORIGINS["live"]["DomainName"]["If"][1], ORIGIN) == "balancer.internal"
+    vpc_origin = ORIGINS["live"]["VpcOriginConfig"]["If"][1]["VpcOriginId"]
+    assert resolve(vpc_origin, ORIGIN) == "vo_1"
+    assert resolve(vpc_origin, {"LiveOrigin": ""}) == "", "out of bounds would be an error, used or not"
+    assert CHILD["Outputs"]["Origin"]["Value"] == {"Sub": "${LoadBalancer.DNSName},${Origin}"}
+    assert re.fullmatch(TEMPLATE["Parameters"]["LiveOrigin"]["AllowedPattern"], ORIGIN["LiveOrigin"])
     none = {"Ref": "AWS::NoValue"}
     kinds = {
         name: ORIGINS["live"][name]["If"][place] != none

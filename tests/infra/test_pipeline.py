@@ -1,4 +1,4 @@
-"""The nested template of the pipeline: off unless asked for, free while idle, and calling jobs that exist."""
+"""The pipeline's template: a stack of its own, free while idle, and calling jobs that exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.infra.test_template import ROOT, TEMPLATE, CloudFormationLoader
 
 NESTED = yaml.load((ROOT / "pipeline" / "template.yaml").read_text(), CloudFormationLoader)
 RESOURCES = NESTED["Resources"]
-STACK = TEMPLATE["Resources"]["SparkPipeline"]
 MACHINE = RESOURCES["Run"]["Properties"]
 STATES = MACHINE["Definition"]["States"]
 TASKS = {name: state for name, state in STATES.items() if state["Type"] == "Task"}
@@ -58,42 +57,16 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from itertools.chain.from_iterable(map(texts_in, value))
 
 
-# --- in the root --------------------------------------------------------------------------------------------
-
-
-def test_it_is_off_unless_it_is_asked_for() -> None:
-    """And then nothing of it is there: no bucket, no role, no output."""
-    assert TEMPLATE["Parameters"]["Pipeline"]["Default"] == "false"
-    assert TEMPLATE["Conditions"]["HasPipeline"] == {"Equals": [{"Ref": "Pipeline"}, "true"]}
-    assert STACK["Condition"] == "HasPipeline"
-    theirs = [name for name, output in TEMPLATE["Outputs"].items() if "SparkPipeline" in repr(output)]
-    assert theirs
-    assert {TEMPLATE["Outputs"][name].get("Condition") for name in theirs} == {"HasPipeline"}
-    others = {name: each for name, each in TEMPLATE["Resources"].items() if name != "SparkPipeline"}
-    assert "SparkPipeline" not in repr(others)
-
-
-def test_it_is_given_the_stacks_own_table_and_bucket() -> None:
-    """Every parameter that is passed exists, and every one without a default is passed."""
-    passed = STACK["Properties"]["Parameters"]
-    assert passed.keys() <= NESTED["Parameters"].keys()
+def test_it_is_given_the_main_stacks_own_table_and_bucket() -> None:
+    """What has no default is an output there, by the same name: so `make deploy` hands it on."""
     needed = {name for name, each in NESTED["Parameters"].items() if "Default" not in each}
-    assert needed == {"TableName", "TableArn", "BlobBucketName"}
-    assert {name: passed[name] for name in needed} == {
+    assert {name: TEMPLATE["Outputs"][name]["Value"] for name in needed} == {
         "TableName": {"Ref": "Table"},
         "TableArn": {"GetAtt": "Table.Arn"},
-        "BlobBucketName": {"Ref": "Bucket"},
+        "BucketName": {"Ref": "Bucket"},
     }
-    for name in passed.keys() - needed:
-        reference = passed[name]["Ref"]
-        assert TEMPLATE["Parameters"][reference]["Default"] == NESTED["Parameters"][name]["Default"], name
-    assert (ROOT / STACK["Properties"]["TemplateURL"]).is_file()
-
-
-def test_the_outputs_that_are_taken_are_there() -> None:
-    taken = re.findall(r"SparkPipeline\.Outputs\.(\w+)", repr(TEMPLATE["Outputs"]))
-    assert set(taken) <= NESTED["Outputs"].keys()
-    assert {"Upload", "RunNow", "SubmitJob"} <= set(taken)
+    for name in NESTED["Parameters"].keys() & TEMPLATE["Parameters"].keys():
+        assert TEMPLATE["Parameters"][name]["Default"] == NESTED["Parameters"][name]["Default"], name
 
 
 # --- what it costs ------------------------------------------------------------------------------------------
@@ -298,9 +271,9 @@ def test_no_value_can_break_out_of_the_text_it_is_put_into() -> None:
 
 
 def test_the_fold_needs_a_bucket_whose_streams_have_snapshots() -> None:
-    rule = TEMPLATE["Rules"]["BucketOfSnapshots"]
-    assert rule["RuleCondition"] == {"Not": [{"Equals": [{"Ref": "PipelineFold"}, ""]}]}
-    assert rule["Assertions"][0]["Assert"] == {"Not": [{"Equals": [{"Ref": "PipelineStreams"}, "v1"]}]}
+    rule = NESTED["Rules"]["BucketOfSnapshots"]
+    assert rule["RuleCondition"] == {"Not": [{"Equals": [{"Ref": "Fold"}, ""]}]}
+    assert rule["Assertions"][0]["Assert"] == {"Not": [{"Equals": [{"Ref": "Streams"}, "v1"]}]}
 
 
 # --- what runs ----------------------------------------------------------------------------------------------
@@ -361,7 +334,7 @@ DATABASE = {"Database": {"Select": [0, {"Split": [".", {"Ref": "LakeTable"}]}]}}
 OWN = {
     "JobRole": [
         {"Ref": "TableArn"},
-        {"Sub": "arn:${AWS::Partition}:s3:::${BlobBucketName}/*"},
+        {"Sub": "arn:${AWS::Partition}:s3:::${BucketName}/*"},
         {"Sub": "${Lake.Arn}/*"},
         {"GetAtt": "Lake.Arn"},
         [{"Sub": f"${{Lake.Arn}}/{prefix}*"} for prefix in ("archive", "checkpoints", "staging", "stats")],

@@ -11,8 +11,10 @@ from pathlib import Path
 import boto3
 import pytest
 
+from tests.infra.test_container import CHILD as CONTAINER
 from tests.infra.test_deployment import refusals
 from tests.infra.test_edge import DEFAULTS
+from tests.infra.test_pipeline import NESTED as PIPELINE
 from tests.infra.test_template import TEMPLATE
 from tests.support import make_world
 from tidemark.local.engines import LocalServices
@@ -39,7 +41,7 @@ def sam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
     monkeypatch.setattr(deploy, "signed_in", lambda _region: ACCOUNT)
     monkeypatch.setattr(deploy, "make_what_is_missing", lambda *_: None)
-    monkeypatch.setattr(deploy, "deployed_parameters", lambda _kept: {})
+    monkeypatch.setattr(deploy, "deployed_stack", lambda _kept: {})
     monkeypatch.setattr(deploy, "stored_format", lambda _kept: FORMAT_EPOCH)
     monkeypatch.setattr(deploy, "concurrency_of", lambda _kept: ROOM)
     monkeypatch.setattr(deploy, "check_bytecode", lambda: None)
@@ -96,8 +98,8 @@ def test_the_answers_are_remembered_and_nothing_is_asked_again(sam: Path, tmp_pa
     kept = deploy.remembered(config)
     assert kept is not None
     assert (kept["stack_name"], kept["region"]) == ("tides", "eu-north-1")
-    # Roles without names of their own, and nested templates.
-    assert kept["capabilities"] == "CAPABILITY_IAM CAPABILITY_AUTO_EXPAND"
+    # Roles without names of their own.
+    assert kept["capabilities"] == "CAPABILITY_IAM"
     assert kept["parameter_overrides"] == "AuthSecretName=/tides/auth-secret Edge=false Protected=true"
     first, second = sam.read_text().splitlines()
     assert "--no-execute-changeset" not in first
@@ -200,14 +202,14 @@ def test_every_parameter_is_named_and_what_differs_is_shown_before_sam_asks(
     config = tmp_path / "samconfig.toml"
     config.write_text(
         'version = 0.1\n[default.deploy.parameters]\nstack_name = "tides"\nregion = "eu-north-1"\n'
-        """parameter_overrides = 'AllowAnonymous=true PipelineSchedule="cron(0 4 * * ? *)"'\n"""
+        """parameter_overrides = 'AllowAnonymous=true AuthIssuer="the issuer"'\n"""
     )
     before = DEFAULTS | {"PublicReadBuckets": "news", "DirectAccess": "true", "LiveConcurrency": "250"}
     monkeypatch.setattr(deploy, "deployed_parameters", lambda _kept: before)
     assert deploy.main([], answering(), config) == 0
     assert last_overrides(sam) == DEFAULTS | {
         "AllowAnonymous": "true",
-        "PipelineSchedule": "cron(0 4 * * ? *)",
+        "AuthIssuer": "the issuer",
         "ReadConcurrency": "250",
         "LiveConcurrency": "250",
     }
@@ -216,6 +218,79 @@ def test_every_parameter_is_named_and_what_differs_is_shown_before_sam_asks(
     assert shown["DirectAccess"] == ["false", "true", "false", "<-", "changes"]
     assert shown["LiveConcurrency"] == ["0", "250", "250"]
     assert "Edge" not in shown
+
+
+PARTS = """
+[container.deploy.parameters]
+parameter_overrides = "Image=registry/tidemark:1 Vpc=vpc-1 Subnets=subnet-1,subnet-2 Sources=pl-1"
+[pipeline.deploy.parameters]
+parameter_overrides = 'Streams=agents Schedule="cron(0 4 * * ? *)"'
+"""
+OUTPUTS = {
+    "TableName": "tides-Table", "TableArn": "arn:table", "BucketName": "tides-bucket", "QueuePrefix": "wake-",
+}  # fmt: skip
+
+
+def test_stacks_beside_the_main_one_follow_it_with_its_values(
+    sam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is closed in the main stack is closed in the container by the same command."""
+    config = tmp_path / "samconfig.toml"
+    stacks = {"tides": OUTPUTS}
+    monkeypatch.setattr(deploy, "deployed_outputs", lambda kept: stacks.get(kept["stack_name"], {}))
+    deploy.main([], answering("tides", "", "", ""), config)
+    with config.open("a") as file:
+        file.write(PARTS)
+    assert deploy.main(["PublicReadBuckets=news", "EdgeSecretName=/w"], answering(), config) == 0
+    assert "run make deploy once more" not in capsys.readouterr().out, "there is no such origin yet"
+    *_, main, container, pipeline = map(told, sam.read_text().splitlines())
+    assert [each[0] for each in (main, container, pipeline)] == ["tides", "tides-container", "tides-pipeline"]
+    assert main[1]["LiveOrigin"] == ""
+    shared = {"PublicReadBuckets": "news", "EdgeSecretName": "/w", "AuthSecretName": "/tides/auth-secret"}
+    assert (
+        container[1].items() >= (OUTPUTS | shared | {"Image": "registry/tidemark:1", "Edge": "true"}).items()
+    )
+    assert container[1].keys() == CONTAINER["Parameters"].keys()
+    assert pipeline[1]["Schedule"] == "cron(0 4 * * ? *)"
+    assert pipeline[1].keys() == PIPELINE["Parameters"].keys()
+    assert "--template-file container/template.yaml " in sam.read_text()
+
+    stacks["tides-container"] = {"Origin": "balancer.internal,vo_1"}
+    monkeypatch.setattr(deploy, "deployed_parameters", lambda _kept: DEFAULTS)
+    assert deploy.main(["--dry-run"], answering(), config) == 0
+    *_, main, container, _ = map(told, sam.read_text().splitlines())
+    assert main[1]["LiveOrigin"] == "balancer.internal,vo_1"
+    assert container[1]["PublicReadBuckets"] == ""
+    assert deploy.main(["--remove", "--yes"], answering(), config) == 0
+    removed = [line.split()[2] for line in sam.read_text().splitlines()[-3:]]
+    assert removed == ["tides", "tides-container", "tides-pipeline"]
+
+
+def told(line: str) -> tuple[str, dict[str, str]]:
+    """The stack's name and the parameters of a run of SAM."""
+    given, _, overrides = line.partition("--parameter-overrides ")
+    return given.partition("--stack-name ")[2].split()[0], deploy.pairs_of(shlex.split(overrides))
+
+
+def test_a_new_container_takes_a_second_deployment(
+    sam: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CloudFront can lead to it only once it is there."""
+    config = tmp_path / "samconfig.toml"
+    deploy.main([], answering("tides", "", "", ""), config)
+    with config.open("a") as file:
+        file.write(PARTS)
+    made = iter([{}, OUTPUTS, OUTPUTS, {"Origin": "balancer.internal,vo_1"}])
+    monkeypatch.setattr(deploy, "deployed_outputs", lambda _kept: next(made))
+    assert deploy.main([], answering(), config) == 0
+    assert "run make deploy once more" in capsys.readouterr().out
+
+
+def test_a_part_that_lacks_a_value_is_refused_by_its_name() -> None:
+    with pytest.raises(deploy.CannotDeploy, match=r"The container needs Image, .* \[container\.deploy"):
+        deploy.parameters_of_part("container", {}, OUTPUTS)
+    with pytest.raises(deploy.CannotDeploy, match="no parameter PipelineFold"):
+        deploy.parameters_of_part("pipeline", {"PipelineFold": "last-by-key"}, OUTPUTS)
 
 
 def test_a_parameter_given_on_the_command_line_is_for_that_deployment_alone(

@@ -4,6 +4,9 @@ The answers are kept as `[default.deploy.parameters]` of samconfig.toml. Every d
 parameter of the template, with its default where samconfig.toml does not name it: SAM leaves those that are
 not named as they were. `Name=value` is for this deployment alone. `--dry-run` shows the change set and
 changes nothing, files included; `--remove` deletes the stack and leaves its data.
+
+The container and the pipeline are stacks of their own, `<stack>-container` and `<stack>-pipeline`. Each is
+deployed after the main one if samconfig.toml has a section for it (`[container.deploy.parameters]`).
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format
 CONFIG: Final = Path("samconfig.toml")
 TEMPLATE: Final = Path("template.yaml")
 SECTION: Final = "default"
+#: Stacks beside the main one: the folder with each one's template, and the section with its parameters.
+PARTS: Final = ("container", "pipeline")
 #: Where `make build` puts the layer.
 LAYER: Final = Path(".aws-sam/build/SharedLayer")
 #: New accounts may start at ten; waiting readers then stop every writer.
@@ -82,20 +87,23 @@ class FirstDeployment:
             f'region = "{self.region}"\n'
             "resolve_s3 = true\n"
             f's3_prefix = "{self.stack}"\n'
-            # CAPABILITY_AUTO_EXPAND is for the nested templates.
-            'capabilities = "CAPABILITY_IAM CAPABILITY_AUTO_EXPAND"\n'
+            'capabilities = "CAPABILITY_IAM"\n'
             "confirm_changeset = true\n"
             f'parameter_overrides = "{overrides}"\n'
             f'tags = "application=tidemark"\n'
         )
 
 
-def remembered(config: Path) -> dict[str, Any] | None:
-    """The parameters of the last guided deployment, or None."""
+def remembered(config: Path, section: str = SECTION) -> dict[str, Any] | None:
+    """The parameters of the last guided deployment, or those written down for a part; else None."""
     if not config.exists():
         return None
-    kept = tomllib.loads(config.read_text()).get(SECTION, {}).get("deploy", {}).get("parameters")
-    return dict(kept) if kept else None
+    kept = tomllib.loads(config.read_text()).get(section, {}).get("deploy", {}).get("parameters")
+    return None if kept is None else dict(kept)
+
+
+def parts_of(config: Path) -> list[str]:
+    return [part for part in PARTS if remembered(config, part) is not None]
 
 
 def save(first: FirstDeployment, config: Path) -> dict[str, Any]:
@@ -165,14 +173,17 @@ def alarm_topic(told: str, made: str) -> tuple[dict[str, str], str]:
 # --- what a deployment says --------------------------------------------------------------------------------
 
 
-def defaults(template: Path = TEMPLATE) -> dict[str, str]:
-    """Each parameter of the template with its default."""
+def declared_parameters(template: Path) -> dict[str, dict[str, Any]]:
     import yaml
 
     # That section alone: the others have tags that are CloudFormation's own.
     section = re.search(r"^Parameters:\n(?:[ #].*\n|\n)+", template.read_text(), re.MULTILINE)
-    declared = yaml.safe_load(section[0])["Parameters"] if section else {}
-    return {name: str(each["Default"]) for name, each in declared.items()}
+    return dict(yaml.safe_load(section[0])["Parameters"]) if section else {}
+
+
+def defaults(template: Path = TEMPLATE) -> dict[str, str]:
+    """Each parameter of the template with its default; empty where it has none."""
+    return {name: str(each.get("Default", "")) for name, each in declared_parameters(template).items()}
 
 
 def overrides_of(kept: Mapping[str, Any]) -> dict[str, str]:
@@ -192,13 +203,32 @@ def every_parameter(
 ) -> dict[str, str]:
     """All that the template has: as chosen, or as the account's limit asks for, or the default."""
     usual = defaults()
+    check_names(chosen, usual)
+    bounds = short_waits(concurrency.limit) | reservations(chosen, deployed, concurrency)
+    return {**usual, **bounds, **chosen}
+
+
+def check_names(chosen: Mapping[str, str], usual: Mapping[str, str]) -> None:
+    """Raises CannotDeploy for a parameter that the template does not have."""
     if unknown := sorted(chosen.keys() - usual.keys()):
         raise CannotDeploy(
             f"The template has no parameter {', '.join(unknown)}: take it out of {CONFIG} "
             "(CHANGELOG.md says what became of it)"
         )
-    bounds = short_waits(concurrency.limit) | reservations(chosen, deployed, concurrency)
-    return {**usual, **bounds, **chosen}
+
+
+def parameters_of_part(part: str, chosen: Mapping[str, str], main: Mapping[str, str]) -> dict[str, str]:
+    """All that a part's template has: as chosen, or as the main stack has it, or the default."""
+    usual = defaults(Path(part) / TEMPLATE)
+    check_names(chosen, usual)
+    values = {name: chosen.get(name, main.get(name, default)) for name, default in usual.items()}
+    declared = declared_parameters(Path(part) / TEMPLATE)
+    if missing := [name for name, each in declared.items() if "Default" not in each and not values[name]]:
+        raise CannotDeploy(
+            f"The {part} needs {', '.join(missing)}: write it into parameter_overrides of "
+            f"[{part}.deploy.parameters] in {CONFIG}"
+        )
+    return values
 
 
 def short_waits(limit: int) -> dict[str, str]:
@@ -223,9 +253,8 @@ def reservations(
     return dict.fromkeys(names, str(each)) if each >= _WORTH_RESERVING else {}
 
 
-def differences(values: Mapping[str, str], deployed: Mapping[str, str]) -> str:
+def differences(values: Mapping[str, str], deployed: Mapping[str, str], usual: Mapping[str, str]) -> str:
     """A table of the parameters that are not their defaults, or not what is deployed."""
-    usual = defaults()
     rows = [("parameter", "default", "deployed", "now")]
     for name, value in values.items():
         before = deployed.get(name, usual[name] if deployed else "-")
@@ -293,17 +322,26 @@ def concurrency_of(kept: Mapping[str, Any]) -> ConcurrencyLimit:
 
 def deployed_parameters(kept: Mapping[str, Any]) -> dict[str, str]:
     """Those of the stack as it is; none if there is no stack yet."""
+    listed = deployed_stack(kept).get("Parameters", [])
+    return {each["ParameterKey"]: each["ParameterValue"] for each in listed}
+
+
+def deployed_outputs(kept: Mapping[str, Any]) -> dict[str, str]:
+    return {each["OutputKey"]: each["OutputValue"] for each in deployed_stack(kept).get("Outputs", [])}
+
+
+def deployed_stack(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """As CloudFormation describes it; nothing if there is no stack yet."""
     import boto3
     from botocore.exceptions import ClientError
 
     cloudformation = boto3.client("cloudformation", region_name=kept.get("region"))
     try:
-        [stack] = cloudformation.describe_stacks(StackName=kept["stack_name"])["Stacks"]
+        return dict(cloudformation.describe_stacks(StackName=kept["stack_name"])["Stacks"][0])
     except ClientError as error:
         if error.response["Error"]["Code"] != "ValidationError":  # CloudFormation's word for "there is none"
             raise
         return {}
-    return {each["ParameterKey"]: each["ParameterValue"] for each in stack.get("Parameters", [])}
 
 
 def stored_format(kept: Mapping[str, Any]) -> int:
@@ -341,13 +379,17 @@ def check_format(kept: Mapping[str, Any]) -> None:
 
 
 def make_what_is_missing(kept: Mapping[str, Any], chosen: Mapping[str, str], email: str) -> None:
-    """What the template needs and cannot make: the secret, and a topic that several stacks may use."""
+    """What the template needs and cannot make: secrets, and a topic that several stacks may use."""
     import boto3
 
     region = kept.get("region")
+    ssm = boto3.client("ssm", region_name=region)
     if name := chosen.get("AuthSecretName"):
-        made = make_secret(name, boto3.client("ssm", region_name=region))
+        made = make_secret(name, ssm)
         print(f"{'Made' if made else 'Found'} the secret {name}. Tokens: make token SECRET_NAME={name}")
+    # No SecureString: CloudFormation does not resolve one for a header of CloudFront's.
+    if (name := chosen.get("EdgeSecretName")) and make_secret(name, ssm, "String"):
+        print(f"Made the origin secret {name}")
     if email:
         sns = boto3.client("sns", region_name=region)
         topic = sns.create_topic(Name=chosen["AlarmTopicArn"].rpartition(":")[2])["TopicArn"]
@@ -355,10 +397,10 @@ def make_what_is_missing(kept: Mapping[str, Any], chosen: Mapping[str, str], ema
         print(f"{email} gets the alarms once the link in AWS's mail to it was opened ({topic})")
 
 
-def make_secret(name: str, ssm: Any) -> bool:
+def make_secret(name: str, ssm: Any, kind: str = "SecureString") -> bool:
     """Put a new secret under `name`, unless there is one. Returns whether it was made."""
     try:
-        ssm.put_parameter(Name=name, Type="SecureString", Value=secrets.token_hex(32), Overwrite=False)
+        ssm.put_parameter(Name=name, Type=kind, Value=secrets.token_hex(32), Overwrite=False)
     except ssm.exceptions.ParameterAlreadyExists:
         return False
     return True
@@ -381,7 +423,7 @@ def main(arguments: Sequence[str] | None = None, ask: Ask = input, config: Path 
     parser.add_argument("parameters", nargs="*", metavar="Name=value", help="for this deployment alone")
     given = parser.parse_args(arguments)
     try:
-        kept = remembered(config)
+        kept = remembered(config) or None
         if given.remove:
             return remove(kept, config, yes=given.yes)
         with tempfile.TemporaryDirectory() as scratch:
@@ -405,6 +447,9 @@ def deploy(
     name = given.stack or kept["stack_name"]
     kept |= {"stack_name": name, "s3_prefix": name}
     chosen = overrides_of(kept) | pairs_of(given.parameters)
+    parts = parts_of(config)
+    if "container" in parts:
+        chosen = {"LiveOrigin": live_origin(kept), **chosen}
     deployed, concurrency = deployed_parameters(kept), concurrency_of(kept)
     if deployed:
         check_format(kept)
@@ -417,23 +462,81 @@ def deploy(
             save(first, config)
     if warning := concurrency_warning(concurrency.limit):
         print(warning, file=sys.stderr)
-    print(differences(values, deployed), flush=True)
+    print(differences(values, deployed, defaults()), flush=True)
     if not values["AlarmTopicArn"]:
         print("AlarmTopicArn is empty: nobody is told when something fails.", file=sys.stderr)
     how = ["--no-execute-changeset"] if given.dry_run else ["--no-confirm-changeset"] if given.yes else []
-    where = scratch if first else config
+    how = [
+        *how,
+        "--config-file",
+        str((scratch if first else config).resolve()),
+        "--no-fail-on-empty-changeset",
+    ]
+    code = deploy_stack(name, values, how)
+    if code or (given.dry_run and not deployed):  # Without a main stack nothing stands beside it.
+        return code
+    return deploy_parts(parts, kept, values, config, how)
+
+
+def deploy_stack(name: str, values: Mapping[str, str], how: Sequence[str]) -> int:
     return run_sam(
-        "deploy", "--config-file", str(where.resolve()), "--stack-name", name, "--s3-prefix", name,
-        "--no-fail-on-empty-changeset", *how,
+        "deploy", *how, "--stack-name", name, "--s3-prefix", name,
         "--parameter-overrides", *map(as_override, values, values.values()),
     )  # fmt: skip
+
+
+def deploy_parts(
+    parts: Sequence[str],
+    kept: Mapping[str, Any],
+    main: Mapping[str, str],
+    config: Path,
+    how: Sequence[str],
+) -> int:
+    for part in parts:
+        if code := deploy_part(part, kept, main, config, how):
+            return code
+    if "container" in parts and live_origin(kept) != main["LiveOrigin"]:
+        print("The container runs, and CloudFront does not lead to it yet: run make deploy once more.")
+    return 0
+
+
+def deploy_part(
+    part: str, kept: Mapping[str, Any], main: Mapping[str, str], config: Path, how: Sequence[str]
+) -> int:
+    """`main` are the main stack's parameters; its outputs say the rest."""
+    own = part_named(part, kept)
+    values = parameters_of_part(
+        part, overrides_of(remembered(config, part) or {}), {**main, **deployed_outputs(kept)}
+    )
+    print(f"\n{own['stack_name']}:")
+    print(differences(values, deployed_parameters(own), defaults(Path(part) / TEMPLATE)), flush=True)
+    template = [
+        "--template-file",
+        str(Path(part) / TEMPLATE),
+        "--tags",
+        "application=tidemark",
+        f"part={part}",
+    ]
+    return deploy_stack(own["stack_name"], values, [*template, *how])
+
+
+def part_named(part: str, kept: Mapping[str, Any]) -> dict[str, Any]:
+    return {**kept, "stack_name": f"{kept['stack_name']}-{part}"}
+
+
+def live_origin(kept: Mapping[str, Any]) -> str:
+    """How CloudFront reaches the container; nothing until the container is deployed."""
+    return deployed_outputs(part_named("container", kept)).get("Origin", "")
 
 
 def remove(kept: dict[str, Any] | None, config: Path, *, yes: bool) -> int:
     if kept is None:
         raise CannotDeploy(f"{config} remembers no deployment")
-    where = ["--stack-name", str(kept["stack_name"]), "--region", str(kept["region"])]
-    code = run_sam("delete", *where, *(["--no-prompts"] if yes else []))
+    code = 0
+    # The main one first: CloudFront lets go of the container's origin with it.
+    for stack in (kept, *(part_named(part, kept) for part in parts_of(config))):
+        where = ["--stack-name", str(stack["stack_name"]), "--region", str(stack["region"])]
+        code = code or run_sam("delete", *where, *(["--no-prompts"] if yes else []))
     if code == 0:
         print("The table and the bucket hold your data and stay; docs/operations.md says how to delete them.")
     return code
