@@ -151,7 +151,7 @@ def default_dollars(operation: Operation, bill: Bill) -> float:
 
 
 def direct_dollars(operation: Operation, bill: Bill) -> float:
-    """By the API's own URL (Edge=false, or DirectAccess=true and ApiUrl). Per million, all in."""
+    """By the API's own URL (Edge=false, or Edge=optional and ApiUrl). Per million, all in."""
     return origin_dollars(operation, bill) + direct_out_dollars(operation)
 
 
@@ -212,7 +212,7 @@ def render_choices(operation: Operation, bill: Bill) -> str:
     default = default_dollars(operation, bill)
     more_memory = prices.REQUEST_SECONDS * prices.MEMORY_GB * prices.LAMBDA_GB_SECOND * 1e6
     choices = [
-        ("`DirectAccess=true`, and the writer uses `ApiUrl`", direct_dollars(operation, bill) - default),
+        ("`Edge=optional`, and the writer uses `ApiUrl`", direct_dollars(operation, bill) - default),
         ("`Edge=false`", direct_dollars(operation, bill) - default),
         ("`MemorySize=1024`, at the same time", more_memory),
         ("`MemorySize=256`, at the same time", -more_memory / 2),

@@ -166,7 +166,7 @@ def test_prices_are_of_what_the_template_deploys_by_default() -> None:
     """CloudFront in front and nothing past it, the memory, the levels of logs, the free key."""
     parameters = {name: each["Default"] for name, each in TEMPLATE["Parameters"].items()}
     assert parameters["MemorySize"] == prices.MEMORY_GB * 1024
-    assert (parameters["Edge"], parameters["DirectAccess"]) == ("true", "false")
+    assert parameters["Edge"] == "true"
     assert (parameters["LogLevel"], parameters["Tracing"]) == ("WARNING", "Disabled")
     assert parameters["TableKey"] == "owned"
 

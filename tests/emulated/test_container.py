@@ -71,7 +71,7 @@ def check_task(ecs: Any, names: dict[str, str]) -> None:
     variables = {each["name"]: each["value"] for each in container["environment"]}
     assert variables["TABLE_NAME"] == "tidemark"
     assert variables["AUTH_SECRET_NAME"] == "/tidemark/auth-secret"
-    assert variables["EDGE_SECRET"] == ""
+    assert variables["EDGE_ONLY"] == "false"
     [service] = ecs.list_services(cluster=names["Cluster"])["serviceArns"]
     [found] = ecs.describe_services(cluster=names["Cluster"], services=[service])["services"]
     assert found["desiredCount"] == 1

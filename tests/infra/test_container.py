@@ -60,8 +60,8 @@ def test_it_gets_the_functions_variables_by_the_same_values() -> None:
     for name in VARIABLES.keys() - own:
         given = VARIABLES[name]
         assert outputs.get(given.get("Ref"), given) == deployed[name], name
-    for edge, direct in (("true", "false"), ("true", "true"), ("false", "false")):
-        given = DEFAULTS | {"Edge": edge, "DirectAccess": direct}
+    for edge in TEMPLATE["Parameters"]["Edge"]["AllowedValues"]:
+        given = DEFAULTS | {"Edge": edge}
         mine, theirs = (
             holds(each["Conditions"]["IsEdgeOnly"], given, each["Conditions"]) for each in (CHILD, TEMPLATE)
         )

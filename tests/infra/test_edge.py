@@ -365,10 +365,9 @@ DEFAULTS = {name: str(each["Default"]) for name, each in TEMPLATE["Parameters"].
         ({}, True, True),
         ({"AllowAnonymous": "true"}, True, True),
         ({"EdgeSecretName": "/tidemark/word"}, True, False),
-        ({"EdgeSecretName": "/tidemark/word", "DirectAccess": "true"}, False, False),
-        ({"DirectAccess": "true"}, False, True),
+        ({"EdgeSecretName": "/tidemark/word", "Edge": "optional"}, False, False),
+        ({"Edge": "optional"}, False, True),
         ({"Edge": "false"}, False, False),
-        ({"Edge": "false", "DirectAccess": "true"}, False, False),
     ],
     ids=str,
 )
@@ -393,15 +392,26 @@ def test_the_edge_is_changed_after_the_functions() -> None:
         assert called == {"If": ["HasSnapStart", {"Ref": f"{name}Alias"}, {"Ref": f"{name}Function"}]}
 
 
-@pytest.mark.parametrize("direct", ["true", "false"])
-def test_the_edge_says_its_word_before_anybody_asks_for_it(direct: str) -> None:
-    """CloudFront takes minutes to hear of a change, and functions seconds: so DirectAccess changes what
+def test_the_edge_says_its_word_before_anybody_asks_for_it() -> None:
+    """CloudFront takes minutes to hear of a change, and functions seconds: so Edge=optional changes what
     the functions ask for and nothing else, and a word can be changed behind it without a gap."""
     for name in ("OriginSecret", "OriginSecretFunction", "OriginSecretRole"):
         assert RESOURCES[name]["Condition"] == "MakesEdgeWord"
-    for given, made in (({}, True), ({"EdgeSecretName": "/w"}, False), ({"Edge": "false"}, False)):
-        assert holds(CONDITIONS["MakesEdgeWord"], DEFAULTS | {"DirectAccess": direct} | given) == made
-    assert "DirectAccess" not in json.dumps([DISTRIBUTION, CONDITIONS["MakesEdgeWord"]])
+    for given in (
+        {},
+        {"EdgeSecretName": "/w"},
+        {"EdgeName": "streams.example.org"},
+        {"AllowAnonymous": "true"},
+    ):
+        required, optional = (
+            {
+                name: holds(each, DEFAULTS | given | {"Edge": edge, "AWS::Region": "us-east-1"})
+                for name, each in CONDITIONS.items()
+            }
+            for edge in ("true", "optional")
+        )
+        assert {name for name in required if required[name] != optional[name]} == {"IsEdgeOnly"}
+    assert "IsEdgeOnly" not in json.dumps(DISTRIBUTION)
 
 
 def test_a_word_of_ones_own_is_for_an_edge_alone() -> None:

@@ -102,8 +102,8 @@ SECRETS = [
 #: The private keys of webhooks: the first webhook makes one, and only the function that signs reads it.
 SIGNING_KEYS = {"Sub": [ARN_OF_PARAMETERS + "/tidemark/${Id}/webhook-keys/*", STACK]}
 #: A secret itself is no value of a template's: where it is kept is. The HTTP API has its own limit.
-#: A stack packs what is an hour old.
-LOCAL_ONLY = {"AUTH_SECRET", "PACK_AFTER_SECONDS", "REQUESTS_PER_SECOND"}
+#: A stack packs what is an hour old, and an event stream that cannot be streamed waits for a second.
+LOCAL_ONLY = {"AUTH_SECRET", "PACK_AFTER_SECONDS", "REQUESTS_PER_SECOND", "SSE_BUFFERED_SECONDS"}
 
 
 def variables_of(function: dict[str, Any]) -> dict[str, Any]:
@@ -313,8 +313,8 @@ def test_preflights_are_left_to_the_application() -> None:
 
 def test_no_wait_outlives_the_http_api() -> None:
     """The longest settable wait leaves the function two seconds to answer before it and the API give up."""
-    for name in ("LongPollSeconds", "SseBufferedSeconds"):
-        assert TEMPLATE["Parameters"][name]["MaxValue"] + 2 < HTTP_API_SECONDS
+    assert TEMPLATE["Parameters"]["LongPollSeconds"]["MaxValue"] + 2 < HTTP_API_SECONDS
+    assert Settings().sse_buffered_seconds + 2 < HTTP_API_SECONDS
     assert FUNCTIONS["ReadFunction"]["Timeout"] == HTTP_API_SECONDS
 
 

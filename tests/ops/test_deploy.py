@@ -149,7 +149,7 @@ def test_in_such_an_account_long_polls_last_seconds_only(
     monkeypatch.setattr(deploy, "concurrency_of", lambda _kept: deploy.ConcurrencyLimit(10, 10))
     assert deploy.main(["LongPollSeconds=20"], answering("tides", "", "no", ""), config) == 0
     bounded = last_overrides(sam)
-    assert (bounded["LongPollSeconds"], bounded["SseSeconds"], bounded["LiveConcurrency"]) == (
+    assert (bounded["LongPollSeconds"], bounded["SseSeconds"], bounded["ReaderConcurrency"]) == (
         "20",
         "10",
         "0",
@@ -158,7 +158,7 @@ def test_in_such_an_account_long_polls_last_seconds_only(
     monkeypatch.setattr(deploy, "concurrency_of", lambda _kept: ROOM)
     assert deploy.main([], answering(), config) == 0
     usual = last_overrides(sam)
-    assert (usual["LongPollSeconds"], usual["SseSeconds"], usual["LiveConcurrency"]) == ("25", "55", "250")
+    assert (usual["LongPollSeconds"], usual["SseSeconds"], usual["ReaderConcurrency"]) == ("25", "55", "250")
 
 
 def test_short_waits_are_shorter_than_the_default_and_allowed() -> None:
@@ -170,15 +170,13 @@ def test_short_waits_are_shorter_than_the_default_and_allowed() -> None:
 @pytest.mark.parametrize(
     ("limit", "unreserved", "chosen", "deployed", "reserved"),
     [
-        pytest.param(1000, 1000, {}, {}, {"Read": 250, "Live": 250}, id="half of the account"),
-        pytest.param(
-            1000, 500, {}, {"Read": 250, "Live": 250}, {"Read": 250, "Live": 250}, id="its own stay the same"
-        ),
-        pytest.param(1000, 300, {}, {}, {"Read": 100, "Live": 100}, id="what others have left, but for 100"),
+        pytest.param(1000, 1000, {}, {}, {"Reader": 250}, id="half of the account, for two functions"),
+        pytest.param(1000, 500, {}, {"Reader": 250}, {"Reader": 250}, id="its own stay the same"),
+        pytest.param(1000, 500, {}, {"Read": 250, "Live": 250}, {"Reader": 250}, id="by an earlier release"),
+        pytest.param(1000, 300, {}, {}, {"Reader": 100}, id="what others have left, but for 100"),
         pytest.param(1000, 140, {}, {}, {}, id="too little is left"),
         pytest.param(10, 10, {}, {}, {}, id="a new account"),
-        pytest.param(1000, 1000, {"Live": 0}, {}, {"Read": 250}, id="not what was chosen"),
-        pytest.param(1000, 1000, {"Write": 700}, {}, {"Read": 100, "Live": 100}, id="beside what was chosen"),
+        pytest.param(1000, 1000, {"Reader": 0}, {}, {}, id="not what was chosen"),
     ],
 )  # fmt: skip
 def test_waiting_readers_get_half_of_the_account_at_most(
@@ -204,20 +202,19 @@ def test_every_parameter_is_named_and_what_differs_is_shown_before_sam_asks(
         'version = 0.1\n[default.deploy.parameters]\nstack_name = "tides"\nregion = "eu-north-1"\n'
         """parameter_overrides = 'AllowAnonymous=true AuthIssuer="the issuer"'\n"""
     )
-    before = DEFAULTS | {"PublicReadBuckets": "news", "DirectAccess": "true", "LiveConcurrency": "250"}
+    before = DEFAULTS | {"PublicReadBuckets": "news", "Edge": "optional", "ReaderConcurrency": "250"}
     monkeypatch.setattr(deploy, "deployed_parameters", lambda _kept: before)
     assert deploy.main([], answering(), config) == 0
     assert last_overrides(sam) == DEFAULTS | {
         "AllowAnonymous": "true",
         "AuthIssuer": "the issuer",
-        "ReadConcurrency": "250",
-        "LiveConcurrency": "250",
+        "ReaderConcurrency": "250",
     }
     shown = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line}
     assert shown["PublicReadBuckets"] == ['""', "news", '""', "<-", "changes"]
-    assert shown["DirectAccess"] == ["false", "true", "false", "<-", "changes"]
-    assert shown["LiveConcurrency"] == ["0", "250", "250"]
-    assert "Edge" not in shown
+    assert shown["Edge"] == ["true", "optional", "true", "<-", "changes"]
+    assert shown["ReaderConcurrency"] == ["0", "250", "250"]
+    assert "LogLevel" not in shown
 
 
 PARTS = """
@@ -299,11 +296,11 @@ def test_a_parameter_given_on_the_command_line_is_for_that_deployment_alone(
     config = tmp_path / "samconfig.toml"
     deploy.main([], answering("tides", "", "no", ""), config)
     kept = config.read_text()
-    assert deploy.main(["DirectAccess=true", "--stack", "tides-2"], answering(), config) == 0
-    assert last_overrides(sam)["DirectAccess"] == "true"
+    assert deploy.main(["LogLevel=INFO", "--stack", "tides-2"], answering(), config) == 0
+    assert last_overrides(sam)["LogLevel"] == "INFO"
     assert "--stack-name tides-2 --s3-prefix tides-2 " in sam.read_text().splitlines()[-1]
     assert deploy.main([], answering(), config) == 0
-    assert last_overrides(sam)["DirectAccess"] == "false"
+    assert last_overrides(sam)["LogLevel"] == "WARNING"
     assert "--stack-name tides --s3-prefix tides " in sam.read_text().splitlines()[-1]
     assert config.read_text() == kept
 

@@ -39,8 +39,8 @@ LAYER: Final = Path(".aws-sam/build/SharedLayer")
 _ENOUGH_CONCURRENCY: Final = 100
 #: Parameters for an account with less: a writer that found no environment free is let in within seconds.
 _SHORT_WAITS: Final = {"LongPollSeconds": "5", "SseSeconds": "10"}
-#: The functions that readers wait in: long-polls in the first, event streams in the second.
-_WAITING: Final = ("ReadConcurrency", "LiveConcurrency")
+#: Reserved for each of two functions: readers wait in one by long-poll, in the other by event stream.
+_READERS: Final = "ReaderConcurrency"
 #: Lambda keeps these for functions without a reservation, and refuses a reservation that takes them.
 _UNRESERVABLE: Final = 100
 #: With fewer, plain reads would suffer more than the other functions gain.
@@ -241,16 +241,17 @@ def reservations(
 ) -> dict[str, str]:
     """At most half of the account for the functions that readers wait in. A reservation is a limit too:
     without one, waiting readers could take what every other function of the account needs."""
-    names = [name for name in _WAITING if name not in chosen]
-    if not names:
+    if _READERS in chosen:
         return {}
-    own, taken = (
-        sum(int(value) for name, value in of.items() if name.endswith("Concurrency"))
-        for of in (deployed, chosen)
+    # Earlier releases had a parameter for each function.
+    own = sum(
+        int(value) * (2 if name == _READERS else 1)
+        for name, value in deployed.items()
+        if name.endswith("Concurrency")
     )
-    free = concurrency.unreserved + own - taken - _UNRESERVABLE
-    each = min(concurrency.limit // 2 // len(_WAITING), free // len(names))
-    return dict.fromkeys(names, str(each)) if each >= _WORTH_RESERVING else {}
+    free = concurrency.unreserved + own - _UNRESERVABLE
+    each = min(concurrency.limit // 2, free) // 2
+    return {_READERS: str(each)} if each >= _WORTH_RESERVING else {}
 
 
 def differences(values: Mapping[str, str], deployed: Mapping[str, str], usual: Mapping[str, str]) -> str:
