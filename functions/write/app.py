@@ -11,8 +11,6 @@ with garbage_collection_paused():
     from tidemark.http.lambda_adapter import adapted
     from tidemark.observability.report import reporting
     from tidemark.settings import Settings
-    from tidemark.snap_start import register_restore
 
 _settings = Settings.from_environment(os.environ)
 handler = reporting("write", _settings, adapted(create_function_app(_settings, writes=True)))
-register_restore()

@@ -13,8 +13,8 @@ HTTP_API: Final = 1.00
 LAMBDA_REQUEST: Final = 0.20
 #: Per GB-second, arm64.
 LAMBDA_GB_SECOND: Final = 13.3334e-6
-#: SnapStart: to keep the snapshot of a version, by its function's memory, three hours at least; and to resume
-#: an environment from it.
+#: SnapStart, which is not used: to keep the snapshot of a version, by its function's memory; and to resume an
+#: environment from it.
 SNAPSHOT_GB_SECOND: Final = 1.5046e-6
 RESTORE_GB: Final = 1.397998e-4
 EDGE_REQUEST: Final = 1.00

@@ -75,14 +75,13 @@ def test_the_containers_price_is_that_of_its_template() -> None:
     assert TEMPLATE["Parameters"]["SseSeconds"]["Default"] == WAIT_SECONDS
 
 
-def test_the_page_says_what_snapshots_cost() -> None:
-    """Of the two functions that start from them, kept for thirty days; and of a million cold starts."""
-    month = 30 * 24 * 3600 * prices.SNAPSHOT_GB_SECOND
+def test_the_page_says_why_functions_do_not_start_from_snapshots() -> None:
+    """What they would cost: kept for thirty days for two functions, and by the cold start."""
+    kept = 2 * prices.MEMORY_GB * 30 * 24 * 3600 * prices.SNAPSHOT_GB_SECOND
+    resumed, started = prices.MEMORY_GB * prices.RESTORE_GB, prices.MEMORY_GB / 2 * prices.LAMBDA_GB_SECOND
     text = PAGE.read_text()
-    for memory, said in ((0.5, "${:.2f} for both functions"), (1.0, "${:.2f} with\n`MemorySize=1024`")):
-        assert said.format(2 * memory * month) in text
-    assert f"${prices.MEMORY_GB * month:.2f} a month for each 512 MB" in text
-    assert f"${prices.MEMORY_GB * prices.RESTORE_GB * 1e6:.0f} for a million cold starts" in text
+    assert f"${kept:.2f} a month for both functions" in text
+    assert f"${resumed * 1e6:.0f} for a million cold starts, in place of ${started * 1e6:.2f}" in text
 
 
 def test_every_other_page_says_the_same_price(bills: dict[str, Bill]) -> None:

@@ -8,7 +8,6 @@ import re
 import secrets
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,57 +135,6 @@ def test_the_packer_packs(emulator: Emulator, first: Stack) -> None:
     answer = json.load(functions.invoke(FunctionName=packer, Payload=b"{}")["Payload"])
     assert answer["packed"] == 1, answer
     assert read(first, "/v1/stream/packed") == b"abc"
-
-
-def versions_behind(emulator: Emulator, stack: Stack, name: str) -> tuple[list[str], str]:
-    """The published versions of a function, and the one that its alias names."""
-    functions = emulator.client("lambda")
-    [found] = [each for each in functions.list_functions()["Functions"]
-               if each["FunctionName"].startswith(f"{stack.name}-{name}")]  # fmt: skip
-    listed = functions.list_versions_by_function(FunctionName=found["FunctionName"])["Versions"]
-    published = [each for each in listed if each["Version"] != "$LATEST"]
-    assert all(each["SnapStart"]["OptimizationStatus"] == "On" for each in published)
-    alias = functions.get_alias(FunctionName=found["FunctionName"], Name="snapshot")
-    return [each["Version"] for each in published], alias["FunctionVersion"]
-
-
-def long_poll_seconds(stack: Stack) -> float:
-    """How long a wait lasts that nothing ends."""
-    client = httpx.Client(base_url=stack.url, timeout=90, trust_env=False)
-    with client:
-        tail = client.head("/v1/stream/kept").headers["Stream-Next-Offset"]
-        started = time.monotonic()
-        answer = client.get("/v1/stream/kept", params={"offset": tail, "live": "long-poll"})
-        assert answer.status_code == 204
-        return time.monotonic() - started
-
-
-def test_with_snap_start_routes_lead_to_one_version_that_is_published_anew_by_a_change(
-    emulator: Emulator, first: Stack
-) -> None:
-    """Switched on, deployed with another parameter, and switched off again, with the data of the upgrade."""
-    deploy(emulator, "first", {**PARAMETERS, "SnapStart": "true"})
-    for name in ("Write", "Read"):
-        published, behind_alias = versions_behind(emulator, first, name)
-        assert published == [behind_alias]
-    assert read(first, "/v1/stream/large") == LARGE
-    assert long_poll_seconds(first) < 12
-
-    before = versions_behind(emulator, first, "Read")
-    deploy(emulator, "first", {**PARAMETERS, "SnapStart": "true", "LongPollSeconds": "12"})
-    published, behind_alias = versions_behind(emulator, first, "Read")
-    assert behind_alias not in before[0], "the alias leads to the configuration before"
-    assert published == [behind_alias], "a version that nobody uses is kept, and billed"
-    assert long_poll_seconds(first) >= 12
-    deploy(emulator, "first", {**PARAMETERS, "SnapStart": "true", "LongPollSeconds": "12"})
-    assert versions_behind(emulator, first, "Read") == (published, behind_alias)
-
-    deploy(emulator, "first", PARAMETERS)
-    assert read(first, "/v1/stream/large") == LARGE
-    functions = emulator.client("lambda").list_functions(FunctionVersion="ALL")["Functions"]
-    assert {each["Version"] for each in functions if each["FunctionName"].startswith("first-Read")} == {
-        "$LATEST"
-    }
 
 
 def test_a_deleted_stack_leaves_its_data_and_a_second_one_takes_it(

@@ -388,8 +388,9 @@ def test_the_edge_is_changed_after_the_functions() -> None:
     route = RESOURCES["EdgeRoute"]
     assert set(route["DependsOn"]) == {"ApiMayCallRead", "ApiMayCallWrite", "LiveFunction"}
     for name in ("Read", "Write"):
-        called = RESOURCES[f"ApiMayCall{name}"]["Properties"]["FunctionName"]
-        assert called == {"If": ["HasSnapStart", {"Ref": f"{name}Alias"}, {"Ref": f"{name}Function"}]}
+        permission = RESOURCES[f"ApiMayCall{name}"]["Properties"]
+        assert permission["FunctionName"] == {"Ref": f"{name}Function"}
+        assert permission["SourceArn"]["Sub"].endswith(":${Api}/*")
 
 
 def test_the_edge_says_its_word_before_anybody_asks_for_it() -> None:

@@ -49,7 +49,7 @@ def create_app(
 
 class FormatChecked:
     """ASGI middleware: nothing is served before `check` has said that this release may use the table. Not at
-    a function's start, which is in the snapshot of SnapStart and must not wait for a silent table."""
+    a function's start, which must not wait for a silent table."""
 
     def __init__(self, app: ASGIApp, run: Run, check: Callable[[], None]) -> None:
         self._app = app
