@@ -471,6 +471,7 @@ def test_whatever_answers_or_is_asked_is_watched_for_errors() -> None:
         (alarm["Properties"]["MetricName"], json.dumps(alarm["Properties"]["Dimensions"]))
         for alarm in ALARMS.values()
     }
+    assert len(watched) == len(ALARMS), "one has taken over what it should say itself"
     expected = [
         *(("Errors", "FunctionName", f"{name}Function") for name in ("Write", "Read", "Notifier", "Janitor")),
         ("Errors", "FunctionName", "PackerFunction"),
