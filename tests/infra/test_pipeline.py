@@ -117,7 +117,7 @@ def test_what_is_kept_is_protected_and_what_is_said_is_forgotten() -> None:
     monitoring = APPLICATION["MonitoringConfiguration"]["CloudWatchLoggingConfiguration"]
     assert monitoring["LogGroupName"] == {"Ref": "JobLogs"}
     expiring = [rule for rule in lake["Properties"]["LifecycleConfiguration"]["Rules"] if "Prefix" in rule]
-    assert [rule["Prefix"] for rule in expiring] == ["staging/"]
+    assert [rule["Prefix"] for rule in expiring] == ["staging/staged/"]
 
 
 # --- the state machine --------------------------------------------------------------------------------------

@@ -91,6 +91,9 @@ class Nobody:
     def create(self, stream: str, content_type: ContentType) -> None:
         raise NotImplementedError
 
+    def find_use(self, stream: str, content_type: ContentType, producer_id: str, batch: int) -> str | None:
+        raise NotImplementedError
+
     def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
         assert body
         with self.one_at_a_time:

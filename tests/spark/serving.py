@@ -13,16 +13,24 @@ import uvicorn
 
 from tidemark.server.http_server import Server
 from tidemark.server.ports import listening_socket, port_of
+from tidemark.spark.writer.publish import PROBE_SEQ
 
 Spoil = Callable[[str, str, dict[str, str]], str | None]
 """Given method, path and headers: None, `before` (not carried out) or `after` (carried out, unanswered)."""
 
 
+def is_append(method: str, headers: dict[str, str], *, probes: bool = False) -> bool:
+    """Or, with `probes`, the question whether a batch was begun: an append that is always refused."""
+    return method == "POST" and (headers.get("producer-seq") == str(PROBE_SEQ)) == probes
+
+
 def posts_fail(fault: str, *, behind: int) -> Spoil:
-    """The first POSTs are carried out and answered. Those behind them are not (`before`), or are not answered
-    (`after`)."""
+    """The first appends are carried out and answered. Those behind them are not (`before`), or are not
+    answered (`after`)."""
     numbers = count(1)
-    return lambda method, _path, _headers: fault if method == "POST" and next(numbers) > behind else None
+    return lambda method, _path, headers: (
+        fault if is_append(method, headers) and next(numbers) > behind else None
+    )
 
 
 class ThreadedServer:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark import hadoop_driver
-from tests.spark.serving import ThreadedServer, posts_fail
+from tests.spark.serving import ThreadedServer, is_append, posts_fail
 from tests.spark.streams import filled, key, started, stored_values, table_options
 from tests.support import JSON, World
 from tidemark.spark.failures import Exit, explain_failure
@@ -94,8 +94,8 @@ def test_a_killed_driver_is_followed_by_another_exactly_once(
     marks, posts = tmp_path / "marks", [0]
     marks.mkdir()
 
-    def stops(method: str, path: str, _headers: dict[str, str]) -> str | None:
-        if method != "POST" or not path.endswith(f"{name}-publish"):
+    def stops(method: str, path: str, headers: dict[str, str]) -> str | None:
+        if not is_append(method, headers) or not path.endswith(f"{name}-publish"):
             return None
         posts[0] += 1
         if posts[0] <= 5:
@@ -257,7 +257,7 @@ def test_a_task_whose_output_is_there_twice_is_an_error(
 def test_leftovers_of_a_day_ago_are_removed_and_newer_ones_stay(
     spark: Any, options: dict[str, str], tmp_path: Path
 ) -> None:
-    staged = tmp_path / "behind-viewfs" / options["producerId"].replace(":", "%3A") / "staged"
+    staged = tmp_path / "behind-viewfs" / "staged" / options["producerId"].replace(":", "%3A")
     for kind in ("old", "new"):
         part = staged / kind / "_temporary" / "0" / "part-0"
         part.parent.mkdir(parents=True)
@@ -293,7 +293,7 @@ def test_an_empty_data_frame_writes_nothing_and_leaves_nothing(
     assert write_frame(spark.createDataFrame([], "value STRING"), options).rows == 0
     assert write_frame(numbers(spark).where("value = ''"), options).rows == 0
     assert stored_values(world, name) == []
-    assert {part for part in names_in(spark, options["stagingDir"]) if "/staged/" in part} == set()
+    assert {part for part in names_in(spark, options["stagingDir"]) if part.startswith("staged/")} == set()
 
 
 def test_the_data_source_refuses_such_a_directory_and_names_what_takes_it(

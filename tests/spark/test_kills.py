@@ -15,7 +15,7 @@ import orjson
 import pytest
 
 from tests.spark.lakes import Lake
-from tests.spark.serving import Spoil, ThreadedServer
+from tests.spark.serving import Spoil, ThreadedServer, is_append
 from tests.spark.streams import key
 from tests.support import World
 from tidemark.spark.failures import Exit
@@ -73,12 +73,12 @@ class Running:
 
 
 def at_post(number: int, kill: Callable[[], None]) -> Spoil:
-    """What kills while a server is at this POST of all."""
+    """What kills while a server is at this append of all."""
     posts = [0]
 
-    def spoil(method: str, _path: str, _headers: dict[str, str]) -> None:
-        posts[0] += method == "POST"
-        if method == "POST" and posts[0] == number:
+    def spoil(method: str, _path: str, headers: dict[str, str]) -> None:
+        posts[0] += is_append(method, headers)
+        if is_append(method, headers) and posts[0] == number:
             kill()
 
     return spoil

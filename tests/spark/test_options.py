@@ -135,6 +135,7 @@ def test_a_wrong_option_of_a_streaming_read_is_named(given: dict[str, str], what
         ({"contentType": "json"}, "contentType: Content-Type must look like"),
         ({"bytesPerAppend": "5000000"}, "bytesPerAppend: must be at most"),
         ({"producerId": "a b"}, "producerId: must be"),
+        ({"producerId": "staged"}, "producerId: must be another word than 'staged'"),
         ({"subscribe": "a"}, "unknown option subscribe"),
     ],
 )

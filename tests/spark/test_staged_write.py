@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from tests.spark.serving import ThreadedServer
+from tests.spark.serving import ThreadedServer, is_append, posts_fail
 from tests.spark.streams import filled, key, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.service.delete import delete
@@ -35,7 +36,7 @@ from tidemark.spark.staging.manifest import (
     encode_manifest,
 )
 from tidemark.spark.writer.chunks import BadRow
-from tidemark.spark.writer.publish import NotPublished
+from tidemark.spark.writer.publish import HttpPublisher, NotPublished
 from tidemark.spark.writer.writers import StagedPartition, StagedWrite, make_write, parse_write
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
@@ -168,9 +169,9 @@ def test_a_failed_commit_is_repeated_exactly(
     """The server went away after some of the appends; what is repeated is not what was staged first."""
     posts = [0]
 
-    def dies(method: str, path: str, _headers: dict[str, str]) -> str | None:
-        posts[0] += method == "POST" and name in path
-        return "before" if method == "POST" and posts[0] > landed else None
+    def dies(method: str, _path: str, headers: dict[str, str]) -> str | None:
+        posts[0] += is_append(method, headers)
+        return "before" if is_append(method, headers) and posts[0] > landed else None
 
     first = Attempt(over_http)
     staged = first.stage(ROWS)
@@ -214,6 +215,70 @@ def test_a_checkpoint_older_than_what_was_published_is_refused(
     assert messages(world, name) == ROWS[:300]
 
 
+@pytest.mark.parametrize("bytes_per_append", ["250", "500", "2000"])
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_batch_that_is_in_the_stream_and_not_in_the_staging_directory_is_refused(
+    target: dict[str, str], world: World, name: str, batch: int, bytes_per_append: str
+) -> None:
+    """The directory was emptied between publish and commit. Cut into larger appends, rows would be missing,
+    and into smaller ones doubled."""
+    for number in range(batch + 1):
+        attempt = Attempt(target)
+        attempt.publish(attempt.stage(ROWS[number * 200 :][:200]), number)
+    shutil.rmtree(target["stagingDir"])
+    again = Attempt(target, bytesPerAppend=bytes_per_append, resume="true")
+    staged = again.stage(ROWS[batch * 200 :][:200])
+    for _ in range(2):
+        with pytest.raises(
+            ReusedId, match=rf"{name} has appends 0 to \d+ of batch {batch} .*startingOffsets"
+        ):
+            again.publish(staged, batch)
+    later = Attempt(target)
+    if batch:
+        with pytest.raises(ReusedId, match=f"{name} has batch 1 .*producer id {name} already"):
+            later.publish(later.stage(ROWS[:200]), 0)
+    # A batch that was committed needs no notes any more.
+    later.publish(later.stage(ROWS[(batch + 1) * 200 :][:200]), batch + 1)
+    assert messages(world, name) == ROWS[: (batch + 2) * 200]
+
+
+def test_a_batch_that_another_driver_has_begun_meanwhile_is_followed(
+    over_http: dict[str, str],
+    world: World,
+    name: str,
+    spoiling: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It settles and appends after this one has seen that there is no manifest."""
+    other, attempt = Attempt(over_http), Attempt(over_http)
+    others, ours = other.stage(ROWS[::-1], tasks=3), attempt.stage(ROWS)
+
+    def overtaken(*asked: Any) -> str | None:
+        monkeypatch.undo()
+        spoiling(posts_fail("after", behind=3))
+        with pytest.raises(NotPublished):
+            other.publish(others)
+        spoiling(lambda *_: None)
+        return HttpPublisher.find_use(*asked)
+
+    monkeypatch.setattr(HttpPublisher, "find_use", overtaken)
+    attempt.publish(ours)
+    assert messages(world, name) == ROWS[::-1]
+
+
+def test_a_server_that_takes_an_append_out_of_order_is_not_written_to(tmp_path: Path) -> None:
+    async def takes_all(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    with ThreadedServer(takes_all) as server:
+        attempt = Attempt({"url": server.url, "stream": "s", "stagingDir": str(tmp_path), "producerId": "p"})
+        with pytest.raises(NotPublished, match=r"does not know Producer-Seq"):
+            attempt.publish(attempt.stage(ROWS))
+    assert [method for method, _ in server.seen].count("POST") == 1
+
+
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_lost_replies_append_nothing_twice(
     over_http: dict[str, str], world: World, name: str, spoiling: Callable[..., None], every: int
@@ -221,7 +286,7 @@ def test_lost_replies_append_nothing_twice(
     seen: dict[str, int] = {}
 
     def loses(method: str, path: str, headers: dict[str, str]) -> str | None:
-        if method != "POST":
+        if not is_append(method, headers):
             return None
         seq = headers["producer-seq"]
         seen[seq] = seen.get(seq, 0) + 1
@@ -285,7 +350,7 @@ def test_a_driver_that_was_replaced_is_fenced_off(target: dict[str, str], world:
     StagedBatches(DirectoryStaging(Path(target["stagingDir"])), name)._staging.delete(
         [f"{name}/done/{0:016d}", f"{name}/manifest/{0:016d}"]
     )
-    with pytest.raises(NotPublished, match="newer batch"):
+    with pytest.raises(ReusedId, match=f"{name} has batch 1 of .*another driver"):
         zombie.publish(staged, 0)
     assert messages(world, name) == ROWS[:600]
 
@@ -319,7 +384,10 @@ def test_a_producer_id_belongs_to_one_query(target: dict[str, str], name: str) -
 
 def test_nothing_is_left_in_the_staging_directory_but_the_notes(target: dict[str, str], name: str) -> None:
     attempt = Attempt(target)
-    attempt.publish(attempt.stage(ROWS))
+    staged = attempt.stage(ROWS)
+    # Where a file system may forget bodies, and no notes.
+    assert [path.name for path in Path(target["stagingDir"]).iterdir()] == ["staged"]
+    attempt.publish(staged)
     again = Attempt(target)
     again.publish(again.stage(ROWS))
     lost = Attempt(target)
@@ -338,7 +406,7 @@ def test_an_abort_keeps_the_files_that_the_manifest_names(
     """Spark aborts a batch write whose commit failed; the manifest's files are still needed."""
     attempt = Attempt(over_http)
     staged = attempt.stage(ROWS)
-    spoiling(lambda method, *_: "before" if method == "POST" else None)
+    spoiling(posts_fail("before", behind=0))
     with pytest.raises(NotPublished):
         attempt.publish(staged)
     attempt.write.discard(staged, 0)
@@ -470,6 +538,9 @@ def test_a_staging_place_keeps_its_promises(staging: SharedStaging) -> None:
     assert staging.get("m") == b"one"
     assert staging.older_than("a", -60) == ["a/b"]
     assert staging.older_than("a", 60) == []
+    with staging.create("ab/c"):
+        pass
+    assert staging.older_than("a", -60) == ["a/b"]
     staging.delete(["m", "a/b", "never was"])
     assert staging.get("m") is None
 

@@ -40,7 +40,9 @@ def test_the_tour_runs_as_it_is_printed(
     assert len(blocks) == 4
     names: dict[str, Any] = {}
     for block in blocks:
-        text = block.replace("http://127.0.0.1:4437", server.url).replace('"/tmp/', f'"{tmp_path}/')
+        text = block.replace("http://127.0.0.1:4437", server.url).replace(
+            "Path.home()", f'Path("{tmp_path}")'
+        )
         text = text.replace('.format("console")', '.format("memory").queryName("words")')
         started(partial(run_block, text, names, spark))
     counted = {

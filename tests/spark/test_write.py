@@ -292,7 +292,7 @@ def test_a_foreach_batch_is_written_once_under_its_id_and_version_and_cleans_up(
     for number in range(4):
         world.process().append(key(source), b"%d" % number, content_type=JSON)
         if number == 1:
-            spoiling(lambda method, _path, _headers: "before" if method == "POST" else None)
+            spoiling(posts_fail("before", behind=0))
             with pytest.raises(Exception, match="append 0 of batch 1"):
                 run()
             spoiling(lambda _method, _path, _headers: None)
@@ -300,11 +300,13 @@ def test_a_foreach_batch_is_written_once_under_its_id_and_version_and_cleans_up(
                 run(fails_behind=True)
         run()
     assert stored(world, name) == [[0, 1], [1, 2], [2, 5], [3, 6]]
-    old = Path(options["stagingDir"]) / "tables-of-ours" / "staged" / "of-a-killed-task"
-    old.parent.mkdir(exist_ok=True)
+    old = Path(options["stagingDir"]) / "staged" / "tables-of-ours" / "of-a-killed-task"
+    old.parent.mkdir(parents=True, exist_ok=True)
     old.touch()
     os.utime(old, (0, 0))
     world.process().append(key(source), b"4", content_type=JSON)
     run()
-    left = {str(path.relative_to(old.parents[1])) for path in old.parents[1].rglob("*") if path.is_file()}
-    assert left == {f"{kind}/{batch:016d}" for kind in ("done", "manifest") for batch in (3, 4)}
+    left = {str(path.relative_to(old.parents[2])) for path in old.parents[2].rglob("*") if path.is_file()}
+    assert left == {
+        f"tables-of-ours/{kind}/{batch:016d}" for kind in ("done", "manifest") for batch in (3, 4)
+    }

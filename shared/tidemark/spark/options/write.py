@@ -27,6 +27,8 @@ WRITE_OPTIONS: Final = (
 )
 
 
+#: The directory of bodies in stagingDir, with a directory in it for each producer id.
+STAGED: Final = "staged"
 #: What may be staged to by tasks, in the words of errors.
 SHARED_PLACES: Final = "a directory that the driver and all tasks share, or s3://bucket/prefix"
 
@@ -105,4 +107,6 @@ def parse_append_size(text: str) -> int:
 def parse_producer_id(text: str) -> str:
     if len(text) > 200 or not re.fullmatch(r"[A-Za-z0-9._:-]+", text):
         raise ValueError(f"must be 1 to 200 of letters, digits and . _ : -, got {text!r}")
+    if text == STAGED:
+        raise ValueError(f"must be another word than {STAGED!r}, which names what is staged under every id")
     return text

@@ -48,7 +48,7 @@ class Staging(Protocol):
         """Names that are not there are passed over."""
 
     def older_than(self, prefix: str, seconds: float) -> list[str]:
-        """Names under the prefix that nobody has touched for so long."""
+        """Names in the directory `prefix` that nobody has touched for so long."""
 
 
 class SharedStaging(Staging, StagedFiles, Protocol):
@@ -187,7 +187,7 @@ class BucketStaging:
     def older_than(self, prefix: str, seconds: float) -> list[str]:
         limit = time.time() - seconds
         pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=self._prefix + prefix
+            Bucket=self._bucket, Prefix=f"{self._prefix}{prefix}/"
         )
         return [
             found["Key"].removeprefix(self._prefix)

@@ -1,13 +1,14 @@
 """The manifest of a batch: which appends it is, in which order. The first one that is written stays.
 
-Names under the staging directory, for each producer id:
+Names under the staging directory. All bodies lie below one name, so that a rule of the file system may remove
+those that nobody came back for, and not the notes, which are small:
 
-| name               | holds                                                                             |
-| ------------------ | --------------------------------------------------------------------------------- |
-| `staged/<random>`  | what one attempt of a task wrote: bodies of appends, back to back; or, where Spark |
-|                    | stages, a Parquet data set of what one attempt of the write did                   |
-| `manifest/<batch>` | the batch's appends; the first manifest that is put stays                         |
-| `done/<batch>`     | all of them are in their streams                                                  |
+| name                    | holds                                                                        |
+| ----------------------- | ---------------------------------------------------------------------------- |
+| `staged/<id>/<random>`  | what one attempt of a task wrote: bodies of appends, back to back; or, where |
+|                         | Spark stages, a Parquet data set of what one attempt of the write did        |
+| `<id>/manifest/<batch>` | the batch's appends; the first manifest that is put stays                    |
+| `<id>/done/<batch>`     | all of them are in their streams                                             |
 
 A manifest carries the fingerprint of what was staged: where it goes and what it is, whatever its order and
 however it was cut. Under an id that was used for something else, a write would publish nothing and say that
@@ -16,22 +17,26 @@ it succeeded; by the fingerprint it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
 
 import orjson
 
+from tidemark.spark.options.write import STAGED
 from tidemark.spark.staging.files import Staging
 
 #: Batches whose manifest is kept: whoever comes later than that is fenced by its epoch anyway.
 KEPT: Final = 100
 #: What a killed task left behind is removed after so long.
 ORPHAN_SECONDS: Final = 24 * 3600.0
+BEGIN_ANEW: Final = (
+    "begin with a new checkpoint and a new producerId, from startingOffsets at the place up to which the"
+    " target is complete"
+)
 #: Of a checkpoint: what it is, and what to do.
 OLDER_CHECKPOINT: Final = (
-    "older than what the query has published. Go on with the newest checkpoint, or begin with a new"
-    " checkpoint and a new producerId, from startingOffsets at the place up to which the target is complete"
+    f"older than what the query has published. Go on with the newest checkpoint, or {BEGIN_ANEW}"
 )
 
 
@@ -139,8 +144,15 @@ class StagedBatches:
         data = self._staging.get(self.name("manifest", batch))
         return None if data is None else decode_manifest(data)
 
-    def settle(self, batch: int, ours: Manifest, *, resume: bool = False) -> Manifest:
+    def settle(
+        self, batch: int, ours: Manifest, find_use: Callable[[], str | None], *, resume: bool
+    ) -> Manifest:
         """The batch's one manifest: ours, or that of an attempt before us.
+
+        `find_use` says what the streams have of the batch already. Appends follow a manifest, so streams that
+        have some of a batch without one say that its manifest is gone: ours would be taken for that, and
+        its appends for those that are there. To ask, then look, then put is enough for two drivers: what
+        the other one has appended by then follows a manifest that is seen.
 
         Raises ForeignBatch, and ReusedId where the attempt before us staged something else; the order of the
         rows does not count. With `resume` the rows may differ, and the staged ones are published; the target
@@ -151,6 +163,9 @@ class StagedBatches:
         settled = self.load(batch)
         is_repeated = settled is not None
         if settled is None and ours.runs:
+            used = find_use()
+            if used and self.load(batch) is None:
+                raise ReusedId(self._explain_loss(batch, used, is_query=bool(ours.query)))
             settled = decode_manifest(
                 self._staging.put_first(self.name("manifest", batch), encode_manifest(ours))
             )
@@ -172,6 +187,14 @@ class StagedBatches:
         if was.target != now.target or (not resume and was != now):
             raise ReusedId(self._explain_reuse(batch, was, now, is_query=bool(ours.query)))
         return settled
+
+    def _explain_loss(self, batch: int, used: str, *, is_query: bool) -> str:
+        way_on = BEGIN_ANEW if is_query else "write what the streams lack under a new producerId"
+        return (
+            f"tidemark: {used} of producer id {self._root} already, and stagingDir has no manifest of batch"
+            f" {batch}: it was emptied, or is another directory, or another driver is further on. Nothing was"
+            f" written. Give the directory as it was when that was published; if it is gone, {way_on}"
+        )
 
     def _explain_reuse(self, batch: int, was: Fingerprint, now: Fingerprint, *, is_query: bool) -> str:
         if is_query and was.target == now.target:
@@ -200,7 +223,7 @@ class StagedBatches:
         if batch >= KEPT:
             self.forget(batch - KEPT)
         if batch % KEPT == 0:
-            self._staging.delete(self._staging.older_than(f"{self._root}/staged", ORPHAN_SECONDS))
+            self._staging.delete(self._staging.older_than(f"{STAGED}/{self._root}", ORPHAN_SECONDS))
 
     def forget(self, batch: int) -> None:
         self._staging.delete([self.name("manifest", batch), self.name("done", batch)])

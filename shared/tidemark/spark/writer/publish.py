@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, Final, Protocol
+
+from urllib3 import BaseHTTPResponse
 
 from tidemark.log.table import Table
 from tidemark.protocol.content_type import ContentType, parse_content_type
@@ -20,6 +22,7 @@ from tidemark.protocol.errors import (
     StreamNotFound,
 )
 from tidemark.protocol.expiry import NEVER
+from tidemark.protocol.integer import MAX_SAFE_INTEGER
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import AppendRequest, append
@@ -35,6 +38,10 @@ from tidemark.spark.staging.files import StagedFiles
 from tidemark.spark.staging.manifest import AppendRun
 
 _STREAMS_AT_ONCE: Final = 8
+#: No producer comes that far, so an append with this number is refused, and the refusal tells what there is.
+PROBE_SEQ: Final = MAX_SAFE_INTEGER
+#: JSON and text, and bytes as good as any.
+_PROBE_BODY: Final = b"0"
 #: Where `spark.sql.shuffle.partitions` is no number: Databricks knows `auto`.
 _TASKS: Final = 32
 
@@ -56,6 +63,10 @@ class Publisher(Protocol):
         """None where there is no such stream."""
 
     def create(self, stream: str, content_type: ContentType) -> None: ...
+
+    def find_use(self, stream: str, content_type: ContentType, producer_id: str, batch: int) -> str | None:
+        """What the stream has of this batch, or of a newer one, in words. Asks and writes nothing: the first
+        append of an epoch has number 0 (§5.2.1). Raises NotPublished."""
 
     def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
         """Lands once however often it is sent. Raises NotPublished."""
@@ -86,15 +97,38 @@ class HttpPublisher:
         headers = {"Content-Type": content_type.value}
         self._client.request("PUT", self._connection.stream_url(stream), headers=headers)
 
+    def find_use(self, stream: str, content_type: ContentType, producer_id: str, batch: int) -> str | None:
+        claim = Claim(producer_id, batch, PROBE_SEQ)
+        refusals = frozenset({400, 403, 404, 409})
+        answer = self._post(stream, content_type, _PROBE_BODY, claim, refusals)
+        if answer.status not in refusals:
+            raise NotPublished(
+                f"tidemark: {self._connection.stream_url(stream)}: the server does not know Producer-Seq"
+                f" (§5.2.1): it took append {PROBE_SEQ} before any other, so nothing arrives exactly once"
+            )
+        return _describe_use(answer.headers, batch)
+
     def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
+        self._post(stream, content_type, body, claim)
+
+    def _post(
+        self,
+        stream: str,
+        content_type: ContentType,
+        body: bytes,
+        claim: Claim,
+        allow: frozenset[int] = frozenset(),
+    ) -> BaseHTTPResponse:
+        """Raises NotPublished."""
         headers = {
             "Content-Type": content_type.value,
             "Producer-Id": claim.producer_id,
             "Producer-Epoch": str(claim.epoch),
             "Producer-Seq": str(claim.seq),
         }
+        url = self._connection.stream_url(stream)
         try:
-            self._client.request("POST", self._connection.stream_url(stream), headers=headers, body=body)
+            return self._client.request("POST", url, headers=headers, body=body, allow=allow)
         except HttpFault as fault:
             raise NotPublished(_explain(stream, claim, fault.status, str(fault))) from fault
 
@@ -135,6 +169,14 @@ class LogPublisher:
             OutcomeUnknown,
         )
 
+    def find_use(self, stream: str, content_type: ContentType, producer_id: str, batch: int) -> str | None:
+        claim = Claim(producer_id, batch, PROBE_SEQ)
+        try:
+            self._append(stream, AppendRequest(content_type, _PROBE_BODY, claim=claim))
+        except ProtocolError as refusal:
+            return _describe_use(refusal.headers, batch)
+        raise AssertionError("the log takes no append with a gap before it")
+
     def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
         try:
             self._append(stream, AppendRequest(content_type, body, claim=claim))
@@ -157,6 +199,14 @@ class LogPublisher:
                 raise answer
 
         retry(once, self._retry_seconds, Busy, OutcomeUnknown)
+
+
+def _describe_use(refusal: Mapping[str, str], batch: int) -> str | None:
+    """What the headers of the refusal say. A refusal for another reason is left to the append itself."""
+    expected, newer = refusal.get("Producer-Expected-Seq"), refusal.get("Producer-Epoch")
+    if expected is not None:
+        return f"appends 0 to {int(expected) - 1} of batch {batch}" if int(expected) else None
+    return None if newer is None else f"batch {newer}"
 
 
 def _explain(stream: str, claim: Claim, status: int, text: str) -> str:
@@ -202,6 +252,22 @@ def publish_stream(publisher: Publisher, files: StagedFiles, publication: Public
     for seq, body in enumerate(bodies):
         claim = Claim(publication.producer_id, publication.batch, seq)
         publisher.append(publication.stream, publication.content_type, body, claim)
+
+
+def find_use(
+    publisher: Publisher, streams: Iterable[str], content_type: ContentType, producer_id: str, batch: int
+) -> str | None:
+    """What one of the streams has of this batch or of a newer one, in words. Raises NotPublished."""
+    with ThreadPoolExecutor(_STREAMS_AT_ONCE, thread_name_prefix="tidemark-look") as pool:
+        ask = partial(_find_use, publisher, content_type, producer_id, batch)
+        return next(filter(None, pool.map(ask, streams)), None)
+
+
+def _find_use(
+    publisher: Publisher, content_type: ContentType, producer_id: str, batch: int, stream: str
+) -> str | None:
+    found = publisher.find_use(stream, content_type, producer_id, batch)
+    return found and f"{stream} has {found}"
 
 
 def publish_here(publisher: Publisher, files: StagedFiles, publications: Sequence[Publication]) -> None:

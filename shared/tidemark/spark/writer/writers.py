@@ -29,7 +29,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from tidemark.protocol.content_type import ContentType
 from tidemark.spark.archives import forget_archives
 from tidemark.spark.options.given import InvalidOptions
-from tidemark.spark.options.write import SHARED_PLACES, WriteOptions, parse_write_options
+from tidemark.spark.options.write import SHARED_PLACES, STAGED, WriteOptions, parse_write_options
 from tidemark.spark.staging.files import StagedFiles, Staging, connect_staging
 from tidemark.spark.staging.manifest import AppendRun, Fingerprint, Manifest, StagedBatches
 from tidemark.spark.writer.chunks import Chunker
@@ -38,6 +38,7 @@ from tidemark.spark.writer.publish import (
     Publication,
     Publisher,
     connect_publisher,
+    find_use,
     publish_here,
 )
 
@@ -191,7 +192,7 @@ class StagedWrite:
         return self.options.producer_id or query
 
     def new_file(self, query: str = "") -> str:
-        return f"{self.producer_id(query)}/staged/{uuid.uuid4().hex}"
+        return f"{STAGED}/{self.producer_id(query)}/{uuid.uuid4().hex}"
 
     # --- in the driver ---
 
@@ -223,9 +224,10 @@ class StagedWrite:
         checksum = sum(each.checksum for each in staged) % 2**64
         fingerprint = Fingerprint(self.options.connection.place(), dict(rows), checksum)
         ours = Manifest(query, tuple(run for each in staged for run in each.runs), fingerprint)
-        settled = batches.settle(batch, ours, resume=self.options.resume)
+        publisher = connect_publisher(self.options.connection)
+        used = partial(find_use, publisher, ours.by_stream(), self.content_type, producer_id, batch)
+        settled = batches.settle(batch, ours, used, resume=self.options.resume)
         if settled.runs and not batches.is_done(batch):
-            publisher = connect_publisher(self.options.connection)
             content_types = self._prepare(publisher, settled)
             publications = [
                 Publication(stream, content_types[stream], tuple(runs), producer_id, batch)
