@@ -37,8 +37,6 @@ SAM := .venv-sam/.installed
 POLICY := .venv-policy/.installed
 DOCS := .venv-docs/.installed
 UV := .venv-lock/.installed
-# The engine is what `make run` needs; the other npm packages are for development.
-ENGINE := node_modules/.installed-engine
 NODE := node_modules/.installed
 # PySpark takes 456 MB and has its own versions of what others need: it is kept apart.
 SPARK_VERSION ?=
@@ -57,12 +55,9 @@ install: $(DEV) npm-if-possible ## make .venv and node_modules from the locks (e
 # How many processes run the tests.
 WORKERS ?= 3
 
-# The server has its engine in it; the deployed handlers have one from npm.
-OF_HANDLERS = $(if $(filter lambda,$(VIA)),engine-if-possible)
-
 # `exec`: signals reach the server itself, and its exit code is make's.
 .PHONY: run
-run: $(LOCAL) $(OF_HANDLERS) ## the whole system on this machine (PORT HOST DATA_DIR LOG_LEVEL=INFO VIA=asgi|lambda …)
+run: $(LOCAL) ## the whole system on this machine (PORT HOST DATA_DIR LOG_LEVEL=INFO VIA=asgi|lambda …)
 	@PYTHONMALLOC=$${PYTHONMALLOC:-malloc} exec $(VENV) -m tidemark.local
 
 # Several processes, each with engines of its own. The tests of a file stay together, because they share its fixtures;
@@ -211,7 +206,7 @@ token: $(LOCAL) ## a token (SECRET_NAME=/tidemark/auth-secret, or AUTH_SECRET in
 	@$(VENV) -m tidemark.ops.token $(if $(SECRET_NAME),--secret-name $(SECRET_NAME)) $(ARGS)
 
 .PHONY: rotate-keys
-rotate-keys: $(LOCAL) $(OF_HANDLERS) ## a new key for webhooks (STACK=tidemark, else this machine's; ARGS="list" or "remove <kid>")
+rotate-keys: $(LOCAL) ## a new key for webhooks (STACK=tidemark, else this machine's; ARGS="list" or "remove <kid>")
 	@$(VENV) -m $(if $(STACK),tidemark.ops.signing_keys --stack $(STACK),tidemark.local.signing_keys) $(or $(ARGS),rotate)
 
 .PHONY: smoke
@@ -294,19 +289,11 @@ $(NODE): package.json package-lock.json
 	@command -v npm >/dev/null || { echo "Node 20 with npm is missing." >&2; exit 1; }
 	@echo "Installing the npm packages of package-lock.json into node_modules: 155 MB, for development"
 	@$(NPM_CI)
-	@touch $(ENGINE) $@
-
-$(ENGINE): package.json package-lock.json
-	@command -v npm >/dev/null || { echo "Node 20 with npm is missing." >&2; exit 1; }
-	@echo "Installing the engine of VIA=lambda (dynoxide, from npm) into node_modules: 8 MB, a few seconds"
-	@$(NPM_CI) --omit=dev
 	@touch $@
 
 # For what runs without npm as well: say what that costs and go on.
-WITHOUT_NPM := Going on without: VIA=lambda forgets everything on exit, and there is no conformance suite.
-.PHONY: npm-if-possible engine-if-possible
-npm-if-possible: WANTED := $(NODE)
-engine-if-possible: WANTED := $(ENGINE)
-npm-if-possible engine-if-possible:
-	@$(MAKE) -sq $(WANTED) || if command -v npm >/dev/null; then $(MAKE) -s $(WANTED) || echo "$(WITHOUT_NPM)" >&2; \
+WITHOUT_NPM := Going on without: there is no conformance suite, and no test of a client of JavaScript.
+.PHONY: npm-if-possible
+npm-if-possible:
+	@$(MAKE) -sq $(NODE) || if command -v npm >/dev/null; then $(MAKE) -s $(NODE) || echo "$(WITHOUT_NPM)" >&2; \
 		else echo "Node 20 with npm is missing. $(WITHOUT_NPM)" >&2; fi

@@ -74,7 +74,7 @@ def whole_life(messages: int, folder: Path) -> None:
     print("| step | calls | CPU, s | time, s | memory at most, MB more |\n| --- | --- | ---: | ---: | ---: |")
     with step("pack", stream):
         sweep(stream.process())
-    assert stream.table.batches_left == 0
+    assert stream.batches_left == 0
     print(f"objects: {len([*stream.bucket])}, {stream.bucket.size() / 1e6:,.0f} MB", flush=True)
     with step("read all", stream):
         read_all(stream)

@@ -6,37 +6,20 @@ missing (`tests/conftest.py`).
 
 from __future__ import annotations
 
-import os
 import shutil
 
 from tidemark.local import ministack, moto
-from tidemark.local.dynoxide import EngineNotAvailable, find_binary
-from tidemark.local.engines import ROOT
 
 
 class NotAvailable(RuntimeError):
     """The message says what is missing."""
 
 
-def missing_engine(engine: str | None) -> str | None:
-    """Why a test cannot have this engine (None: any at all), or None if it can."""
-    if engine == "dynoxide":
-        try:
-            find_binary(os.environ, ROOT)
-        except EngineNotAvailable as reason:
-            return f"dynoxide is not available: {reason}"
-    installed = {"moto": moto.is_installed(), "ministack": ministack.is_installed()}
-    if engine in installed and not installed[engine]:
-        return f"{engine} is not installed (requirements/dev.txt)"
-    if not any(installed.values()):
-        return "neither moto nor ministack is installed (requirements/dev.txt)"
-    return None
-
-
-def require_engine(engine: str | None = None) -> None:
-    """Raises NotAvailable."""
-    if missing := missing_engine(engine):
-        raise NotAvailable(f"needs storage: {missing}")
+def require_engine(engine: str = "embedded") -> None:
+    """Raises NotAvailable. Beside the embedded engine S3 and SQS are ministack's."""
+    needed = "moto" if engine == "moto" else "ministack"
+    if not {"moto": moto.is_installed, "ministack": ministack.is_installed}[needed]():
+        raise NotAvailable(f"needs storage: {needed} is not installed (requirements/dev.txt)")
 
 
 def require_program(name: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.available import NotAvailable, missing_engine, require_engine
+from tests.available import NotAvailable, require_engine
 from tidemark.local.engines import ENGINES, LocalServices
 
 TESTS = Path(__file__).parent
@@ -22,6 +22,7 @@ CONTRACT = frozenset(
     {
         "aws/test_left_over_items.py",
         "blobs/test_objects.py",
+        "engine/test_table.py",
         "log/test_buckets.py",
         "log/test_chain.py",
         "log/test_end_marks.py",
@@ -67,7 +68,6 @@ SLOW_FILES = frozenset(
         "lambdas/test_size.py",
         "local/test_connections.py",
         "local/test_container.py",
-        "local/test_dynoxide.py",
         "local/test_engines.py",
         "local/test_lock.py",
         "local/test_main.py",
@@ -173,7 +173,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The storage contract runs once on each engine; in `make test-fast` on the best that there is."""
+    """The storage contract runs once on each engine; in `make test-fast` on the embedded one."""
     files = {TESTS / name for name in CONTRACT}
     is_fast = "not slow" in metafunc.config.option.markexpr
     if "services" in metafunc.fixturenames and metafunc.definition.path in files and not is_fast:
@@ -191,14 +191,12 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
 
 
 @pytest.fixture(scope="session")
-def start_engines() -> Iterator[Callable[[str | None], LocalServices]]:
+def start_engines() -> Iterator[Callable[[str], LocalServices]]:
     """Starts engines in memory at the first time that they are asked for; they run until the process ends."""
-    running: dict[str | None, LocalServices] = {}
+    running: dict[str, LocalServices] = {}
     with ExitStack() as stack:
 
-        def start(engine: str | None) -> LocalServices:
-            if engine is None and missing_engine("dynoxide") is None:
-                engine = "dynoxide"
+        def start(engine: str) -> LocalServices:
             if engine not in running:
                 running[engine] = stack.enter_context(LocalServices(in_memory=True, engine=engine))
             return running[engine]
@@ -208,15 +206,15 @@ def start_engines() -> Iterator[Callable[[str | None], LocalServices]]:
 
 @pytest.fixture(scope="session")
 def services(
-    request: pytest.FixtureRequest, start_engines: Callable[[str | None], LocalServices]
+    request: pytest.FixtureRequest, start_engines: Callable[[str], LocalServices]
 ) -> Iterator[LocalServices]:
-    """DynamoDB, its Streams, S3 and SQS in memory, found by every boto3 client made while it lives.
+    """DynamoDB, S3 and SQS in memory, found by every boto3 client made while it lives.
 
     Each process of the test run (pytest-xdist's workers) has its own. Make what a test needs with
     `services.create_table(name)` and `services.create_bucket(name)`. In the storage contract they are those
-    of one engine after the other, elsewhere the best that there are.
+    of one engine after the other, elsewhere those of `VIA=lambda`.
     """
-    engine: str | None = getattr(request, "param", None)
+    engine: str = getattr(request, "param", ENGINES[0])
     require_engine(engine)
     running = start_engines(engine)
     with pytest.MonkeyPatch.context() as patch:

@@ -104,6 +104,8 @@ class World:
     table_name: str
     bucket_name: str
     clock: Clock = field(default_factory=Clock)
+    #: Whom the embedded engine tells of each change of any table.
+    followers: list[Callable[[str, dict[str, Any]], None]] = field(default_factory=list)
 
     def process(self, *, clock: Any = None) -> Process:
         """A process of its own: it shares nothing with the others but storage."""
@@ -213,7 +215,7 @@ def make_world(services: LocalServices) -> World:
     region = s3.meta.region_name
     place = {} if region == DEFAULT_REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
     s3.create_bucket(Bucket=name, **place)
-    return World(name, name)
+    return World(name, name, followers=services.followers)
 
 
 @cache

@@ -17,19 +17,12 @@ import uvloop
 from tests.chaos.campaign import Campaign, Wish
 from tests.chaos.disk import open_disk
 from tests.chaos.report import answers_line, final_table, keep, verdict_line, violation_lines
-from tests.conformance.servers import ROOT
-from tidemark.local.dynoxide import EngineNotAvailable, find_binary
 
 
 def main() -> int:
     """0 where nothing is wrong, 1 where something is, 2 where the campaign cannot run here."""
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     wish = _wish()
-    try:
-        find_binary(os.environ, ROOT)
-    except EngineNotAvailable as why:
-        _say(f"only the durable engine survives being killed: {why}")
-        return 2
     folder = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))
     disk = open_disk(folder / "disk")
     _say(f"seed {wish.seed}, VIA={wish.via}, folder {folder}")
@@ -59,7 +52,7 @@ def _run(campaign: Campaign) -> bool:
         _say(line)
     if violations:
         keep(campaign.folder, recordings, campaign.system.events, violations, campaign.began)
-        for part in campaign.disk.path.glob("dynamodb.sqlite*"):
+        for part in campaign.disk.path.glob("data/**/tidemark.db*"):
             shutil.copy(part, campaign.folder)
     _say(verdict_line(campaign.totals.acknowledged, violations))
     return not violations

@@ -7,6 +7,7 @@ before the latest one has arrived.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
@@ -17,6 +18,9 @@ from tidemark.protocol.packing import Packing
 TAILS_MS = 5_000
 RECLAIM_MS = 75_000
 UPLOADS_MS = 75_000
+#: With `lambda`: a JSON object of the variables that lead the handlers to the services, through proxies. S3
+#: and SQS are the campaign's own.
+PROXIES = "CHAOS_PROXIES"
 #: The age of a batch that is packed.
 PACK_AFTER_SECONDS = 75
 
@@ -29,6 +33,21 @@ def hurry() -> None:
 
     upload_snapshot.LAPSES_AFTER_MS = UPLOADS_MS  # type: ignore[misc]
     Packing.after_seconds = classmethod(small_packs)  # type: ignore[method-assign, assignment]
+    if proxies := os.environ.get(PROXIES):
+        _go_through(json.loads(proxies))
+
+
+def _go_through(proxies: dict[str, str]) -> None:
+    from tidemark.local.engines import LocalServices
+
+    start = LocalServices.start
+
+    def start_behind_proxies(services: LocalServices) -> None:
+        services.only = ("dynamodb",)
+        start(services)
+        services.environment |= proxies
+
+    LocalServices.start = start_behind_proxies  # type: ignore[method-assign, assignment]
 
 
 def small_packs(packing: type[Packing], seconds: float) -> Packing:

@@ -30,19 +30,19 @@ class Kind(enum.Enum):
     INTERNAL_ERROR = "internal error"
 
 
-#: Processes, as `system.py` names them; the group is all three at once.
-SERVER, ENGINE, EMULATOR, GROUP = "server", "engine", "emulator", "group"
+#: Processes, as `system.py` names them; the group is both at once.
+SERVER, EMULATOR, GROUP = "server", "emulator", "group"
 #: Connections, as `proxy.py` names them: to storage, and from clients to the server.
 DYNAMODB, S3, SQS, CLIENTS = "dynamodb", "s3", "sqs", "clients"
 
 _Deck = tuple[tuple[Kind, str], ...]
 #: What may happen where. A fault stands here as often as it comes up in one deal of the deck.
 _PROCESS_DECK: Final[_Deck] = (
-    *((Kind.KILL, where) for where in (SERVER, SERVER, ENGINE, EMULATOR, GROUP)),
-    *((Kind.STOP, where) for where in (SERVER, ENGINE, EMULATOR, GROUP)),
-    *((Kind.RESTART, where) for where in (SERVER, ENGINE)),
+    *((Kind.KILL, where) for where in (SERVER, SERVER, SERVER, EMULATOR, GROUP)),
+    *((Kind.STOP, where) for where in (SERVER, EMULATOR, GROUP)),
+    (Kind.RESTART, SERVER),
 )
-_DISK_DECK: Final[_Deck] = ((Kind.DISK_FULL, ENGINE), (Kind.DISK_FULL, EMULATOR))
+_DISK_DECK: Final[_Deck] = ((Kind.DISK_FULL, SERVER), (Kind.DISK_FULL, EMULATOR))
 #: With the embedded engine there is one process, and connections of clients alone.
 _EMBEDDED_DECK: Final[_Deck] = (
     *((kind, SERVER) for kind in (Kind.KILL, Kind.KILL, Kind.KILL, Kind.STOP, Kind.RESTART)),

@@ -1,12 +1,13 @@
-"""The system under test: with `asgi` the server, which has its engine in it; with `lambda` server, engine and
-emulator as separate processes. A proxy is in front of each.
+"""The system under test: the server, which has its engine in it, and with `lambda` an emulator of S3 and SQS.
+A proxy is in front of each; with `lambda` also between the handlers and the engine.
 
-The engines are not the server's children here, so that each can die alone.
+The emulator is not the server's child here, so that it can die alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -18,24 +19,21 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
-import boto3
-
 from tests.chaos.disk import Disk
-from tests.chaos.hurried import PACK_AFTER_SECONDS
+from tests.chaos.hurried import PACK_AFTER_SECONDS, PROXIES
 from tests.chaos.proxy import Event, Proxy
-from tests.chaos.schedule import CLIENTS, DYNAMODB, EMULATOR, ENGINE, GROUP, S3, SERVER, SQS, Fault, Kind
+from tests.chaos.schedule import CLIENTS, DYNAMODB, EMULATOR, GROUP, S3, SERVER, SQS, Fault, Kind
 from tests.conformance.servers import ROOT, answers, own_environment
 from tests.ports import free_port
 from tidemark.local import guard as guard_module
-from tidemark.local.dynoxide import Dynoxide, find_binary
-from tidemark.local.endpoints import DEFAULT_REGION, DUMMY_CREDENTIALS, VARIABLES
+from tidemark.local.endpoints import VARIABLES
 from tidemark.local.ministack import Ministack
 from tidemark.local.process import EngineFailed
 from tidemark.log.schema import PACK_INDEX
 
-PARTS: Final = (ENGINE, EMULATOR, SERVER)
+PARTS: Final = (EMULATOR, SERVER)
 #: In front of which part each proxy stands.
-BEHIND: Final = {DYNAMODB: ENGINE, S3: EMULATOR, SQS: EMULATOR, CLIENTS: SERVER}
+BEHIND: Final = {DYNAMODB: SERVER, S3: EMULATOR, SQS: EMULATOR, CLIENTS: SERVER}
 _READY_SECONDS: Final = 240.0
 _HEALTHY_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.05
@@ -60,16 +58,14 @@ class System:
         self._parts = (SERVER,) if self.is_embedded else PARTS
         self._proxies = {
             link: Proxy(link, random.Random(f"{seed} {link}"), self.events.append)
-            for link, part in BEHIND.items()
-            if part in self._parts
+            for link in BEHIND
+            if link == CLIENTS or not self.is_embedded
         }
-        self._engines: dict[str, Dynoxide | Ministack] = {}
+        self._emulator: Ministack | None = None
         if not self.is_embedded:
             (disk.path / "s3").mkdir()
-            binary = find_binary(os.environ, ROOT)
-            database, log = disk.path / "dynamodb.sqlite", folder / "dynoxide.log"
-            self._engines[ENGINE] = Dynoxide(binary, database, log)
-            self._engines[EMULATOR] = Ministack(["s3", "sqs"], disk.path / "s3", folder / "ministack.log")
+            self._emulator = Ministack(["s3", "sqs"], disk.path / "s3", folder / "ministack.log")
+        self._engine_port = free_port()
         self._server: subprocess.Popen[bytes] | None = None
         self._server_port = free_port()
         #: Parts that a fault holds down: nobody repairs them meanwhile.
@@ -102,6 +98,8 @@ class System:
         for proxy in self._proxies.values():
             await proxy.start()
         self._proxies[CLIENTS].upstream_port = self._server_port
+        if not self.is_embedded:
+            self._proxies[DYNAMODB].upstream_port = self._engine_port
         for part in self._parts:
             await self._start(part)
 
@@ -147,8 +145,8 @@ class System:
             self._signal(part, signal.SIGKILL)
         for proxy in self._proxies.values():
             await proxy.close()
-        for engine in self._engines.values():
-            engine.child.stop()
+        if self._emulator is not None:
+            self._emulator.child.stop()
         if self._server is not None:
             self._server.wait()
 
@@ -199,7 +197,7 @@ class System:
         async with self._starting[part]:
             while not self._is_running(part):
                 try:
-                    await (self._start_server() if part == SERVER else self._start_engine(part))
+                    await (self._start_server() if part == SERVER else self._start_emulator())
                 except (EngineFailed, OSError) as failure:
                     if time.monotonic() > deadline:
                         log = self.log_tail(part)
@@ -211,19 +209,18 @@ class System:
     def _is_running(self, part: str) -> bool:
         return self._process(part) is not None and not self._has_ended(part)
 
-    async def _start_engine(self, part: str) -> None:
-        engine = self._engines[part]
-        engine.start()
-        await asyncio.to_thread(engine.wait_until_ready)
-        for link, behind in BEHIND.items():
-            if behind == part:
-                self._proxies[link].upstream_port = engine.port
-        if part == ENGINE:
-            self._proxies[DYNAMODB].forget_open_transactions()
+    async def _start_emulator(self) -> None:
+        assert self._emulator is not None
+        self._emulator.start()
+        await asyncio.to_thread(self._emulator.wait_until_ready)
+        for link in (S3, SQS):
+            self._proxies[link].upstream_port = self._emulator.port
 
     async def _start_server(self) -> None:
         """Returns once it is healthy, or has had the time to be: under load the answer may take longer than
         the asking does. Raises EngineFailed where it ends before."""
+        if not self.is_embedded:
+            self._proxies[DYNAMODB].forget_open_transactions()
         guard = [sys.executable, "-S", "-E", guard_module.__file__, str(os.getpid())]
         with (self.folder / "server.log").open("ab") as log:
             self._server = subprocess.Popen(  # noqa: ASYNC220 - it takes a moment, and a thread may not start it
@@ -244,48 +241,31 @@ class System:
     def _environment(self) -> dict[str, str]:
         return {
             **own_environment(),
-            **(self._environment_of_engines() if self._engines else {}),
+            **({} if self.is_embedded else self._environment_of_handlers()),
             "VIA": self._via,
             "HOST": "127.0.0.1",
             "PORT": str(self._server_port),
-            "DATA_DIR": str((self._disk.path if self.is_embedded else self.folder) / "data"),
+            "DATA_DIR": str(self._disk.path / "data"),
             "JANITOR_SECONDS": _JANITOR_SECONDS,
             "LONG_POLL_SECONDS": _LONG_POLL_SECONDS,
             "PACK_AFTER_SECONDS": str(PACK_AFTER_SECONDS),
         }
 
-    def _environment_of_engines(self) -> dict[str, str]:
-        ports = {"dynamodb": DYNAMODB, "streams": DYNAMODB, "s3": S3, "sqs": SQS}
-        endpoints = {
+    def _environment_of_handlers(self) -> dict[str, str]:
+        ports = {"dynamodb": DYNAMODB, "s3": S3, "sqs": SQS}
+        proxies = {
             VARIABLES[service]: f"http://127.0.0.1:{self._proxies[link].port}"
             for service, link in ports.items()
         }
-        return {
-            **DUMMY_CREDENTIALS,
-            **endpoints,
-            "AWS_REGION": DEFAULT_REGION,
-            "AWS_DEFAULT_REGION": DEFAULT_REGION,
-        }
+        return {PROXIES: json.dumps(proxies), "DYNAMODB_PORT": str(self._engine_port)}
 
     def count_packs(self) -> int:
         """How many are in the table, at which nobody writes any more."""
-        if self.is_embedded:
-            with closing(sqlite3.connect(self._disk.path / "data/tidemark.db")) as db:
-                asked = "SELECT count(*) FROM items WHERE CAST(item AS TEXT) LIKE ?"
-                count: int = db.execute(asked, (f'%"{PACK_INDEX}":%',)).fetchone()[0]
-                return count
-        client = boto3.client(
-            "dynamodb",
-            endpoint_url=f"http://127.0.0.1:{self._engines[ENGINE].port}",
-            region_name=DEFAULT_REGION,
-            aws_access_key_id=DUMMY_CREDENTIALS["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=DUMMY_CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-        )
-        [table] = client.list_tables()["TableNames"]
-        pages = client.get_paginator("scan").paginate(
-            TableName=table, FilterExpression=f"attribute_exists({PACK_INDEX})", Select="COUNT"
-        )
-        return sum(page["Count"] for page in pages)
+        table = "tidemark.db" if self.is_embedded else "lambda/tables/tidemark.db"
+        with closing(sqlite3.connect(self._disk.path / "data" / table)) as db:
+            asked = "SELECT count(*) FROM items WHERE CAST(item AS TEXT) LIKE ?"
+            count: int = db.execute(asked, (f'%"{PACK_INDEX}":%',)).fetchone()[0]
+            return count
 
     def _has_ended(self, part: str) -> bool:
         process = self._process(part)
@@ -294,7 +274,7 @@ class System:
     def _process(self, part: str) -> subprocess.Popen[bytes] | None:
         if part == SERVER:
             return self._server
-        return self._engines[part].child._process
+        return self._emulator.child._process if self._emulator else None
 
     def _signal(self, part: str, number: signal.Signals) -> None:
         process = self._process(part)
@@ -312,6 +292,6 @@ class System:
         self.events.append(Event(time.monotonic(), "system", what, "", detail))
 
     def log_tail(self, part: str, size: int = 2000) -> str:
-        name = {SERVER: "server.log", ENGINE: "dynoxide.log", EMULATOR: "ministack.log"}[part]
+        name = {SERVER: "server.log", EMULATOR: "ministack.log"}[part]
         path = self.folder / name
         return path.read_bytes()[-size:].decode(errors="replace") if path.exists() else ""

@@ -102,7 +102,7 @@ class Asking:
             lambda table: table.transact(writes),
             lambda table: table.transact(writes[:1]),
             lambda table: table.raise_number(key, "to", number, incarnation),
-            lambda table: table.query(key["pk"]["S"], **asked),
+            lambda table: _page(table.query(key["pk"]["S"], **asked), asked),
             lambda table: sorted(table.get_many(keys), key=_sk),
             lambda table: sorted(table.get_many(keys, ("n", "sk")), key=_sk),
         ]
@@ -127,6 +127,12 @@ def _sorted(found: Any) -> Any:
     if isinstance(found, list | tuple):
         return [_sorted(each) for each in found]
     return found
+
+
+def _page(found: tuple[list[Item], bool], asked: dict[str, Any]) -> Any:
+    """At the limit DynamoDB says that there may be more; moto looks whether there is."""
+    items, more = found
+    return items, more or len(items) == asked.get("limit")
 
 
 def _sk(item: Item) -> str:

@@ -9,9 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 from tests.faults.proxy import Proxy, Reply, Sent
-from tests.support import World, a_key, make_world
+from tests.support import World, make_world
 from tidemark.local.engines import LocalServices
-from tidemark.local.records import StreamRecords
 from tidemark.local.resources import create_queue
 
 
@@ -33,7 +32,7 @@ def world(services: LocalServices, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """Behind proxies that spoil replies, once the table is made."""
     made = make_world(services)
     with ExitStack() as stack:
-        for service in ("DYNAMODB", "DYNAMODB_STREAMS", "SQS"):
+        for service in ("DYNAMODB", "SQS"):
             name = f"AWS_ENDPOINT_URL_{service}"
             proxy = stack.enter_context(Proxy(os.environ[name]))
             first_of_each_cut(proxy)
@@ -44,9 +43,3 @@ def world(services: LocalServices, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 def test_a_queue_is_created_though_replies_are_cut(world: World, services: LocalServices) -> None:
     environment = {name: os.environ[name] for name in services.environment}
     assert world.table_name in create_queue(f"{world.table_name}-queue", environment)
-
-
-def test_the_tables_stream_is_read_though_replies_are_cut(world: World) -> None:
-    records, process, key = StreamRecords(world.table_name), world.process(), a_key()
-    process.create(key)
-    assert any(key.stream_id in str(record["dynamodb"]["Keys"]) for record in records.read())

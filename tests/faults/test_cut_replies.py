@@ -135,7 +135,7 @@ def test_a_reply_of_dynamodb_that_is_cut_anywhere_does_not_count(
     operation, arguments = TABLE_CALLS[kind]
     _, whole, answers = sweep(tables, lambda: client.send(operation, arguments))
     assert whole[1].startswith(b"{")
-    assert len(answers) > 250
+    assert len(answers) > 150
     assert [position for position, answer in enumerate(answers) if not isinstance(answer, NoAnswer)] == []
 
 
@@ -265,7 +265,7 @@ def test_a_wrong_content_length_does_not_count_as_a_reply_of_dynamodb(
 def test_a_chunked_reply_counts_only_with_its_last_chunk(client: Client, tables: Proxy) -> None:
     def in_chunks(reply: Reply) -> bytes:
         chunked = reply.with_header("content-length", None)
-        chunked = chunked.with_header("server", "x\r\nTransfer-Encoding: chunked")
+        chunked = chunked.with_header("keep-alive", "x\r\nTransfer-Encoding: chunked")
         body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (reply.body[:7], reply.body[7:]))
         return chunked.head + body + b"0\r\n\r\n"
 

@@ -19,20 +19,11 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.servers import Server, tidemark_server
-from tidemark.local.dynoxide import EngineNotAvailable, find_binary
 
 PRODUCERS, PLAIN_WRITERS, KILLS = 6, 6, 3
 #: More than goes into the table.
 LARGE_BYTES = 70_000
 PATIENCE_SECONDS = 120.0
-
-
-@pytest.fixture(autouse=True)
-def _durable_engine() -> None:
-    try:
-        find_binary({}, Path.cwd())
-    except EngineNotAvailable as why:
-        pytest.skip(f"only the durable engine survives being killed: {why}")
 
 
 class Writers:

@@ -1,31 +1,10 @@
-"""The engine's binary where it is installed, and a small system of functions in a template of its own."""
+"""A small system of functions in a template of its own."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-
-from tidemark.local.dynoxide import EngineNotAvailable, find_binary
-from tidemark.local.engines import ROOT
-
-
-@pytest.fixture(scope="session")
-def dynoxide_binary() -> Path:
-    try:
-        return find_binary(os.environ, ROOT)
-    except EngineNotAvailable as reason:
-        pytest.skip(f"needs the durable engine: {reason}")
-
-
-@pytest.fixture
-def no_endpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session's own engines may be in the environment, and would be taken for the user's."""
-    for name in os.environ:
-        if name.startswith("AWS_ENDPOINT_URL"):
-            monkeypatch.delenv(name)
-
 
 TEMPLATE = """
 Transform: AWS::Serverless-2016-10-31

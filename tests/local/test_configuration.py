@@ -10,14 +10,15 @@ from tidemark.server.configuration import InvalidConfiguration, LocalConfigurati
 
 
 def test_an_unset_or_empty_variable_means_its_default() -> None:
-    expected = LocalConfiguration("127.0.0.1", 4437, Path(".data"), Via.ASGI, 300)
+    expected = LocalConfiguration("127.0.0.1", 4437, Path(".data"), Via.ASGI)
     assert LocalConfiguration.from_environment({}) == expected
     assert LocalConfiguration.from_environment({"PORT": "", "VIA": "", "DATA_DIR": ""}) == expected
 
 
 def test_each_variable_sets_its_option() -> None:
     environment = {"HOST": "::1", "PORT": "0", "DATA_DIR": "d", "VIA": "lambda", "JANITOR_SECONDS": "0"}
-    expected = LocalConfiguration("::1", 0, Path("d"), Via.LAMBDA, 0, edge=False)
+    environment |= {"DYNAMODB_PORT": "8000"}
+    expected = LocalConfiguration("::1", 0, Path("d"), Via.LAMBDA, 8000, 0, edge=False)
     assert LocalConfiguration.from_environment(environment | {"EDGE": "false"}) == expected
 
 

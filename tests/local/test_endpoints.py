@@ -1,4 +1,4 @@
-"""The user's own endpoints are used as they are, and boto3 finds the others."""
+"""boto3 finds the local services, whatever else the environment says."""
 
 from __future__ import annotations
 
@@ -7,48 +7,15 @@ from contextlib import closing
 import boto3
 import pytest
 
-from tidemark.local.endpoints import VARIABLES, environment_for, has_own_endpoint
-
-OWN = "http://tables.example:8000"
+from tidemark.local.endpoints import environment_for
 
 
-@pytest.mark.parametrize(
-    ("environment", "own"),
-    [
-        ({}, set()),
-        ({"AWS_ENDPOINT_URL_S3": OWN}, {"s3"}),
-        ({"AWS_ENDPOINT_URL_SQS": ""}, set()),
-        ({"AWS_ENDPOINT_URL_DYNAMODB": OWN}, {"dynamodb", "streams"}),
-        ({"AWS_ENDPOINT_URL_DYNAMODB_STREAMS": OWN}, {"streams"}),
-        ({"AWS_ENDPOINT_URL": OWN}, {"dynamodb", "streams", "s3", "sqs"}),
-    ],
-)
-def test_a_service_with_an_endpoint_variable_counts_as_the_users_own(
-    environment: dict[str, str], own: set[str]
-) -> None:
-    assert {name for name in VARIABLES if has_own_endpoint(name, environment)} == own
-
-
-@pytest.mark.parametrize(
-    ("service", "client"),
-    [("dynamodb", "dynamodb"), ("streams", "dynamodbstreams"), ("s3", "s3"), ("sqs", "sqs")],
-)
-def test_boto3_follows_the_variables(service: str, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("service", ["dynamodb", "s3", "sqs"])
+def test_boto3_follows_the_variables(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment_for({service: "http://127.0.0.1:1234"}, {}).items():
         monkeypatch.setenv(name, value)
-    with closing(boto3.client(client)) as made:
+    with closing(boto3.client(service)) as made:
         assert made.meta.endpoint_url == "http://127.0.0.1:1234"
-
-
-def test_dynamodb_streams_uses_the_endpoint_of_the_users_dynamodb() -> None:
-    """An emulator serves both at one address."""
-    environment = environment_for({}, {"AWS_ENDPOINT_URL_DYNAMODB": OWN})
-    assert environment[VARIABLES["streams"]] == OWN
-
-
-def test_aws_has_a_separate_endpoint_for_dynamodb_streams() -> None:
-    own = {"AWS_ENDPOINT_URL_DYNAMODB": "https://dynamodb.eu-west-1.amazonaws.com"}
-    assert VARIABLES["streams"] not in environment_for({}, own)
 
 
 @pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"])

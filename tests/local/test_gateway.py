@@ -78,16 +78,6 @@ def test_a_request_becomes_an_event(make_gateway: Gateways) -> None:
     assert event["routeKey"] == "$default"
 
 
-@pytest.mark.parametrize(("method", "given"), [("PUT", 2), ("POST", 2), ("DELETE", 2), ("GET", 0)])
-def test_the_pump_gets_a_signal_before_and_after_each_write(
-    make_gateway: Gateways, method: str, given: int
-) -> None:
-    """The record may be there while the function still works, or by its end."""
-    gateway = make_gateway(ECHO)
-    ask(gateway, method, "/a")
-    assert gateway._signal.count == given
-
-
 def test_a_binary_response_comes_back_as_bytes(make_gateway: Gateways) -> None:
     gateway = make_gateway(
         """

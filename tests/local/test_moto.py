@@ -70,7 +70,7 @@ def client_of(services: LocalServices, service: str) -> Any:
 
 
 @pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/plain", None])
-def test_an_upload_is_stored_whatever_its_content_type(no_endpoints: None, content_type: str | None) -> None:
+def test_an_upload_is_stored_whatever_its_content_type(content_type: str | None) -> None:
     """curl and urllib send that of a form if no other is given."""
     with LocalServices(in_memory=True, engine="moto") as services:
         services.create_bucket("uploads")
@@ -100,9 +100,7 @@ def remove(partition: str, name: str) -> dict[str, Any]:
     return {"Delete": {"TableName": "changes", "Key": key(partition, name)}}
 
 
-def test_a_transaction_writes_all_its_items_or_none(
-    no_endpoints: None,
-) -> None:
+def test_a_transaction_writes_all_its_items_or_none() -> None:
     """Our server undoes a failed one by item: moto copies the whole table, which takes seconds for a large
     one."""
     with LocalServices(in_memory=True, engine="moto") as services:

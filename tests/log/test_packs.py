@@ -449,7 +449,7 @@ def test_a_truncated_object_gets_503() -> None:
 def test_a_missing_pack_gets_503_and_not_an_empty_read(caplog: pytest.LogCaptureFixture) -> None:
     scene = a_packed_scene()
     _, second, third, *_ = scene.items()
-    scene.world.table._drop(second)
+    scene.world.table.drop(second)
     start = decode_batch(second).start
     assert read(scene.process(), KEY, 0).page.end == start
     with pytest.raises(Damaged):

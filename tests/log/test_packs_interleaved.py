@@ -244,7 +244,7 @@ def test_a_snapshot_may_be_published_at_every_end_while_batches_are_removed() ->
         inside = [item for item in scene.items()[1:-1] if "px" not in item]
         if "px" in scene.items()[0]:
             for item in inside[::2]:
-                scene.world.table._drop(item)
+                scene.world.table.drop(item)
         for end in scene.ends:
             try:
                 check_snapshot_offset(scene.process(), KEY, end)

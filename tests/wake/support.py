@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,7 +16,7 @@ from typing import Any, Final
 from tests.http.asgi import Exchange, make_scope
 from tests.support import World
 from tidemark.aws.sqs import Queues, sqs_client
-from tidemark.local.pump import PollingDemand, Pump
+from tidemark.local.pump import Pump
 from tidemark.local.template import Function, Template, load_template
 from tidemark.wake.receiver import OwnQueue
 from tidemark.wake.wake import WakeByQueue
@@ -65,17 +64,19 @@ def notifier_function(world: World, prefix: str) -> Function:
 
 
 @contextmanager
-def pumping(world: World, prefix: str, **demand: Any) -> Iterator[Pump]:
-    """The trigger of the table's stream, from now on."""
-    positioned = threading.Event()
-    [trigger] = template().triggers
-    wanted = PollingDemand(on_positioned=positioned.set, **demand)
-    pump = Pump(trigger, notifier_function(world, prefix), world.table_name, wanted)
+def pumping(
+    world: World, prefix: str = "", function: Function | None = None, **trigger: Any
+) -> Iterator[Pump]:
+    """The trigger of the table's stream, from now on: of the notifier, or of another function."""
+    [real] = template().triggers
+    function = function or notifier_function(world, prefix)
+    pump = Pump(replace(real, **trigger), function, world.table_name)
+    world.followers.append(pump.tell)
     pump.start()
     try:
-        assert positioned.wait(PATIENCE_SECONDS)
         yield pump
     finally:
+        world.followers.remove(pump.tell)
         pump.stop()
 
 

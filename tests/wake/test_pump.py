@@ -1,25 +1,22 @@
-"""The pump reads the table's stream locally, as Lambda's event source mapping does in AWS."""
+"""The pump hands on the table's changes, as Lambda's event source mapping does in AWS."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import Process, World, a_key
-from tests.wake.support import PATIENCE_SECONDS, ROOT, template, until
+from tests.wake.support import ROOT, pumping, until
 from tidemark.local.environments import Environments, InvocationFailed, Throttled
 from tidemark.local.patterns import UnknownPattern, matches
-from tidemark.local.pump import PollingDemand, Pump, by_trigger_alone, from_first_failure
-from tidemark.local.records import StreamRecords
+from tidemark.local.pump import Pump, from_first_failure
 from tidemark.local.template import Function, load_template
-from tidemark.local.write_signal import WriteSignal
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter
@@ -42,8 +39,6 @@ class Recorder:
     """The function's memory."""
 
     pump: Pump
-    positioned: threading.Event
-    wanted: threading.Event = field(default_factory=threading.Event)
 
     @property
     def calls(self) -> list[list[dict[str, Any]]]:
@@ -78,53 +73,9 @@ def function(tmp_path: Path) -> Function:
 
 
 @contextmanager
-def recording(
-    function: Function, world: World, *, pace: tuple[float, float] = (0.01, 0.02), **trigger: Any
-) -> Iterator[Recorder]:
-    [real] = template().triggers
-    positioned, wanted = threading.Event(), threading.Event()
-    wanted.set()
-    demand = PollingDemand(*pace, wanted.is_set, positioned.set)
-    pump = Pump(replace(real, function="Recorder", **trigger), function, world.table_name, demand)
-    pump.start()
-    try:
-        assert positioned.wait(PATIENCE_SECONDS)
-        yield Recorder(pump, positioned, wanted)
-    finally:
-        pump.stop()
-
-
-def test_an_idle_pump_reads_the_stream_every_two_seconds() -> None:
-    """Only its pauses move the clock: an idle server should take no processor time."""
-    demand = by_trigger_alone(WriteSignal())
-    pause, now, readings = demand.pause_after(0.0, is_busy=True), 0.0, []
-    while now < 660:
-        readings.append(now)
-        now += pause
-        pause = demand.pause_after(pause, is_busy=False)
-    assert len([at for at in readings if at >= 600]) <= 31
-    assert len([at for at in readings if at < 600]) < 400, "it slows down within seconds"
-    assert demand.pause_after(pause, is_busy=True) == demand.busy_seconds
-
-
-def test_a_write_of_this_server_is_read_at_once(function: Function, world: World, process: Process) -> None:
-    """However long the pause is: here it would last for ever."""
-    key = a_key()
-    record = process.create(key).head.record
-    with recording(function, world, pace=(1e6, 1e6)) as recorder:
-        process.append(key, b"x")
-        recorder.pump._demand.signal.give()
-        until(lambda: recorder.keys(log_pk(key, record.incarnation)))
-        process.append(key, b"y")
-        recorder.pump._demand.signal.give()
-        until(lambda: len(recorder.keys(log_pk(key, record.incarnation))) == 2)
-
-
-def test_a_wait_returns_at_once_if_the_signal_was_given_before() -> None:
-    signal = WriteSignal()
-    assert signal.wait(0, 0) == 0
-    signal.give()
-    assert signal.wait(0, 1e6) == 1, "it was given before the wait began"
+def recording(function: Function, world: World, **trigger: Any) -> Iterator[Recorder]:
+    with pumping(world, function=function, **trigger) as pump:
+        yield Recorder(pump)
 
 
 @pytest.fixture
@@ -204,7 +155,6 @@ def test_the_pump_goes_on_after_any_exception(
     function: Function, world: World, process: Process, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
     """Whatever goes wrong with a batch: readers wait for the next ones."""
-    monkeypatch.setattr("tidemark.local.pump.TROUBLE_SECONDS", 0.01)
     with recording(function, world) as recorder:
         faults = iter([fault, fault])
         invoke = Environments.invoke
@@ -257,65 +207,6 @@ def test_a_record_that_always_fails_is_given_up(
         process.append(key, b"y")
         until(lambda: recorder.keys(pk)[-1] == f"{1:016}")
     assert "given up" in capsys.readouterr().err
-
-
-def test_the_pump_stops_reading_while_no_reader_waits_and_signals_when_it_reads_again(
-    function: Function, world: World, process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Records of that time are not delivered, so a waiting reader learns from when on they are."""
-    monkeypatch.setattr("tidemark.local.pump.LINGER_SECONDS", 0.05)
-    reads: list[float] = []
-    real = StreamRecords.read
-
-    def read(records: StreamRecords) -> list[dict[str, Any]]:
-        reads.append(time.monotonic())
-        return real(records)
-
-    monkeypatch.setattr(StreamRecords, "read", read)
-    with recording(function, world) as recorder:
-        recorder.wanted.clear()
-        until(lambda: _is_still(reads))
-        key = a_key()
-        pk = log_pk(key, process.create(key).head.record.incarnation)
-        process.append(key, b"unheard")
-        recorder.positioned.clear()
-        recorder.wanted.set()
-        assert recorder.positioned.wait(PATIENCE_SECONDS)
-        process.append(key, b"heard")
-        until(lambda: recorder.keys(pk))
-    assert recorder.keys(pk) == [f"{7:016}"]
-
-
-def _is_still(reads: list[float]) -> bool:
-    return bool(reads) and time.monotonic() - reads[-1] > 0.3
-
-
-def test_a_stream_that_cannot_be_read_is_tried_again(
-    function: Function,
-    world: World,
-    process: Process,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Then the pump begins with new records and signals it, so that waiting readers poll the log."""
-    monkeypatch.setattr("tidemark.local.pump.TROUBLE_SECONDS", 0.01)
-    with recording(function, world) as recorder:
-        recorder.positioned.clear()
-        real = StreamRecords.read
-        failing = iter([True])
-
-        def read(records: StreamRecords) -> list[dict[str, Any]]:
-            if next(failing, False):
-                records._client.get_records(ShardIterator="no iterator", Limit=1)
-            return real(records)
-
-        monkeypatch.setattr(StreamRecords, "read", read)
-        assert recorder.positioned.wait(PATIENCE_SECONDS)
-        key = a_key()
-        pk = log_pk(key, process.create(key).head.record.incarnation)
-        process.append(key, b"x")
-        until(lambda: recorder.keys(pk))
-    assert "cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

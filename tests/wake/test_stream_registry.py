@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.wake.support import ROOT
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.local.patterns import matches
-from tidemark.local.records import Record, StreamRecords
+from tidemark.local.pump import Record
 from tidemark.local.template import load_template
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import Busy, OutcomeUnknown
@@ -39,13 +39,16 @@ class Scene:
     process: Process = field(init=False)
     notifier: Process = field(init=False)
     registry: StreamRegistry = field(init=False)
-    _records: StreamRecords = field(init=False)
-    _marks: int = 0
+    _records: list[Record] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.process, self.notifier = self.world.process(), self.world.process()
         self.registry = StreamRegistry(self.notifier.stores)
-        self._records = StreamRecords(self.world.table_name)
+        self.world.followers.append(self._follow)
+
+    def _follow(self, table_name: str, record: Record) -> None:
+        if table_name == self.world.table_name:
+            self._records.append(record)
 
     @property
     def clock(self) -> Clock:
@@ -70,12 +73,7 @@ class Scene:
 
     def records(self) -> list[Record]:
         """What was written since the last time."""
-        self._marks += 1
-        mark = f"mark-{self._marks}"
-        self.process.stores.table.put({"pk": {"S": mark}, "sk": {"S": "."}})
-        found: list[Record] = []
-        while not any(record["dynamodb"]["Keys"]["pk"]["S"] == mark for record in found):
-            found += self._records.read()
+        found, self._records = self._records, []
         return [record for record in found if any(matches(each, record) for each in TRIGGER.patterns)]
 
     def told(self) -> list[Any]:
@@ -90,8 +88,10 @@ class Scene:
 
 
 @pytest.fixture
-def scene(services: LocalServices) -> Scene:
-    return Scene(make_world(services))
+def scene(services: LocalServices) -> Iterator[Scene]:
+    made = Scene(make_world(services))
+    yield made
+    services.followers.remove(made._follow)
 
 
 @pytest.fixture

@@ -28,14 +28,16 @@ from tidemark.log.table import (
     equals,
 )
 
-#: A page of a query has the items that begin within so many bytes, as DynamoDB's has.
-PAGE_BYTES: Final = 1024 * 1024
+#: A page of a query has the items that begin within so many bytes. Of bodies, which are base64 here, that is
+#: DynamoDB's megabyte.
+PAGE_BYTES: Final = 1024 * 1024 * 4 // 3
 
 _INSERT: Final = "INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)"
 _REPLACE: Final = "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?)"
 _FIND: Final = "SELECT item FROM items WHERE pk = ? AND sk = ?"
 _FORWARD: Final = "SELECT item FROM items WHERE pk = ? AND sk BETWEEN ? AND ? ORDER BY sk LIMIT ?"
 _BACKWARD: Final = "SELECT item FROM items WHERE pk = ? AND sk BETWEEN ? AND ? ORDER BY sk DESC LIMIT ?"
+_AFTER: Final = "SELECT item FROM items WHERE (pk, sk) > (?, ?) ORDER BY pk, sk LIMIT ?"
 _DELETE: Final = "DELETE FROM items WHERE pk = ? AND sk = ?"
 
 Written = Callable[[sqlite3.Connection, str, Key], None]
@@ -61,6 +63,15 @@ class EmbeddedTable:
 
     def put(self, item: Item, condition: Condition | None = None) -> None:
         self.database.operate(lambda db: self._put(db, item, condition), writes=True)
+
+    def put_many(self, items: Sequence[Item]) -> None:
+        """All of them or none."""
+
+        def put(db: sqlite3.Connection) -> None:
+            for item in items:
+                self._put(db, item, None)
+
+        self.database.operate(put, writes=True)
 
     def _put(self, db: sqlite3.Connection, item: Item, condition: Condition | None) -> None:
         if condition is IF_ABSENT and db.execute(_INSERT, _row(item)).rowcount:
@@ -128,10 +139,24 @@ class EmbeddedTable:
         backward: bool = False,
     ) -> tuple[list[Item], bool]:
         asked = _BACKWARD if backward else _FORWARD
+        return self._page(asked, (pk, at_least, at_most), attributes, limit)
 
+    def count(self) -> int:
+        """How many items there are."""
+        asked = "SELECT count(*) FROM items"
+        found: int = self.database.operate(lambda db: db.execute(asked).fetchone()[0], writes=False)
+        return found
+
+    def scan(self, after: Key | None = None, limit: int | None = None) -> tuple[list[Item], bool]:
+        """A page of all items in the order of their keys, and whether there are more."""
+        return self._page(_AFTER, _place(after) if after else ("", ""), (), limit)
+
+    def _page(
+        self, asked: str, of: tuple[str, ...], attributes: Sequence[str], limit: int | None
+    ) -> tuple[list[Item], bool]:
         def read(db: sqlite3.Connection) -> tuple[list[Item], bool]:
             items, size = list[Item](), 0
-            for (stored,) in db.execute(asked, (pk, at_least, at_most, -1 if limit is None else limit)):
+            for (stored,) in db.execute(asked, (*of, -1 if limit is None else limit)):
                 if size > PAGE_BYTES:
                     return items, True
                 items.append(_projected(orjson.loads(stored), attributes))

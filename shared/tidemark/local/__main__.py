@@ -2,8 +2,8 @@
 behind an imitation of what is in front of them on AWS.
 
 Environment of `VIA=lambda`, beside the server's: `EDGE` (true: event streams are streamed, as behind
-CloudFront), `DYNOXIDE_PATH`, and boto3's own `AWS_ENDPOINT_URL_*` for services that are not to be started
-here. Its data is below `DATA_DIR/lambda`: it is in other engines than the server's.
+CloudFront). Its data is below `DATA_DIR/lambda`: the server has blobs as files, and the handlers have them in
+an emulator of S3.
 """
 
 from __future__ import annotations
@@ -22,21 +22,18 @@ from typing import Never
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tidemark.aws.sqs import WorkQueue, sqs_client
 from tidemark.cold_start import spare_what_is_loaded
-from tidemark.local.dynoxide import RETENTION_SECONDS
+from tidemark.engine.database import UnusableDatabase
 from tidemark.local.edge import Edge, load_application
 from tidemark.local.engines import ROOT, LocalServices
 from tidemark.local.environments import FunctionNotLoaded
 from tidemark.local.gateway import Gateway
 from tidemark.local.process import EngineFailed
-from tidemark.local.pump import Pump, by_trigger_alone
+from tidemark.local.pump import Pump
 from tidemark.local.queue_pump import QueuePump
-from tidemark.local.schedule import PeriodicTask, ScheduledFunction, StreamRecordTrimming
-from tidemark.local.subscriptions import SubscriptionWatch, watched
+from tidemark.local.schedule import ScheduledFunction
 from tidemark.local.template import InvalidTemplate, Template, load_template
-from tidemark.local.write_signal import WriteSignal
-from tidemark.log.lifecycle import load_stream
-from tidemark.log.subscriptions import load_roster
 from tidemark.protocol.errors import FormatTooNew
 from tidemark.server.asgi import Application
 from tidemark.server.configuration import InvalidConfiguration, LocalConfiguration, Via
@@ -45,9 +42,10 @@ from tidemark.server.lock import DataDirectoryInUse
 from tidemark.server.ports import listening_socket, port_of
 from tidemark.server.request_log import RequestLog, wants_colour
 from tidemark.server.serve import main as serve_embedded
-from tidemark.service.stores import connect
-from tidemark.service.stream_registry import REGISTRY
+from tidemark.service.stores import Stores, connect
+from tidemark.service.subscriptions.recover import recover
 from tidemark.settings import InvalidSetting, Settings
+from tidemark.wake.attention import Changed, encode_attention
 
 #: The errors that can keep it from starting; each is printed as one line.
 REFUSALS = (
@@ -60,6 +58,7 @@ REFUSALS = (
     InvalidTemplate,
     NotHealthy,
     OSError,
+    UnusableDatabase,
 )
 
 
@@ -115,7 +114,8 @@ def _start(configuration: LocalConfiguration, log_level: str, root: Path) -> int
     # The environment may hold another level by now, which is for the functions (`prepare_environment`).
     settings = replace(Settings.from_environment(os.environ), log_level=log_level)
     system = System(configuration, settings, root)
-    with listener, LocalServices(data_dir, on_failure=system.fail, root=root) as services:
+    services = LocalServices(data_dir, on_failure=system.fail, port=configuration.dynamodb_port or 0)
+    with listener, services:
         try:
             return system.run(services, listener)
         finally:
@@ -131,15 +131,12 @@ class System:
         self.configuration = configuration
         self.settings = settings
         self.root = root
-        self._signal = WriteSignal()
         self._failure: str | None = None
         self._stopping: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, services: LocalServices, listener: socket.socket) -> int:
         """The exit code. Raises what REFUSALS names."""
-        for notice in services.notices:
-            _say(notice)
         os.environ.update(services.environment)
         services.create_table(self.settings.table_name)
         services.create_bucket(self.settings.bucket_name)
@@ -149,24 +146,13 @@ class System:
         stores.check_format(raises=True)
         template = load_template(self.root / "template.yaml")
         application = self._application(template)
-        # A creation may have passed by in an earlier run.
-        is_wanted = bool(load_roster(stores.table))
-        has_registry = load_stream(stores.table, REGISTRY) is not None
-        watch = SubscriptionWatch(
-            application, stores, queue_url, is_wanted=is_wanted, has_registry=has_registry
-        )
-        tasks = self._background_tasks(template, services, watch)
-        tasks += [
-            QueuePump(
-                template.functions[queue.function], queue_url, queue.batch_size, lambda: watch.is_wanted
-            )
-            for queue in template.queues
-        ]
+        tasks = self._background_tasks(template, services, queue_url)
         try:
             for task in tasks:
                 task.start()
+            _recover(stores, queue_url)
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                runner.run(self._serve(watch, listener, services))
+                runner.run(self._serve(application, listener))
         finally:
             for task in tasks:
                 task.stop()
@@ -182,39 +168,33 @@ class System:
 
     def _application(self, template: Template) -> Gateway | Edge:
         """Raises FunctionNotLoaded."""
-        gateway = Gateway(template, signal=self._signal)
+        gateway = Gateway(template)
         if not self.configuration.edge or template.streaming is None:
             return gateway
         streaming = load_application(template.functions[template.streaming])
         return Edge(gateway, streaming, os.environ.get("EDGE_SECRET", ""))
 
     def _background_tasks(
-        self, template: Template, services: LocalServices, watch: SubscriptionWatch
-    ) -> list[PeriodicTask | Pump | QueuePump]:
-        """The janitor and its like, unless they are turned off, and the pumps of the table's stream."""
+        self, template: Template, services: LocalServices, queue_url: str
+    ) -> list[ScheduledFunction | Pump | QueuePump]:
+        """The janitor and its like, unless they are turned off, and what triggers do on AWS."""
         functions, interval = template.functions, self.configuration.janitor_seconds
-        tasks: list[PeriodicTask | Pump | QueuePump] = []
-        if interval:
-            tasks += [ScheduledFunction(functions[name], interval) for name in template.scheduled]
-            tasks.append(StreamRecordTrimming(services.trim_stream_records, RETENTION_SECONDS, interval))
-        demand = watched(by_trigger_alone(self._signal), watch)
-        pumps = [
-            Pump(trigger, functions[trigger.function], self.settings.table_name, demand)
-            for trigger in template.triggers
+        tasks: list[ScheduledFunction | Pump | QueuePump] = [
+            ScheduledFunction(functions[name], interval) for name in template.scheduled if interval
         ]
-        if pumps:
-            watch.following = pumps[0].following
-        return [*tasks, *pumps]
+        for trigger in template.triggers:
+            pump = Pump(trigger, functions[trigger.function], self.settings.table_name)
+            services.followers.append(pump.tell)
+            tasks.append(pump)
+        tasks += [QueuePump(functions[each.function], queue_url, each.batch_size) for each in template.queues]
+        return tasks
 
-    async def _serve(
-        self, application: Application, listener: socket.socket, services: LocalServices
-    ) -> None:
+    async def _serve(self, application: Application, listener: socket.socket) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         if self._failure is not None:
             return
         url, via = _url_of(self.configuration.host, listener), self.configuration.via.value
-        place = f"data in {self.configuration.data_dir}/lambda" if services.durable else "NOTHING IS KEPT"
-        line = f"Tidemark is ready at {url} (via {via}; {services.description}; {place})"
+        line = f"Tidemark is ready at {url} (via {via}; data in {self.configuration.data_dir}/lambda)"
         level = logging.getLevelNamesMapping()[self.settings.log_level]
         log = RequestLog(sys.stderr, level, colour=wants_colour(sys.stderr, os.environ))
         limits = self.configuration.limits
@@ -224,6 +204,12 @@ class System:
             print(line, flush=True)
 
         await serve(application, listener, say_ready, self._stopping, limits, log=log)
+
+
+def _recover(stores: Stores, queue_url: str) -> None:
+    """What was written while nobody heard of it: a kill loses what the trigger had not been told yet."""
+    if found := recover(stores):
+        WorkQueue(sqs_client, queue_url).send([encode_attention(Changed(each)) for each in found])
 
 
 def _url_of(host: str, listener: socket.socket) -> str:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
-from tidemark.local.dynoxide import DATABASE_NAME
-from tidemark.server.lock import DataDirectoryInUse, DirectoryLock
+from tidemark.server.lock import DirectoryLock
 
 PREFIX = "tidemark-local-"
-#: A file system in memory: SQLite runs there as it does on disk, but an fsync costs nothing.
-MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes the name in it
-#: A directory that was made a moment ago may not be locked yet.
-ABANDONED_SECONDS = 60.0
 
 
 class DataDirectoryUnusable(OSError):
@@ -23,7 +16,7 @@ class DataDirectoryUnusable(OSError):
 
 
 class DataDirectory:
-    """An open (locked) data directory. A temporary one is removed when it is closed."""
+    """An open (locked) data directory. A temporary one, for logs alone, is removed when it is closed."""
 
     def __init__(self, path: Path, *, temporary: bool = False) -> None:
         self.path = path
@@ -39,15 +32,13 @@ class DataDirectory:
 
     @classmethod
     def open_in_memory(cls) -> DataDirectory:
-        root = MEMORY if os.access(MEMORY, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
-        _remove_abandoned(root)
-        directory = cls(Path(tempfile.mkdtemp(prefix=PREFIX, dir=root)), temporary=True)
+        directory = cls(Path(tempfile.mkdtemp(prefix=PREFIX)), temporary=True)
         directory._prepare()
         return directory
 
     @property
-    def database(self) -> Path:
-        return self.path / "dynamodb" / DATABASE_NAME
+    def tables(self) -> Path:
+        return self.path / "tables"
 
     @property
     def objects(self) -> Path:
@@ -65,22 +56,8 @@ class DataDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock.acquire()
-            for directory in (self.database.parent, self.objects, self.log("x").parent):
+            for directory in (self.tables, self.objects, self.log("x").parent):
                 directory.mkdir(exist_ok=True)
         except OSError as error:
             message = f"{self.path} cannot be used: {error.strerror}; choose another DATA_DIR"
             raise DataDirectoryUnusable(message) from error
-
-
-def _remove_abandoned(root: Path) -> None:
-    """What a run that was killed left in memory."""
-    for path in root.glob(f"{PREFIX}*"):
-        lock = DirectoryLock(path)
-        try:
-            if time.time() - lock.path.stat().st_mtime < ABANDONED_SECONDS:
-                continue
-            lock.acquire(patience_seconds=0)
-        except (DataDirectoryInUse, OSError):
-            continue
-        shutil.rmtree(path, ignore_errors=True)
-        lock.release()

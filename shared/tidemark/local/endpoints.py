@@ -1,15 +1,13 @@
-"""Which services are the user's own, and the environment that leads boto3 to the local ones."""
+"""The environment that leads boto3 to the local services."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
 #: Service name here → the variable boto3 reads.
 VARIABLES: Final = {
     "dynamodb": "AWS_ENDPOINT_URL_DYNAMODB",
-    "streams": "AWS_ENDPOINT_URL_DYNAMODB_STREAMS",
     "s3": "AWS_ENDPOINT_URL_S3",
     "sqs": "AWS_ENDPOINT_URL_SQS",
 }
@@ -22,25 +20,12 @@ CREDENTIALS: Final = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
 )
 DUMMY_CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": "tidemark", "AWS_SECRET_ACCESS_KEY": "tidemark"}
-AWS_DOMAINS: Final = (".amazonaws.com", ".api.aws", ".amazonaws.com.cn")
 DEFAULT_REGION: Final = "us-east-1"
-
-
-def has_own_endpoint(service: str, environment: Mapping[str, str]) -> bool:
-    """A stream belongs to its table: where the table is the user's, so are its stream records."""
-    if service == "streams" and has_own_endpoint("dynamodb", environment):
-        return True
-    return bool(environment.get(VARIABLES[service]) or environment.get("AWS_ENDPOINT_URL"))
 
 
 def environment_for(endpoints: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """What to add to `environment` so that boto3 finds `endpoints` (service → URL)."""
     added = {VARIABLES[service]: url for service, url in endpoints.items()}
-    table = environment.get(VARIABLES["dynamodb"], "")
-    host = urlsplit(table).hostname or ""
-    # Every emulator serves tables and streams at one address; AWS alone does not.
-    if table and not environment.get(VARIABLES["streams"]) and not host.endswith(AWS_DOMAINS):
-        added[VARIABLES["streams"]] = table
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
     added["AWS_REGION"] = region
     added["AWS_DEFAULT_REGION"] = environment.get("AWS_DEFAULT_REGION") or region

@@ -22,13 +22,11 @@ from tidemark.local.responses import (
 )
 from tidemark.local.routes import match_route
 from tidemark.local.template import Template
-from tidemark.local.write_signal import WriteSignal
 from tidemark.server.asgi import Receive, Scope, Send
 from tidemark.server.standard_error import report
 
 MAX_BODY_BYTES: Final = 10 * 1024 * 1024
 INTEGRATION_SECONDS: Final = 30.0
-WRITING: Final = frozenset({"PUT", "POST", "DELETE"})
 
 BAD_REQUEST: Final = gateway_response(400, "Bad Request")
 NOT_FOUND: Final = gateway_response(404, "Not Found")
@@ -46,16 +44,9 @@ class RequestCutOff(ConnectionError):
 
 
 class Gateway:
-    """The functions are loaded when it is made. Raises FunctionNotLoaded. `signal` is given before and after
-    each request that may write."""
+    """The functions are loaded when it is made. Raises FunctionNotLoaded."""
 
-    def __init__(
-        self,
-        template: Template,
-        integration_seconds: float = INTEGRATION_SECONDS,
-        signal: WriteSignal | None = None,
-    ) -> None:
-        self._signal = signal or WriteSignal()
+    def __init__(self, template: Template, integration_seconds: float = INTEGRATION_SECONDS) -> None:
         self._routes = template.routes
         self._integration_seconds = integration_seconds
         self._environments = {
@@ -102,14 +93,7 @@ class Gateway:
         payload = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
         if len(payload) > MAX_REQUEST_BYTES:
             return TOO_LARGE
-        invocation = self._invoke(self._environments[match.route.function], payload, request.method)
-        if request.method not in WRITING:
-            return await invocation
-        self._signal.give()
-        try:
-            return await invocation
-        finally:
-            self._signal.give()
+        return await self._invoke(self._environments[match.route.function], payload, request.method)
 
     async def _invoke(self, environments: Environments, payload: bytes, method: str) -> HttpResponse:
         function_seconds = environments.function.timeout_seconds

@@ -1,4 +1,4 @@
-"""ministack: S3 and SQS in one Python process, and DynamoDB with Streams where dynoxide is not available."""
+"""ministack: S3 and SQS in one Python process, and DynamoDB for tests that compare engines."""
 
 from __future__ import annotations
 

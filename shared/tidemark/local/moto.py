@@ -1,7 +1,7 @@
-"""moto: DynamoDB with Streams, S3 and SQS in one Python process, in memory.
+"""moto: DynamoDB, S3 and SQS in one Python process, in memory.
 
-A development dependency (requirements/dev.txt), and the emulator that most Python tests for AWS stand on. It
-is the third engine of the storage tests, and stands in for DynamoDB where dynoxide is not available.
+A development dependency (requirements/dev.txt), and the emulator that most Python tests for AWS stand on: an
+independent judge of what the embedded engine answers in DynamoDB's protocol.
 """
 
 from __future__ import annotations

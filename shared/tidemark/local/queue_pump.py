@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -13,22 +12,17 @@ from tidemark.local.environments import Environments, InvocationFailed, Throttle
 from tidemark.local.template import Function
 from tidemark.server.standard_error import report
 
-#: How often it is looked whether there is a subscription by now.
-UNWANTED_SECONDS: Final = 0.25
 TROUBLE_SECONDS: Final = 1.0
 #: Batches under way at once, as in the template (MaximumConcurrency): a slow webhook holds up one of them.
 BATCHES: Final = 20
 
 
 class QueuePump:
-    """Threads, from `start` to `stop`. While nobody is subscribed, the queue is not read."""
+    """Threads, from `start` to `stop`."""
 
-    def __init__(
-        self, function: Function, queue_url: str, batch_size: int, is_wanted: Callable[[], bool]
-    ) -> None:
+    def __init__(self, function: Function, queue_url: str, batch_size: int) -> None:
         self._queue_url = queue_url
         self._batch_size = batch_size
-        self._is_wanted = is_wanted
         self._environments = Environments(function, limit=BATCHES)
         self._sqs = receiving_client()
         self._stopped = threading.Event()
@@ -47,9 +41,6 @@ class QueuePump:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            if not self._is_wanted():
-                self._stopped.wait(UNWANTED_SECONDS)
-                continue
             with self._free:
                 pass  # Wait until a batch can be taken, and leave the messages to the queue until then.
             try:

@@ -44,9 +44,6 @@ def _change(data_dir: Path, arguments: Sequence[str] | None) -> int:
 def _change_of_handlers(data_dir: Path, arguments: Sequence[str] | None) -> int:
     table_name = Settings.from_environment(os.environ).table_name
     with LocalServices(data_dir / "lambda", only=["dynamodb"]) as services:
-        if not services.durable:
-            print("Without dynoxide nothing is kept on disk, so there are no keys to change", file=sys.stderr)
-            return 1
         os.environ |= services.environment | {"TABLE_NAME": table_name}
         os.environ.setdefault("WEBHOOK_KEYS", str(data_dir / "lambda" / "webhook-keys"))
         services.create_table(table_name)

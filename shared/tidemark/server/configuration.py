@@ -29,6 +29,8 @@ class LocalConfiguration:
     port: int = 4437
     data_dir: Path = Path(".data")
     via: Via = Via.ASGI
+    #: Where DynamoDB's protocol is spoken, on loopback; without one nowhere, by `VIA=lambda` at any port.
+    dynamodb_port: int | None = None
     #: 0 leaves the janitor out.
     janitor_seconds: float = 300.0
     #: Whether `VIA=lambda` has the edge in front.
@@ -43,6 +45,7 @@ class LocalConfiguration:
         if via not in [each.value for each in Via]:
             choices = " or ".join(each.value for each in Via)
             raise InvalidConfiguration(f"VIA must be {choices}, got {via!r}")
+        dynamodb_port = environment.get("DYNAMODB_PORT")
         try:
             edge = parse_boolean(environment, "EDGE", default=cls.edge)
             limits = Limits.from_environment(environment)
@@ -50,7 +53,8 @@ class LocalConfiguration:
             raise InvalidConfiguration(str(error)) from None
         return cls(
             host=environment.get("HOST") or cls.host,
-            port=_port(environment.get("PORT") or str(cls.port)),
+            port=_port("PORT", environment.get("PORT") or str(cls.port)),
+            dynamodb_port=_port("DYNAMODB_PORT", dynamodb_port) if dynamodb_port else None,
             data_dir=Path(environment.get("DATA_DIR") or cls.data_dir),
             via=Via(via),
             janitor_seconds=_janitor_seconds(environment),
@@ -78,7 +82,7 @@ class ContainerConfiguration:
             raise InvalidConfiguration(str(error)) from None
         return cls(
             host=environment.get("HOST") or cls.host,
-            port=_port(environment.get("PORT") or str(cls.port)),
+            port=_port("PORT", environment.get("PORT") or str(cls.port)),
             drain_seconds=_seconds(
                 "DRAIN_SECONDS", environment.get("DRAIN_SECONDS") or str(cls.drain_seconds), 3600
             ),
@@ -86,9 +90,9 @@ class ContainerConfiguration:
         )
 
 
-def _port(text: str) -> int:
+def _port(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) > 65535:
-        raise InvalidConfiguration(f"PORT must be a number from 0 to 65535, got {text!r}")
+        raise InvalidConfiguration(f"{name} must be a number from 0 to 65535, got {text!r}")
     return int(text)
 
 

@@ -1,7 +1,8 @@
 """`tidemark serve`: the whole system in this process, on one data directory.
 
 Environment: `PORT` (4437), `HOST` (127.0.0.1), `DATA_DIR` (.data), `LONG_POLL_SECONDS`, `LOG_LEVEL` (WARNING;
-INFO logs every request), `NO_COLOR`, `JANITOR_SECONDS` (300; 0 leaves it out).
+INFO logs every request), `NO_COLOR`, `JANITOR_SECONDS` (300; 0 leaves it out), `DYNAMODB_PORT` (none: where
+the table is also served, in DynamoDB's protocol).
 """
 
 from __future__ import annotations
@@ -13,23 +14,27 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Final, Never
 
 from tidemark.engine.database import UnusableDatabase
+from tidemark.engine.dynamodb import DynamoDBProtocol
 from tidemark.http.app import create_app
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server.blob_urls import BlobUrls
 from tidemark.server.configuration import InvalidConfiguration, LocalConfiguration
+from tidemark.server.dynamodb_port import DynamoDBPort
 from tidemark.server.http_server import WILDCARDS, NotHealthy, loop_factory, serve
 from tidemark.server.lock import DataDirectoryInUse, DirectoryLock
-from tidemark.server.ports import listening_socket, port_of
+from tidemark.server.ports import LOOPBACK, listening_socket, port_of
 from tidemark.server.request_log import RequestLog, wants_colour
 from tidemark.server.standard_error import report
 from tidemark.server.system import EmbeddedSystem
+from tidemark.service.stores import wall_clock_ms
 from tidemark.settings import InvalidSetting, Settings
 
 #: Python's own 5 ms are a long time for a commit that is done and waits to say so.
@@ -127,11 +132,28 @@ async def _serve(
             worker.start()
         try:
             say_ready: Callable[[], None] = lambda: print(line, flush=True)  # noqa: E731
-            await serve(application, listener, say_ready, asyncio.Event(), configuration.limits, log=log)
+            async with _dynamodb(configuration.dynamodb_port, system):
+                await serve(application, listener, say_ready, asyncio.Event(), configuration.limits, log=log)
         finally:
             for worker in workers:
                 worker.stop()
             logging.disable()  # What they were doing is cut off, and that is no error.
+
+
+@asynccontextmanager
+async def _dynamodb(port: int | None, system: EmbeddedSystem) -> AsyncIterator[None]:
+    """The table in DynamoDB's own protocol as well, where a port is named."""
+    if port is None:
+        yield
+        return
+    table = {system.settings.table_name: DynamoDBProtocol(system.table, wall_clock_ms)}
+    ready, stopping = asyncio.Event(), asyncio.Event()
+    with listening_socket(LOOPBACK, port) as listener:
+        serving = asyncio.create_task(serve(DynamoDBPort(table), listener, ready.set, stopping))
+        await ready.wait()
+        yield
+        stopping.set()
+        await serving
 
 
 def _url_of(host: str, listener: socket.socket) -> str:

@@ -1,0 +1,459 @@
+"""DynamoDB's own protocol on the engine: the operations and expressions that Tidemark uses.
+
+For whoever speaks it to a local store: the deployed handlers (`VIA=lambda`), Spark's `transport=dynamodb`,
+boto3, the aws command. Anything else is refused by name, so that nothing is passed over in silence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, get_args
+
+import orjson
+
+from tidemark.engine.table import EmbeddedTable, holds
+from tidemark.log.schema import PK, SK, Item, Key
+from tidemark.log.table import (
+    MAX_DELETES,
+    MAX_GETS,
+    MAX_WRITES,
+    AllOf,
+    AnyOf,
+    Compared,
+    Condition,
+    ConditionFailed,
+    Missing,
+    Present,
+    TransactionRefused,
+    Update,
+    Write,
+)
+
+Arguments = dict[str, Any]
+
+#: How long DynamoDB remembers the token of a transaction that it has carried out.
+TOKEN_MS: Final = 10 * 60 * 1000
+MAX_ITEM_BYTES: Final = 400 * 1024
+_FAILED: Final = "The conditional request failed"
+_LAST: Final = "\U0010ffff"
+#: The scan by which a table is copied asks in several places at once.
+_ONLY_SEGMENT: Final = 0
+
+#: What each operation understands, beside what only asks for numbers in return.
+_UNDERSTOOD: Final = {
+    "GetItem": {"Key", "ProjectionExpression"},
+    "PutItem": {"Item", "ConditionExpression"},
+    "UpdateItem": {"Key", "UpdateExpression", "ConditionExpression"},
+    "DeleteItem": {"Key", "ConditionExpression"},
+    "BatchGetItem": {"RequestItems"},
+    "BatchWriteItem": {"RequestItems"},
+    "TransactWriteItems": {"TransactItems", "ClientRequestToken"},
+    "Query": {
+        "KeyConditionExpression",
+        "ProjectionExpression",
+        "Limit",
+        "ScanIndexForward",
+        "ExclusiveStartKey",
+    },
+    "Scan": {
+        "FilterExpression",
+        "ProjectionExpression",
+        "Limit",
+        "ExclusiveStartKey",
+        "Select",
+        "Segment",
+        "TotalSegments",
+    },
+}
+_ANYWHERE: Final = {
+    "TableName",
+    "ConsistentRead",
+    "ExpressionAttributeNames",
+    "ExpressionAttributeValues",
+    "ReturnConsumedCapacity",
+    "ReturnItemCollectionMetrics",
+    "ReturnValuesOnConditionCheckFailure",
+}
+
+
+class Refusal(Exception):
+    """An error as DynamoDB says it."""
+
+    def __init__(self, code: str, message: str, **more: Any) -> None:
+        super().__init__(f"{code}: {message}")
+        name = f"com.amazonaws.dynamodb.v20120810#{code}"
+        self.answer = 400, orjson.dumps({"__type": name, "message": message} | more)
+
+
+def _invalid(message: str) -> Refusal:
+    return Refusal("ValidationException", message)
+
+
+class DynamoDBProtocol:
+    """On one table, whatever it is called. `now_ms` is what the tokens of transactions age by."""
+
+    def __init__(self, table: EmbeddedTable, now_ms: Callable[[], int]) -> None:
+        self.table = table
+        self._now_ms = now_ms
+        self._tokens: dict[str, tuple[int, bytes]] = {}
+        self._operations: dict[str, Callable[[Arguments], dict[str, Any]]] = {
+            "GetItem": self._get,
+            "PutItem": self._put,
+            "UpdateItem": self._update,
+            "DeleteItem": self._delete,
+            "BatchGetItem": self._batch_get,
+            "BatchWriteItem": self._batch_write,
+            "TransactWriteItems": self._transact,
+            "Query": self._query,
+            "Scan": self._scan,
+        }
+
+    def send(self, operation: str, body: bytes) -> tuple[int, bytes]:
+        """Status and JSON, as DynamoDB answers them. Raises what the engine raises where its disk fails."""
+        arguments: Arguments = orjson.loads(body)
+        try:
+            if operation not in self._operations:
+                raise _invalid(f"the embedded engine does not know the operation {operation}")
+            if unknown := arguments.keys() - _UNDERSTOOD[operation] - _ANYWHERE:
+                names = ", ".join(sorted(unknown))
+                raise _invalid(f"the embedded engine does not know of {operation}: {names}")
+            return 200, orjson.dumps(self._operations[operation](arguments))
+        except Refusal as refusal:
+            return refusal.answer
+
+    # --- one item ---
+
+    def _get(self, arguments: Arguments) -> dict[str, Any]:
+        item = self.table.get(_key(arguments["Key"]))
+        return {} if item is None else {"Item": _project(arguments, item)}
+
+    def _put(self, arguments: Arguments) -> dict[str, Any]:
+        return self._single(arguments, lambda condition: self.table.put(_item(arguments["Item"]), condition))
+
+    def _delete(self, arguments: Arguments) -> dict[str, Any]:
+        return self._single(arguments, lambda condition: self.table.delete(_key(arguments["Key"]), condition))
+
+    def _update(self, arguments: Arguments) -> dict[str, Any]:
+        def update(condition: Condition | None) -> None:
+            try:
+                self.table.transact([Write(update=parse_update(arguments), condition=condition)])
+            except TransactionRefused as refused:
+                raise ConditionFailed(refused.existing[0]) from None
+
+        return self._single(arguments, update)
+
+    def _single(self, arguments: Arguments, write: Callable[[Condition | None], None]) -> dict[str, Any]:
+        try:
+            write(_condition_of(arguments))
+        except ConditionFailed as refused:
+            more = _existing(arguments, refused.existing)
+            raise Refusal("ConditionalCheckFailedException", _FAILED, **more) from None
+        return {}
+
+    # --- several items ---
+
+    def _batch_get(self, arguments: Arguments) -> dict[str, Any]:
+        [(table, asked)] = arguments["RequestItems"].items()
+        keys = [_key(key) for key in asked["Keys"]]
+        if not 0 < len(keys) <= MAX_GETS:
+            raise _invalid("Too many items requested for the BatchGetItem call")
+        found = [_project(asked, item) for item in self.table.get_many(keys)]
+        return {"Responses": {table: found}, "UnprocessedKeys": {}}
+
+    def _batch_write(self, arguments: Arguments) -> dict[str, Any]:
+        [requests] = arguments["RequestItems"].values()
+        if not 0 < len(requests) <= MAX_DELETES:
+            raise _invalid("Too many items requested for the BatchWriteItem call")
+        kinds = [next(iter(request.items())) for request in requests]
+        self.table.put_many([_item(asked["Item"]) for kind, asked in kinds if kind == "PutRequest"])
+        self.table.delete_many([_key(asked["Key"]) for kind, asked in kinds if kind == "DeleteRequest"])
+        return {"UnprocessedItems": {}}
+
+    def _transact(self, arguments: Arguments) -> dict[str, Any]:
+        token = arguments.pop("ClientRequestToken", None)
+        asked = [next(iter(each.items())) for each in arguments["TransactItems"]]
+        writes = [_write(kind, write) for kind, write in asked]
+        self._check_transaction(writes)
+        if token is not None and self._is_repeated(token, orjson.dumps(arguments)):
+            return {}
+        try:
+            self.table.transact(writes)
+        except TransactionRefused as refused:
+            raise _cancelled(refused, [write for _, write in asked]) from None
+        if token is not None:
+            self._tokens[token] = (self._now_ms(), orjson.dumps(arguments))
+        return {}
+
+    def _check_transaction(self, writes: Sequence[Write]) -> None:
+        places = {_place(write) for write in writes}
+        if len(places) < len(writes):
+            raise _invalid("Transaction request cannot include multiple operations on one item")
+        if not 0 < len(writes) <= MAX_WRITES:
+            raise _invalid(f"Member must have length less than or equal to {MAX_WRITES}")
+
+    def _is_repeated(self, token: str, body: bytes) -> bool:
+        """Whether a transaction with this token was carried out in the last ten minutes."""
+        carried_out = self._tokens.get(token)
+        if carried_out is None or self._now_ms() - carried_out[0] >= TOKEN_MS:
+            return False
+        if carried_out[1] != body:
+            message = "The token was used with other parameters before"
+            raise Refusal("IdempotentParameterMismatchException", message)
+        return True
+
+    # --- pages ---
+
+    def _query(self, arguments: Arguments) -> dict[str, Any]:
+        pk, low, high = parse_key_condition(arguments)
+        backward, start = not arguments.get("ScanIndexForward", True), arguments.get("ExclusiveStartKey")
+        limit = arguments.get("Limit")
+        if start is not None:
+            sk = start[SK]["S"]
+            low, high = (
+                (low, min(high, sk, key=str.encode)) if backward else (max(low, sk, key=str.encode), high)
+            )
+            limit = None if limit is None else limit + 1
+        items, more = self.table.query(pk, at_least=low, at_most=high, limit=limit, backward=backward)
+        if start is not None and items and items[0][SK] == start[SK]:
+            items = items[1:]
+        return _page(arguments, items, items, more=more)
+
+    def _scan(self, arguments: Arguments) -> dict[str, Any]:
+        """One of several segments has all of the table."""
+        if arguments.get("Segment", _ONLY_SEGMENT) != _ONLY_SEGMENT:
+            return _page(arguments, [], [], more=False)
+        after = arguments.get("ExclusiveStartKey")
+        items, more = self.table.scan(_key(after) if after else None, arguments.get("Limit"))
+        text = arguments.get("FilterExpression")
+        condition = _Expression(arguments, text).condition() if text else None
+        found = [item for item in items if condition is None or holds(condition, item)]
+        return _page(arguments, items, found, more=more)
+
+
+def _page(
+    arguments: Arguments, items: Sequence[Item], found: Sequence[Item], *, more: bool
+) -> dict[str, Any]:
+    page: dict[str, Any] = {"Count": len(found), "ScannedCount": len(items)}
+    if arguments.get("Select") != "COUNT":
+        page["Items"] = [_project(arguments, item) for item in found]
+    if more and items:
+        page["LastEvaluatedKey"] = {PK: items[-1][PK], SK: items[-1][SK]}
+    return page
+
+
+# --- items -----------------------------------------------------------------------------
+
+
+def _key(key: Key) -> Key:
+    if key.keys() != {PK, SK} or not all(each.get("S") for each in key.values()):
+        raise _invalid(f"The provided key element does not match the schema: {PK} and {SK} are texts")
+    return key
+
+
+def _item(item: Item) -> Item:
+    _key({name: item.get(name, {}) for name in (PK, SK)})
+    if len(orjson.dumps(item)) > MAX_ITEM_BYTES and item_size(item) > MAX_ITEM_BYTES:
+        raise _invalid("Item size has exceeded the maximum allowed size")
+    return item
+
+
+def item_size(item: Item) -> int:
+    """In bytes, as DynamoDB counts: names, and values without their types."""
+    return sum(len(name.encode()) + _value_size(value) for name, value in item.items())
+
+
+def _value_size(value: Item) -> int:
+    [(kind, content)] = value.items()
+    match kind:
+        case "S":
+            return len(content.encode())
+        case "N":
+            return len(content) // 2 + 1
+        case "B":
+            return len(content.rstrip("=")) * 3 // 4
+        case "BOOL" | "NULL":
+            return 1
+    raise _invalid(f"the embedded engine does not know attributes of type {kind}")
+
+
+def _project(arguments: Arguments, item: Item) -> Item:
+    text = arguments.get("ProjectionExpression")
+    if text is None:
+        return item
+    names = arguments.get("ExpressionAttributeNames", {})
+    wanted = [names.get(name.strip(), name.strip()) for name in text.split(",")]
+    return {name: item[name] for name in wanted if name in item}
+
+
+def _existing(arguments: Arguments, item: Item | None) -> dict[str, Any]:
+    wanted = arguments.get("ReturnValuesOnConditionCheckFailure") == "ALL_OLD"
+    return {"Item": item} if wanted and item is not None else {}
+
+
+def _write(kind: str, arguments: Arguments) -> Write:
+    condition = _condition_of(arguments)
+    match kind:
+        case "Put":
+            return Write(_item(arguments["Item"]), condition=condition)
+        case "Update":
+            return Write(update=parse_update(arguments), condition=condition)
+    raise _invalid(f"the embedded engine does not know {kind} in a transaction")
+
+
+def _place(write: Write) -> tuple[str, str]:
+    key = write.item if write.item is not None else write.update.key if write.update else {}
+    return key[PK]["S"], key[SK]["S"]
+
+
+def _cancelled(refused: TransactionRefused, asked: Sequence[Arguments]) -> Refusal:
+    reasons = [
+        {"Code": "ConditionalCheckFailed", "Message": _FAILED} | _existing(arguments, existing)
+        if failed
+        else {"Code": "None"}
+        for failed, existing, arguments in zip(refused.failed, refused.existing, asked, strict=True)
+    ]
+    codes = ", ".join(str(reason["Code"]) for reason in reasons)
+    return Refusal(
+        "TransactionCanceledException",
+        f"Transaction cancelled, please refer cancellation reasons for specific reasons [{codes}]",
+        CancellationReasons=reasons,
+    )
+
+
+# --- expressions -----------------------------------------------------------------------
+
+_TOKEN: Final = re.compile(r"\s*(<>|<=|>=|[=<>(),]|[:#]?[A-Za-z_][A-Za-z0-9_]*)")
+_COMPARATORS: Final = get_args(Literal["=", "<>", "<", "<=", ">"])
+_CLAUSE: Final = re.compile(r"\b(SET|ADD)\s+(.*?)\s*(?=\b(?:SET|ADD)\s|$)", re.DOTALL)
+_SET: Final = re.compile(r"\s*(#?\w+)\s*=\s*(:\w+)\s*")
+_ADD: Final = re.compile(r"\s*(#?\w+)\s+(:\w+)\s*")
+_KEY_CONDITION: Final = re.compile(
+    r"\s*(#?\w+)\s*=\s*(:\w+)(?:\s+AND\s+(.*\S))?\s*", re.IGNORECASE | re.DOTALL
+)
+_SORT_KEY: Final = (
+    re.compile(r"(#?\w+)\s+BETWEEN\s+(?P<low>:\w+)\s+AND\s+(?P<high>:\w+)", re.IGNORECASE),
+    re.compile(r"(#?\w+)\s*>=\s*(?P<low>:\w+)"),
+    re.compile(r"(#?\w+)\s*<=\s*(?P<high>:\w+)"),
+    re.compile(r"(#?\w+)\s*=\s*(?P<both>:\w+)"),
+    re.compile(r"begins_with\s*\(\s*(#?\w+)\s*,\s*(?P<prefix>:\w+)\s*\)"),
+)
+
+
+def _condition_of(arguments: Arguments) -> Condition | None:
+    text = arguments.get("ConditionExpression")
+    return None if text is None else _Expression(arguments, text).condition()
+
+
+class _Expression:
+    """A condition as a text, with the names and values that the request gives for what is in it."""
+
+    def __init__(self, arguments: Arguments, text: str) -> None:
+        self._text = text
+        self._names: Mapping[str, str] = arguments.get("ExpressionAttributeNames", {})
+        self._values: Mapping[str, Item] = arguments.get("ExpressionAttributeValues", {})
+        self._tokens = _TOKEN.findall(text)
+        if "".join(self._tokens) != "".join(text.split()):
+            raise self._unknown()
+
+    def condition(self) -> Condition:
+        found = self._any_of()
+        if self._tokens:
+            raise self._unknown()
+        return found
+
+    def _any_of(self) -> Condition:
+        parts = [self._all_of()]
+        while self._took("OR"):
+            parts.append(self._all_of())
+        return parts[0] if len(parts) == 1 else AnyOf(*parts)
+
+    def _all_of(self) -> Condition:
+        parts = [self._one()]
+        while self._took("AND"):
+            parts.append(self._one())
+        return parts[0] if len(parts) == 1 else AllOf(*parts)
+
+    def _one(self) -> Condition:
+        if self._took("("):
+            found = self._any_of()
+            self._take(")")
+            return found
+        name = self._take()
+        if name in {"attribute_exists", "attribute_not_exists"}:
+            self._take("(")
+            attribute = self._name(self._take())
+            self._take(")")
+            return Present(attribute) if name == "attribute_exists" else Missing(attribute)
+        by = self._take(*_COMPARATORS)
+        return Compared(self._name(name), by, self._value(self._take()))  # type: ignore[arg-type]
+
+    def _name(self, token: str) -> str:
+        return self._names.get(token, token)
+
+    def _value(self, token: str) -> str | int:
+        value = self._values.get(token, {})
+        if "N" in value:
+            return int(value["N"])
+        if "S" not in value:
+            raise self._unknown()
+        text: str = value["S"]
+        return text
+
+    def _took(self, wanted: str) -> bool:
+        """Whether the next token was this one; then it is used up."""
+        if not self._tokens or self._tokens[0].upper() != wanted:
+            return False
+        self._tokens.pop(0)
+        return True
+
+    def _take(self, *wanted: str) -> str:
+        if not self._tokens or (wanted and self._tokens[0] not in wanted):
+            raise self._unknown()
+        token: str = self._tokens.pop(0)
+        return token
+
+    def _unknown(self) -> Refusal:
+        return _invalid(f"the embedded engine does not understand the expression: {self._text}")
+
+
+def parse_update(arguments: Arguments) -> Update:
+    """`SET name = :value, … ADD name :number, …`."""
+    text = arguments["UpdateExpression"].strip()
+    names, values = arguments.get("ExpressionAttributeNames", {}), arguments["ExpressionAttributeValues"]
+    sets: Item = {}
+    adds: dict[str, int] = {}
+    clauses = list(_CLAUSE.finditer(text))
+    parts = [(clause[1], part) for clause in clauses for part in clause[2].split(",")]
+    matches = [(kind, (_SET if kind == "SET" else _ADD).fullmatch(part)) for kind, part in parts]
+    if not clauses or clauses[0].start() or not all(match for _, match in matches):
+        raise _invalid(f"the embedded engine does not understand the expression: {text}")
+    for kind, match in matches:
+        assert match is not None
+        name, value = names.get(match[1], match[1]), values[match[2]]
+        if kind == "SET":
+            sets[name] = value
+        else:
+            adds[name] = int(value["N"])
+    return Update(_key(arguments["Key"]), sets, adds)
+
+
+def parse_key_condition(arguments: Arguments) -> tuple[str, str, str]:
+    """The partition, and the least and the greatest sort key."""
+    text, values = arguments["KeyConditionExpression"], arguments["ExpressionAttributeValues"]
+    names = arguments.get("ExpressionAttributeNames", {})
+    found = _KEY_CONDITION.fullmatch(text)
+    rest = found[3] if found else None
+    of_sk = next((match for form in _SORT_KEY if rest and (match := form.fullmatch(rest))), None)
+    if found is None or names.get(found[1], found[1]) != PK or (rest is not None and of_sk is None):
+        raise _invalid(f"the embedded engine does not understand the expression: {text}")
+    pk: str = values[found[2]]["S"]
+    if of_sk is None:
+        return pk, "", _LAST
+    named = {name: values[place]["S"] for name, place in of_sk.groupdict().items()}
+    if names.get(of_sk[1], of_sk[1]) != SK:
+        raise _invalid(f"Query key condition not supported: {text}")
+    if "prefix" in named:
+        return pk, named["prefix"], named["prefix"] + _LAST
+    both = named.get("both")
+    return pk, named.get("low", both or ""), named.get("high", both or _LAST)
