@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from tests.spark.serving import ThreadedServer
 from tests.spark.streams import Start, filled
 from tests.support import JSON, World
+from tidemark.spark import register
 from tidemark.spark.clients.http import ForbiddenHttpFault
 from tidemark.spark.failures import Exit, explain_failure, repeat_slow_start
 
@@ -38,6 +41,27 @@ def refusing() -> Iterator[Any]:
     server.code = "ResourceNotFoundException"
     with server:
         yield server
+
+
+@pytest.mark.parametrize("python", ["here", "beside", "elsewhere", "nowhere"])
+def test_register_tells_of_workers_with_another_python(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, python: str
+) -> None:
+    """A worker without this package says so in fifteen lines of Spark's, when the first query runs."""
+    for place in ("bin", "other"):
+        (tmp_path / place).mkdir()
+        for name in ("python", "python3"):
+            (tmp_path / place / name).symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    names = {"here": "bin/python", "beside": "bin/python3", "elsewhere": "other/python", "nowhere": "none/p"}
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(tmp_path / names[python]))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        register(spark)
+    said = [str(each.message) for each in told if "PYSPARK_PYTHON" in str(each.message)]
+    assert len(said) == (python in ("elsewhere", "nowhere"))
+    for text in said:
+        assert f"with {tmp_path / names[python]}, not with {sys.executable}" in text
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tests.spark.serving import ThreadedServer, is_append, posts_fail
 from tests.spark.streams import filled, key, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.service.delete import delete
+from tidemark.service.load import load_head
 from tidemark.spark.clients.storage import s3_client
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.write import parse_write_options
@@ -437,6 +438,15 @@ def test_several_streams_by_a_column(
     write.publish([write.stage(iter(pieces))], 0)
     for index in range(7):
         assert messages(world, f"{name}-{index}") == ROWS[index::7]
+
+
+def test_a_write_of_no_rows_creates_its_stream(target: dict[str, str], world: World, name: str) -> None:
+    made = target | {"stream": f"{name}-new", "contentType": "text/plain", "createStreams": "true"}
+    for staged in (_empty(made), []):
+        assert Attempt(made).publish(staged).rows == 0
+        made_stream = load_head(world.process().stores, key(f"{name}-new")).record
+        assert made_stream.content_type.essence == "text/plain"
+        delete(world.process().stores, key(f"{name}-new"))
 
 
 @pytest.mark.parametrize("joined", [True, False])

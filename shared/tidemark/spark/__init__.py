@@ -10,11 +10,31 @@ Everything that imports pyspark, pyarrow or msgspec is below this package and no
 
 from __future__ import annotations
 
+import shutil
+import sys
+import warnings
+from pathlib import Path
 from typing import Any
 
 
 def register(spark: Any) -> None:
-    """Make `format("tidemark")` known to a session, with what this version of Spark offers."""
+    """Make `format("tidemark")` known to a session, with what this version of Spark offers. Warns where Spark
+    starts its workers with another Python than this one, which may not have this package."""
     from tidemark.spark.source import source_for
 
     spark.dataSource.register(source_for(spark))
+    # Over Spark Connect the server alone knows.
+    context = getattr(spark, "sparkContext", None)
+    if context is not None and not _is_this_python(context.pythonExec):
+        warnings.warn(
+            f"tidemark: Spark starts its workers with {context.pythonExec}, not with {sys.executable}. If"
+            " tidemark is not installed there, every query fails: set PYSPARK_PYTHON to the right one before"
+            " the session starts",
+            stacklevel=2,
+        )
+
+
+def _is_this_python(command: str) -> bool:
+    """By the directory: in an environment `python` and `python3` are one, and lead to one outside of it."""
+    found = shutil.which(command)
+    return found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve()

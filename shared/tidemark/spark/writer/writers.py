@@ -228,19 +228,21 @@ class StagedWrite:
         used = partial(find_use, publisher, ours.by_stream(), self.content_type, producer_id, batch)
         settled = batches.settle(batch, ours, used, resume=self.options.resume)
         if settled.runs and not batches.is_done(batch):
-            content_types = self._prepare(publisher, settled)
+            content_types = self._prepare(publisher, settled.by_stream())
             publications = [
                 Publication(stream, content_types[stream], tuple(runs), producer_id, batch)
                 for stream, runs in settled.by_stream().items()
             ]
             publish_all(publisher, publications)
+        elif self.options.stream and self.options.create_streams and not settled.runs:
+            self._prepare(publisher, [self.options.stream])
         batches.finish(batch, settled, [each.file for each in staged])
         return settled
 
-    def _prepare(self, publisher: Publisher, manifest: Manifest) -> dict[str, ContentType]:
+    def _prepare(self, publisher: Publisher, streams: Iterable[str]) -> dict[str, ContentType]:
         """Every stream is there and takes what is to come, before the first append."""
         content_types, faults = {}, []
-        for stream in manifest.by_stream():
+        for stream in streams:
             target = publisher.find(stream)
             if target is None and self.options.create_streams:
                 publisher.create(stream, self.content_type)
