@@ -435,9 +435,9 @@ def test_freed_memory_is_returned_even_if_connections_never_stop_ending(given_ba
 
 
 def test_limits_come_from_the_environment() -> None:
-    assert Limits.from_environment({"BODY_SECONDS": "7", "MAX_CONNECTIONS": "12"}) == Limits(
-        body_seconds=7, max_connections=12
+    assert Limits.from_environment({"STALL_SECONDS": "7", "MAX_CONNECTIONS": "12"}) == Limits(
+        header_seconds=7, body_seconds=7, send_seconds=7, max_connections=12
     )
     for value in ("x", "0", "-1", "nan", "inf"):
-        with pytest.raises(InvalidLimit, match="SEND_SECONDS must be a number above 0"):
-            Limits.from_environment({"SEND_SECONDS": value})
+        with pytest.raises(InvalidLimit, match="STALL_SECONDS must be a number above 0"):
+            Limits.from_environment({"STALL_SECONDS": value})

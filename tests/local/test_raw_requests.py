@@ -41,7 +41,7 @@ HEADERS = {
 
 @pytest.fixture(scope="module", params=["asgi", "lambda"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    limits = {"HEADER_SECONDS": "2", "BODY_SECONDS": "2"}
+    limits = {"STALL_SECONDS": "2"}
     with running(tidemark_server(request.param, tmp_path_factory.mktemp("server"), **limits)) as server:
         yield server
 

@@ -32,7 +32,7 @@ BODIES = {
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Its event streams last for ten minutes, whether the client reads or not. It uses the C library's memory
     allocator, as with `make run` and in the container."""
-    patience = {"SSE_SECONDS": "600", "SEND_SECONDS": "600", "PYTHONMALLOC": "malloc"}
+    patience = {"SSE_SECONDS": "600", "STALL_SECONDS": "600", "PYTHONMALLOC": "malloc"}
     with running(tidemark_server("asgi", tmp_path_factory.mktemp("server"), **patience)) as server:
         yield server
 

@@ -14,7 +14,7 @@ import json
 import resource
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
@@ -44,6 +44,14 @@ MOST_LINGERING: Final = 64
 TLS_HANDSHAKE: Final = b"\x16"
 
 
+#: The limits that a variable sets. One patience with a client that stalls is enough.
+VARIABLES: Final = {
+    "STALL_SECONDS": ("header_seconds", "body_seconds", "send_seconds"),
+    "KEEP_ALIVE_SECONDS": ("keep_alive_seconds",),
+    "MAX_CONNECTIONS": ("max_connections",),
+}
+
+
 class InvalidLimit(ValueError):
     """An environment variable is no number that can be used; the message names it."""
 
@@ -65,16 +73,17 @@ class Limits:
     def from_environment(cls, environment: Mapping[str, str]) -> Limits:
         """Raises InvalidLimit."""
         given: dict[str, float] = {}
-        for name in (field.name for field in fields(cls)):
-            value = environment.get(name.upper())
+        for variable, names in VARIABLES.items():
+            value = environment.get(variable)
             if not value:
                 continue
             try:
-                given[name] = float(value)
+                limit = float(value)
             except ValueError:
-                given[name] = 0.0
-            if not 0 < given[name] <= 1_000_000:
-                raise InvalidLimit(f"{name.upper()} must be a number above 0, got {value!r}")
+                limit = 0.0
+            if not 0 < limit <= 1_000_000:
+                raise InvalidLimit(f"{variable} must be a number above 0, got {value!r}")
+            given |= dict.fromkeys(names, limit)
         return cls(**given)
 
 
