@@ -6,17 +6,26 @@ There is no Docker, so no task runs: `tests/local/test_container.py` runs the co
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conformance.servers import ROOT, running, temporary_directory
 from tests.emulated.deployment import delete
-from tests.emulated.emulator import Emulator
+from tests.emulated.emulator import REGION, SAM, Emulator
+from tidemark.ops import deploy as guided
 
 pytestmark = pytest.mark.emulated
 
-STACK = "container"
+MAIN = {"stack_name": "tides", "region": REGION}
+STACK = "tides-container"
+OUTPUTS = {
+    "TableName": "tidemark",
+    "TableArn": "arn:aws:dynamodb:us-east-1:123456789012:table/tidemark",
+    "BucketName": "tidemark-blobs",
+    "QueuePrefix": "tidemark-wake-1-",
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,27 +45,30 @@ def make_network(ec2: Any) -> dict[str, str]:
     return {"Vpc": vpc, "Subnets": ",".join(subnets)}
 
 
-def test_the_stack_is_made_and_deleted(emulator: Emulator) -> None:
-    given = make_network(emulator.client("ec2")) | {
-        "Edge": "false",
+def test_the_stack_is_made_as_make_deploy_makes_it(
+    emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the main one, whose outputs and parameters it takes; by the SAM CLI."""
+    own = make_network(emulator.client("ec2")) | {
         "Image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/tidemark:1",
         "Sources": "pl-3b927c52",
-        "TableName": "tidemark",
-        "TableArn": "arn:aws:dynamodb:us-east-1:123456789012:table/tidemark",
-        "BucketName": "tidemark-blobs",
-        "QueuePrefix": "tidemark-wake-1-",
-        "AuthSecretName": "/tidemark/auth-secret",
     }
+    config = tmp_path / "samconfig.toml"
+    config.write_text("version = 0.1\n" + guided.FirstDeployment("tides", REGION, {}).as_toml())
+    overrides = " ".join(f"{name}={value}" for name, value in own.items())
+    with config.open("a") as file:
+        file.write(f'[container.deploy.parameters]\nparameter_overrides = "{overrides}"\n')
+    monkeypatch.chdir(ROOT)
+    for name, value in {**emulator.environment, "SAM": str(SAM / "sam"), "SAM_CLI_TELEMETRY": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(guided, "deployed_outputs", lambda kept: OUTPUTS if kept == MAIN else {})
+    main = {"Edge": "false", "AuthSecretName": "/tidemark/auth-secret", "LiveOrigin": ""}
+    how = ["--config-file", str(config), "--no-confirm-changeset"]
+    assert guided.deploy_parts(["container"], MAIN, main, config, how) == 0
+    assert guided.deployed_parameters({**MAIN, "stack_name": STACK}).items() >= own.items()
     cloudformation = emulator.client("cloudformation")
-    cloudformation.create_stack(
-        StackName=STACK,
-        TemplateBody=(ROOT / "container" / "template.yaml").read_text(),
-        Parameters=[{"ParameterKey": name, "ParameterValue": value} for name, value in given.items()],
-        Capabilities=["CAPABILITY_IAM"],
-    )
-    cloudformation.get_waiter("stack_create_complete").wait(
-        StackName=STACK, WaiterConfig={"Delay": 1, "MaxAttempts": 120}
-    )
+    [made] = cloudformation.describe_stacks(StackName=STACK)["Stacks"]
+    assert {"Key": "part", "Value": "container"} in made["Tags"], "a bill tells its costs apart"
     resources = cloudformation.describe_stack_resources(StackName=STACK)["StackResources"]
     assert {each["ResourceStatus"] for each in resources} == {"CREATE_COMPLETE"}
     names = {each["LogicalResourceId"]: each["PhysicalResourceId"] for each in resources}
