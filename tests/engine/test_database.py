@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
 import pytest
 
 from tidemark.engine.database import Database, Slow, UnusableDatabase
+from tidemark.engine.dynamodb import DynamoDBProtocol
 from tidemark.engine.queue import EmbeddedQueue
 from tidemark.engine.table import EmbeddedTable
 from tidemark.protocol.errors import OutcomeUnknown, StorageUnavailable
@@ -72,6 +74,29 @@ def test_calls_that_wait_share_a_commit_on_a_thread(scene: Scene) -> None:
     scene.run(scenario)
     assert scene.commits == ["tidemark-commit"]
     assert scene.sks() == [str(number) for number in range(9)]
+
+
+def test_a_transaction_that_was_taken_back_is_carried_out_when_it_is_sent_again(scene: Scene) -> None:
+    """Its token says that it was carried out, and it was not. Sent twice for one commit it is one."""
+    protocol = DynamoDBProtocol(scene.table, lambda: 0)
+    item = {"pk": {"S": "p"}, "sk": {"S": "0"}}
+    add = {"Key": item, "UpdateExpression": "ADD n :n", "ExpressionAttributeValues": {":n": {"N": "1"}}}
+    transaction = orjson.dumps({"TransactItems": [{"Update": add}], "ClientRequestToken": "once"})
+
+    async def scenario() -> None:
+        def send() -> Any:
+            return protocol.send("TransactWriteItems", transaction)
+
+        scene.failure = sqlite3.OperationalError("database or disk is full")
+        with pytest.raises(OutcomeUnknown):
+            await scene.database.run(send)
+        scene.failure = None
+        both = await asyncio.gather(scene.database.run(send), scene.database.run(send))
+        assert list(both) == [(200, b"{}")] * 2
+
+    scene.run(scenario)
+    [found] = scene.table.query("p")[0]
+    assert found["n"] == {"N": "1"}
 
 
 def test_nobody_is_answered_before_what_was_seen_is_committed(scene: Scene) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.support import BYTES, append_request, create_request
+from tests.support import BYTES, append_request, create_request, make_world
+from tidemark.local.engines import LocalServices
 from tidemark.ops.cli import main
 from tidemark.ops.store import embedded_stores, verify
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
@@ -75,6 +76,24 @@ def test_what_is_damaged_is_named_and_left_as_it_is(data_dir: Path, what: str) -
     assert code == 1
     assert ("v1/large at " if "blob" in what else "v1/small at ") in said
     assert said.splitlines()[-1] == "2 streams, 1 faults"
+
+
+def test_a_stacks_store_is_read_from_its_table_and_its_bucket(services: LocalServices) -> None:
+    world = make_world(services)
+    process = world.process()
+    process.create(SMALL)
+    process.append(SMALL, b"one")
+    process.append(SMALL, b"x" * (INLINE_BYTES + 1))
+    place = ("verify", "--table", world.table_name, "--objects", world.bucket_name)
+    assert run(*place) == (0, "1 streams, 0 faults\n")
+    [page] = process.s3.get_paginator("list_objects_v2").paginate(Bucket=world.bucket_name)
+    for found in page["Contents"]:
+        process.s3.delete_object(Bucket=world.bucket_name, Key=found["Key"])
+    code, said = run(*place)
+    assert (code, "v1/small at 0: " in said, "1 streams, 1 faults" in said) == (1, True, True)
+    code, said = run("verify", "--table", "nothing", "--objects", world.bucket_name)
+    assert (code, "the table nothing cannot be read" in said) == (1, True)
+    assert run("verify", "--table", "alone")[0] == 2
 
 
 @pytest.mark.parametrize("command", [["verify"], ["backup", "copy"]])

@@ -6,6 +6,7 @@ boto3's clients for what is called seldom.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -18,6 +19,9 @@ from tidemark.aws.sigv4 import AwsRequest, Service
 
 _CONNECT_SECONDS: Final = 2
 _CONNECTIONS: Final = 64
+
+# A reply that is cut in its headers is a warning with a traceback there; here it is no answer (`replies.py`).
+logging.getLogger("urllib3.connection").setLevel(logging.ERROR)
 
 Http = Callable[[AwsRequest], tuple[int, bytes]]
 """Signs a request, carries it, and brings back status and body of a whole reply. Raises NoAnswer."""

@@ -77,7 +77,7 @@ _ANYWHERE: Final = {
 }
 
 
-class Refusal(Exception):
+class Refused(Exception):
     """An error as DynamoDB says it."""
 
     def __init__(self, code: str, message: str, **more: Any) -> None:
@@ -86,8 +86,8 @@ class Refusal(Exception):
         self.answer = 400, orjson.dumps({"__type": name, "message": message} | more)
 
 
-def _invalid(message: str) -> Refusal:
-    return Refusal("ValidationException", message)
+def _invalid(message: str) -> Refused:
+    return Refused("ValidationException", message)
 
 
 class DynamoDBProtocol:
@@ -97,6 +97,9 @@ class DynamoDBProtocol:
         self.table = table
         self._now_ms = now_ms
         self._tokens: dict[str, tuple[int, bytes]] = {}
+        #: Of transactions whose commit is not over: where it fails, they were not carried out.
+        self._uncommitted: set[str] = set()
+        table.database.taken_back.append(self._forget_uncommitted)
         self._operations: dict[str, Callable[[Arguments], dict[str, Any]]] = {
             "GetItem": self._get,
             "PutItem": self._put,
@@ -119,7 +122,7 @@ class DynamoDBProtocol:
                 names = ", ".join(sorted(unknown))
                 raise _invalid(f"the embedded engine does not know of {operation}: {names}")
             return 200, orjson.dumps(self._operations[operation](arguments))
-        except Refusal as refusal:
+        except Refused as refusal:
             return refusal.answer
 
     # --- one item ---
@@ -148,7 +151,7 @@ class DynamoDBProtocol:
             write(_condition_of(arguments))
         except ConditionFailed as refused:
             more = _existing(arguments, refused.existing)
-            raise Refusal("ConditionalCheckFailedException", _FAILED, **more) from None
+            raise Refused("ConditionalCheckFailedException", _FAILED, **more) from None
         return {}
 
     # --- several items ---
@@ -182,8 +185,23 @@ class DynamoDBProtocol:
         except TransactionRefused as refused:
             raise _cancelled(refused, [write for _, write in asked]) from None
         if token is not None:
+            self._forget_old_ones()
             self._tokens[token] = (self._now_ms(), orjson.dumps(arguments))
+            self._uncommitted.add(token)
+            self.table.database.then(lambda: self._uncommitted.discard(token))
         return {}
+
+    def _forget_old_ones(self) -> None:
+        while self._tokens:
+            token, (carried_out_ms, _) = next(iter(self._tokens.items()))
+            if self._now_ms() - carried_out_ms < TOKEN_MS:
+                return
+            del self._tokens[token]
+
+    def _forget_uncommitted(self) -> None:
+        for token in self._uncommitted:
+            del self._tokens[token]
+        self._uncommitted.clear()
 
     def _check_transaction(self, writes: Sequence[Write]) -> None:
         places = {_place(write) for write in writes}
@@ -199,7 +217,7 @@ class DynamoDBProtocol:
             return False
         if carried_out[1] != body:
             message = "The token was used with other parameters before"
-            raise Refusal("IdempotentParameterMismatchException", message)
+            raise Refused("IdempotentParameterMismatchException", message)
         return True
 
     # --- pages ---
@@ -306,7 +324,7 @@ def _place(write: Write) -> tuple[str, str]:
     return key[PK]["S"], key[SK]["S"]
 
 
-def _cancelled(refused: TransactionRefused, asked: Sequence[Arguments]) -> Refusal:
+def _cancelled(refused: TransactionRefused, asked: Sequence[Arguments]) -> Refused:
     reasons = [
         {"Code": "ConditionalCheckFailed", "Message": _FAILED} | _existing(arguments, existing)
         if failed
@@ -314,7 +332,7 @@ def _cancelled(refused: TransactionRefused, asked: Sequence[Arguments]) -> Refus
         for failed, existing, arguments in zip(refused.failed, refused.existing, asked, strict=True)
     ]
     codes = ", ".join(str(reason["Code"]) for reason in reasons)
-    return Refusal(
+    return Refused(
         "TransactionCanceledException",
         f"Transaction cancelled, please refer cancellation reasons for specific reasons [{codes}]",
         CancellationReasons=reasons,
@@ -413,7 +431,7 @@ class _Expression:
         token: str = self._tokens.pop(0)
         return token
 
-    def _unknown(self) -> Refusal:
+    def _unknown(self) -> Refused:
         return _invalid(f"the embedded engine does not understand the expression: {self._text}")
 
 

@@ -20,7 +20,7 @@ import click
 from tidemark import __version__
 from tidemark.ops.client import RemoteServer, RequestFailed, stream_path
 from tidemark.ops.progress import progress_bar
-from tidemark.protocol.errors import Malformed
+from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from
 
@@ -39,6 +39,10 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except RequestFailed as failed:
             raise click.ClickException(str(failed)) from None
+        except ModuleNotFoundError as missing:
+            raise click.ClickException(
+                f"{missing.name} is missing: pip install 'tidemark[server]', or 'tidemark[aws]' for a stack"
+            ) from missing
 
 
 @click.group(cls=_Commands)
@@ -60,12 +64,8 @@ def main(ctx: click.Context, url: str, token: str, *, as_json: bool) -> None:
 @click.option("--in-memory", is_flag=True, help="Keep nothing.")
 def serve(host: str | None, port: str | None, data_dir: str | None, *, in_memory: bool) -> None:
     """Run a server: one process, and everything in one folder. Ends with Ctrl-C."""
-    try:
-        from tidemark.server import serve as server
-    except ModuleNotFoundError as missing:
-        raise click.ClickException(
-            f"{missing.name} is missing: the server comes with pip install 'tidemark[server]'"
-        ) from missing
+    from tidemark.server import serve as server
+
     given = {"HOST": host, "PORT": port, "DATA_DIR": data_dir}
     environment = os.environ | {name: value for name, value in given.items() if value is not None}
     code = server.main(in_memory=in_memory, environment=environment)
@@ -100,17 +100,22 @@ def backup(data_dir: Path, target: Path) -> None:
 
 @main.command()
 @_DATA_DIR
-def verify(data_dir: Path) -> None:
+@click.option("--table", help="On AWS: a stack's table, in place of a folder.")
+@click.option("--objects", help="The stack's bucket.")
+def verify(data_dir: Path, table: str | None, objects: str | None) -> None:
     """Read every stream and snapshot of a store, and say what is damaged or missing. Changes nothing; exits 1
     where anything is."""
     from tidemark.engine.database import UnusableDatabase
-    from tidemark.ops.store import NoStore, embedded_stores
+    from tidemark.ops.store import NoStore, embedded_stores, stack_stores
     from tidemark.ops.store import verify as faults_of
 
+    if (table is None) != (objects is None):
+        raise click.UsageError("a stack's store is a table and a bucket: name --table and --objects")
     streams: list[object] = []
     try:
-        faults = list(faults_of(embedded_stores(data_dir), streams.append))
-    except (NoStore, OSError, UnusableDatabase) as failed:
+        stores = stack_stores(table, objects) if table and objects else embedded_stores(data_dir)
+        faults = list(faults_of(stores, streams.append))
+    except (NoStore, OSError, ProtocolError, RuntimeError, UnusableDatabase) as failed:
         raise click.ClickException(str(failed)) from None
     for fault in faults:
         show({"fault": fault}, fault)

@@ -17,7 +17,8 @@ from tidemark.log.records import Batch, StreamRecord
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.service.read import with_blobs
-from tidemark.service.stores import Stores
+from tidemark.service.stores import Stores, connect
+from tidemark.settings import Settings
 
 #: Beside the table: what a copy of a store has to have.
 _BESIDE = ("blobs", "url-key", "webhook-keys")
@@ -34,6 +35,17 @@ def embedded_stores(data_dir: Path) -> Stores:
     if not database.exists():
         raise NoStore(f"{data_dir} has no tidemark.db: name the DATA_DIR of a server")
     return Stores(EmbeddedTable(Database(database)), BlobFiles(data_dir / "blobs"))
+
+
+def stack_stores(table: str, objects: str) -> Stores:
+    """Of a stack on AWS, by the environment's credentials. Raises NoStore where the table cannot be read, and
+    RuntimeError where there are no credentials."""
+    stores = connect(Settings(table, objects))
+    try:
+        stores.check_format()
+    except ProtocolError as failure:
+        raise NoStore(f"the table {table} cannot be read: {failure.message}") from failure
+    return stores
 
 
 def back_up(data_dir: Path, target: Path) -> None:

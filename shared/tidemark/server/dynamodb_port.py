@@ -13,7 +13,7 @@ from zlib import crc32
 
 import orjson
 
-from tidemark.engine.dynamodb import DynamoDBProtocol, Refusal
+from tidemark.engine.dynamodb import DynamoDBProtocol, Refused
 from tidemark.log.schema import PK, SK, table_definition
 from tidemark.protocol.errors import ProtocolError
 from tidemark.server.asgi import Receive, Scope, Send
@@ -61,10 +61,10 @@ class DynamoDBPort:
         body = await _read(receive)
         try:
             return await self._carry_out(target.removeprefix(_VERSION), body)
-        except Refusal as refusal:
+        except Refused as refusal:
             return refusal.answer
         except (KeyError, TypeError, ValueError) as error:
-            return Refusal("SerializationException", f"the request cannot be read: {error!r}").answer
+            return Refused("SerializationException", f"the request cannot be read: {error!r}").answer
         except ProtocolError as error:  # The disk fails.
             return 500, orjson.dumps({"__type": "#InternalServerError", "message": str(error)})
 
@@ -74,21 +74,21 @@ class DynamoDBPort:
             return 200, orjson.dumps(self._of_tables[operation](arguments))
         names = set(_tables_of(arguments))
         if len(names) != 1:
-            raise Refusal("ValidationException", "the embedded engine takes a request for one table")
+            raise Refused("ValidationException", "the embedded engine takes a request for one table")
         table = self._table(names.pop())
         return await table.table.database.run(lambda: table.send(operation, body))
 
     def _table(self, name: str) -> DynamoDBProtocol:
         if name not in self._tables:
-            raise Refusal("ResourceNotFoundException", f"Requested resource not found: Table: {name}")
+            raise Refused("ResourceNotFoundException", f"Requested resource not found: Table: {name}")
         return self._tables[name]
 
     def _create_table(self, asked: dict[str, Any]) -> dict[str, Any]:
         name = asked["TableName"]
         if name in self._tables:
-            raise Refusal("ResourceInUseException", f"Table already exists: {name}")
+            raise Refused("ResourceInUseException", f"Table already exists: {name}")
         if self._create is None or [each["AttributeName"] for each in asked["KeySchema"]] != [PK, SK]:
-            raise Refusal("ValidationException", f"the embedded engine has tables by {PK} and {SK} alone")
+            raise Refused("ValidationException", f"the embedded engine has tables by {PK} and {SK} alone")
         self._tables[name] = self._create(name)
         return {"TableDescription": self._description(name)}
 
