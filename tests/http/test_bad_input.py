@@ -76,20 +76,8 @@ def producer(**changes: str | None) -> dict[str, str]:
     return {name: value for name, value in (JSON | NEXT | named).items() if value is not None}
 
 
-NOT_INTEGERS = {
-    "empty": "",
-    "negative": "-1",
-    "signed": "+1",
-    "leading zero": "01",
-    "point": "1.0",
-    "exponent": "1e0",
-    "hexadecimal": "0x1",
-    "word": "one",
-    "blank inside": "1 1",
-    "two": "1, 1",
-    "too large": str(TOO_BIG),
-    "far too large": "9" * 400,
-}
+#: Every form of a wrong integer is in `protocol/test_integer.py`; these show which headers are held to it.
+NOT_INTEGERS = {"empty": "", "two": "1, 1", "too large": str(TOO_BIG)}
 
 APPENDS = cases(
     Case("no body", headers=JSON, body=b""),
@@ -146,38 +134,21 @@ def test_a_bad_append_is_refused_and_changes_nothing(door: Door, stream: str, ca
     check_refused(door, stream, case)
 
 
+#: Every form of invalid JSON is in `protocol/test_messages.py`.
 INVALID_JSON = {
     "empty array": b"[]",
-    "empty array in blanks": b" [ \n ] ",
-    "blank": b"  ",
     "cut short": b'{"a":',
-    "word": b"hello",
-    "two values": b'{"a":1}{"b":2}',
-    "newline-delimited": b'{"a":1}\n{"b":2}',
-    "trailing comma": b"[1,]",
     "one good, one bad": b'[{"a":1},{b:2}]',
-    "NaN": b"[NaN]",
-    "Infinity": b"-Infinity",
-    "invalid UTF-8": b'"\xff\xfe"',
     "half a character": b'"\xe2\x82"',
-    "surrogate in UTF-8": b'"\xed\xa0\x80"',
-    "control character": b'"\x00"',
-    "NUL behind": b"1\0",
-    "byte order mark": b"\xef\xbb\xbf{}",
-    "UTF-16": '{"a":1}'.encode("utf-16"),
-    "deep arrays": b"[" * 10_000 + b"]" * 10_000,
-    "deep objects": b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
     "deep and unclosed": b"[" * 100_000,
 }
 
 
 @pytest.mark.parametrize("body", INVALID_JSON.values(), ids=INVALID_JSON.keys())
-@pytest.mark.parametrize("headers", [JSON, JSON | NEXT, JSON | {"Stream-Closed": "true"}], ids=["", "p", "c"])
-def test_invalid_json_is_refused_before_the_producer_advances(
-    door: Door, stream: str, body: bytes, headers: dict[str, str]
-) -> None:
+def test_invalid_json_is_refused_before_the_producer_advances(door: Door, stream: str, body: bytes) -> None:
     """The refused request neither advances the producer nor closes the stream."""
-    check_refused(door, stream, Case("", headers=headers, body=body))
+    for headers in (JSON, JSON | NEXT, JSON | {"Stream-Closed": "true"}):
+        check_refused(door, stream, Case("", headers=headers, body=body))
 
 
 # --- creation -----------------------------------------------------------------------
@@ -197,39 +168,22 @@ CREATIONS = cases(
         for header in ("Stream-Retain-Seconds", "Stream-Retain-Bytes")
         for name, value in (NOT_INTEGERS | {"zero": "0"}).items()
     ),
-    Case("TTL 3600.0", headers={"Stream-TTL": "3600.0"}),
-    Case("TTL 03600", headers={"Stream-TTL": "03600"}),
     Case("TTL twice", headers=[("Stream-TTL", "60"), ("Stream-TTL", "60")]),
     Case("TTL and Expires-At", headers={"Stream-TTL": "60", "Stream-Expires-At": "2040-01-01T00:00:00Z"}),
     Case("bad TTL and bad Expires-At", headers={"Stream-TTL": "x", "Stream-Expires-At": ""}),
-    *(
-        Case(f"Expires-At: {value or 'empty'}", headers={"Stream-Expires-At": value})
-        for value in (
-            "",
-            "tomorrow",
-            "2040-01-01",
-            "2040-01-01T00:00:00",
-            "2040-02-30T00:00:00Z",
-            "2040-01-01T25:00:00Z",
-            "2040-01-01T00:00:00+25:00",
-            "Sun, 01 Jan 2040 00:00:00 GMT",
-            "2208988800",
-            "2040-01-01T00:00:00Z, 2040-01-01T00:00:00Z",
-        )
-    ),
+    Case("empty Expires-At", headers={"Stream-Expires-At": ""}),
+    Case("Expires-At without a zone", headers={"Stream-Expires-At": "2040-01-01T00:00:00"}),
+    Case("Expires-At on no day", headers={"Stream-Expires-At": "2040-02-30T00:00:00Z"}),
 )
 
 
 @pytest.mark.parametrize("case", CREATIONS)
-def test_a_bad_creation_leaves_an_existing_stream_as_it_was(door: Door, stream: str, case: Case) -> None:
-    check_refused(door, stream, Case(case.id, "PUT", case.headers, case.body))
-
-
-@pytest.mark.parametrize("case", CREATIONS)
-def test_a_bad_creation_creates_nothing(door: Door, path: str, case: Case) -> None:
-    """No stream exists before the request, and none after it."""
-    check_refused(door, path, Case(case.id, "PUT", case.headers, case.body))
-    assert door.head(path).status == 404
+def test_a_bad_creation_creates_nothing_and_leaves_an_existing_stream_as_it_was(
+    door: Door, stream: str, case: Case
+) -> None:
+    for path in (stream, f"{stream}/new"):
+        check_refused(door, path, Case(case.id, "PUT", case.headers, case.body))
+    assert door.head(f"{stream}/new").status == 404
 
 
 CONFLICTS = cases(
@@ -312,41 +266,30 @@ def test_an_append_with_the_maximum_number_of_messages_is_accepted(
 
 # --- reads --------------------------------------------------------------------------
 
+#: Every form of a wrong offset is in `protocol/test_offset.py`.
 BAD_OFFSETS = {
     "empty": "",
-    "comma": ",",
     "encoded comma": "%2C",
     "two tokens": "0000000000000000,0000000000000008",
-    "blank": "%20",
     "plus": "+",
     "token and blank": "0000000000000000%20",
-    "-2": "-2",
-    "-1 and blank": "-1%20",
-    "NOW": "NOW",
     "zero": "0",
-    "short": "000000000000000",
-    "long": "00000000000000000",
-    "letters": "000000000000000a",
-    "word": "latest",
     "slash": "a/b",
     "NUL": "%00",
     "invalid UTF-8": "%ff",
     "other digits": "%D9%A0" * 16,
-    "script": "%3Cscript%3E",
-    "not a number": "NaN",
     "very long": "0" * 10_000,
-    "negative": "-000000000000001",
     "inside a message": "0000000000000001",
 }
 LIVE = {"catch-up": "", "long-poll": "&live=long-poll", "sse": "&live=sse"}
 
 
 @pytest.mark.parametrize("offset", BAD_OFFSETS.values(), ids=BAD_OFFSETS.keys())
-@pytest.mark.parametrize("live", LIVE.values(), ids=LIVE.keys())
-def test_an_invalid_offset_gets_400_in_every_mode(door: Door, stream: str, offset: str, live: str) -> None:
+def test_an_invalid_offset_gets_400_in_every_mode(door: Door, stream: str, offset: str) -> None:
     """With `live=sse` too: the event stream does not begin before the offset is checked."""
-    answer = check_refused(door, stream, Case("", "GET", query=f"?offset={offset}{live}", body=b""))
-    assert "ffset" in answer.json["error"]
+    for live in LIVE.values():
+        answer = check_refused(door, stream, Case("", "GET", query=f"?offset={offset}{live}", body=b""))
+        assert "ffset" in answer.json["error"]
 
 
 @pytest.mark.parametrize("offset", ["0000000000000017", "9999999999999999"])
@@ -372,20 +315,11 @@ QUERIES = {
     "live twice": "offset=-1&live=sse&live=sse",
     "two lives": "offset=-1&live=sse&live=long-poll",
     "unknown live without offset": "live=x",
+    # Every form of a wrong cursor is in `protocol/test_cursor.py`.
     **{
         f"{live} with cursor {name}": f"offset=-1&live={live}&cursor={value}"
         for live in ("long-poll", "sse")
-        for name, value in {
-            "empty": "",
-            "word": "abc",
-            "negative": "-1",
-            "point": "1.5",
-            "leading zero": "01",
-            "blank": "%201",
-            "too large": str(TOO_BIG),
-            "far too large": "9" * 5000,
-            "twice": "1&cursor=2",
-        }.items()
+        for name, value in {"empty": "", "blank": "%201", "twice": "1&cursor=2"}.items()
     },
 }
 
@@ -443,15 +377,11 @@ METHODS = {
 
 
 @pytest.mark.parametrize("name", BAD_NAMES.values(), ids=BAD_NAMES.keys())
-@pytest.mark.parametrize("method", METHODS)
-def test_an_invalid_stream_name_is_refused_before_any_storage_call(
-    door: Door, name: str, method: str
-) -> None:
-    """Every method refuses it."""
-    headers, body = METHODS[method]
+def test_an_invalid_stream_name_is_refused_before_any_storage_call(door: Door, name: str) -> None:
     door.process.calls.taken()
-    answer = door(method, f"/v1/stream/{name}", headers, body)
-    assert answer.status in ({404} if "ds" in name else {400, 404}), answer
+    for method, (headers, body) in METHODS.items():
+        answer = door(method, f"/v1/stream/{name}", headers, body)
+        assert answer.status in ({404} if "ds" in name else {400, 404}), (method, answer)
     assert door.process.calls.taken() == {}
 
 
@@ -484,9 +414,9 @@ def test_an_unknown_method_gets_405_with_the_allowed_ones(door: Door, stream: st
 
 
 @pytest.mark.parametrize("place", ["/v1", "/v1/", "/v1/stream", "/v1/x/y", "/docs/x/y", "/docs/x/y/z"])
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"])
-def test_an_unknown_path_gets_404(door: Door, place: str, method: str) -> None:
-    assert door(method, place).status == 404
+def test_an_unknown_path_gets_404(door: Door, place: str) -> None:
+    for method in ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"):
+        assert door(method, place).status == 404, method
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])

@@ -89,20 +89,20 @@ def test_a_stream_in_a_missing_bucket_gets_404(door: Door, method: str) -> None:
         "/tides%00",
     ],
 )
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
-def test_an_invalid_bucket_id_is_refused_before_any_storage_call(door: Door, place: str, method: str) -> None:
+def test_an_invalid_bucket_id_is_refused_before_any_storage_call(door: Door, place: str) -> None:
     """The same for every path below the bucket."""
     door.process.calls.taken()
     for path in (place, f"{place}/streams", f"{place}/a"):
-        assert door(method, path).status == 400
+        for method in ("GET", "HEAD", "PUT", "DELETE"):
+            assert door(method, path).status == 400, (method, path)
     assert door.process.calls.taken() == {}
 
 
 @pytest.mark.parametrize("stream_id", ["", "a..b", "..", "a%2Fb", "%00", "%FF", "x" * 123, quote("é" * 60)])
-@pytest.mark.parametrize("rest", ["", "/bootstrap", "/snapshot", "/snapshot/0000000000000000"])
-def test_an_invalid_stream_id_gets_400(door: Door, bucket: str, stream_id: str, rest: str) -> None:
+def test_an_invalid_stream_id_gets_400(door: Door, bucket: str, stream_id: str) -> None:
     door.process.calls.taken()
-    assert door.get(f"{bucket}/{stream_id}{rest}").status == 400
+    for rest in ("", "/bootstrap", "/snapshot", "/snapshot/0000000000000000"):
+        assert door.get(f"{bucket}/{stream_id}{rest}").status == 400, rest
     assert door.process.calls.taken() == {}
 
 
@@ -120,9 +120,9 @@ def test_unusual_but_valid_stream_ids_are_accepted(door: Door, bucket: str, stre
 @pytest.mark.parametrize(
     "rest", ["/", "/x", "/Snapshot", "/snapshot/1/", "/snapshot/1/x", "/bootstrap/", "/bootstrap/x"]
 )
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "X"])
-def test_an_unknown_path_below_a_stream_gets_404(door: Door, bucket: str, rest: str, method: str) -> None:
-    assert door(method, f"{bucket}/a{rest}").status == 404
+def test_an_unknown_path_below_a_stream_gets_404(door: Door, bucket: str, rest: str) -> None:
+    for method in ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "X"):
+        assert door(method, f"{bucket}/a{rest}").status == 404, method
 
 
 ALLOWED = {

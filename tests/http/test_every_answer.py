@@ -52,18 +52,17 @@ def names(value: str | None) -> set[str]:
         "/nothing",
     ],
 )
-@pytest.mark.parametrize("method", ["PUT", "POST", "GET", "HEAD", "DELETE"])
-def test_a_preflight_request_is_answered_without_a_storage_call(door: Door, place: str, method: str) -> None:
+def test_a_preflight_request_is_answered_without_a_storage_call(door: Door, place: str) -> None:
     """A browser sends it before a request with the protocol's headers."""
     door.process.calls.taken()
     asked = {
         "Origin": "https://app.example",
-        "Access-Control-Request-Method": method,
+        "Access-Control-Request-Method": "PUT",
         "Access-Control-Request-Headers": "content-type,producer-id,stream-seq",
     }
     answer = door("OPTIONS", place, asked)
     assert answer.status == 204
-    assert method.lower() in names(answer["access-control-allow-methods"])
+    assert names(answer["access-control-allow-methods"]) >= {"put", "post", "get", "head", "delete"}
     assert names(answer["access-control-allow-headers"]) >= REQUEST_HEADERS
     assert int(answer["access-control-max-age"] or 0) > 0
     assert answer["access-control-allow-credentials"] is None

@@ -53,17 +53,17 @@ METHODS = ["PUT", "POST", "GET", "HEAD", "DELETE"]
 
 
 @pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
-@pytest.mark.parametrize("method", METHODS)
 def test_no_header_gives_a_5xx(
-    functions: Functions, path: str, method: str, headers: dict[str, str], caplog: pytest.LogCaptureFixture
+    functions: Functions, path: str, headers: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     plain = {"content-type": "text/plain"}
     assert functions(http_event("PUT", path, headers=plain)).status == 201
-    body = b"x" if method == "POST" else b""
-    answer = functions(http_event(method, path, headers=plain | headers, body=body))
-    assert answer.status < 500, answer
-    assert "Traceback" not in caplog.text
+    for method in METHODS:
+        body = b"x" if method == "POST" else b""
+        answer = functions(http_event(method, path, headers=plain | headers, body=body))
+        assert answer.status < 500, (method, answer)
+        assert "Traceback" not in caplog.text, method
 
 
 @pytest.mark.parametrize("changes", [{"headers": None}, {"headers": {}}, {"cookies": ["\ud800"]}])
