@@ -3,6 +3,7 @@ and at a function URL."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -47,12 +48,11 @@ def way(request: pytest.FixtureRequest, environment: dict[str, str]) -> Iterator
 @pytest.mark.parametrize(
     "said", [{}, {HEADER: ""}, {HEADER: WORD[:-1]}, {HEADER: WORD.upper()}, {HEADER: "é"}]
 )
-@pytest.mark.parametrize("path", PATHS)
-def test_a_request_past_the_edge_gets_403(way: Way, path: str, said: dict[str, str]) -> None:
+def test_a_request_past_the_edge_gets_403(way: Way, said: dict[str, str]) -> None:
     """Even with a token for everything: it would bypass the cache and the limits of the edge."""
-    for method in METHODS:
+    for method, path in itertools.product(METHODS, PATHS):
         answer = way(method, path, said | bearer(ADMIN) | TEXT)
-        assert answer.status == 403, (method, answer)
+        assert answer.status == 403, (method, path, answer)
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["content-type"] == "application/json"
         assert answer.headers["access-control-allow-origin"] == "*", "a browser's script may see why"
