@@ -147,9 +147,10 @@ pictures: $(DEV) $(NODE) ## draw the pictures of the console in docs/images, in 
 diagrams: $(DOCS) ## draw docs/images/*.svg from their Mermaid sources
 	@.venv-docs/bin/python docs/images/render.py
 
+# It skips a template that it cannot read, and says so in its summary alone.
 .PHONY: policy
 policy: $(POLICY) ## the template against checkov's policies (exceptions: .checkov.yaml)
-	@.venv-policy/bin/checkov --config-file .checkov.yaml
+	@.venv-policy/bin/checkov --config-file .checkov.yaml | awk '{ print } /Parsing errors/ { bad = 1 } END { exit bad }'
 
 # The runtime of the template: its own Python alone makes bytecode that Lambda accepts.
 RUNTIME = $(shell sed -n "s/^ *Runtime: python//p" template.yaml | sort -u)
