@@ -156,25 +156,13 @@ def test_append_and_close_is_not_idempotent(door: Door, make_stream: Make) -> No
     assert door.get(path).body == b"last"
 
 
-@pytest.mark.parametrize("value", ["false", "yes", "1", "", "truee"])
-def test_other_values_of_stream_closed_do_not_close(door: Door, make_stream: Make, value: str) -> None:
-    path = make_stream()
-    answer = door.post(path, TEXT | {"Stream-Closed": value}, b"x")
-    assert (answer.status, answer["stream-closed"]) == (204, None)
-    assert door.post(path, TEXT, b"y").status == 204
-
-
 # --- error precedence ---------------------------------------------------------------
 
+#: Every other one is in `protocol/test_append.py`.
 LATE = {
-    "as before": (TEXT, b"x"),
-    "closing with a body": (TEXT | CLOSE, b"x"),
-    "another type": (JSON, b"1"),
     "another type, invalid body": (JSON, b"{"),
-    "Stream-Seq going back": (TEXT | {"Stream-Seq": "1"}, b"x"),
     "another type and Stream-Seq": (JSON | {"Stream-Seq": "1"}, b"1"),
     "closing, another type": (JSON | CLOSE, b"1"),
-    "a producer": (TEXT | {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0"}, b"x"),
     "a producer with a gap": (TEXT | {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "7"}, b"x"),
 }
 
@@ -195,14 +183,6 @@ def test_a_closed_json_stream_gets_409_before_the_body_is_parsed(door: Door, mak
         check_closed(door.post(path, JSON, body), "0000000000000000")
 
 
-def test_the_content_type_is_checked_before_stream_seq(door: Door, make_stream: Make) -> None:
-    path = make_stream()
-    door.post(path, TEXT | {"Stream-Seq": "5"}, b"x")
-    answer = door.post(path, JSON | {"Stream-Seq": "1"}, b"1")
-    assert answer.status == 409
-    assert "ontent type" in answer.json["error"]
-
-
 # --- Stream-Seq ---------------------------------------------------------------------
 
 
@@ -221,14 +201,6 @@ def test_stream_seq_must_increase_byte_by_byte(door: Door, make_stream: Make) ->
         409,
     ]
     assert len(door.get(path).body) == 7
-
-
-def test_a_close_with_stream_seq_must_increase_it(door: Door, make_stream: Make) -> None:
-    path = make_stream()
-    door.post(path, TEXT | {"Stream-Seq": "5"}, b"x")
-    assert door.post(path, CLOSE | {"Stream-Seq": "4"}).status == 409
-    assert door.head(path)["stream-closed"] is None
-    assert door.post(path, CLOSE | {"Stream-Seq": "6"}).status == 204
 
 
 # --- deleting -----------------------------------------------------------------------

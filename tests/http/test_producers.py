@@ -1,4 +1,4 @@
-"""Idempotent producers over HTTP (§5.2.1)."""
+"""Idempotent producers over HTTP (§5.2.1): their answers. Every rule is in `protocol/test_append.py`."""
 
 from __future__ import annotations
 
@@ -67,20 +67,6 @@ def test_a_sequence_gap_gets_409_with_the_expected_sequence(door: Door, make_str
     assert (fresh["producer-expected-seq"], fresh["producer-received-seq"]) == ("0", "1")
 
 
-def test_the_largest_epoch_and_sequence_are_accepted(door: Door, make_stream: Make) -> None:
-    path = make_stream()
-    largest = 2**53 - 1
-    assert told(door.post(path, claim(largest, 0), b"a")) == (200, str(largest), "0")
-    answer = door.post(path, claim(largest, largest), b"b")
-    assert (answer["producer-expected-seq"], answer["producer-received-seq"]) == ("1", str(largest))
-
-
-def test_producers_of_one_stream_are_independent(door: Door, make_stream: Make) -> None:
-    path = make_stream()
-    for producer_id in ("p", "P", "p ".strip() + "2", "a b", "x" * 256):
-        assert told(door.post(path, claim(0, 0, producer_id), b"a")) == (200, "0", "0")
-
-
 def test_a_stream_recognises_duplicates_of_more_producers_than_a_batch_carries(
     door: Door, make_stream: Make
 ) -> None:
@@ -94,22 +80,6 @@ def test_a_stream_recognises_duplicates_of_more_producers_than_a_batch_carries(
         assert told(door.post(path, claim(0, 1, producer_id), b"y")) == (204, "0", "1")
         assert door.post(path, claim(0, 3, producer_id), b"y").status == 409
     assert door.get(path).body == b"x" * 2 * len(crowd)
-
-
-def test_a_duplicate_is_recognised_before_its_stream_seq_is_checked(door: Door, make_stream: Make) -> None:
-    """Its Stream-Seq has not increased, and would be refused."""
-    path = make_stream()
-    headers = claim(0, 0) | {"Stream-Seq": "1"}
-    assert door.post(path, headers, b"a").status == 200
-    assert door.post(path, headers, b"a").status == 204
-
-
-def test_a_refused_append_does_not_advance_the_producer(door: Door, make_stream: Make) -> None:
-    path = make_stream()
-    door.post(path, TEXT | {"Stream-Seq": "5"}, b"a")
-    assert door.post(path, claim(0, 0) | {"Stream-Seq": "1"}, b"b").status == 409
-    assert door.post(path, claim(0, 0) | {"Content-Type": "text/html"}, b"b").status == 409
-    assert door.post(path, claim(0, 0) | {"Stream-Seq": "6"}, b"b").status == 200
 
 
 # --- closing ------------------------------------------------------------------------
@@ -126,46 +96,6 @@ def test_append_and_close_is_idempotent(door: Door, make_stream: Make) -> None:
     assert door.get(path).body == b"last"
 
 
-def test_a_close_without_a_body_is_idempotent(door: Door, make_stream: Make) -> None:
-    path = make_stream()
-    door.post(path, claim(0, 0), b"a")
-    for _ in range(2):
-        answer = door.post(path, claim(0, 1) | CLOSE)
-        assert told(answer) == (204, "0", "1")
-        assert answer["stream-closed"] == "true"
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        claim(0, 1) | CLOSE,
-        claim(0, 2),
-        claim(0, 2) | CLOSE,
-        claim(1, 0),
-        claim(0, 0, "q") | CLOSE,
-        claim(0, 0),
-    ],
-    ids=["earlier", "next", "next, closing", "new epoch", "another producer", "duplicate of data"],
-)
-@pytest.mark.parametrize("body", [b"x", b""], ids=["body", "no body"])
-def test_after_a_close_only_the_request_that_closed_succeeds(
-    door: Door, make_stream: Make, headers: dict[str, str], body: bytes
-) -> None:
-    """Only the tuple that closed the stream is answered with success."""
-    path = make_stream()
-    door.post(path, claim(0, 0), b"a")
-    closing = door.post(path, claim(0, 1) | CLOSE, b"b")
-    answer = door.post(path, headers, body)
-    if not body and "Stream-Closed" not in headers:
-        assert answer.status == 400, "an empty append is malformed, whatever the stream's state"
-        return
-    if headers == claim(0, 1) | CLOSE:
-        assert told(answer) == (204, "0", "1")
-    else:
-        assert answer.status == 409
-    assert (answer["stream-closed"], answer.next_offset) == ("true", closing.next_offset)
-
-
 def test_a_close_with_the_sequence_of_an_earlier_append_does_not_close(door: Door, make_stream: Make) -> None:
     """The sequence number is used up: the request is a duplicate of the append."""
     path = make_stream()
@@ -174,3 +104,26 @@ def test_a_close_with_the_sequence_of_an_earlier_append_does_not_close(door: Doo
     assert told(answer) == (204, "0", "0")
     assert answer["stream-closed"] is None
     assert door.head(path)["stream-closed"] is None
+
+
+@pytest.fixture
+def closed(door: Door, make_stream: Make) -> str:
+    """Closed by the producer `p`, which has appended once before."""
+    path = make_stream()
+    assert told(door.post(path, claim(0, 0), b"x")) == (200, "0", "0")
+    assert told(door.post(path, claim(0, 1) | CLOSE)) == (204, "0", "1")
+    return path
+
+
+def test_a_producer_may_repeat_its_own_close(door: Door, closed: str) -> None:
+    again = door.post(closed, claim(0, 1) | CLOSE)
+    assert (told(again), again["Stream-Closed"]) == ((204, "0", "1"), "true")
+
+
+@pytest.mark.parametrize("other", [claim(0, 0), claim(0, 2), claim(1, 0), claim(0, 0, "q"), claim(0, 7, "q")])
+def test_any_other_close_gets_409_with_the_final_offset(
+    door: Door, closed: str, other: dict[str, str]
+) -> None:
+    refused = door.post(closed, CLOSE | other)
+    assert (refused.status, refused["Stream-Closed"]) == (409, "true")
+    assert refused.next_offset == door.head(closed).next_offset

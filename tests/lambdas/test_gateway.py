@@ -92,13 +92,6 @@ def test_204_keeps_its_content_type(functions: Functions, path: str) -> None:
         assert answer["content-type"] == "text/plain"
 
 
-def test_head_has_no_body(functions: Functions, path: str) -> None:
-    functions(http_event("PUT", path, headers=TEXT, body=b"data"))
-    found, missing = functions(http_event("HEAD", path)), functions(http_event("HEAD", f"{path}/x"))
-    assert (found.status, found["content-type"], found.next_offset) == (200, "text/plain", "0000000000000004")
-    assert missing.status == 404
-
-
 @pytest.mark.parametrize("method", ["PATCH", "TRACE", "PROPFIND"])
 def test_other_methods_are_routed_to_read_and_get_405(functions: Functions, path: str, method: str) -> None:
     """The route for everything else leads to `read`."""
