@@ -17,7 +17,6 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from benchmarks.spark_standin import PAGE_ROWS, row
 from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.producer import Claim
 from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.options.write import parse_write_options
@@ -94,10 +93,13 @@ class Nobody:
     def find_use(self, stream: str, content_type: ContentType, producer_id: str, batch: int) -> str | None:
         raise NotImplementedError
 
-    def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
-        assert body
-        with self.one_at_a_time:
-            self.appends += 1
+    def append(
+        self, stream: str, content_type: ContentType, bodies: Iterator[bytes], producer_id: str, batch: int
+    ) -> None:
+        for body in bodies:
+            assert body
+            with self.one_at_a_time:
+                self.appends += 1
 
     def close(self, stream: str) -> None:
         raise NotImplementedError

@@ -15,7 +15,6 @@ from tests.spark.recorder import Recorder
 from tests.spark.streams import table_options
 from tests.support import World
 from tidemark.protocol.content_type import parse_content_type
-from tidemark.protocol.producer import Claim
 from tidemark.protocol.tail import RECENT_PRODUCERS
 from tidemark.service.append import INLINE_BYTES
 from tidemark.spark.clients.http import HttpClient
@@ -114,9 +113,8 @@ def test_the_jobs_role_allows_what_they_ask_for_and_nothing_else(
     options = parse_write_options(table_options(world) | given)
     publisher = connect_publisher(options.connection)
     for number in range(2 * RECENT_PRODUCERS):
-        publisher.append(
-            "in", parse_content_type(json["Content-Type"]), b"1", Claim(f"p{number % 12}", number, 0)
-        )
+        kind = parse_content_type(json["Content-Type"])
+        publisher.append("in", kind, iter([b"1"]), f"p{number % 12}", number)
     judge(recorded, world)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import shutil
@@ -17,8 +18,9 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from tests.spark.serving import ThreadedServer, is_append, posts_fail
-from tests.spark.streams import filled, key, table_options
+from tests.spark.streams import filled, key, read_here, table_options
 from tests.support import BYTES, JSON, World
+from tidemark.service.append import append
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.spark.clients.storage import s3_client
@@ -37,7 +39,7 @@ from tidemark.spark.staging.manifest import (
     encode_manifest,
 )
 from tidemark.spark.writer.chunks import BadRow
-from tidemark.spark.writer.publish import HttpPublisher, NotPublished
+from tidemark.spark.writer.publish import PROBE_SEQ, HttpPublisher, NotPublished
 from tidemark.spark.writer.writers import StagedPartition, StagedWrite, make_write, parse_write
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
@@ -278,6 +280,79 @@ def test_a_server_that_takes_an_append_out_of_order_is_not_written_to(tmp_path: 
         with pytest.raises(NotPublished, match=r"does not know Producer-Seq"):
             attempt.publish(attempt.stage(ROWS))
     assert [method for method, _ in server.seen].count("POST") == 1
+
+
+def test_appends_are_on_their_way_while_earlier_ones_are_not_answered(tmp_path: Path) -> None:
+    """The server answers the second one when the third has come."""
+    came: list[int] = []
+    third = asyncio.Event()
+
+    async def answers_late(scope: Any, receive: Any, send: Any) -> None:
+        headers, status = [(b"content-type", b"text/plain"), (b"content-length", b"0")], 200
+        if scope["method"] == "POST":
+            seq = int(dict(scope["headers"])[b"producer-seq"])
+            if seq == PROBE_SEQ:
+                headers, status = [*headers, (b"producer-expected-seq", b"0")], 409
+            else:
+                came.append(seq)
+            if seq == 2:
+                third.set()
+            if seq == 1:
+                await third.wait()
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    with ThreadedServer(answers_late) as server:
+        attempt = Attempt({"url": server.url, "stream": "s", "stagingDir": str(tmp_path), "producerId": "p"})
+        attempt.publish(attempt.stage(ROWS[:100]))
+    assert sorted(came) == list(range(100))
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+def test_rows_that_are_not_json_arrive_once_and_in_order_whatever_is_lost_on_the_way(
+    world: World,
+    server: ThreadedServer,
+    name: str,
+    tmp_path: Path,
+    spoiling: Callable[..., None],
+    fault: str,
+) -> None:
+    """What was sent ahead of a lost append is refused as a gap, and sent again."""
+    filled(world, name, content_type=BYTES)
+    seen: set[str] = set()
+
+    def loses(method: str, _path: str, headers: dict[str, str]) -> str | None:
+        seq = headers.get("producer-seq", "0")
+        is_first = is_append(method, headers) and seq not in seen
+        seen.add(seq)
+        return fault if is_first and int(seq) % 23 == 0 else None
+
+    spoiling(loses)
+    attempt = Attempt(
+        {"url": server.url, "stream": name, "stagingDir": str(tmp_path), "producerId": name},
+        retrySeconds="60",
+    )
+    assert sum(run.appends for run in attempt.publish(attempt.stage(ROWS[:300])).runs) == 300
+    assert world.process().read_all(key(name)) == b"".join(ROWS[:300])
+
+
+def test_the_table_gets_many_appends_with_one_call(
+    world: World, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(world, name, content_type=BYTES)
+    groups: list[int] = []
+
+    def counting(stores: Any, stream: Any, requests: Any) -> Any:
+        groups.append(len(requests))
+        return append(stores, stream, requests)
+
+    monkeypatch.setattr("tidemark.spark.writer.publish.append", counting)
+    where = table_options(world) | {"stream": name, "stagingDir": str(tmp_path), "producerId": name}
+    attempt = Attempt(where)
+    attempt.publish(attempt.stage([*ROWS[:150], b"x" * 100_000, b"y" * 100_000]))
+    # The first is the question for what is there.
+    assert groups == [1, 64, 64, 23, 1]
+    assert len(read_here(table_options(world), subscribe=name)) == 152
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])

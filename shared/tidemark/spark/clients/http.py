@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Final
+from urllib.parse import urlsplit
 
 import urllib3
 
@@ -102,3 +104,42 @@ class HttpClient:
             raise kind(method, url, response.status, text)
 
         return retry(once, self._retry_seconds, RetryableHttpFault)
+
+    def posts_in_order(self, url: str) -> PostsInOrder:
+        return PostsInOrder(url, self._headers)
+
+
+class PostsInOrder:
+    """POSTs to one URL, of which several are on their way at once. Each has a connection of its own, and
+    one thread sends them one behind the other: a server that takes them as they come has them in order."""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        place = urlsplit(url)
+        self._kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
+        self._host = place.netloc
+        self._path = f"{place.path}?{place.query}" if place.query else place.path
+        self._headers = headers
+        self._connections: list[HTTPConnection] = []
+
+    def send(self, headers: Sequence[Mapping[str, str]], bodies: Sequence[bytes]) -> list[bool]:
+        """Which of them are answered with a 2xx. The others may have been carried out all the same."""
+        while len(self._connections) < len(bodies):
+            self._connections.append(self._kind(self._host, timeout=_TIMEOUT.read_timeout))
+        for connection, own, body in zip(self._connections, headers, bodies, strict=False):
+            with suppress(OSError, HTTPException):
+                connection.request("POST", self._path, body, {**self._headers, **own})
+        return [self._is_taken(connection) for connection in self._connections[: len(bodies)]]
+
+    def _is_taken(self, connection: HTTPConnection) -> bool:
+        try:
+            response = connection.getresponse()
+            response.read()
+        except (OSError, HTTPException):
+            # The next request opens it again.
+            connection.close()
+            return False
+        return 200 <= response.status < 300
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()

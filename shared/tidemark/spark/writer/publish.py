@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -25,8 +26,9 @@ from tidemark.protocol.expiry import NEVER
 from tidemark.protocol.integer import MAX_SAFE_INTEGER
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.append import AppendRequest, append
+from tidemark.service.append import INLINE_BYTES, AppendRequest, append
 from tidemark.service.create import CreateRequest, create
+from tidemark.service.group_commit import MAX_GROUP
 from tidemark.service.load import load_head
 from tidemark.service.stores import Stores
 from tidemark.spark.clients.http import HttpClient, HttpFault
@@ -38,6 +40,10 @@ from tidemark.spark.staging.files import StagedFiles
 from tidemark.spark.staging.manifest import AppendRun
 
 _STREAMS_AT_ONCE: Final = 8
+#: Of one stream, each on a connection of its own.
+_POSTS_AT_ONCE: Final = 16
+#: Larger bodies gain little by company, and would be held in memory together.
+_BYTES_AT_ONCE: Final = 256 * 1024
 #: No producer comes that far, so an append with this number is refused, and the refusal tells what there is.
 PROBE_SEQ: Final = MAX_SAFE_INTEGER
 #: JSON and text, and bytes as good as any.
@@ -68,8 +74,11 @@ class Publisher(Protocol):
         """What the stream has of this batch, or of a newer one, in words. Asks and writes nothing: the first
         append of an epoch has number 0 (§5.2.1). Raises NotPublished."""
 
-    def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
-        """Lands once however often it is sent. Raises NotPublished."""
+    def append(
+        self, stream: str, content_type: ContentType, bodies: Iterator[bytes], producer_id: str, batch: int
+    ) -> None:
+        """In their order. The batch is the epoch and an append's place the sequence number, so each lands
+        once however often it is sent, and an older batch is fenced off. Raises NotPublished."""
 
     def close(self, stream: str) -> None:
         """Of a stream that is closed already, nothing. Raises NotPublished."""
@@ -108,8 +117,22 @@ class HttpPublisher:
             )
         return _describe_use(answer.headers, batch)
 
-    def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
-        self._post(stream, content_type, body, claim)
+    def append(
+        self, stream: str, content_type: ContentType, bodies: Iterator[bytes], producer_id: str, batch: int
+    ) -> None:
+        """Several are on their way at once. One that overtakes another is refused as a gap (§5.2.1), and sent
+        again when those before it are there. A server that takes few in their order is sent few at once."""
+        seq, width = 0, 1
+        with closing(self._client.posts_in_order(self._connection.stream_url(stream))) as posts:
+            while some := _take(bodies, width, _BYTES_AT_ONCE):
+                claims = [Claim(producer_id, batch, seq + place) for place in range(len(some))]
+                headers = [_claim_headers(content_type, claim) for claim in claims]
+                taken = posts.send(headers, some) if len(some) > 1 else [False]
+                for body, claim, is_there in zip(some, claims, taken, strict=True):
+                    if not is_there:
+                        self._post(stream, content_type, body, claim)
+                seq += len(some)
+                width = min(_POSTS_AT_ONCE, 2 * max(1, sum(taken)))
 
     def _post(
         self,
@@ -120,13 +143,7 @@ class HttpPublisher:
         allow: frozenset[int] = frozenset(),
     ) -> BaseHTTPResponse:
         """Raises NotPublished."""
-        headers = {
-            "Content-Type": content_type.value,
-            "Producer-Id": claim.producer_id,
-            "Producer-Epoch": str(claim.epoch),
-            "Producer-Seq": str(claim.seq),
-        }
-        url = self._connection.stream_url(stream)
+        headers, url = _claim_headers(content_type, claim), self._connection.stream_url(stream)
         try:
             return self._client.request("POST", url, headers=headers, body=body, allow=allow)
         except HttpFault as fault:
@@ -172,33 +189,61 @@ class LogPublisher:
     def find_use(self, stream: str, content_type: ContentType, producer_id: str, batch: int) -> str | None:
         claim = Claim(producer_id, batch, PROBE_SEQ)
         try:
-            self._append(stream, AppendRequest(content_type, _PROBE_BODY, claim=claim))
+            self._append(stream, [AppendRequest(content_type, _PROBE_BODY, claim=claim)])
         except ProtocolError as refusal:
             return _describe_use(refusal.headers, batch)
         raise AssertionError("the log takes no append with a gap before it")
 
-    def append(self, stream: str, content_type: ContentType, body: bytes, claim: Claim) -> None:
-        try:
-            self._append(stream, AppendRequest(content_type, body, claim=claim))
-        except ProtocolError as refusal:
-            text = _explain(stream, claim, refusal.status, refusal.message)
-            raise NotPublished(text) from refusal
+    def append(
+        self, stream: str, content_type: ContentType, bodies: Iterator[bytes], producer_id: str, batch: int
+    ) -> None:
+        """Small ones share a batch of the log."""
+        seq = 0
+        while some := _take(bodies, MAX_GROUP, INLINE_BYTES // 2):
+            requests = [
+                AppendRequest(content_type, body, claim=Claim(producer_id, batch, seq + place))
+                for place, body in enumerate(some)
+            ]
+            try:
+                self._append(stream, requests)
+            except ProtocolError as refusal:
+                text = _explain(stream, Claim(producer_id, batch, seq), refusal.status, refusal.message)
+                raise NotPublished(text) from refusal
+            seq += len(some)
 
     def close(self, stream: str) -> None:
         try:
-            self._append(stream, AppendRequest(None, b"", close=True))
+            self._append(stream, [AppendRequest(None, b"", close=True)])
         except ProtocolError as refusal:
             raise NotPublished(f"tidemark: {stream} could not be closed: {refusal.message}") from refusal
 
-    def _append(self, stream: str, request: AppendRequest) -> None:
-        """Raises what refuses it."""
+    def _append(self, stream: str, requests: Sequence[AppendRequest]) -> None:
+        """Raises what refuses one of them."""
 
         def once() -> None:
-            answer = append(self._stores, self._key(stream), [request])[0]
-            if isinstance(answer, ProtocolError):
-                raise answer
+            for answer in append(self._stores, self._key(stream), requests):
+                if isinstance(answer, ProtocolError):
+                    raise answer
 
         retry(once, self._retry_seconds, Busy, OutcomeUnknown)
+
+
+def _take(bodies: Iterator[bytes], count: int, size: int) -> list[bytes]:
+    """The next so many, or fewer where they have so many bytes."""
+    some: list[bytes] = []
+    while len(some) < count and size > 0 and (body := next(bodies, None)) is not None:
+        some.append(body)
+        size -= len(body)
+    return some
+
+
+def _claim_headers(content_type: ContentType, claim: Claim) -> dict[str, str]:
+    return {
+        "Content-Type": content_type.value,
+        "Producer-Id": claim.producer_id,
+        "Producer-Epoch": str(claim.epoch),
+        "Producer-Seq": str(claim.seq),
+    }
 
 
 def _describe_use(refusal: Mapping[str, str], batch: int) -> str | None:
@@ -244,14 +289,13 @@ def count_tasks(spark: Any, publications: Sequence[Publication]) -> int:
 
 
 def publish_stream(publisher: Publisher, files: StagedFiles, publication: Publication) -> None:
-    """The batch is the epoch and an append's place in its stream the sequence number, so what an earlier
-    attempt appended is recognised, and an older batch is fenced off. Raises NotPublished."""
+    """Raises NotPublished."""
     bodies = chain.from_iterable(
         decode_bodies(partial(files.read, run.file), run.start, run.length) for run in publication.runs
     )
-    for seq, body in enumerate(bodies):
-        claim = Claim(publication.producer_id, publication.batch, seq)
-        publisher.append(publication.stream, publication.content_type, body, claim)
+    publisher.append(
+        publication.stream, publication.content_type, bodies, publication.producer_id, publication.batch
+    )
 
 
 def find_use(
