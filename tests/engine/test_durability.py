@@ -51,10 +51,12 @@ class Traced:
         found = [CALL.search(line) for line in lines.splitlines()]
         return [match[2] or "sync" for match in found if match]
 
-    def kill(self) -> None:
-        """The server itself, and strace with it."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+
+def end(process: subprocess.Popen[str]) -> None:
+    """By kill -9: the server itself, and strace with it."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 Start = Callable[..., Traced]
@@ -78,7 +80,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 start_new_session=True,
             )
             stack.enter_context(process)
-            stack.callback(lambda: process.poll() is None and os.killpg(process.pid, signal.SIGKILL))
+            stack.callback(end, process)
             return Traced(process, log)
 
         yield starting
@@ -144,7 +146,7 @@ def test_what_is_acknowledged_is_there_once_though_calls_of_the_disk_fail(
                 assert (status, refused < 150) == (503, True)
                 refused += 1
     assert refused > 0, "no call has failed"
-    server.kill()
+    end(server.process)
     with start().connection() as connection:
         connection.request("GET", "/v1/stream/a?offset=-1")
         assert connection.getresponse().read() == b"".join(b"%d," % seq for seq in range(150))

@@ -11,6 +11,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from importlib import import_module
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final
@@ -63,12 +64,17 @@ def main(ctx: click.Context, url: str, token: str, *, as_json: bool) -> None:
 @click.option("--data-dir", help="Where streams are kept (.data, or DATA_DIR).")
 @click.option("--in-memory", is_flag=True, help="Keep nothing.")
 def serve(host: str | None, port: str | None, data_dir: str | None, *, in_memory: bool) -> None:
-    """Run a server: one process, and everything in one folder. Ends with Ctrl-C."""
+    """Run a server: one process, and everything in one folder. Ends with Ctrl-C. (With VIA=lambda in the
+    environment, in a clone: the deployed handlers.)"""
     from tidemark.server import serve as server
 
     given = {"HOST": host, "PORT": port, "DATA_DIR": data_dir}
     environment = os.environ | {name: value for name, value in given.items() if value is not None}
-    code = server.main(in_memory=in_memory, environment=environment)
+    if environment.get("VIA") == "lambda" and not in_memory:
+        os.environ |= environment
+        code = import_module("tidemark.local.__main__").main()
+    else:
+        code = server.main(in_memory=in_memory, environment=environment)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # A webhook that does not answer would hold up the end.
