@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from contextlib import AsyncExitStack
 from functools import partial
@@ -18,15 +17,12 @@ from tests.wake.scene import CountedQueues, Scene
 from tests.wake.support import PATIENCE_SECONDS, eventually, request, settled
 from tidemark.http import live
 from tidemark.http.backend import many_at_once
-from tidemark.protocol.cursor import MARK_BITS
 from tidemark.protocol.expiry import Expiry
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.stores import wall_clock_ms
 from tidemark.settings import Settings
 from tidemark.wake import receiver, wake
-
-BRIEF = Settings(long_poll_seconds=1, sse_seconds=1)
 
 
 async def whole(exchange: Exchange) -> Any:
@@ -58,18 +54,6 @@ def test_a_silent_stream_sends_heartbeats(world: World, monkeypatch: pytest.Monk
 def test_a_heartbeat_comes_every_fifteen_seconds() -> None:
     """CloudFront and most proxies give up on a silent connection after thirty seconds or more."""
     assert live.HEARTBEAT_SECONDS == 15
-
-
-def test_an_event_stream_ends_after_its_time_with_the_next_offset(world: World) -> None:
-    scene = Scene(world, many_at_once, settings=BRIEF)
-
-    async def scenario() -> None:
-        async with request(scene.app, scene.target + "sse") as exchange:
-            answer = await whole(exchange)
-        assert json.loads(answer.events[-1].data)["streamNextOffset"] == "0" * 16
-
-    asyncio.run(scenario())
-    scene.wake.close()
 
 
 class SilentQueues(CountedQueues):
@@ -329,20 +313,13 @@ def test_a_reader_that_is_behind_reads_on_without_waiting(world: World) -> None:
 @pytest.mark.parametrize(
     ("query", "status"),
     [
-        ("live=long-poll", 400),
         ("live=sse", 400),
-        ("offset=-1&live=often", 400),
-        ("offset=-1&live=", 400),
-        ("offset=-1&live=SSE", 400),
-        ("offset=-1&live=sse&live=sse", 400),
         ("offset=-1&live=long-poll&cursor=x", 400),
-        ("offset=-1&live=long-poll&cursor=-1", 400),
-        ("offset=-1&live=long-poll&cursor=1.5", 400),
-        (f"offset=-1&live=sse&cursor={10**20}", 400),
         ("offset=0000000000000099&live=sse", 410),
     ],
 )
 def test_bad_input_is_refused_before_anything_waits(world: World, query: str, status: int) -> None:
+    """No queue is made. Every wrong query is in `http/test_bad_input.py`."""
     scene = Scene(world, many_at_once)
 
     async def scenario() -> None:
@@ -353,29 +330,3 @@ def test_bad_input_is_refused_before_anything_waits(world: World, query: str, st
 
     asyncio.run(scenario())
     assert list(scene.queues.all()) == []
-
-
-@pytest.mark.parametrize("kind", ["sse", "long-poll"])
-def test_a_live_read_of_a_missing_stream_gets_404(world: World, kind: str) -> None:
-    """No event stream begins."""
-    scene = Scene(world, many_at_once)
-
-    async def scenario() -> None:
-        async with request(scene.app, f"/v1/stream/nowhere?offset=-1&live={kind}") as exchange:
-            assert (await whole(exchange)).status == 404
-
-    asyncio.run(scenario())
-
-
-def test_a_cursor_ahead_of_the_clock_still_increases(world: World) -> None:
-    """A client ahead of the clock still moves forward."""
-    scene = Scene(world, many_at_once, settings=BRIEF)
-    ahead = 2**52
-
-    async def scenario() -> None:
-        async with request(scene.app, scene.target + f"long-poll&cursor={ahead}") as exchange:
-            answer = await whole(exchange)
-        assert int(answer["stream-cursor"] or 0) >> MARK_BITS == (ahead >> MARK_BITS) + 1
-
-    asyncio.run(scenario())
-    scene.wake.close()
