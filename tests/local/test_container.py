@@ -166,6 +166,26 @@ def test_a_container_that_is_too_old_for_the_table_does_not_start(
     assert ended.stderr.splitlines()[-1].startswith("tidemark: This release is too old for the stored data")
 
 
+def test_with_a_volume_it_is_a_single_node_that_keeps_its_streams(start: Any, tmp_path: Path) -> None:
+    """Without AWS: what was acknowledged is there after kill -9."""
+    volume = {
+        "DATA_DIR": str(tmp_path / "volume"),
+        "ALLOW_ANONYMOUS": "true",
+        "AWS_ENDPOINT_URL": "http://nowhere",
+    }
+    first = start(**volume)
+    assert "in memory" not in first.log()
+    with closing(http.client.HTTPConnection("127.0.0.1", first.port, timeout=PATIENCE_SECONDS)) as connection:
+        connection.request("PUT", "/v1/stream/kept", b"high", {"Content-Type": "text/plain"})
+        assert connection.getresponse().status == 201
+    first.process.kill()
+    first.process.wait()
+    second = start(**volume)
+    assert second.get("/v1/stream/kept?offset=-1") == (200, b"high")
+    second.process.send_signal(signal.SIGTERM)
+    assert second.process.wait(PATIENCE_SECONDS) == 0
+
+
 def make_stream(writer: Process) -> tuple[Any, str]:
     key = a_key("many")
     writer.create(key, content_type=TEXT)

@@ -3,6 +3,8 @@
 One process for many waiting readers, where a function would be one for each (`container/template.yaml`). It
 takes the functions' variables, and `HOST` (0.0.0.0), `PORT` (8080), the limits of connections, and
 `DRAIN_SECONDS` (25): how long the requests that run at SIGTERM have to finish before they are ended.
+
+With `DATA_DIR`, a folder on a volume, it is `tidemark serve`: a single node that needs nothing else.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import logging
 import os
 import sys
+from typing import Final
 
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
@@ -19,12 +22,18 @@ from tidemark.server.configuration import ContainerConfiguration, InvalidConfigu
 from tidemark.server.http_server import NotHealthy, loop_factory, serve
 from tidemark.server.ports import listening_socket, port_of
 from tidemark.server.request_log import RequestLog
+from tidemark.server.serve import main as serve_embedded
 from tidemark.service.stores import MEGABYTE, connect
 from tidemark.settings import InvalidSetting, Settings
+
+#: Where a single node listens by itself, as a container in front of AWS does.
+_ADDRESS: Final = {"HOST": ContainerConfiguration.host, "PORT": str(ContainerConfiguration.port)}
 
 
 def main() -> int:
     """The process's exit code."""
+    if os.environ.get("DATA_DIR"):
+        return serve_embedded(environment=_ADDRESS | os.environ)
     logging.basicConfig(format="%(message)s")
     try:
         configuration = ContainerConfiguration.from_environment(os.environ)
