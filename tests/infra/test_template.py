@@ -64,7 +64,6 @@ TRIGGER = FUNCTIONS["NotifierFunction"]["Events"]["Appended"]["Properties"]
 
 
 API = TEMPLATE["Resources"]["Api"]["Properties"]
-INTEGRATIONS = API["DefinitionBody"]["components"]["x-amazon-apigateway-integrations"]
 ROUTES = [
     (path if path == "$default" else f"{method.upper()} {path}", f"{reference.rpartition('/')[2]}Function")
     for path, operations in API["DefinitionBody"]["paths"].items()

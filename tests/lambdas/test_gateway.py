@@ -221,25 +221,13 @@ def test_a_stream_created_through_a_function_url_has_its_location_there(
 
 
 @pytest.mark.parametrize(
-    ("raw_path", "status"),
-    [
-        ("a/../b", 400),
-        ("..", 400),
-        ("a//b", 400),
-        ("a\0b", 400),
-        ("a\nb", 404),
-        ("", 400),
-        ("x" * 1001, 400),
-        ("__ds/subscriptions/x", 404),
-    ],
+    "raw_path", ["a/../b", "..", "a//b", "a\0b", "a\nb", "", "x" * 1001, "__ds/subscriptions/x"]
 )
-@pytest.mark.parametrize("method", ["PUT", "GET"])
-def test_an_invalid_name_in_raw_path_is_refused(
-    functions: Functions, raw_path: str, status: int, method: str
-) -> None:
-    event = http_event(method, "/v1/stream/x", headers=TEXT)
-    event["rawPath"] = event["requestContext"]["http"]["path"] = f"/v1/stream/{raw_path}"
-    assert functions(event).status in {status, 400 if status == 404 else 404}
+def test_an_invalid_name_in_raw_path_is_refused(functions: Functions, raw_path: str) -> None:
+    for method in ("PUT", "GET"):
+        event = http_event(method, "/v1/stream/x", headers=TEXT)
+        event["rawPath"] = event["requestContext"]["http"]["path"] = f"/v1/stream/{raw_path}"
+        assert functions(event).status in {400, 404}, method
 
 
 @pytest.mark.parametrize("raw_path", ["a%2Fb", "a%00b", "%2e%2e", "%FF", "%C0%AF", "%5F_ds"])
