@@ -1,1 +1,1 @@
-"""What is removed, and when: streams whose time has come, trimmed batches, unused bodies, orphaned queues."""
+"""The janitor removes expired streams, trimmed batches, unused bodies and orphaned queues."""

@@ -1,7 +1,7 @@
 """Packs of packs: a new pack takes in the small ones right before it (`docs/packs.md`).
 
-So a stream that gets a small pack a day does not stay one of hundreds of small packs. What a larger pack has
-replaced is removed from the log at once, and from S3 once nobody can ask for it any more.
+A stream that gets a small pack a day thus does not collect hundreds of small packs. The replaced packs are
+removed from the log at once, and from S3 once no reader can ask for them any more.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _log: Final = logging.getLogger("tidemark")
 def take_in(
     stores: Stores, record: StreamRecord, pack: bytes, index: bytes
 ) -> tuple[list[Batch], bytes, bytes]:
-    """The packs that a new one takes in, and what it is then: its object and its index. Where one of them is
-    missing or damaged, the new pack stays as it is, and so do they: whoever reads them is told."""
+    """The packs that a new one takes in, and the merged pack's object and index. If one of them is missing or
+    damaged, nothing is merged: readers of the damaged pack get the error."""
     new, merged = decode_index(index), None
     try:
         before = _packs_before(stores, record, new)
@@ -60,7 +60,7 @@ def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[
     )
     found: list[Batch] = []
     for batch in map(decode_batch, items):
-        # What is no pack was replaced by one, and is not removed yet.
+        # A plain batch here was replaced by a pack, and is not removed yet.
         if batch.index is None or batch.end != start or not stores.packing.takes_in(data_bytes, batch.size):
             break
         found.append(batch)

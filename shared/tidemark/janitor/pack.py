@@ -48,8 +48,8 @@ class _NoTimeLeft(Exception):
 
 
 def pack(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> int:
-    """Pack what is old enough in the entry's stream. The number of packs made. Where another janitor
-    was first, or there was no time for all, the entry is still due."""
+    """Pack the batches of the entry's stream that are old enough. Returns the number of packs made. If
+    another janitor was first, or time ran out, the entry is still due."""
     record = load_stream(stores.table, due.key)
     if record is None or record.incarnation != due.incarnation or record.deleted:
         settle(stores.table, due)

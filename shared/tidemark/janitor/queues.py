@@ -1,4 +1,4 @@
-"""What crashed processes leave behind: their queues, and lapsed waiters."""
+"""Removes what crashed processes leave behind: their queues, and lapsed waiters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tidemark.log.waiters import all_waiters, remove_lapsed
 
 #: No registration lasts a tenth of this; a queue is younger until its first one.
 ORPHAN_MS: Final = 10 * 60 * 1000
-#: DynamoDB removes lapsed items for nothing, mostly within minutes. What it has left by then
-#: (and where an engine never does) costs less to remove than to read again every round.
+#: DynamoDB removes lapsed items for nothing, mostly within minutes; some engines never do. Items that are
+#: left by then cost less to remove than to read again every round.
 LAPSED_MS: Final = 60 * 60 * 1000
 
 
 @dataclass(slots=True)
 class WakeSwept:
-    """What one run removed."""
+    """Counts of what one run removed."""
 
     waiters: int = 0
     queues: int = 0

@@ -32,7 +32,7 @@ from tidemark.service.stores import Stores
 
 @dataclass(slots=True)
 class Swept:
-    """What one run did. `cut_short` is 1 where time was short: then more may be due. `lag_ms` is how long the
+    """Counts of what one run did. `cut_short` is 1 if time ran out: more may be due. `lag_ms` is how long the
     oldest entry of packing had been due."""
 
     expired: int = 0

@@ -1,4 +1,4 @@
-"""What the janitor does for snapshots: removing what they supersede, an hour later."""
+"""Removes the batches and the blob that a snapshot supersedes, an hour later."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def trim(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
             settle(stores.table, due)
             return False
         if due.offset > record.retained:
-            # The pointer and this entry are one transaction. What is retained stays, whatever an entry says.
+            # The pointer and this entry are one transaction. Retained data stays, whatever an entry says.
             _log.error(
                 "%s is not trimmed below %d: it is retained from %d on", due.key, due.offset, record.retained
             )

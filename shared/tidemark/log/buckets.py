@@ -154,8 +154,8 @@ def count_streams(bucket: str, change: int, now_ms: int, *, unlimited: bool = Fa
 
 
 def check_counted(refused: TransactionRefused, index: int) -> None:
-    """What a refused creation says of the bucket, whose count is its write at `index`. Raises BucketRetains,
-    BucketNotFound, or OutcomeUnknown where the creation may have landed in a bucket that was there before."""
+    """Check the bucket's counter, write `index` of a refused creation. Raises BucketRetains or
+    BucketNotFound; OutcomeUnknown if the creation may have landed before the bucket was deleted."""
     if not refused.failed[index]:
         return
     existing = refused.existing[index]

@@ -7,8 +7,8 @@ the last batch that was found. Three things are added to it:
 - a start inside a batch: that batch has a lower key, and is found by one query backward;
 - a fork: its chain goes through the logs that it inherits, each up to where the fork left it;
 - a pack, which replaces the batches of [a, b) by one at `a` that ends at `b` (`docs/packs.md`). While those
-  are being removed, the ones left lie inside it, and are passed over. Where one is gone that the walk counted
-  on, the pack is behind it, and is found by one query backward;
+  are being removed, the walk skips the ones that are left. If a batch that the walk expected is gone, one
+  query backward finds the pack;
 - a gap: where a batch begins beyond the end of the one before it, and no pack is there, something is missing.
 
 This module makes no call of its own and decodes nothing. Its callers hand it the query and the
@@ -57,7 +57,7 @@ def spans_of(record: StreamRecord) -> list[Span]:
 
 
 class Link(Protocol):
-    """What a walk needs to know of a batch."""
+    """The attributes of a batch that a walk reads."""
 
     @property
     def start(self) -> int: ...
@@ -80,9 +80,9 @@ def _ignore_gap(_begin: int, _end: int) -> None:
 
 
 class ChainWalk(Generic[LinkT]):
-    """The batches of `spans` from `start` on, in order, and before them the one that `start` lies
-    in. Where no batch begins at `start`, the batch before it is yielded even if it ends there: it proves
-    that the offset is in the stream.
+    """The batches of `spans` from `start` on, in order, and before them the one that `start` lies in. If no
+    batch begins at `start`, the batch before it is yielded even if it ends there: it proves that the offset
+    is in the stream.
 
     A query is made only when the batches found so far are used up, and a batch is decoded only
     when it is its turn: a reader that has enough stops, and pays for no more.
@@ -127,7 +127,7 @@ class ChainWalk(Generic[LinkT]):
 
     @property
     def reached(self) -> int:
-        """Where the batches found so far end."""
+        """The end offset of the batches found so far."""
         return self._reached
 
     @property
@@ -238,7 +238,7 @@ class ChainWalk(Generic[LinkT]):
 
 
 def cut_batch(batch: Batch, end: int | None) -> Batch:
-    """What a fork inherits of a batch. The fork may begin in the middle of it; it never inherits the
+    """The part of a batch that a fork inherits. The fork may begin in the middle of it; it never inherits the
     state of the source's writers, nor that the source was closed."""
     if end is None:
         return batch

@@ -1,7 +1,7 @@
 """Bodies made smaller for storage: DynamoDB bills a write by the kilobyte, a read by four.
 
-Text and JSON shrink to a third or so, for a few microseconds. What a reader gets is byte for
-byte what was appended, and offsets count the bytes as they were appended.
+Text and JSON shrink to a third or so, for a few microseconds. Readers get exactly the bytes that were
+appended, and offsets count uncompressed bytes.
 """
 
 from __future__ import annotations

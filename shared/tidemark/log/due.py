@@ -25,9 +25,9 @@ _TURN_MS: Final = 7919
 
 
 def due_entries(table: Table, now_ms: int, *, packing: bool = False) -> Iterator[Due]:
-    """What has fallen due, a page of each shard in turn, so that a run can stop anywhere and no shard waits
-    for another one. With `packing`, what concerns packs, and else everything but that. Each run begins with
-    another shard, so that those that run out of time come to all of them."""
+    """The entries that are due, a page of each shard in turn, so that a run can stop anywhere and no shard
+    waits for another one. With `packing`, only entries about packs; without it, all others. Each run begins
+    with another shard, so that runs that are cut short reach every shard in time."""
     begins = {(now_ms // _TURN_MS + turn) % DUE_SHARDS: "0" for turn in range(DUE_SHARDS)}
     while begins:
         for shard, begin in list(begins.items()):

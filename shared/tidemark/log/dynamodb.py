@@ -176,8 +176,7 @@ def _projection(attributes: Sequence[str]) -> dict[str, Any]:
 
 
 def _translated(fault: Fault) -> Exception:
-    """What a caller of the table gets for a refusal of DynamoDB; the refusal itself where it is a fault of
-    ours."""
+    """Translate a refusal of DynamoDB into the table's exception; a fault of ours is returned as it is."""
     maybe_landed = not fault.outcome_known
     if fault.code == "ConditionalCheckFailedException":
         return ConditionFailed(fault.answer.get("Item"), maybe_landed=maybe_landed)

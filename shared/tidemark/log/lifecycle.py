@@ -130,9 +130,9 @@ def next_look_ms(record: StreamRecord, now_ms: int, oldest_ms: int | None, writt
 
 
 def _check_created(record: StreamRecord, existing: dict[str, object] | None, *, maybe_landed: bool) -> None:
-    """What a refused creation found. It may be the very stream that it made, where the reply was lost, or
-    that stream's end mark. Raises StreamExists or StreamEndedLater for another stream; OutcomeUnknown
-    where the creation may have landed before that other stream."""
+    """Check the item that a refused creation found. After a lost reply it may be the stream that the creation
+    made, or that stream's end mark. Raises StreamExists or StreamEndedLater for another stream;
+    OutcomeUnknown if the creation may have landed before that other stream."""
     assert existing is not None, "a refused creation names what is there"
     if is_end_mark(existing):
         mark = decode_end_mark(existing)

@@ -23,7 +23,7 @@ from tidemark.log.table import Table
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.mail import Mail
 
-#: What one look at a box brings at most; the rest goes into the next batch, or into another box.
+#: The most mail that one query of a box returns; the rest goes into the next batch, or into another box.
 MAX_FOUND: Final = 128
 
 

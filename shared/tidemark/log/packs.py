@@ -1,8 +1,8 @@
 """Packs in the log: one batch in place of many, whose bytes are in blocks of an object in S3.
 
-The walk along the chain yields a pack as the batch that it is (`log/chain.py`). What a reader wants of it are
-its blocks, each a batch of its own; their bytes are filled in once it is known which are wanted, with one
-ranged request for all that lie side by side.
+The walk along the chain yields a pack as one batch (`log/chain.py`). For a reader, the pack expands into
+blocks, each a batch of its own. Only needed blocks are fetched, with one ranged request for each run of
+neighbours.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def commit_pack(table: Table, record: StreamRecord, new: NewPack, now_ms: int) -
     and is returned. Raises PackRefused.
 
     The conditions: the first batch is still the plain one, or the first pack the one that was taken in (the
-    entry names its object, because nothing else does from then on). The stream is there, and its packs end
-    where `record` says, so that no two packs overlap. What is retained does not begin later than the pack: a
+    entry names its object, because nothing else does from then on). The stream exists, and its packs end
+    where `record` says, so that no two packs overlap. Retained data does not begin later than the pack: a
     trim that is under way removes batches by their keys, and none of those is the pack's.
     """
     first, last = new.first, new.last
@@ -195,5 +195,5 @@ def pack_mark(start: int, blob: str) -> str:
 
 
 def pack_start(due: Due) -> int:
-    """Where the pack begins that an entry is about."""
+    """The start offset of the pack that an entry names."""
     return int(due.mark[:WIDTH])

@@ -95,12 +95,11 @@ def read_page(
     """One query for data at a batch's start, or for what follows `known_tail`; one more
     where `start` lies elsewhere, and one for each boundary of a fork's lineage crossed.
 
-    Batches in `recent` are not asked for: the query goes on behind them, or is not made at
-    all where they fill the page. What a query brings beyond a small page, up to `ahead_bytes`, is
-    kept there for the next one. `fill` gets the bytes of the blocks of packs. `attributes` are those of a
-    batch that are wanted; none means all. Raises HistoryGone for an offset
-    beyond the tail, and Malformed for one inside a message of a JSON stream. Raises Damaged where batches are
-    missing.
+    Batches in `recent` are not queried: the query starts after them, and is skipped if they fill the page. Up
+    to `ahead_bytes` that a query returns beyond a small page are kept there for the next one. `fill` gets the
+    bytes of the blocks of packs. `attributes` are those of a batch that are wanted; none means all. Raises
+    HistoryGone for an offset beyond the tail, and Malformed for one inside a message of a JSON stream. Raises
+    Damaged where batches are missing.
     """
     is_tail = known_tail is not None and known_tail.offset == start
     query = partial(table.query, attributes=attributes) if attributes else table.query
@@ -211,7 +210,7 @@ def _walk(
     """The batches from `start` on; those in `recent` cost no query."""
 
     def known(span: Span, begin: int) -> list[Batch]:
-        """What is known of the span; its log may be known beyond the span's end."""
+        """The cached batches of the span; the cache may hold the log beyond the span's end."""
         if recent is None:
             return []
         chain = recent.chain(span.incarnation, begin, start + limit_bytes - begin, with_pack=True)

@@ -1,4 +1,4 @@
-"""What the table holds, as records: free of DynamoDB's own types."""
+"""The table's items as records, free of DynamoDB's own types."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class BucketRecord:
 
 @dataclass(frozen=True, slots=True)
 class EndMark:
-    """What stays in the place of a bucket or a stream that has ended. A creation takes that place
-    only if it was made after `ended_ms`, so that a creation that is repeated late brings nothing back.
+    """Replaces the item of a bucket or a stream that has ended. A creation overwrites it only if it was made
+    after `ended_ms`, so that a late retry of a creation brings nothing back.
 
-    `ended_id` names what ended: a stream's incarnation, or the deletion of a bucket. `expired` says that a
-    stream was not deleted, but that its time was over.
+    `ended_id` names what ended: a stream's incarnation, or the deletion of a bucket. `expired`: the stream
+    was not deleted, it expired.
     """
 
     ended_ms: int
@@ -71,7 +71,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Which stream this one was forked from, and how that was asked for."""
+    """The source that this stream was forked from, and the fork point as requested."""
 
     point: ForkPoint
     incarnation: str
@@ -163,7 +163,7 @@ UNKNOWN_CHECKSUMS: Final = Checksums(None, None)
 
 @dataclass(slots=True, unsafe_hash=True)
 class Batch:
-    """What one write added to the log, from `start` up to `after.offset`.
+    """The data that one write added to the log, from `start` up to `after.offset`.
 
     The bytes are in `data`, or, where that is None, in the blob named `blob`. A fork may inherit a part
     of a batch; `blob_bytes` is then how long the whole blob is.
@@ -208,13 +208,13 @@ class Batch:
 
 
 class DueKind(Enum):
-    """What the janitor does when an entry falls due."""
+    """The janitor's task when an entry falls due."""
 
     EXPIRE = "expire"
     RECLAIM = "reclaim"
     #: Remove the batches below `offset`, and the blob of the snapshot before.
     TRIM = "trim"
-    #: See what a stream with a limit lets go of.
+    #: Trim a stream to its retention limits.
     RETAIN = "retain"
     #: Remove an upload that nobody has published.
     UPLOAD = "upload"

@@ -44,8 +44,8 @@ def shows_snapshot(snapshot: Snapshot | None) -> Condition:
 
 
 def end_mark(record: StreamRecord, now_ms: int, *, expired: bool = False) -> Item:
-    """What stays in the place of the stream's item. No stream ends before it began, even by a clock that
-    is behind the one that dated the creation."""
+    """The end mark that replaces the stream's item. No stream ends before it began, even by a clock that is
+    behind the one that dated the creation."""
     mark = EndMark(max(now_ms, record.created_ms), record.incarnation, expired)
     return encode_end_mark(stream_key(record.key), mark)
 

@@ -58,10 +58,10 @@ def commit_snapshot(
 
 
 def _move_pointer(record: StreamRecord, snapshot: Snapshot) -> Write:
-    """Written where the stream is still this incarnation, and shows the snapshot that `record` shows.
+    """The write succeeds if the stream is still this incarnation and has the snapshot that `record` has.
     Publishing is a use of the stream: it renews a sliding expiry by the snapshot's own time."""
     attributes = encode_snapshot(snapshot) | {RETAINED: {"N": str(snapshot.offset)}}
-    # What was let go of meanwhile stays so (`log/retention.py`).
+    # Data that was trimmed meanwhile stays trimmed (`log/retention.py`).
     as_seen = AllOf(
         is_live(record.incarnation), retains_from(snapshot.offset), shows_snapshot(record.snapshot)
     )

@@ -124,7 +124,7 @@ def load_subscription(table: Table, subscription_id: str) -> SubscriptionRecord 
 
 
 def load_ended(table: Table, subscription_id: str) -> EndMark | None:
-    """What tells that a subscription of this id was deleted within the last day."""
+    """The end mark of a subscription of this id that was deleted within the last day."""
     item = table.get(subscription_key(subscription_id))
     return decode_end_mark(item) if item is not None and is_end_mark(item) else None
 
@@ -182,15 +182,15 @@ def _check_own(existing: Item | None, write_id: str, refused: Exception) -> None
 
 
 def end_subscription(table: Table, seen: SubscriptionRecord, ended_ms: int) -> None:
-    """Put an end mark in its place, whatever state it is in. What is around it is removed later
-    (`remove_belongings`). A deletion that is repeated finds the mark, or a later subscription."""
+    """Replace it by an end mark, whatever state it is in. Its other items are removed later
+    (`remove_belongings`). A repeated deletion finds the mark, or a later subscription."""
     ended_ms = max(ended_ms, seen.created_ms + 1)
     mark = encode_end_mark(subscription_key(seen.subscription_id), EndMark(ended_ms, seen.incarnation))
     with suppress(ConditionFailed):
         table.put(mark, equals(INCARNATION, seen.incarnation))
 
 
-# --- the roster, and who follows a stream by name -----------------------------------
+# --- the roster, and a stream's followers by name -----------------------------------
 
 
 def load_roster(table: Table) -> list[RosterEntry]:

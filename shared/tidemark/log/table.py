@@ -60,7 +60,7 @@ class AnyOf:
 
 
 Condition = Present | Missing | Compared | AllOf | AnyOf
-"""What an item must be like for a write to be carried out."""
+"""A write is carried out only if the item meets this condition."""
 
 #: No item has this key yet: the condition under which an append takes its place.
 IF_ABSENT: Final = Missing(SK)
@@ -142,7 +142,7 @@ class Table(Protocol):
         """Raises ConditionFailed with the item that is there."""
 
     def delete_many(self, keys: Sequence[Key]) -> None:
-        """Remove up to 25 items. Where it raises, some are gone."""
+        """Remove up to 25 items. If it raises, some may be gone."""
 
     def transact(self, writes: Sequence[Write]) -> None:
         """All of up to 100 writes of different items, or none. Raises TransactionRefused."""

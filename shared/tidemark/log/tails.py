@@ -73,7 +73,7 @@ class TailCache:
         self._lock = Lock()
 
     def get(self, key: StreamKey, now_ms: int) -> StreamHead | None:
-        """What is known of the stream, unless it was learned too long ago."""
+        """The cached head of the stream, unless it is too old."""
         with self._lock:
             head = self._heads.get(key)
             if head is not None and not 0 <= now_ms - head.learned_ms < MAX_AGE_MS:

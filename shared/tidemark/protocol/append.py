@@ -39,7 +39,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an append: the offset after it, the producer's latest (epoch, seq), and the
+    """The outcome of an append: the offset after it, the producer's latest (epoch, seq), and the
     incarnation of the stream that it was decided on."""
 
     kind: Kind

@@ -1,4 +1,4 @@
-"""Who may do what: the scopes in a token, the scope that a request requires, and the decision.
+"""Authorization: the scopes in a token, the scope that a request requires, and the decision.
 
 A token's `scope` claim (RFC 8693 §4.2) lists what it grants, each as `<right>:<where>`:
 
@@ -70,8 +70,8 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class RequiredScope:
-    """What a request requires: one of the rights to the target. `absent` is the message of the 404
-    that a client gets who may not even read it."""
+    """The scope that a request requires: one of `rights` to the target. `absent` is the message of the 404
+    for a client that may not even read it."""
 
     target: Target
     rights: frozenset[Right]
@@ -80,7 +80,7 @@ class RequiredScope:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What somebody may do, and who that is: by the token's `sub` and `jti`, and the id of the key."""
+    """The grants of a client, and its identity: the token's `sub` and `jti`, and the id of the key."""
 
     grants: tuple[Grant, ...] = ()
     subject: str | None = field(default=None, compare=False)
@@ -108,7 +108,7 @@ EVERYTHING: Final = Access(tuple(Grant(right, _EVERYWHERE) for right in Right))
 
 
 def render_scopes(access: Access) -> list[str]:
-    """What is granted, in the form of a `scope` claim."""
+    """Render the grants in the form of a `scope` claim."""
     scopes = []
     for grant in access.grants:
         pattern = "" if not grant.prefix and not grant.exact else "/" + quote(grant.prefix)
@@ -119,7 +119,7 @@ def render_scopes(access: Access) -> list[str]:
 
 
 def grants_of_public(buckets: Collection[str]) -> tuple[Grant, ...]:
-    """What everybody may do, with or without a token."""
+    """The grants of every client, with or without a token."""
     return tuple(Grant(Right.READ, bucket) for bucket in sorted(buckets))
 
 

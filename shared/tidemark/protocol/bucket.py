@@ -36,7 +36,7 @@ class Resource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a path under the root names. `offset_token` is as it was sent, decoded."""
+    """The resource that a path under the root names. `offset_token` is as it was sent, decoded."""
 
     resource: Resource
     bucket: str

@@ -16,7 +16,7 @@ _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _MEDIA_TYPE = re.compile(rf"({_TOKEN}/{_TOKEN})[ \t]*(;[\x20-\x7e\t]*)?", re.ASCII)
 
 
-#: What a browser shows without running anything of it, or only downloads.
+#: Types that a browser shows without running scripts in them, or only downloads.
 _INERT: Final = re.compile(
     r"(?!.*\+xml$)((image|audio|video)/.+|text/(plain|csv|markdown)"
     r"|application/(.+\+json|json|x-ndjson|jsonl|octet-stream))"
@@ -46,7 +46,7 @@ class ContentType:
 
     @property
     def served(self) -> str:
-        """What a read answers with: JSON mode is exactly `application/json` (§9.1.5)."""
+        """The Content-Type of a read's response: JSON mode is exactly `application/json` (§9.1.5)."""
         return JSON if self.is_json else self.value
 
 

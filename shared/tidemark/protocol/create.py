@@ -12,7 +12,7 @@ from tidemark.protocol.retention import FOREVER, Retention
 
 @dataclass(frozen=True, slots=True)
 class StreamConfiguration:
-    """What a stream is created with, and what a repeated PUT must match."""
+    """The configuration of a creation; a repeated PUT must match it."""
 
     content_type: ContentType
     expiry: Expiry

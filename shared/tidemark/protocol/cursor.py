@@ -20,8 +20,8 @@ from tidemark.protocol.integer import MAX_SAFE_INTEGER, parse_integer
 INTERVAL_SECONDS: Final = 20
 #: October 9, 2024 00:00:00 UTC, the protocol's default epoch, in Unix seconds.
 EPOCH_SECONDS: Final = 1_728_432_000
-#: Two incarnations have the same mark once in 67 million. What is left of a number that JavaScript holds
-#: exactly counts intervals for 85 years.
+#: Two incarnations have the same mark once in 67 million. The other bits of a JavaScript safe integer count
+#: intervals for 85 years.
 MARK_BITS: Final = 26
 #: No greater cursor could follow this one.
 LIMIT: Final = MAX_SAFE_INTEGER >> MARK_BITS << MARK_BITS

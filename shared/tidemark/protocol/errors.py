@@ -153,7 +153,7 @@ class RouteNotFound(ProtocolError):
 
 
 class SubscriptionError(ProtocolError):
-    """What is wrong with a request about a subscription. Its body is `{"error": {"code", "message", …}}`,
+    """An error of a request about a subscription. Its body is `{"error": {"code", "message", …}}`,
     with `details` beside the two (§6, §7)."""
 
     code = "INVALID_REQUEST"
@@ -473,7 +473,7 @@ class StorageSilent(ProtocolError):
 
 
 class EdgeTooNew(ProtocolError):
-    """What a later edge says of a request might be misread, and a stream of the wrong type made."""
+    """This function might misread the headers of a later edge, and create a stream of the wrong type."""
 
     status = 503
 

@@ -25,7 +25,7 @@ _BEGINNINGS: Final = frozenset({"-1", "0" * 16 + "_" + "0" * 16})
 
 @dataclass(frozen=True, slots=True)
 class ForkPoint:
-    """Where a fork leaves its source. `offset` None is the source's tail.
+    """The point at which a fork leaves its source. `offset` None is the source's tail.
 
     `sub_offset` counts from there: messages of a JSON stream, bytes of any other.
     """

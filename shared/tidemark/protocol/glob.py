@@ -29,7 +29,7 @@ def matches(pattern: str, path: str) -> bool:
 
 
 def literal_prefix(pattern: str) -> str:
-    """What every matching path begins with; the whole path where the pattern has no wildcard."""
+    """A prefix of every matching path; the whole path if the pattern has no wildcard."""
     parts = [part.replace("%2A", ONE).replace("%2a", ONE) for part in pattern.split("/")]
     wild = next((index for index, part in enumerate(pattern.split("/")) if part in {ONE, ANY}), None)
     if wild is None:

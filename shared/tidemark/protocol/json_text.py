@@ -86,7 +86,7 @@ class _Patterns:
 
     @cached_property
     def opening_chain(self) -> re.Pattern[bytes]:
-        """Up to where the innermost value begins. What a container holds before it is flat."""
+        """Matches up to the start of the innermost value. Everything before it in a container is flat."""
         element, member = _BESIDE + _WS, _STRING + _WS + rb":" + _WS + _BESIDE + _WS
         in_array = rb"\[" + _WS + rb"(?:" + element + rb"," + _WS + rb"){0,20}+(?!\])"
         in_object = rb"\{" + _WS + rb"(?:" + member + rb"," + _WS + rb"){0,20}+" + _STRING + _WS + rb":" + _WS
@@ -94,7 +94,7 @@ class _Patterns:
 
     @cached_property
     def closing_chain(self) -> re.Pattern[bytes]:
-        """From where the innermost value ends. What a container holds behind it is flat."""
+        """Matches from the end of the innermost value. Everything behind it in a container is flat."""
         element, member = _BESIDE + _WS, _STRING + _WS + rb":" + _WS + _BESIDE + _WS
         in_array = rb"(?:," + _WS + element + rb"){0,20}+\]"
         in_object = rb"(?:," + _WS + member + rb"){0,20}+\}"
@@ -154,7 +154,7 @@ def split_array(text: bytes) -> Iterator[bytes]:
 
 
 def _value_end(text: bytes, at: int) -> int:
-    """Where the value that begins at `at` ends."""
+    """The end of the value that begins at `at`."""
     opened = bytearray()
     while True:
         first = text[at : at + 1]
@@ -199,8 +199,8 @@ def _open(text: bytes, at: int, opened: bytearray) -> tuple[int, bool]:
 
 
 def _after_opening_chain(text: bytes, at: int, opened: bytearray) -> int:
-    """Opens the containers that begin one inside the other, and returns where the innermost value begins.
-    What this does not know is left to the steps one by one: it returns `at` then."""
+    """Open the containers that begin one inside the other, and return the start of the innermost value.
+    Returns `at` for all other text, which is then parsed step by step."""
     if arrays := _OPEN_ARRAYS.match(text, at):
         opened += b"[" * arrays[0].count(b"[")
         if len(opened) > MAX_DEPTH:
@@ -241,7 +241,7 @@ def _too_deep() -> Malformed:
 
 
 def _next_value(text: bytes, at: int, opened: bytearray) -> int:
-    """Where the next value to look at begins, behind what is flat, and in an object behind its name."""
+    """The start of the next value to look at: flat values are skipped, and in an object its name."""
     is_object = opened.endswith(b"{")
     flat = None
     if len(opened) <= MAX_DEPTH - _FLAT_LEVELS:

@@ -1,13 +1,13 @@
 """Combining: when an append may be committed by another writer than its own.
 
 A writer that has lost the race for the tail posts its append as *mail* into the *box* of a tail, which is the
-offset of the next batch. Whoever writes a batch may put mail into it, and the batch names the mail that it
-holds. What keeps mail from being committed twice is where it lies:
+offset of the next batch. Any writer of a batch may put mail into it, and the batch names the mail that it
+holds. A mail's key limits which two batches may commit it, so it is committed at most once:
 
 - **Mail may be committed by the batch at its box's offset, or by the one right after that**, and by no other.
   There is one batch at most at each offset, so these two settle for good what becomes of it.
-- **Who writes the second of the two has seen the first**: it is the batch that carries the tail which the
-  decision was made on. Mail that is named there is not open any more.
+- **The writer of the second batch has seen the first**: the first carries the tail on which the writer
+  decides. Mail that it names is not open any more.
 
 So a writer knows that its mail is in the log when one of the two batches names it, and that it never will be
 when both are there and do not name it. It must not post the append again before that. No clock and no removal
@@ -32,8 +32,8 @@ MAIL_ID_BYTES: Final = 8
 SENDER_DIGITS: Final = 8
 #: Larger appends go on racing: a box is read whole.
 MAIL_BYTES: Final = 8 * 1024
-#: What one batch takes. With the state that it carries, and the producers that it pushes out, it fits an item
-#: and a transaction.
+#: The limits of one batch. With the state that it carries, and the producers that it pushes out, it fits an
+#: item and a transaction.
 MAX_APPENDS: Final = 128
 MAX_CLAIMS: Final = 64
 MAX_BYTES: Final = 56 * 1024
@@ -63,7 +63,8 @@ class Mailed:
 
 @dataclass(frozen=True, slots=True)
 class ChainEnd:
-    """Where the next batch begins, where the last one did (None: not known), and the mail in that one."""
+    """The offset of the next batch, the start of the last one (None: not known), and the mail in the last
+    one."""
 
     offset: int
     last_start: int | None
@@ -86,7 +87,8 @@ def fits_mail(append: Append) -> bool:
 
 
 def open_mail(end: ChainEnd, own: Mail, found: Sequence[Mail], now_ms: int) -> list[Mail]:
-    """What the next batch may commit, the oldest first. One's own is open: somebody waits for it."""
+    """The mail that the next batch may commit, the oldest first. The writer's own mail is always open: its
+    client waits for it."""
     mails = {
         mail.id: mail
         for mail in found

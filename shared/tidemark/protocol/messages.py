@@ -17,7 +17,7 @@ from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import TooManyMessages
 from tidemark.protocol.json_text import MAX_DEPTH, check_value, split_array
 
-#: Where each message ends is kept beside the messages, in an item of 400 KB.
+#: The end of each message is stored beside the messages, in an item of at most 400 KB.
 MAX_MESSAGES: Final = 250_000
 
 #: A text of this size or less is checked in C in one go: at worst that takes a few milliseconds.

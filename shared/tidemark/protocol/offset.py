@@ -9,7 +9,7 @@ WIDTH: Final = 16
 MAX_OFFSET: Final = 10**WIDTH - 1
 NOW: Final = "now"
 
-#: Where a read begins: a byte position, or the tail at the time of reading.
+#: The start of a read: a byte position, or the tail at the time of reading.
 ReadFrom = int | Literal["now"]
 
 _TOKEN = re.compile(r"[0-9]{16}", re.ASCII)
@@ -25,7 +25,7 @@ def parse_token(token: str) -> int | None:
 
 
 def parse_read_from(value: str | None) -> ReadFrom | None:
-    """Where to read from, or None where the value is malformed.
+    """The start of a read, or None if the value is malformed.
 
     Absent and `-1` both mean the beginning, `now` the tail (§8, sentinel values).
     """

@@ -46,7 +46,7 @@ _FOOTER: Final = struct.Struct("<II8s")
 _RAW: Final = -zlib.MAX_WBITS
 #: A pack is written once and read often.
 _LEVEL: Final = 6
-#: What a message of one byte takes in the inflated block at most: its byte, length, append, batch and time.
+#: The most that a message of one byte takes in the inflated block: its byte, length, append, batch and time.
 _MOST_PER_BYTE: Final = 1 + 4 + 4 + 4 + 8
 
 
@@ -56,7 +56,7 @@ class CorruptPack(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BlockEntry:
-    """Where a block of data [start, end), in offsets of the stream, lies in the object."""
+    """The place in the object of a block of data [start, end), in offsets of the stream."""
 
     start: int
     end: int
@@ -67,7 +67,7 @@ class BlockEntry:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a block holds. `appends` counts the messages of each append, `batches` those of each batch;
+    """The content of a block. `appends` counts the messages of each append, `batches` those of each batch;
     `times_ms` is when each batch was written."""
 
     data: bytes

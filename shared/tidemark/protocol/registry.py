@@ -8,11 +8,11 @@ the shape that upstream's example server writes and upstream's test UI reads:
 
 A creation is an insert, a closing an update, an end (a deletion or an expiry) a delete.
 
-Whoever writes them looks at a stream as it is now, late, more than once, and at the same time as others. Each
-stream's name is therefore an idempotent producer (§5.2.1) of its own, and the epoch says how far the name's
-life has come: an event that was written is not written again, and one that later ones have overtaken is
-refused. A creation is dated after the end before it, so with `c` and `c'` as the dates of two creations and
-`e` as that of the end between them, `c <= e < c'`:
+Several processes may write the events of a stream late, more than once, and at the same time; each looks at
+the stream as it is now. Each stream's name is therefore an idempotent producer (§5.2.1) of its own, and the
+epoch is the name's place in its life cycle: duplicate events are dropped, and stale ones are refused. A
+creation is dated after the end before it, so with `c` and `c'` as the dates of two creations and `e` as that
+of the end between them, `c <= e < c'`:
 
 | event                                            | epoch      |
 | ------------------------------------------------ | ---------- |
@@ -78,10 +78,11 @@ def producer_of(stream_id: str) -> str:
 
 
 def events_of(seen: LiveStream | EndedStream, known_epoch: int | None) -> list[RegistryEvent]:
-    """What is still to be told of a stream, in order. `known_epoch` is its producer's in the registry; None
-    if nothing was ever told of it."""
+    """The events of a stream that are still to be written, in order. `known_epoch` is its producer's in the
+    registry; None if the registry has no event of it."""
     if isinstance(seen, EndedStream):
-        # Told also where no creation was: somebody who has seen the stream alive may be about to tell that.
+        # Written even if no creation was: another process may have seen the stream alive, and be about to
+        # write that.
         return _later([_delete(seen.stream_id, seen.since_ms, Stage.ENDED, seen.reason)], known_epoch)
     found = []
     if known_epoch is not None and known_epoch % _STAGES in {Stage.CREATED, Stage.CLOSED}:

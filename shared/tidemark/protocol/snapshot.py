@@ -11,7 +11,7 @@ from typing import Final
 from tidemark.protocol.errors import Malformed, OffsetBeyondTail, RetentionGone
 from tidemark.protocol.offset import WIDTH, parse_token, render_offset
 
-#: What one PUT to S3 takes.
+#: S3's limit for one PUT.
 MAX_UPLOAD_BYTES: Final = 5 * 1024**3
 
 _UPLOAD_ID = re.compile(r"([0-9]{16})-([A-Za-z0-9_-]{1,64})", re.ASCII)

@@ -69,7 +69,7 @@ def render_control_event(next_offset: int, cursor: int, *, up_to_date: bool, clo
 
 
 def text_end(data: bytes) -> int:
-    """Where the last whole UTF-8 character in `data` ends.
+    """The end of the last whole UTF-8 character in `data`.
 
     A writer may cut a character in two appends. The event ends before it, and the next
     one begins with it, so that no reader is shown half a character.

@@ -18,14 +18,14 @@ RESERVED_SEGMENT: Final = "__ds"
 #: A percent sign that encodes nothing.
 _BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _CONTROL_CHARACTER: Final = re.compile("[\x00-\x1f\x7f]")
-#: What is left in a path that a gateway has decoded only if the name cannot be told any more: `%` and `?`
-#: were encoded twice, and U+FFFD stands for any bytes that are no UTF-8.
+#: These characters in a path that a gateway has decoded make the name ambiguous: `%` and `?` were encoded
+#: twice, and U+FFFD stands for any bytes that are not UTF-8.
 _UNTELLABLE: Final = re.compile("[%?\ufffd]")
 
 
 @dataclass(frozen=True, slots=True)
 class StreamKey:
-    """Which stream: a bucket, and a name in it."""
+    """The key of a stream: a bucket, and a name in it."""
 
     bucket: str
     stream_id: str

@@ -1,4 +1,4 @@
-"""What a subscription is configured to do (§6.2), and the form that is compared and hashed."""
+"""A subscription's configuration (§6.2), and the form that is compared and hashed."""
 
 from __future__ import annotations
 

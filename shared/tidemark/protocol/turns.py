@@ -28,7 +28,7 @@ _FIRST_PAUSE_SECONDS: Final = 0.0012
 #: Between two looks.
 _PAUSE_SECONDS: Final = 0.0008
 _PAUSE_SECONDS_EACH: Final = 0.0001
-#: What a commit takes in which this writer has no part: a look, a batch and a receipt.
+#: The duration of another writer's commit: a look, a batch and a receipt.
 _OTHERS_SECONDS: Final = 0.011
 _RECEIPT_SECONDS: Final = 0.005
 _WIDEST_SPREAD_MS: Final = 6
@@ -67,11 +67,11 @@ def is_complete(end: ChainEnd, mails: Sequence[Mail]) -> bool:
 
 
 def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: int, looks: int) -> int:
-    """How many are before this writer, to whom all `mails` are open and all are there that it waits for.
+    """The number of writers before this one. All `mails` are open, and all that it waits for are there.
 
-    Who finds that on posting is the last of them, and commits at once. Where that proves nothing, because the
-    crowd has grown, the oldest goes first. Later it is the one who has posted last, of those who look: the
-    others expect it to have committed by now.
+    If that is so at the first look, this writer posted last and commits at once; if the crowd has grown, that
+    proves nothing, and the oldest goes first. At later looks the last to post goes first, of those who may
+    lead: the others expect it to have committed by now.
     """
     place = (own.posted_ms, own.id)
     if looks:

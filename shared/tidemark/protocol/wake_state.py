@@ -73,7 +73,7 @@ def phase(state: WakeState) -> WakePhase:
 
 
 class Step(Enum):
-    """What there is to do for a subscription, seen from its state and the clock alone."""
+    """The next step for a subscription, decided by its state and the clock alone."""
 
     #: Nothing is in flight: begin a wake if a stream has something new.
     LOOK = "look"
@@ -81,7 +81,7 @@ class Step(Enum):
     DELIVER = "deliver"
     #: The lease is over: begin another wake if a stream still has something new.
     EXPIRE = "expire"
-    #: Nothing before `wakes_at`; never, where that is None.
+    #: Nothing to do before `wakes_at`, or ever if that is None.
     WAIT = "wait"
 
 
@@ -107,7 +107,7 @@ def wakes_at(state: WakeState) -> int | None:
 def begin_wake(
     state: WakeState, kind: SubscriptionKind, wake_id: str, now_ms: int, lease_ttl_ms: int
 ) -> WakeState:
-    """A new generation, to be delivered. A webhook's lease begins with it (§7.3). What failed before goes on
+    """A new generation, to be delivered. A webhook's lease begins with it (§7.3). Failed attempts keep
     counting, so that a receiver that is down is called less and less often."""
     is_webhook = kind is SubscriptionKind.WEBHOOK
     return WakeState(
@@ -131,7 +131,7 @@ def start_attempt(state: WakeState, now_ms: int, lost_after_ms: int, lease_ttl_m
 
 
 class DeliveryFailure(Enum):
-    """What an attempt that failed has left at the receiver."""
+    """The state in which a failed attempt left the receiver."""
 
     #: It has said no, or was never reached: the next attempt is of the same generation.
     REFUSED = "refused"
@@ -144,8 +144,8 @@ class DeliveryFailure(Enum):
 
 
 def attempt_failed(state: WakeState, now_ms: int, chance: float, failure: DeliveryFailure) -> WakeState:
-    """To be tried again. Where the receiver may have got the wake, its lease ends with the next attempt,
-    which is one of a new generation."""
+    """Schedule a retry. If the receiver may have got the wake, its lease ends with the next attempt, which
+    begins a new generation."""
     next_attempt_ms, lease_until_ms = now_ms + retry_delay_ms(state.attempts, chance), state.lease_until_ms
     if lease_until_ms is not None and failure is DeliveryFailure.SILENT:
         next_attempt_ms = max(next_attempt_ms, lease_until_ms)
@@ -188,8 +188,8 @@ def check_unclaimed(state: WakeState, now_ms: int) -> None:
 
 
 def claim_wake(state: WakeState, worker: str, wake_id: str, now_ms: int, lease_ttl_ms: int) -> WakeState:
-    """A worker takes the wake that nobody has claimed. Where there is none, or its last holder let the lease
-    run out, it is a new generation. A wake event that is still to be written is not needed any more."""
+    """A worker claims the open wake. If there is none, or its last holder let the lease run out, a new
+    generation begins. A wake event that is still to be written is not needed any more."""
     is_free = state.wake_id is not None and state.holder is None
     return WakeState(
         generation=state.generation if is_free else state.generation + 1,

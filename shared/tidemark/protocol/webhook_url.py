@@ -1,7 +1,7 @@
-"""Which URLs a webhook may have, and which addresses it may lead to (§6.2, §12.8).
+"""The URLs that a webhook may have, and the addresses that it may resolve to (§6.2, §12.8).
 
-A URL is checked when a subscription is created, by what is written in it. What its name resolves to is
-checked at each delivery, and the connection is made to the very address that was checked.
+A URL's text is checked when a subscription is created. The address that its name resolves to is checked at
+each delivery, and the connection is made to exactly the address that was checked.
 """
 
 from __future__ import annotations

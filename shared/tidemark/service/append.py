@@ -31,8 +31,8 @@ lock and no read before the write. These are the states of an append:
 - **A lost reply.** Each write carries an id of its own (`append_id`). A write that is refused and meets its
   own id was sent twice and has landed (`log/append.py: check_landed`). The id stays the same from one try
   to the next, so that a late copy of an earlier try is recognised too.
-- **Remembered state** may be old. A successful write proves that it was the latest. Where there is
-  nothing to write (a refusal, a duplicate) nothing proves it, so that counts only on a fresh read.
+- **Remembered state** may be old. A successful write proves that it was the latest. A refusal or a duplicate
+  writes nothing, so it proves nothing: it counts only on a fresh read.
 - **Producers.** A batch carries the most recent ones. One that is pushed out gets an item of its own, in
   the same transaction as the batch, so its state is always in exactly one place. That item is read after
   the tail is known: read before, it could miss a producer that appends and is pushed out in between.
@@ -50,8 +50,8 @@ A group of appends (`service/group_commit.py`) is decided in order, each on the 
 leaves behind, and is written as one batch. A body over 64 KB is put into S3 first, under a key that is
 never written twice; the batch then names it. If the batch loses for good, nothing points to the body.
 
-What is decided is pure (`protocol/append.py`); `tests/faults/test_rules_of_the_proof.py` takes out one rule
-after the other, and each time an append is lost, doubled or in the wrong place.
+The decision is pure (`protocol/append.py`). `tests/faults/test_rules_of_the_proof.py` removes one rule after
+the other, and each time an append is lost, doubled or in the wrong place.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def append(
     """Decide the requests in order and commit those accepted with one conditional write.
 
     Returns an outcome or a refusal for each. Raises StreamNotFound, Busy or OutcomeUnknown for all of
-    them. Where the tail is remembered, nothing is read first.
+    them. If the tail is remembered, nothing is read first.
     """
     return _Attempt(stores, key, requests, spilled, stores.new_id()).run()
 
@@ -181,7 +181,7 @@ class _Attempt:
         for request in self._requests:
             parsed_bytes += len(request.body)
             if parsed_bytes > ON_THE_SPOT_BYTES and appends:
-                self._stores.concurrency.sleep(0)  # What else is on the event loop has its turn.
+                self._stores.concurrency.sleep(0)  # Other tasks of the event loop run.
                 parsed_bytes = len(request.body)
             appends.append(_parse_request(self._stores, record, request))
         return appends
@@ -272,8 +272,8 @@ def _put_blob(stores: Stores, record: StreamRecord, data: bytes) -> Spilled:
 
 
 def _parse_request(stores: Stores, record: StreamRecord, request: AppendRequest) -> Append:
-    """Read the body as the stream's content type says; closing alone needs no body (§5.2). What is wrong
-    with the body is kept for the decision, which looks at the closed state first (§5.2, error precedence)."""
+    """Read the body as the stream's content type says; closing alone needs no body (§5.2). An error in the
+    body is kept for the decision, which checks the closed state first (§5.2, error precedence)."""
     messages, fault, content_type = NOTHING, None, record.content_type
     try:
         if request.body or not request.close:

@@ -20,7 +20,7 @@ in that batch what became of theirs. There is no lock, no lease and no transacti
 
 - **The chain is walked batch by batch** while the mail is open, so neither of the two batches that may hold
   it is missed. Once it is settled that they do not, the tail is read, and the append is posted again.
-- **A writer that gives up** while its mail is open answers that the outcome is unknown. Where storage
+- **A writer that gives up** while its mail is open answers that the outcome is unknown. While storage
   answers, this does not happen: either the chain moves on, and the mail is settled after two batches, or this
   writer's own commit is the next batch.
 """
@@ -65,7 +65,7 @@ from tidemark.service.stores import Stores
 
 #: A look takes some 5 ms. Mail that is settled by then is not posted again.
 _MAX_LOOKS: Final = 200
-#: What a call takes about, in the count of how long a lead has waited.
+#: The approximate duration of a call, for the count of how long a lead has waited.
 _CALL_SECONDS: Final = 0.005
 #: While the tail does not move, every fourth look is for the batch itself: its writer may not live to write
 #: the receipt.
@@ -150,12 +150,12 @@ class _Combining:
         return self._commit() if self._is_its_turn() else self._wait()
 
     def _refused(self) -> Outcome | tuple[StreamHead, bool] | None:
-        """What the head refuses is refused for good (`protocol/mail.py`), so it does not matter that the mail
-        may still be open. A refusal counts only on a fresh read.
+        """A refusal on the head's tail is final (`protocol/mail.py`), even if the mail is still open. It
+        counts only on a fresh read.
 
-        But it may be the item of a producer that refuses, which is ahead of the head where the next batch is
-        there. That batch may hold this very mail, which is no duplicate of itself. (A closed stream has no
-        next batch. What is at its tail's offset may be the empty one that closed it.)
+        But a producer's item may cause the refusal, and it is ahead of the head if the next batch is there.
+        That batch may hold this very mail, which is no duplicate of itself. (A closed stream has no next
+        batch; the empty batch that closed it may be at its tail's offset.)
         """
         if self._mail is None:
             return self._head, False
@@ -261,14 +261,15 @@ class _Combining:
             return None
         self._stores.recent.keep(self._record.incarnation, batch)
         if len(self._head.mailed) > RECEIPTS_FROM:
-            # Whoever finds no receipt looks for the batch.
+            # A writer that finds no receipt looks for the batch.
             with suppress(Busy, StorageUnavailable, StorageSilent, OutcomeUnknown):
                 put_receipt(self._stores.table, self._record, batch)
         schedule_packing(self._stores, self._record, batch)
         return self._advance(batch)
 
     def _batch(self, mails: Sequence[Mail], plan: AppendPlan) -> Batch:
-        """What is refused, or is there already, is not named: its writer decides that again for itself."""
+        """The batch does not name mail that is refused or a duplicate: the mail's own writer decides that
+        again."""
         accepted = [
             Mailed(mail.id, result.next_offset)
             for mail, result in zip(mails, plan.results, strict=True)

@@ -34,8 +34,8 @@ class Run(Protocol):
 class Threads:
     """A few threads, made when they are first needed.
 
-    Who waits for a call that no thread has begun makes it. So a call may ask for others itself, however few
-    the threads are and however many ask: nobody waits for a thread.
+    If no thread has started a call yet, the caller runs it itself. Nested calls therefore cannot deadlock the
+    pool.
     """
 
     def __init__(self, threads: int = 16) -> None:

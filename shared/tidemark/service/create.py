@@ -150,8 +150,8 @@ class _Creation:
         return Creation(record, replace(first, data=None, blob=blob), orphan)
 
     def load_retention(self) -> None:
-        """Where the request has none, that of the bucket. A new stream does without this read: its creation
-        is refused where the bucket has limits."""
+        """Default to the bucket's retention if the request has none. A new stream skips this read: its
+        creation is refused if the bucket has limits."""
         if not self._request.retention.is_limited and self._key.bucket != PLAIN_BUCKET:
             self._retention = load_bucket(self._stores.table, self._key.bucket).retention
 
@@ -184,7 +184,7 @@ class _Creation:
         request = self._request
         if existing.retention.is_limited:
             self.load_retention()
-        # What a fork leaves to its source matches whatever the source had.
+        # A fork without an expiry of its own matches the expiry that it inherited.
         expiry = existing.expiry if request.fork and request.expiry == NEVER else request.expiry
         check_same_configuration(
             StreamConfiguration(existing.content_type, existing.expiry, head.tail.closed, existing.retention),

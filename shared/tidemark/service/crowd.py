@@ -1,4 +1,4 @@
-"""What a process remembers of crowded streams: how an append begins, and how often it looks."""
+"""A process's memory of crowded streams: how an append begins, and how often it looks."""
 
 from __future__ import annotations
 

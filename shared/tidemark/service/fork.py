@@ -1,4 +1,4 @@
-"""Where a new stream comes from: out of nothing, or from another stream (§4.2)."""
+"""The origin of a new stream: empty, or a fork of another stream (§4.2)."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def fork_origin(
     content_type: ContentType | None,
     expiry: Expiry,
 ) -> Origin:
-    """What the fork `key` begins with. Copies nothing, whatever the source's size: where the
-    source begins with a snapshot, the fork begins with the same one.
+    """The initial state of the fork `key`. Copies nothing, whatever the source's size: if the source begins
+    with a snapshot, the fork begins with the same one.
 
     Raises as the table of fork creation errors says: StreamNotFound, Malformed, Conflict; and
     RetentionGone.

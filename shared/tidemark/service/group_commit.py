@@ -4,9 +4,9 @@ tail share one write.
 While a write to a stream is under way, further appends to it gather; the next write takes
 all of them. Each is still decided in order and answered on its own.
 
-An append that waits has not been sent, so it may still be called off, and nothing was written:
+An append that waits has not been sent, so it may still be cancelled, and nothing was written:
 when its client leaves, when it has waited for too long, and when the write before it got no
-answer, because its own would most likely wait as long again. What was sent is never called off.
+answer, because its own would most likely wait as long again. A request that was sent is never cancelled.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class GroupCommit:
         task.add_done_callback(self._tasks.discard)
 
     async def _spill(self, key: StreamKey, queue: _Queue, waiting: _Waiting) -> None:
-        """Before the append's turn, so that no other append waits for S3. Where S3 refuses the bytes, the
+        """Runs before the append's turn, so that no other append waits for S3. If S3 refuses the bytes, the
         append is refused: nothing points to them yet."""
         try:
             waiting.spilled = await self._run(lambda: spill(self._stores, key, waiting.request))
@@ -127,7 +127,7 @@ class GroupCommit:
         del self._streams[key]
 
     async def _commit(self, key: StreamKey, group: list[_Waiting]) -> Exception | None:
-        """What stopped the group, if anything did."""
+        """Commit the group. Returns the error that stopped it, if any."""
         requests, spilled = [waiting.request for waiting in group], group[0].spilled
         failure: Exception | None = None
         answers: list[Any]

@@ -1,4 +1,4 @@
-"""Which forks were made of a stream: a fork names its source, and a source only counts its forks."""
+"""Lists the forks of a stream: a fork names its source, and a source only counts its forks."""
 
 from __future__ import annotations
 

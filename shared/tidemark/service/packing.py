@@ -1,4 +1,4 @@
-"""Who has old batches packed: the append that crosses a boundary, or closes the stream (`docs/packs.md`)."""
+"""Schedules packing: by the append that crosses a boundary, or closes the stream (`docs/packs.md`)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import ended_error, last_used_ms, require_live
 from tidemark.service.stores import Stores
 
-#: What one answer carries: base64 must fit a Lambda answer of 6 MB.
+#: The most bytes of one response: their base64 must fit a Lambda response of 6 MB.
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 _MAX_TRIES: Final = 20
 MANY_MESSAGES: Final = 10_000
@@ -57,7 +57,7 @@ def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) ->
     if record.snapshot is not None and record.snapshot.blob == blob:
         return record.snapshot  # The upload was published before.
     size = _store_blob(stores, blob, request)
-    # What a client has put into S3 itself is not read here, and S3 checks it.
+    # A client's own upload to S3 is not read here; S3 checks it.
     crc = None if request.upload else crc32(request.body)
     snapshot = Snapshot(request.offset, blob, request.content_type, size, stores.clock_ms(), crc)
     upload = upload_due(record, blob, request.upload) if request.upload else None
@@ -68,7 +68,7 @@ def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) ->
             # The blob never became visible. It goes later, because a lost reply may hide that it did.
             due_ms = stores.clock_ms() + RECLAIM_AFTER_MS
             due = Due(DueKind.TRIM, record.key, record.incarnation, due_ms, f"{mark}-discarded", blob=blob)
-            with suppress(ProtocolError):  # What refused the publish is what the client must hear.
+            with suppress(ProtocolError):  # The client must get the publish's own error.
                 schedule(stores.table, due)
         raise
     return snapshot
@@ -133,8 +133,8 @@ def _compose_bootstrap(stores: Stores, blob: str, size: int, request: PublishReq
 def _commit(stores: Stores, record: StreamRecord, snapshot: Snapshot, upload: Due | None) -> None:
     """Take the place of whatever snapshot is there by now, unless that is a later one.
 
-    What this one supersedes is removed once no reader can be on it any more, and no writer can hold a
-    tail that lies below (`docs/buckets-and-snapshots.md`).
+    Superseded data is removed once no reader can be on it any more, and no writer can hold a tail below the
+    snapshot (`docs/buckets-and-snapshots.md`).
     """
     mark = snapshot.blob.rpartition("/")[2]
     for tries in range(_MAX_TRIES):

@@ -73,8 +73,8 @@ def read_record(stores: Stores, record: StreamRecord, start: int, limit_bytes: i
 
 
 def read_on(stores: Stores, reading: Reading, *, small: bool = False) -> Reading:
-    """What has come after a page that reached the tail: one query and no look at the
-    stream's item, because a deletion shows in the log. Raises StreamNotFound."""
+    """Read the data after a page that reached the tail: one query, without the stream's item, because a
+    deletion shows in the log. Raises StreamNotFound."""
     record, start = reading.record, reading.page.end
     now_ms = stores.clock_ms()
     page = _query_page(stores, record, start, Tail(start), _limits(small=small))
@@ -91,8 +91,8 @@ def load_page(
     """The stream and the page: both at once where the incarnation is remembered, else in turn. `asked` are
     more arguments of `read_page`. Raises as `read`.
 
-    What is wrong with an offset, or missing there, counts only once the stream's item agrees: the stream may
-    be another by now, it may have expired, or what was before the offset may have been trimmed.
+    An invalid offset, or missing data, counts only once the stream's item agrees: the stream may be another
+    by now, it may have expired, or the data before the offset may have been trimmed.
     """
     remembered = stores.tails.get(key, now_ms)
     page: Page | ProtocolError | None = None

@@ -14,7 +14,7 @@ from tidemark.service.stores import Stores
 
 
 def release_writes(stores: Stores, record: StreamRecord, now_ms: int) -> tuple[list[Write], Due | None]:
-    """What ending `record` must write to its source, and the entry that says to look at the source then."""
+    """The writes to the source that end `record`, and the due entry for checking the source afterwards."""
     source = None if record.fork is None else load_stream(stores.table, record.fork.point.source)
     if record.fork is None or source is None or source.incarnation != record.fork.incarnation:
         return [], None
@@ -58,6 +58,6 @@ def release(stores: Stores, due: Due | None) -> int:
 
 
 def try_release(stores: Stores, due: Due | None) -> None:
-    """What was asked for has happened, whatever becomes of this: the janitor does what is left."""
+    """Release now if possible. The request has succeeded either way: the janitor does the rest."""
     with suppress(ProtocolError):
         release(stores, due)

@@ -1,4 +1,4 @@
-"""What a stream with limits lets go of by now (docs/retention.md)."""
+"""The offset from which a stream with retention limits keeps its data (docs/retention.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemark.service.stores import Stores
 
 def retained_from(stores: Stores, head: StreamHead, now_ms: int) -> int:
     """The first offset that the stream's retention keeps: the end of a message, and never before the one from
-    which it is retained already. Where nothing is too old it takes one query, or none."""
+    which it is retained already. If nothing is too old it takes one query, or none."""
     record, tail = head.record, head.tail.offset
     begin = record.retained
     if record.retention.seconds is not None:

@@ -1,4 +1,4 @@
-"""What is known of a stream without reading its log: for people and monitors, never for a writer."""
+"""A stream's statistics, without reading its log: for people and monitors, never for a writer."""
 
 from __future__ import annotations
 

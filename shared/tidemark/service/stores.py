@@ -1,4 +1,4 @@
-"""What every use case works with: storage, time, and names that nobody else will choose."""
+"""The dependencies of every use case: storage, the clock, and unique ids."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Stores:
     concurrency: Concurrency = field(default_factory=Threads)
     crowd: Crowd = field(default_factory=Crowd)
     packing: Packing = field(default_factory=lambda: Packing.after_seconds(3600))
-    #: Which format the table needs at least, once this process has asked.
+    #: The least format that may use the table, once this process has asked.
     least_epoch: int | None = None
 
     def check_format(self, *, raises: bool = False) -> None:

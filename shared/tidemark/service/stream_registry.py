@@ -1,8 +1,8 @@
 """Keeping the registry (`protocol/registry.py`): from the records of the table's stream to its events.
 
 A record only says which item was written. The stream is looked at as it is now, so records may come late,
-twice, out of order, and to several processes at once; what is told is decided by the registry's own
-conditional write. Where there is no registry, nothing is read but whether there is one.
+twice, out of order, and to several processes at once; the registry's own conditional write decides which
+events are written. Without a registry, the only read is whether there is one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _STREAM_SK: Final = stream_sk("")
 
 @dataclass(slots=True)
 class Written:
-    """What some records say: streams whose item was written, and of each log the latest batch."""
+    """The changes in some records: streams whose item was written, and of each log the latest batch."""
 
     items: dict[str, None] = field(default_factory=dict)
     #: The partition of a log → where its latest batch begins.

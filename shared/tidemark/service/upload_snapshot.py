@@ -29,7 +29,7 @@ class Upload:
 
 
 def begin_upload(stores: Stores, key: StreamKey, offset: int) -> Upload:
-    """Where to put the blob of a snapshot at `offset`. Raises as `publish_snapshot`."""
+    """A URL to upload the blob of a snapshot at `offset` to. Raises as `publish_snapshot`."""
     record = check_snapshot_offset(stores, key, offset)
     now_ms = stores.clock_ms()
     upload = UploadId(now_ms + LAPSES_AFTER_MS, stores.new_id())

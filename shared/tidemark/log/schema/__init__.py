@@ -27,7 +27,7 @@ of item. Other packages import all names from here.
 | key      |                                          |                                                |
 | format   | `format`                                 | `.`                                            |
 
-Who writes an item, whether it changes, and who removes it:
+The writer of each item, whether it changes, and what removes it:
 
 | item     | written by                 | changes                            | removed by                    |
 | -------- | -------------------------- | ---------------------------------- | ----------------------------- |

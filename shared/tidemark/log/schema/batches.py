@@ -40,7 +40,7 @@ PACK_INDEX: Final = "px"  # of a pack: where its blocks lie in the object (`prot
 
 #: Sorts after an offset and before the next one.
 _BEHIND: Final = "."
-#: What a snapshot's offset is checked against: the last batch that begins at or before it.
+#: For checking a snapshot's offset against the last batch that begins at or before it.
 BOUNDARY_ATTRIBUTES: Final = (
     SK,
     END,
@@ -52,7 +52,7 @@ BOUNDARY_ATTRIBUTES: Final = (
     CHECKSUMS,
     PACK_INDEX,
 )
-#: What a read for the tail needs of a batch: all but the bytes. Only a writer that has slept finds a pack.
+#: For a read of the tail: all but the bytes. Only a writer that has slept finds a pack.
 STATE_ATTRIBUTES: Final = (
     SK,
     END,
@@ -163,8 +163,8 @@ def _decode_mailed(encoded: bytes, start: int) -> tuple[Mailed, ...]:
 
 
 def encode_pack(pk: str, first: Batch, last: Batch, blob: str, index: bytes) -> Item:
-    """What takes the place of the batch `first`, and stands for all up to `last`. It keeps the mark of the
-    write that had the place, so that a late copy of that write recognises itself."""
+    """The item that replaces the batch `first` and stands for all up to `last`. It keeps the append id of the
+    replaced batch, so that a late copy of that write recognises itself."""
     return (
         make_key(pk, batch_sk(first))
         | {
@@ -178,7 +178,7 @@ def encode_pack(pk: str, first: Batch, last: Batch, blob: str, index: bytes) -> 
     )
 
 
-#: What `_encode_tail` adds, where there is something to say.
+#: The optional attributes that `_encode_tail` adds.
 _TAIL_ATTRIBUTES: Final = frozenset({CLOSED, STREAM_SEQ, PRODUCERS, OVERFLOWED, CLOSED_BY})
 
 

@@ -1,4 +1,4 @@
-"""What all items share: the form of an item, its key, and the attributes that several kinds have."""
+"""The form of an item, its key, and the attributes that several kinds share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RETAIN_BYTES: Final = "rb"
 END: Final = "e"
 #: Of the format's item: the least `FORMAT_EPOCH` of a release that may use this table.
 LEAST_EPOCH: Final = "fe"
-#: What this release can read and write. A release that stores what an earlier one would misread has one more.
+#: The storage format of this release. A release whose items an earlier one would misread increments it.
 #: 1: packs.
 FORMAT_EPOCH: Final = 1
 

@@ -153,7 +153,8 @@ def decode_roster_entry(item: Item) -> RosterEntry:
 
 
 def followers_pk(stream_id: str) -> str:
-    """Who has named the stream; of the plain surface alone, so that the bucket need not be in it."""
+    """The partition of a stream's followers. Only the plain surface has them, so the bucket is not in the
+    key."""
     return f"follow/{stream_id}"
 
 

@@ -18,7 +18,7 @@ def wait_pk(shard: int) -> str:
 
 
 def waiters_of(incarnation: str) -> tuple[str, str, str]:
-    """Where the waiters of a stream are: the partition, and the bounds of their sort keys."""
+    """The partition of a stream's waiters, and the bounds of their sort keys."""
     return wait_pk(shard_of(incarnation, WAIT_SHARDS)), f"{incarnation}/", f"{incarnation}0"
 
 

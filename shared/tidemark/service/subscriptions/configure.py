@@ -7,7 +7,7 @@ A creation is several writes, each of which may be repeated:
     3  links to the streams that exist, at their tails
     4  the item again, active                          from here on marks begin wakes
 
-Whoever dies in between is stood in for by the same request sent again, or by the delivery function. A stream
+If the process dies in between, a retry of the request or the delivery function completes the steps. A stream
 that is created meanwhile is either listed by step 3, or has a mark and no link, and is followed from its
 beginning.
 """

@@ -1,4 +1,4 @@
-"""Which streams of a subscription have something new: from its pending marks and the tails behind them.
+"""Finds the streams of a subscription with new data, from its pending marks and the tails behind them.
 
 A wake costs what has changed, however many streams are linked: only marked streams are looked at.
 """
@@ -31,9 +31,9 @@ from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.load import head_from
 from tidemark.service.stores import Stores
 
-#: Streams that one wake names. What is beyond them stays pending, and the next wake names it.
+#: Streams that one wake names. The others stay pending, and the next wake names them.
 MAX_STREAMS_IN_A_WAKE: Final = 500
-#: Links that a claim looks at by itself where no mark is there yet.
+#: Links that a claim checks itself if there is no mark yet.
 MAX_LOOKED_AT: Final = 1_000
 _AT_ONCE: Final = 16
 
@@ -96,7 +96,8 @@ def find_pending(
 
 
 def _checker(stores: Stores, record: SubscriptionRecord) -> Callable[[PendingMark], PendingStream | None]:
-    """What is behind one mark. The tail is read after the mark: an append that is later still raises it."""
+    """Looks up the stream of one mark. The tail is read after the mark: an append after that raises the
+    mark."""
 
     def check(mark: PendingMark) -> PendingStream | None:
         link = load_link(stores.table, record.incarnation, mark.path)

@@ -179,8 +179,8 @@ def release(stores: Stores, subscription_id: str, request: WakeRequest) -> bool:
 
 
 def wake_now(stores: Stores, subscription_id: str) -> SubscriptionRecord:
-    """What an operator asks for: begin a wake for what is pending, and do not wait for the next attempt. It
-    is a new generation, so an attempt that is still under way is fenced. Nothing changes while the first
+    """On an operator's request: begin a wake for pending streams now, without waiting for the next attempt.
+    It is a new generation, so an attempt that is still under way is fenced. Nothing changes while the first
     attempt of a wake is under way. Raises SubscriptionNotFound, AlreadyClaimed, NoPendingWork, Busy."""
     for tries in range(_MAX_TRIES):
         record = require_subscription(stores, subscription_id)
@@ -251,8 +251,8 @@ def finish_delivery(
 
 
 def _begin_next(stores: Stores, record: SubscriptionRecord) -> bool:
-    """After a wake has ended: whether another one follows (§7). What was appended just before counts too,
-    though its record may still be on its way."""
+    """After a wake has ended: whether another one follows (§7). Appends just before count too, though their
+    stream records may not have arrived yet."""
     return begin_if_pending(stores, record) or (
         mark_appended(stores, record) and begin_if_pending(stores, record)
     )
