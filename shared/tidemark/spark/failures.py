@@ -1,4 +1,4 @@
-"""What a failed job says in one line, and the exit code that goes with it.
+"""The one-line error message of a failed job, and its exit code.
 
 Spark's own messages hold the errors of this package, one raised from another (`spark/traces.py`). The last
 one is what the user needs to know.

@@ -1,4 +1,5 @@
-"""What is missing in an archive: each message, or page over HTTP, begins where the one before it ended.
+"""Finds missing messages in an archive: each message, or page over HTTP, begins where the one before it
+ended.
 
 Rows over DynamoDB are messages with offsets of their own. Over HTTP the rows of a page share its two offsets,
 and their positions count from 0.
@@ -19,8 +20,8 @@ _BEGINNINGS: Final = (BEGINNING, "0000000000000000")
 
 @dataclass(frozen=True)
 class Gap:
-    """What lies between two offsets is missing, in the middle of a page after a `position` of it. `start` is
-    empty where everything up to `end` is missing."""
+    """The messages between two offsets are missing; inside a page, those after `position`. `start` is empty
+    if everything up to `end` is missing."""
 
     start: str
     end: str

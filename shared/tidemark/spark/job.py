@@ -1,4 +1,4 @@
-"""What all jobs share: arguments, the Spark session, progress messages and exit codes."""
+"""Shared by all jobs: arguments, the Spark session, progress messages and exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TELL_SECONDS: Final = 15.0
 #: On a terminal, where one line is written over.
 SHOW_SECONDS: Final = 1.0
 _CLEAR_LINE: Final = "\r\x1b[K"
-#: What a local session logs: by default Spark begins with four lines of warnings.
+#: The logging of a local session: by default Spark begins with four lines of warnings.
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
@@ -36,7 +36,7 @@ class Job:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: What the process exits with when the job comes to its end.
+        #: The exit code when the job has finished.
         self.code = Exit.DONE
         self._started = time.monotonic()
 
@@ -225,8 +225,8 @@ def open_lake(given: argparse.Namespace) -> Any:
 
 
 def write_once(rows: Any, given: argparse.Namespace, job: Job, **options: str) -> dict[str, object]:
-    """Write the rows under the job's id. What the summary tells of it: what that id stands for, which is what
-    the first run staged. Raises what Spark raises."""
+    """Write the rows under the job's id. Returns the fields of the summary: the batch of that id, as the
+    first run staged it. Spark's exceptions pass through."""
     from tidemark.spark.options.write import parse_write_options
     from tidemark.spark.staging.hadoop import open_staging
     from tidemark.spark.staging.manifest import StagedBatches
@@ -254,7 +254,7 @@ def find_java() -> None:
 def open_session(name: str) -> Any:
     """The session of the JVM that submitted the job, or of the Spark Connect server at `SPARK_REMOTE`, or a
     local one on loopback."""
-    # Where a JVM started this, `spark-submit`, EMR or Glue has set master, memory and all else.
+    # If a JVM started this, `spark-submit`, EMR or Glue has set master, memory and all else.
     is_set = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     if not is_set:
         find_java()

@@ -121,7 +121,7 @@ class LakeTable:
     def ensure(self) -> None:
         """The table is there, with all columns of this version."""
         namespace = self._identifier.rpartition(".")[0]
-        # Who may use a database of Glue may not have the right to create one.
+        # Some roles may use a Glue database but not create one.
         if not self._catalog.namespace_exists(namespace):
             self._catalog.create_namespace_if_not_exists(namespace)
         with _explained(self._name):
@@ -264,7 +264,7 @@ class LakeTable:
         return [ClosedStream(**row) for row in table.scan(row_filter=wanted).to_arrow().to_pylist()]
 
     def compact_closed(self, before: datetime) -> None:
-        """Many small files of closed streams become one. Where an archive adds some meanwhile, the next run
+        """Compact the small files of closed streams into one. If an archive adds some meanwhile, the next run
         does it."""
         try:
             table = self._catalog.load_table(self._closed)
@@ -318,7 +318,8 @@ def write_files(frame: Any, table: Table, name: str) -> list[str]:
 
 @contextmanager
 def _explained(catalog: str) -> Iterator[None]:
-    """What a catalog says that is not set up right. Refusals of AWS, and silence, are told as they are."""
+    """Raise NoCatalog for errors of a misconfigured catalog. Errors of AWS and of the network pass
+    through."""
     try:
         yield
     except (ClientError, OSError):

@@ -28,7 +28,7 @@ def remove_orphans(table: Table, before: datetime) -> int:
     scheme, authority, directory = PyArrowFileIO.parse_location(f"{table.location()}/data")
     files = PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, authority)
     found = files.get_file_info(FileSelector(directory, allow_not_found=True, recursive=True))
-    # What is committed while this runs was found before, and is in the table as it is now.
+    # The files were listed before this refresh, so a file committed meanwhile counts as used.
     used = {PyArrowFileIO.parse_location(path)[2] for path in _all_files(table.refresh())}
     orphans = [each.path for each in found if each.is_file and each.mtime < before and each.path not in used]
     for path in orphans:

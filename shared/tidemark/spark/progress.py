@@ -33,9 +33,10 @@ from tidemark.spark.readers.port import DataLoss, Head, Position, is_past
 Positions = Mapping[str, Position]
 
 Offset = dict[str, Any]
-"""What Spark keeps of each batch: `{stream: [offset, incarnation, content type, ended since, closed]}`, and
-under the empty name, which no stream has, `{"bucket/pattern": milliseconds since 1970}`. A version that does
-not know of the second stops with an error, because it would read again what was forgotten."""
+"""The offset that Spark stores for each batch: `{stream: [offset, incarnation, content type, ended since,
+closed]}`, and under the empty name, which no stream has, `{"bucket/pattern": milliseconds since 1970}`. A
+version that does not know of the second stops with an error, because it would read again what was
+forgotten."""
 
 _FORGOTTEN: Final = ""
 #: How long after its date a stream's creation may be seen for the first time.
@@ -85,9 +86,9 @@ def decode_offset(offset: Mapping[str, Any]) -> Progress:
 
 
 def everything_until(options: ReadOptions, start: Progress, look: Look) -> Progress:
-    """Where a batch ends that begins at `start` and takes all that was found. It is `start` itself where no
-    stream has anything new: there is no batch just to forget something. Raises DataLoss, and InvalidOptions
-    where the checkpoint has streams that are not asked for."""
+    """The end of a batch that begins at `start` and takes all that was found. Returns `start` if no stream
+    has new messages: no batch is made just to forget streams. Raises DataLoss, and InvalidOptions if the
+    checkpoint has streams that the options do not name."""
     now, bucket = look.at_ms // 1000, options.connection.bucket
     forgotten, forgotten_ms = dict(start.forgotten), 0
     if options.pattern is not None:

@@ -74,8 +74,8 @@ class TidemarkSource(DataSource):
             return AdmittedStreamReader(options)
         return StreamReader(options)
 
-    # What only a write needs is imported by a write: every query and every batch of a streaming
-    # one starts a process that imports this module.
+    # Only a write imports these modules: every query and every batch of a streaming one starts a process that
+    # imports this module.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tidemark.spark.writer.writers import BatchWriter, make_write, parse_write
 

@@ -3,8 +3,8 @@
 Spark wraps what Python raised into messages of its own, which hold stack traces in two languages. In each of
 these traces the line of the error stands where the indentation ends, as `package.Class: message`.
 
-What Java raised comes as `: package.Class: message`, with its causes below. There the first line counts that
-says more than that a job has failed.
+Java's exceptions come as `: package.Class: message`, with their causes below. The first line that says more
+than that a job has failed counts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def errors_in(fault: BaseException) -> list[tuple[str, str]]:
     if found and not found[-1][1].startswith(_JAVA):
         return found
     if found:
-        # What Java raised for Python code that Spark had called, as that of `foreachBatch`.
+        # An exception of Java for Python code that Spark had called, as that of `foreachBatch`.
         text = text[text.rindex(_JAVA) :]
     name, said = _raised_by_java(text) or (type(fault).__name__, text)
     if died := _death_of_a_worker(name, said, text):

@@ -29,7 +29,7 @@ from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.progress import Progress, least_taken
 from tidemark.spark.readers.port import Head, Position
 
-#: What became of a stream.
+#: The outcome for a stream.
 TRIMMED: Final = "trimmed"
 WOULD_TRIM: Final = "would trim"
 UNCHANGED: Final = "unchanged"
@@ -44,8 +44,8 @@ _RESULT: Final = pa.schema(
 
 @dataclass(frozen=True)
 class TrimPlan:
-    """What every task is told. `consumers` is how far each of them has come: no stream is trimmed beyond what
-    every one has taken."""
+    """The instructions for every task. `consumers` is the progress of each consumer: no stream is trimmed
+    beyond the slowest."""
 
     connection: ConnectionOptions
     consumers: tuple[Progress, ...] = ()
@@ -129,8 +129,8 @@ class Trimmer:
         return TrimResult(stream, TRIMMED, size, f"to {render_offset(end)}")
 
     def _limit(self, record: StreamRecord, end: int) -> int:
-        """Never beyond what every consumer has taken. What was taken of a stream that was deleted and created
-        again says nothing of the new one."""
+        """Never beyond the progress of every consumer. Progress in a stream that was deleted and created
+        again does not count for the new one."""
         if not self._plan.consumers:
             return end
         last = load_last(self._stores.table, log_pk(record.key, record.incarnation))

@@ -122,7 +122,8 @@ class PostsInOrder:
         self._connections: list[HTTPConnection] = []
 
     def send(self, headers: Sequence[Mapping[str, str]], bodies: Sequence[bytes]) -> list[bool]:
-        """Which of them are answered with a 2xx. The others may have been carried out all the same."""
+        """For each request, whether its response is a 2xx. The others may have been carried out all the
+        same."""
         while len(self._connections) < len(bodies):
             self._connections.append(self._kind(self._host, timeout=_TIMEOUT.read_timeout))
         for connection, own, body in zip(self._connections, headers, bodies, strict=False):

@@ -14,8 +14,8 @@ _LONGEST_DELAY_SECONDS: Final = 5.0
 
 
 def retry(act: Callable[[], T], seconds: float, *errors: type[Exception]) -> T:
-    """What `act` returns. It is called again after one of the `errors`, with longer and longer
-    pauses, until `seconds` have passed: then the last error is raised."""
+    """Return the result of `act`. One of the `errors` is retried, with longer and longer pauses, until
+    `seconds` have passed: then the last error is raised."""
     deadline = time.monotonic() + seconds
     delay = _FIRST_DELAY_SECONDS
     while True:

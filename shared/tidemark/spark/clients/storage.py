@@ -1,8 +1,8 @@
 """The table and the bucket, reached from a driver or a task.
 
-What AWS refuses is told here with all that its reader needs: service, action, table or bucket, region, the
-code and message of AWS, and what to do about it. The errors stay those of the application's own rules, so
-that code which repeats an `OutcomeUnknown` repeats these as well.
+An error of AWS names the service, action, table or bucket, region, the code and message of AWS, and what to
+do about it. The error types stay those of the application's own rules, so that code which retries an
+`OutcomeUnknown` retries these as well.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a read or a write is asked for: the options, checked as a whole before anything is read or written."""
+"""The options of a read or a write, checked as a whole before anything is read or written."""

@@ -1,4 +1,4 @@
-"""Where the streams are: the options that reads and writes share."""
+"""The connection options, which reads and writes share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark.settings import Settings
 from tidemark.spark.options.given import GivenOptions, parse_seconds
 
 _BUCKET: Final = re.compile(r"[a-z0-9_-]{4,64}", re.ASCII)
-#: What stands for itself in a URL's path (RFC 3986 §3.3).
+#: Characters that need no percent-encoding in a URL's path (RFC 3986 §3.3).
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;="
 
 CONNECTION_OPTIONS: Final = (
@@ -41,8 +41,8 @@ class Transport(Enum):
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """Where streams are. Resolved where the query is planned, and carried to the tasks:
-    a task's own environment may know of no endpoint. Credentials are not carried."""
+    """The location of streams. It is resolved by the driver and sent to the tasks: a task's own environment
+    may have no endpoint. Credentials are not sent."""
 
     transport: Transport = Transport.DYNAMODB
     bucket: str = PLAIN_BUCKET
@@ -58,7 +58,7 @@ class ConnectionOptions:
     retry_seconds: int = 30
 
     def place(self) -> str:
-        """Where the streams are, in words that are the same for every process."""
+        """The location of the streams as text, the same in every process."""
         if self.transport is Transport.HTTP:
             return f"{self.url}{self.stream_path}"
         return f"bucket {self.bucket} in table {self.table}"

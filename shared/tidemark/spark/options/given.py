@@ -30,7 +30,7 @@ class InvalidOptions(ValueError):
 
 
 class GivenOptions:
-    """What is asked for, by any spelling of the options' names, and the faults found on the way."""
+    """The given options, whose names are case-insensitive, and the faults found in them."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._given = {name.lower(): str(value) for name, value in dict(given).items()}

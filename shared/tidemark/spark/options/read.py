@@ -35,7 +35,7 @@ from tidemark.spark.options.where import (
     parse_boundary,
 )
 
-#: What a read can give, by Spark's names of the types.
+#: The columns of a read, with Spark's names of the types.
 COLUMNS: Final = {
     "bucket": "STRING",
     "stream": "STRING",
@@ -59,7 +59,7 @@ DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in JSON_COLU
 
 NO_TIMES: Final = "over http there is a timestamp only with includeTimestamps=true"
 
-#: What concerns the batches of a streaming query alone.
+#: The options of a streaming query's batches alone.
 TRIGGER_OPTIONS: Final = (
     "maxBytesPerTrigger",
     "maxOffsetsPerTrigger",

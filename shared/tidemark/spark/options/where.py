@@ -1,4 +1,4 @@
-"""Where a read begins and ends: at an offset, or at what was written from a time on."""
+"""The bounds of a read: an offset, or the first message from a time on."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WHERE_OPTIONS: Final = (
 
 
 def parse_boundary(asked: GivenOptions, side: Side, default: Where) -> Where:
-    """What the options of one side (`starting`, `ending`) say."""
+    """Parse the options of one side (`starting`, `ending`)."""
     options = given_boundaries(asked, side)
     if len(options) > 1:
         asked.faults.append(f"give one of {', '.join(options)}: each says where every stream is {side}")

@@ -29,7 +29,7 @@ WRITE_OPTIONS: Final = (
 
 #: The directory of bodies in stagingDir, with a directory in it for each producer id.
 STAGED: Final = "staged"
-#: What may be staged to by tasks, in the words of errors.
+#: The places that tasks can stage to, in the words of errors.
 SHARED_PLACES: Final = "a directory that the driver and all tasks share, or s3://bucket/prefix"
 
 

@@ -19,7 +19,7 @@ from tidemark.spark.readers.port import StreamPartition
 
 @dataclass(frozen=True)
 class PackedPartition(InputPartition):
-    """What one task reads, one after the other."""
+    """The partitions that one task reads, one after the other."""
 
     parts: tuple[StreamPartition, ...]
 
@@ -50,7 +50,7 @@ class PartitionReader:
 
 
 class BatchReader(PartitionReader, DataSourceReader):
-    #: Where Spark has pushed filters down.
+    #: Set if Spark has pushed filters down.
     _filters: PushedFilters | None = None
 
     def partitions(self) -> list[InputPartition]:

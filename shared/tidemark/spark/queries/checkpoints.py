@@ -1,4 +1,4 @@
-"""What a streaming query has taken, read from its checkpoint."""
+"""Reads a streaming query's progress from its checkpoint."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ from tidemark.spark.readers.port import (
     is_past,
 )
 
-#: What a task could read in the time in which a stream is opened: no stream counts for less in a pack.
+#: The bytes that a task could read in the time it takes to open a stream: no stream counts for less in a
+#: pack.
 STREAM_BYTES: Final = 128 * 1024
 
 
@@ -54,8 +55,8 @@ def require_all(options: ReadOptions, reader: Reader, heads: Mapping[str, Head])
 def positions_of(
     side: Side, options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
 ) -> dict[str, Position]:
-    """Where each stream's read begins or ends. Raises InvalidOptions for invalid offsets, and DataLoss for an
-    offset below the retained ones."""
+    """The positions at which each stream's read begins or ends. Raises InvalidOptions for invalid offsets,
+    and DataLoss for an offset below the retained ones."""
     where = options.starting if side == "starting" else options.ending
     if isinstance(where, Earliest):
         return {name: head.earliest for name, head in heads.items()}
@@ -71,8 +72,8 @@ def positions_of(
 def pin_positions(
     options: ReadOptions, reader: Reader, heads: Mapping[str, Head]
 ) -> tuple[Positions, Positions]:
-    """Where a batch read begins and ends in each stream. Raises InvalidOptions, for all offsets
-    that are wrong, and DataLoss."""
+    """The positions at which a batch read begins and ends in each stream. Raises DataLoss, and InvalidOptions
+    that names all wrong offsets."""
     found: list[Positions] = []
     faults: list[str] = []
     for side in SIDES:
@@ -174,8 +175,8 @@ def pack(partitions: Sequence[StreamPartition], partition_bytes: int) -> list[tu
 def _starts_before(
     options: ReadOptions, reader: Reader, starts: Positions, ends: Positions
 ) -> dict[str, Position]:
-    """Where to begin reading towards each end: at the beginning of a stream that is new, or that was deleted
-    and created again; in the second case what was not read is lost. Of one that was closed, nothing is."""
+    """The position to read from towards each end. A new stream, or one that was deleted and created again, is
+    read from its beginning; the unread messages of the deleted one are lost, unless it was closed."""
     known: dict[str, Position] = {}
     for name, end in ends.items():
         start = starts.get(name)

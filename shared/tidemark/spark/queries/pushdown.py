@@ -26,8 +26,8 @@ _BOUNDS = {
 
 @dataclass
 class PushedFilters:
-    """What filters leave. `names` None is all streams; `low` and `high` are places in each of
-    them between which messages must begin."""
+    """The streams and offsets that filters leave. `names` None is all streams; messages of each must begin
+    between `low` and `high`."""
 
     options: ReadOptions
     names: frozenset[str] | None = None

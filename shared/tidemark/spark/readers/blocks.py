@@ -18,14 +18,14 @@ _PRODUCER_COLUMNS: Final = frozenset({"producer_id", "producer_epoch", "producer
 def run_arrays(
     columns: Sequence[str], runs: Sequence[MessageRun], separator_bytes: int, low: int, high: int
 ) -> dict[str, pa.Array]:
-    """What is not the same in every row, the value always, of runs one behind the other: of those messages
-    that begin in [low, high). `separator_bytes` at the end of each message are left out of it."""
+    """The columns that differ between rows, and always the value, for the messages of consecutive runs that
+    begin in [low, high). The value leaves out `separator_bytes` at the end of each message."""
     edges = np.zeros(sum(len(run.lengths) for run in runs) + 1, np.int32)
     np.cumsum(np.concatenate([run.lengths for run in runs]), out=edges[1:])
     places = edges + np.int64(runs[0].start)
     first, last = (int(place) for place in np.searchsorted(places[:-1], (low, high)))
     places = places[first : last + 1]
-    # Where messages begin and end, counted from the first run's start; Arrow's own form of that is the same.
+    # The bounds of messages, counted from the first run's start; Arrow's offsets have the same form.
     data = b"".join(piece for run in runs for piece in run.data)
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
     values = pa.Array.from_buffers(pa.binary(), last - first, buffers, offset=first)
@@ -44,7 +44,7 @@ def run_arrays(
 
 
 def producer_arrays(columns: Sequence[str], producers: Sequence[Producer | None]) -> dict[str, pa.Array]:
-    """Whose append each message was the last of. Nothing where that is known of none."""
+    """The producer of the append that ends with each message. Empty if no producer is known."""
     if _PRODUCER_COLUMNS.isdisjoint(columns) or not any(producers):
         return {}
     rows = [(each.producer_id, each.epoch, each.seq) if each else (None, None, None) for each in producers]

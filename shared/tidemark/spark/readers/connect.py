@@ -1,4 +1,4 @@
-"""Which reader a query gets. Each is imported only where it is used: every query starts a process."""
+"""Chooses a query's reader. Each is imported only when it is used: every query starts a process."""
 
 from __future__ import annotations
 

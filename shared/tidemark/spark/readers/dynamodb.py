@@ -65,8 +65,8 @@ _LISTED_AT_ONCE: Final = 1000
 
 @dataclass(slots=True)
 class _KnownTail:
-    """Where a stream's log ended at `learned_ms`. `written_ms` is the time of its last batch. `moved` says
-    that it was written to between the last two looks; the next one does not expect to find it as it was."""
+    """The end of a stream's log at `learned_ms`. `written_ms` is the time of its last batch. `moved`: it was
+    written to between the last two looks, so the next look expects it to have changed."""
 
     incarnation: str
     end: int
@@ -215,7 +215,7 @@ class DynamoDBReader:
             raise BadOffset(f"{head.name}: {offset} is not the end of a message")
 
     def _ends_in(self, item: BatchItem, low: int, high: int) -> Iterator[list[int]]:
-        """Where its messages end; of a pack a list for each block that has something of [low, high)."""
+        """The ends of its messages; for a pack, a list for each block that overlaps [low, high)."""
         if item.px is None:
             yield message_ends(item)
             return
@@ -366,7 +366,7 @@ class DynamoDBReader:
         )
         reached = low
         for item in walk:
-            # What ends before: the mark of closing, a tombstone, or a batch that a pack has replaced.
+            # Skip a mark of closing, a tombstone, and a batch that a pack has replaced.
             if item.end <= reached:
                 continue
             pieces = [item] if isinstance(item, MessageRun) else pieces_of(item, self._blobs, reached, until)

@@ -46,7 +46,7 @@ def read_export(spark: Any, path: str, connection: ConnectionOptions) -> Any:
     lines = spark.read.text(path)
     streams = lines.where(lines.value.contains('"stream/')).rdd.map(lambda row: decode_stream_line(row.value))
     known = spark.sparkContext.broadcast(dict(filter(None, streams.collect())))
-    # What a pack has replaced may still be there beside it.
+    # Batches that a pack has replaced may still be there beside it.
     packs = lines.where(lines.value.contains(f'"{PACK_INDEX}"')).rdd.map(lambda row: pack_span(row.value))
     packed = spark.sparkContext.broadcast(outermost(filter(None, packs.collect())))
 

@@ -65,7 +65,7 @@ class HttpReader:
     def __init__(self, connection: ConnectionOptions) -> None:
         self._connection = connection
         self._client = HttpClient(connection.token, retry_seconds=connection.retry_seconds)
-        #: What the last listing said of a stream: its head, where it told all of that; else a part of it.
+        #: The last listing of each stream: its head if the listing has all of it; else a part.
         self._listed: dict[str, Head | Listed] = {}
         #: The head that was loaded when a listing told a part.
         self._known: dict[str, tuple[Listed, Head]] = {}
@@ -137,8 +137,9 @@ class HttpReader:
         return Head(name, begin, replace(begin, offset=tail, closed=closed))
 
     def _read_tail(self, name: str, tail: str, *, closed: bool) -> tuple[str, str, bool]:
-        """Tail, incarnation and closure by a read, where a HEAD does not tell the second. What is appended,
-        or created again, in between moves the tail with it: the three that are returned belong together."""
+        """Read tail, incarnation and closure, for servers whose HEAD lacks the incarnation. All three come
+        from one response, so they stay consistent if the stream is appended to or created again in
+        between."""
         try:
             page = self._open(name, tail)
         except HttpFault as fault:
@@ -326,7 +327,8 @@ class HttpReader:
         )
 
     def _open_retained(self, partition: StreamPartition, start: str) -> HttpPage | None:
-        """The page at `start`. Where that is gone, and may be, the page at the first retained offset."""
+        """The page at `start`. If that offset is gone, and data loss is allowed, the page at the first
+        retained offset."""
         try:
             return self._open(partition.name, start)
         except HttpFault as fault:
@@ -342,8 +344,7 @@ class HttpReader:
         return self._open(partition.name, retained)
 
     def _cut(self, partition: StreamPartition, page: HttpPage) -> list[bytes]:
-        """What a page that runs on beyond the pinned end has before it: more was written since the
-        end was pinned."""
+        """Cut a page at the pinned end: more was written since the end was pinned."""
         for _ in range(_COMPARISONS):
             values = page.values()
             kept = cut_by_position(page, partition.end, values)

@@ -49,7 +49,7 @@ class HttpPage:
 
     @property
     def content_length(self) -> int:
-        """Where the server does not say, a guess."""
+        """A guess if the server sends no Content-Length."""
         return int(self.response.headers.get("Content-Length", _CHUNK_BYTES))
 
     def leave(self) -> None:
@@ -102,13 +102,13 @@ def rows_of(
 
 
 def bytes_between(start: str, end: str) -> int | None:
-    """Where the server's offsets are byte positions, as this project's are; None where they are opaque."""
+    """None if the server's offsets are opaque, not byte positions as this project's are."""
     low, high = 0 if start == BEGINNING else parse_token(start), parse_token(end)
     return None if low is None or high is None else high - low
 
 
 def cut_by_position(page: HttpPage, end: str, values: list[bytes]) -> list[bytes] | None:
-    """Where the server's offsets are byte positions, as this project's are, and only there."""
+    """Works only if the server's offsets are byte positions, as this project's are; else None."""
     low = 0 if page.start == BEGINNING else parse_token(page.start)
     high, stop = parse_token(page.end), parse_token(end)
     separator = 1 if page.is_json else 0

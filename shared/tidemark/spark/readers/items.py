@@ -44,7 +44,7 @@ _BLOCKS_AT_ONCE: Final = 16
 #: Items are read together up to about this many bytes of data, and from this many items on.
 RUN_BYTES: Final = 2 * 1024 * 1024
 _RUN_ITEMS: Final = 4
-#: What each digit of a rendered offset counts.
+#: The place value of each digit of a rendered offset.
 _PLACES: Final = 10 ** np.arange(WIDTH, dtype=np.int64)[::-1]
 
 
@@ -150,7 +150,7 @@ class PackBlock:
 
     @property
     def ends(self) -> list[int]:
-        """Where its messages end."""
+        """The end offset of each message."""
         return list(accumulate(self.columns.lengths, initial=self.start))[1:]
 
     @property
@@ -285,7 +285,7 @@ def pieces_of(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterato
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """Whose append a message was the last of."""
+    """The producer of the append that ends with a message."""
 
     producer_id: str
     epoch: int

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 #: How much of an array is held before its first part is split off.
 PIECE_BYTES: Final = 4 * 1024 * 1024
-#: Where a piece may be cut is tried from its end; what is nested deeper than this waits for more.
+#: The number of places tried from the end, to cut a piece off; deeper nesting waits for more data.
 _TRIES: Final = 64
 
 _decoder = msgspec.json.Decoder(list[msgspec.Raw])

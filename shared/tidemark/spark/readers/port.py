@@ -106,7 +106,7 @@ def is_past(offset: str, other: str) -> bool:
 
 @dataclass(frozen=True)
 class Head:
-    """Where a stream began and ended when its head was loaded, and whether it was closed there."""
+    """A stream's first and last position when its head was loaded, and whether it was closed there."""
 
     name: str
     earliest: Position
@@ -150,8 +150,8 @@ class Reader(Protocol):
         It is known once something was asked; 0 where it is not."""
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
-        """Streams whose whole name matches, sorted; none where there is no bucket. What the listing tells of
-        a stream is used by the next call of `head` or `heads` for it."""
+        """Streams whose whole name matches, sorted; none if there is no bucket. The next call of `head` or
+        `heads` reuses the listing."""
 
     def has_bucket(self) -> bool: ...
 
@@ -162,14 +162,14 @@ class Reader(Protocol):
         """Of those that exist, by name. Asks for many with one call, where the transport can."""
 
     def earliest(self, names: Sequence[str]) -> dict[str, Position]:
-        """Where each of those that exist begins at this moment."""
+        """The current first position of each stream that exists."""
 
     def check_offset(self, head: Head, offset: str) -> None:
         """Raises BadOffset where no reader may begin or end there."""
 
     def position_at(self, head: Head, at_ms: int) -> Position:
-        """Where the first message begins that was written then or later; the tail where there is none.
-        Raises BadOffset where the transport cannot find it."""
+        """The start of the first message that was written then or later; the tail if there is none. Raises
+        BadOffset if the transport cannot find it."""
 
     def check_times(self, head: Head) -> None:
         """Raises NoTimes where the transport cannot tell when messages were appended."""
@@ -181,7 +181,7 @@ class Reader(Protocol):
         """The same for a number of messages. To count them costs about as much as to read them."""
 
     def backlog(self, start: Position, end: Position) -> int:
-        """How many bytes lie between the two. Where offsets do not tell: more than any limit, if any."""
+        """The number of bytes between the two. If offsets are opaque: 0, or more than any limit."""
 
     def partitions(
         self, name: str, start: Position, end: Position, partition_bytes: int

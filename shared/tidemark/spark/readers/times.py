@@ -1,8 +1,8 @@
 """When the rows of a page were appended, by what this project's server tells over HTTP (`GET /v1/times`).
 
 The server lists the writes of a range of offsets: when each was made, how many messages it has, and how
-many bytes. A page's rows are these messages in the same order. Where the stream is not JSON, rows are pieces
-of the page's bytes, and a row has the time of the write that its first byte is of.
+many bytes. A page's rows are these messages in the same order. Rows of other streams are pieces of the page's
+bytes, and a row has the time of the write of its first byte.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemark.spark.readers.port import BEGINNING
 
 
 class TimesDoNotFit(Exception):
-    """What the server tells is not about the page's messages."""
+    """The server's times do not match the page's messages."""
 
 
 class PageTimes:

@@ -35,7 +35,7 @@ _RESULT: Final = pa.schema(
 )
 _PARTITION_BYTES: Final = 1 << 40
 
-#: What became of a stream.
+#: The outcome for a stream.
 PUBLISHED: Final = "published"
 FOLDED: Final = "folded"
 UNCHANGED: Final = "unchanged"
@@ -46,8 +46,8 @@ FAILED: Final = "failed"
 
 @dataclass(frozen=True)
 class SnapshotPlan:
-    """What every task is told. `consumers` is how far each of them has come; where none was named, the tail
-    is the limit."""
+    """The instructions for every task. `consumers` is the progress of each consumer; without consumers, the
+    tail is the limit."""
 
     connection: ConnectionOptions
     publish_to: ConnectionOptions
@@ -65,7 +65,7 @@ class FoldResult:
     offset: str = ""
     messages: int = 0
     skipped: int = 0
-    #: Where the first of them is, and why.
+    #: The place of the first skipped message, and the reason.
     skipped_first: str = ""
     detail: str = ""
 
@@ -125,8 +125,8 @@ class Snapshotter:
         return state
 
     def _limit(self, head: Head) -> Position | None:
-        """Never beyond what every consumer has taken: retention follows the snapshot. What was
-        taken of a stream that was deleted and created again says nothing of the new one."""
+        """Never beyond the progress of every consumer: retention follows the snapshot. Progress in a stream
+        that was deleted and created again does not count for the new one."""
         if not self._plan.consumers:
             return head.tail
         bucket = self._plan.connection.bucket

@@ -1,4 +1,4 @@
-"""Where snapshots are published and found: by a server, or by the application's own rules in this process."""
+"""Publishes and finds snapshots: through a server, or by the application's own rules in this process."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class HttpSnapshots:
         url, headers = self._url(stream, offset), {"Content-Type": content_type}
         try:
             if len(body) > MAX_ANSWER_BYTES:
-                # What is too large for a request goes straight to S3 (docs/buckets-and-snapshots.md).
+                # A body too large for a request goes straight to S3 (docs/buckets-and-snapshots.md).
                 begun = orjson.loads(self._client.request("POST", f"{url}/upload").data)
                 self._bare.request("PUT", begun["url"], body=body)
                 headers["Snapshot-Upload"], body = begun["upload"], b""
@@ -129,7 +129,8 @@ class LogSnapshots:
         def once() -> None:
             request = PublishRequest(place, kind, body)
             if len(body) > MAX_ANSWER_BYTES:
-                # What is too large for one response is put together for its readers when it is published.
+                # A body too large for one response is published as an upload: its bootstrap is assembled
+                # then.
                 upload = begin_upload(self._stores, key, place).id
                 record = require_live(load_stream(self._stores.table, key))
                 self._stores.blobs.put(snapshot_blob_key(record.incarnation, place, upload.mark), body)

@@ -1,4 +1,4 @@
-"""Where a write is staged: a directory that the driver and all tasks share, or a prefix in S3.
+"""The staging of a write: a directory that the driver and all tasks share, or a prefix in S3.
 
 Exactly-once rests on two operations: a file appears whole or not at all, and of two files put
 under one name the first wins. Other file systems are in `hadoop.py`.
@@ -22,13 +22,13 @@ from tidemark.spark.clients.storage import s3_client
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.write import WriteOptions
 
-#: What somebody already holds: with `If-None-Match`, or while another puts the same name.
+#: S3's errors for a name that is taken: with `If-None-Match`, or while another process puts the same name.
 _TAKEN: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
 _ABSENT: Final = frozenset({"NoSuchKey", "404", "NotFound"})
 
 
 class StagedFiles(Protocol):
-    """What a task needs: files of bodies (`bodies.py`)."""
+    """The staging of a task: files of bodies (`bodies.py`)."""
 
     def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
         """A file to write to, which appears under its name once the context ends without error."""
@@ -37,10 +37,11 @@ class StagedFiles(Protocol):
 
 
 class Staging(Protocol):
-    """What a driver needs: notes of its batches, and to remove what is not needed any more."""
+    """The staging of a driver: notes of its batches, and removal of stale files."""
 
     def put_first(self, name: str, data: bytes) -> bytes:
-        """What is under the name from now on: `data`, or what was there before."""
+        """Put `data` unless the name is taken. Returns the content of the name: `data`, or the earlier
+        one."""
 
     def get(self, name: str) -> bytes | None: ...
 

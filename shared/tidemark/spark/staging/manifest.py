@@ -26,9 +26,9 @@ import orjson
 from tidemark.spark.options.write import STAGED
 from tidemark.spark.staging.files import Staging
 
-#: Batches whose manifest is kept: whoever comes later than that is fenced by its epoch anyway.
+#: The number of manifests kept: older batches are fenced by their epoch anyway.
 KEPT: Final = 100
-#: What a killed task left behind is removed after so long.
+#: Files of killed tasks are removed after so long.
 ORPHAN_SECONDS: Final = 24 * 3600.0
 BEGIN_ANEW: Final = (
     "begin with a new checkpoint and a new producerId, from startingOffsets at the place up to which the"
@@ -75,9 +75,9 @@ class AppendRun:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a batch holds: `target` says in words where its streams are, `rows_by_stream` how many go where,
-    and `checksum` is the sum of the rows' CRC-32, each together with its stream's, modulo 2^64. It depends
-    neither on the order of the rows nor on tasks and appends."""
+    """The content of a batch: `target` says in words where its streams are, `rows_by_stream` how many rows go
+    to each, and `checksum` is the sum of the rows' CRC-32, each together with its stream's, modulo 2^64. It
+    depends neither on the order of the rows nor on tasks and appends."""
 
     target: str
     rows_by_stream: Mapping[str, int]

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from tidemark.spark.staging.bodies import encode_body
 from tidemark.spark.staging.manifest import AppendRun
 
-#: What one append may hold; the brackets of a JSON array included.
+#: The most bytes of one append, including the brackets of a JSON array.
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 #: Rows of many streams wait for company up to this many bytes in all.
 HELD_BYTES: Final = 32 * 1024 * 1024
@@ -128,13 +128,13 @@ class Chunker:
                 appends += 1
         if appends:
             run = AppendRun(stream, self._name, start, self._place - start, appends, rows)
-            # What follows directly on the run before it is a part of that.
+            # A run that directly follows the one before it is joined to it.
             if self.runs and self.runs[-1].is_before(run):
                 run = self.runs.pop().with_next(run)
             self.runs.append(run)
 
     def _groups(self, values: pa.Array) -> Iterator[tuple[int, int]]:
-        """Which rows share an append."""
+        """The groups of rows that share an append."""
         if not self._joins:
             yield from ((row, row + 1) for row in range(len(values)))
             return

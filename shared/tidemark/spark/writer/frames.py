@@ -37,9 +37,9 @@ from tidemark.spark.writer.writers import (
 
 
 def write_frame(frame: Any, given: Mapping[str, str], *, batch: int = 0) -> Manifest:
-    """What the batch is: what its first attempt staged. `given` are a write's options, `producerId` among
-    them. Raises InvalidOptions, ForeignBatch, ReusedId, NotPublished, StagingFault, and what Spark raises for
-    a task."""
+    """Returns the batch as its first attempt staged it. `given` are a write's options, including
+    `producerId`. Raises InvalidOptions, ForeignBatch, ReusedId, NotPublished, StagingFault, and Spark's
+    exceptions for a task."""
     options = parse_write(given, frame.schema, overwrite=False, commits_in_driver=True)
     if options.producer_id is None:
         raise InvalidOptions(["producerId is missing: it names this write, so that it can be repeated"])

@@ -48,7 +48,7 @@ _BYTES_AT_ONCE: Final = 256 * 1024
 PROBE_SEQ: Final = MAX_SAFE_INTEGER
 #: JSON and text, and bytes as good as any.
 _PROBE_BODY: Final = b"0"
-#: Where `spark.sql.shuffle.partitions` is no number: Databricks knows `auto`.
+#: Used if `spark.sql.shuffle.partitions` is not a number: Databricks has `auto`.
 _TASKS: Final = 32
 
 
@@ -71,8 +71,8 @@ class Publisher(Protocol):
     def create(self, stream: str, content_type: ContentType) -> None: ...
 
     def find_use(self, stream: str, content_type: ContentType, producer_id: str, batch: int) -> str | None:
-        """What the stream has of this batch, or of a newer one, in words. Asks and writes nothing: the first
-        append of an epoch has number 0 (§5.2.1). Raises NotPublished."""
+        """Describe the appends of this batch, or of a newer one, that the stream has. The probe writes
+        nothing: the first append of an epoch has number 0 (§5.2.1). Raises NotPublished."""
 
     def append(
         self, stream: str, content_type: ContentType, bodies: Iterator[bytes], producer_id: str, batch: int
@@ -247,7 +247,8 @@ def _claim_headers(content_type: ContentType, claim: Claim) -> dict[str, str]:
 
 
 def _describe_use(refusal: Mapping[str, str], batch: int) -> str | None:
-    """What the headers of the refusal say. A refusal for another reason is left to the append itself."""
+    """Describe the use from the headers of the refusal. The append itself reports a refusal for another
+    reason."""
     expected, newer = refusal.get("Producer-Expected-Seq"), refusal.get("Producer-Epoch")
     if expected is not None:
         return f"appends 0 to {int(expected) - 1} of batch {batch}" if int(expected) else None
@@ -269,7 +270,7 @@ def _explain(stream: str, claim: Claim, status: int, text: str) -> str:
 
 @dataclass(frozen=True)
 class Publication:
-    """What there is to publish of one stream, in order, as one producer in one batch."""
+    """The appends to publish to one stream, in order, as one producer in one batch."""
 
     stream: str
     content_type: ContentType
@@ -301,7 +302,8 @@ def publish_stream(publisher: Publisher, files: StagedFiles, publication: Public
 def find_use(
     publisher: Publisher, streams: Iterable[str], content_type: ContentType, producer_id: str, batch: int
 ) -> str | None:
-    """What one of the streams has of this batch or of a newer one, in words. Raises NotPublished."""
+    """Describe the appends of this batch, or of a newer one, that one of the streams has. Raises
+    NotPublished."""
     with ThreadPoolExecutor(_STREAMS_AT_ONCE, thread_name_prefix="tidemark-look") as pool:
         ask = partial(_find_use, publisher, content_type, producer_id, batch)
         return next(filter(None, pool.map(ask, streams)), None)

@@ -1,9 +1,9 @@
 """Staged files that Spark itself writes and reads, on any file system that Hadoop opens.
 
 Tasks in Python reach none of Hadoop's file systems. So a task stages to a local file, and hands it to Spark
-in pieces: rows of a Parquet data set, one for each attempt to write the batch. Which attempt of a task counts
-is decided by Spark's own commit of that data set. To publish, Spark brings all pieces of a stream to one
-task, in order, which puts them into a local file again and publishes from there.
+in pieces: rows of a Parquet data set, one for each attempt to write the batch. Spark's own commit of that
+data set decides which attempt of a task counts. To publish, Spark brings all pieces of a stream to one task,
+in order, which puts them into a local file again and publishes from there.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SparkFiles:
         return found
 
     def _load_staged(self, path: str) -> list[StagedPartition]:
-        """What each task says that it staged, in their order."""
+        """The staged partition of each task, in their order."""
         notes = self._read(path).where("staged IS NOT NULL").select("staged").collect()
         found = sorted((decode_staged(row["staged"]) for row in notes), key=lambda each: each.partition)
         if [each.partition for each in found] != list(range(len(found))):
@@ -128,7 +128,7 @@ class LocalFile:
         self._file.flush()
 
     def append(self, stream: str, pieces: Iterable[bytes]) -> AppendRun:
-        """Where they are from now on, as one run."""
+        """Write the pieces to the file. Returns their place, as one run."""
         start = self._length
         for piece in pieces:
             self._length += self._file.write(piece)

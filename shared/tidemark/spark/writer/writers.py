@@ -57,7 +57,7 @@ Piece = tuple[pa.Array | str, pa.Array]
 
 @dataclass(frozen=True)
 class StagedPartition(WriterCommitMessage):
-    """What one task staged. `file` is set even where it holds nothing, to be removed."""
+    """The output that one task staged. `file` is set even if it is empty, so that it is removed."""
 
     query: str
     partition: int
@@ -80,7 +80,7 @@ def decode_staged(data: bytes) -> StagedPartition:
 def write_faults(
     schema: StructType, options: WriteOptions, *, overwrite: bool, commits_in_driver: bool
 ) -> list[str]:
-    """What is wrong with a write besides its options. Checked before a task starts."""
+    """The faults of a write besides its options. Checked before a task starts."""
     faults = []
     if not (options.is_staged_by_tasks or commits_in_driver):
         faults.append(
@@ -116,7 +116,7 @@ def resolve_content_type(options: WriteOptions, staging: Staging) -> ContentType
         return options.content_type
     if target is None:
         raise InvalidOptions([f"no such stream: {options.stream}; with createStreams it would be made"])
-    # What was written under this id may have been closed since: then nothing is left to write.
+    # The stream may have been closed after the write under this id: then nothing is left to write.
     may_be_closed = options.producer_id is not None and StagedBatches(staging, options.producer_id).is_done(0)
     closed = target.closed and not may_be_closed
     faults = _target_faults(options.stream, target.content_type, options.content_type, closed=closed)
