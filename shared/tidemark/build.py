@@ -1,4 +1,4 @@
-"""Which commit the package was built from."""
+"""The commit that the package was built from."""
 
 from __future__ import annotations
 

@@ -25,6 +25,6 @@ def garbage_collection_paused() -> Iterator[None]:
 
 
 def spare_what_is_loaded() -> None:
-    """What a process has loaded when it begins to serve stays for its life: collections pass over it."""
+    """Exempt all objects loaded so far from garbage collection: they live as long as the process."""
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, 10, 10)

@@ -1,7 +1,7 @@
 """Settings: every environment variable the application reads, in one place.
 
 A plain dataclass rather than a settings library: every cold start imports it. A variable that is
-empty counts as not set. What the local stack alone reads is in `server/configuration.py`.
+empty counts as not set. The variables of the local stack alone are in `server/configuration.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AuthorizationSettings:
     secret: str = field(default="", repr=False)
     #: The name of the SSM parameter that holds the same.
     secret_name: str = ""
-    #: Where the public keys of RS256, ES256 and EdDSA are published.
+    #: The URL of the public keys of RS256, ES256 and EdDSA.
     jwks_url: str = ""
     issuer: str = ""
     audience: str = ""
@@ -141,10 +141,10 @@ class Settings:
     tracing: bool = False
     #: The queue of the function that delivers wakes. Without it nobody is woken.
     subscriptions_queue_url: str = ""
-    #: Where the private keys that sign webhooks are: `ssm:` and the beginning of parameters' names, or a
-    #: folder. Without it there are no webhooks.
+    #: The location of the private keys that sign webhooks: `ssm:` and the beginning of parameters' names, or
+    #: a folder. Without it there are no webhooks.
     webhook_keys: str = ""
-    #: Where receivers of webhooks reach this server: scheme and host, without a slash at the end.
+    #: The public URL of this server, for receivers of webhooks: scheme and host, without a slash at the end.
     public_url: str = ""
     authorization: AuthorizationSettings = field(default_factory=AuthorizationSettings)
 

@@ -26,7 +26,7 @@ CLIENT_SETTINGS: Final[dict[str, Any]] = {
     "parameter_validation": False,
     "user_agent": "tidemark",
 }
-#: Where a request waits for the result: three attempts end before an HTTP API gives up at thirty seconds.
+#: For calls that a request waits for: three attempts end before an HTTP API gives up at thirty seconds.
 _PROMPT: Final[dict[str, Any]] = {
     "read_timeout": 6,
     "retries": {"mode": "standard", "total_max_attempts": 3},
@@ -54,7 +54,7 @@ def refuse_cut_replies(client: Any) -> None:
     """Make a client of boto3 repeat a call whose reply is not whole. By itself it takes one that ends
     inside the headers for an empty success."""
     client.meta.events.register("before-parse", _refuse_cut_reply)
-    # What is registered for the service is called before what is registered for all.
+    # Handlers of the service are called before handlers of all services.
     service = client.meta.service_model.service_id.hyphenize()
     client.meta.events.register_first(f"needs-retry.{service}", _retry_cut_reply)
 

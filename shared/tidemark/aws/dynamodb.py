@@ -51,7 +51,7 @@ _OUT_OF_REACH: Final = frozenset(
     }
 )
 
-#: What a reply of 200 always has, or all that it may have. Any other one belongs to another operation.
+#: The members that a reply of 200 always has, or may have at most. Other replies belong to another operation.
 _ALWAYS: Final = {
     "Query": "Items",
     "Scan": "Count",
@@ -174,8 +174,8 @@ class DynamoDB:
 
 
 def _final(failure: Failure) -> Exception:
-    """What the caller of `call` gets for the last failure. A refusal tells the outcome only if every attempt
-    before it was answered. A failed condition always does: whoever set it recognises its own write."""
+    """The exception of `call` for the last failure. A refusal tells the outcome only if every attempt before
+    it was answered. A failed condition always does: its writer recognises its own write."""
     if isinstance(failure, Fault) and not failure.retryable and failure.code not in _OUT_OF_REACH:
         return failure
     if not failure.outcome_known:
@@ -196,6 +196,6 @@ def _send(http: Http, operation: str, body: bytes) -> tuple[int, bytes]:
 def connect_dynamodb(
     account: Account, http: Callable[[Service, float], Http] = BlockingHttp, endpoint: str | None = None
 ) -> DynamoDB:
-    """Where boto3 would connect to, unless an endpoint is named."""
+    """Connects to the same endpoint as boto3, unless one is named."""
     service = account.dynamodb(endpoint)
     return DynamoDB(partial(_send, http(service, ANSWER_SECONDS)), breaker_of("DynamoDB", service.endpoint))

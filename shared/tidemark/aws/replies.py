@@ -18,12 +18,11 @@ _CRC32: Final = "x-amz-checksum-crc32"
 
 
 def missing(headers: Mapping[str, str], body: bytes) -> str | None:
-    """What is missing, None where nothing is. `headers` are found by names in lower case; `body` is as it
-    came, not decompressed.
+    """Describes the missing part of a reply; None if it is whole. `headers` are found by names in lower case;
+    `body` is as it came, not decompressed.
 
-    A chunked body ends with a chunk of no bytes, and whoever read it has insisted on that one. The
-    length alone would not do for a body that another one took the place of: DynamoDB sends the body's
-    checksum as well.
+    A chunked body ends with a chunk of no bytes, which its reader has required already. The length alone does
+    not detect a body that was replaced by another: DynamoDB also sends the body's checksum.
     """
     length = headers.get("content-length")
     if length is None:

@@ -95,7 +95,7 @@ class Attempts:
             self._sleep(self._policy.pause_seconds(self._failed))
 
     def go_on_after(self, failure: Failure) -> bool:
-        """Whether another attempt follows. Where one before it had no answer, the failure does not tell the
+        """Whether another attempt follows. If an earlier attempt had no reply, the failure does not tell the
         outcome of the call."""
         self._failed += 1
         self._outcome_known = failure.outcome_known = self._outcome_known and failure.outcome_known

@@ -54,7 +54,7 @@ class WrongSize(NoAnswer):
 
 
 class Objects:
-    """Whole objects of one bucket. What is put is immutable, so putting it twice is safe."""
+    """Whole objects of one bucket. Objects are immutable, so putting one twice is safe."""
 
     def __init__(self, send: Send, breaker: Breaker | None = None) -> None:
         self.send = send
@@ -97,8 +97,8 @@ class Objects:
 
 
 def storage_error(failure: Failure) -> Exception:
-    """What a request is told about a call to S3 that failed, whichever client made it; the failure itself
-    where it is a fault of ours. A body is stored before anything points to it, so nothing has changed.
+    """Translate a failed call to S3 into the request's error, whichever client made it; a fault of ours is
+    returned as it is. A body is stored before anything points to it, so nothing has changed.
 
     Busy: S3 throttles. Damaged: the object has another size. StorageSilent: the call was not sent, because S3
     is known not to answer. StorageUnavailable: there is no answer, or the object cannot be had.
@@ -130,7 +130,7 @@ def connect_objects(
     http: Callable[[Service, float], Http] = BlockingHttp,
     endpoint: str | None = None,
 ) -> Objects:
-    """Where boto3 would connect to, unless an endpoint is named."""
+    """Connects to the same endpoint as boto3, unless one is named."""
     service = account.s3(endpoint)
     send = partial(_send, http(service, ANSWER_SECONDS), bucket)
     return Objects(send, breaker_of("S3", service.endpoint))

@@ -91,7 +91,8 @@ class BlobStore:
         return self.objects.get_range(key, first_byte, size)
 
     def size(self, key: str) -> int | None:
-        """Where listing is not allowed, S3 says 403 of an object that is not there.
+        """The object's size; None if it does not exist. Without the right to list, S3 answers 403 for a
+        missing object.
 
         It gets the first byte: the reply to a HEAD has no body, so nothing proves that its headers are not
         cut in the middle of the size.

@@ -1,8 +1,8 @@
 """Attending to a subscription: see what its state and the clock ask for, and do that.
 
 Every message of the queue leads here, whatever it says, so none of them matters by itself: an append, the
-record of a transition, a timer. What is done is decided by the item alone, and committed to it by conditional
-writes. Of two that attend to one subscription at once, one commits and the other sees that.
+record of a transition, a timer. The item alone decides the next step. If two workers handle the same
+subscription, a conditional write lets only one commit.
 
     a state was committed ─▶ its stream record ─▶ message ─▶ attend: deliver, or set a timer for the time
                                                              that the state names
@@ -294,7 +294,7 @@ class Attendant:
         return self.call(url, body, headers, timeout_seconds)
 
     def _settle(self, record: SubscriptionRecord, change: Callable[[WakeState], WakeState]) -> None:
-        """What the attempt came to, unless a callback or a claim has shown that the wake has arrived."""
+        """Commit the attempt's result, unless a callback or a claim has shown that the wake has arrived."""
 
         def settle(latest: SubscriptionRecord) -> None:
             if latest.wake.next_attempt_ms is not None:

@@ -40,7 +40,7 @@ PUBLISHED_BEFORE_MS: Final = 15 * 60_000
 
 
 class PrivateKeys(Protocol):
-    """Where the private halves are kept."""
+    """The store of the private halves."""
 
     def save(self, kid: str, pem: str) -> None: ...
 
@@ -135,8 +135,8 @@ class SigningKeys:
 
 
 def choose_signing_key(published: Sequence[SigningKey], now_ms: int) -> SigningKey:
-    """Of the published keys, oldest first: the youngest that every receiver can know by now. Where none has
-    been published for so long, the oldest."""
+    """The youngest key that every receiver can know by now; if none has been published for so long, the
+    oldest. `published` has the oldest first."""
     known = [key for key in published if key.created_ms + PUBLISHED_BEFORE_MS <= now_ms]
     return known[-1] if known else published[0]
 

@@ -137,7 +137,7 @@ def _exchange(
             f"{url.authority}: {type(failure).__name__}", DeliveryFailure.DROPPED
         ) from failure
     if is_over():
-        # What was cut looks to http.client like the end of the headers.
+        # To http.client, a connection that was cut looks like the end of the headers.
         raise silence
     return WebhookResponse(response.status, content)
 

@@ -1,4 +1,4 @@
-"""What the routes work with, and the ways to run it."""
+"""The dependencies of the routes, and the ways to run storage calls."""
 
 from __future__ import annotations
 

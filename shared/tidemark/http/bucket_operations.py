@@ -1,4 +1,4 @@
-"""What each method does to a bucket, and to what lies below a stream: snapshots and the bootstrap.
+"""The handlers of buckets, snapshots and the bootstrap.
 
 Imported by the first such request: appends and reads, which are most of
 what an environment serves, do without it.

@@ -42,9 +42,10 @@ async def parse_publish(request: Request, offset_token: str) -> PublishRequest:
 
 
 async def parse_bucket_creation(request: Request, bucket: str) -> Retention:
-    """A bucket takes no body, and of a stream's headers the limits alone, which its streams get. What has
-    others was meant for a stream: a forgotten `/v1/stream` does not make a bucket. So is a type from `fetch`,
-    which the official clients and their command line send. Raises Malformed."""
+    """A bucket takes no body, and of a stream's headers only the limits, which its streams get. A request
+    with other headers was meant for a stream: a forgotten `/v1/stream` does not create a bucket. So was one
+    with a content type from `fetch`, which the official clients and their command line send. Raises
+    Malformed."""
     body_type = parse_body_type(request)
     limits = {AGE_HEADER.lower(), SIZE_HEADER.lower()}
     is_typed = body_type is not None and (not body_type.is_json or "sec-fetch-mode" in request.headers)

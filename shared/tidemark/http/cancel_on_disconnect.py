@@ -30,6 +30,6 @@ async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) 
 
 
 async def hang_up(receive: Receive) -> None:
-    """Returns once the client has hung up. What it still sends is thrown away."""
+    """Returns once the client has disconnected. Data that it still sends is discarded."""
     while (await receive())["type"] != "http.disconnect":
         pass

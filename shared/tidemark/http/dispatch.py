@@ -1,4 +1,4 @@
-"""Which operation a request means, and what a token must grant for it."""
+"""Finds a request's operation, and the scopes that it requires."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _SUBSCRIPTION_PATTERNS: Final = tuple(
 
 
 def find_endpoint(scope: Scope) -> Endpoint:
-    """By the path as it was sent, because an encoded slash is part of a name. What the path names is left in
-    the scope. Raises RouteNotFound, SubscriptionNotFound, InvalidSubscription for an id with a slash, and
-    Malformed for a path that is not UTF-8."""
+    """Find the endpoint by the path as it was sent, because an encoded slash is part of a name. The path's
+    names are stored in the scope. Raises RouteNotFound, SubscriptionNotFound, InvalidSubscription for an id
+    with a slash, and Malformed for a path that is not UTF-8."""
     path, encoded = request_path(scope)
     scope["path_params"] = {}
     below = subscriptions_path(path, encoded=encoded)
@@ -135,8 +135,8 @@ def is_for_everybody(scope: Scope) -> bool:
 
 
 def required_scopes(request: Request) -> Iterator[RequiredScope]:
-    """All of them must be granted, in this order. What no operation is takes the right to manage. Raises as
-    `find_endpoint`, and Malformed for an invalid name."""
+    """The scopes that must all be granted, checked in this order. An unknown operation requires the right to
+    manage. Raises as `find_endpoint`, and Malformed for an invalid name."""
     endpoint = find_endpoint(request.scope)
     operation = endpoint.by_method.get(request.method)
     if endpoint.demand is not None:

@@ -78,7 +78,7 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
         return preflight()
     if error.status_code != 405:
         return response(error.status_code, str(error.detail))
-    # Whoever has looked for the operation names those that are there.
+    # The 405 names the methods that the endpoint has.
     there = {"OPTIONS", *(error.headers or {})["Allow"].split(", ")}
     allow = ", ".join(method for method in METHODS if method in there)
     hint = "" if error.detail == HTTPStatus(405).phrase else f"; {error.detail}"

@@ -76,8 +76,8 @@ def adapted(app: ASGIApp) -> Handler:
 
 
 async def _respond(app: ASGIApp, request: HttpApi) -> Response:
-    """The whole response. What the application raises has been answered by its own error handlers, unless it
-    comes from around them."""
+    """The whole response. The app's error handlers answer most exceptions; this answers those raised by
+    middleware."""
     received: list[Message] = [{"type": "http.request", "body": request.body, "more_body": False}]
     sent: list[Message] = []
 

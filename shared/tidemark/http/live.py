@@ -35,13 +35,13 @@ from tidemark.wake.wake import Wake
 
 #: A comment this often keeps proxies from dropping a silent connection.
 HEARTBEAT_SECONDS: Final = 15.0
-#: Where events are handed on only once they are complete, they must fit a Lambda answer of 6 MB,
-#: in base64. As events, bytes grow by a third, and lines by what stands in front of them.
+#: If events are sent only once they are complete, they must fit a Lambda response of 6 MB, in base64. As
+#: events, bytes grow by a third, and lines by what stands in front of them.
 BUFFERED_BYTES: Final = 4_600_000
 #: And such an answer takes that long at least. The official npm client takes three answers in a row that came
 #: within a second for a broken proxy's, and stops without a word.
 GATHERING_SECONDS: Final = 1.0
-#: What an event of a streamed answer holds, unless a single message is larger: that much of it is in
+#: The most bytes in an event of a streamed response, unless a single message is larger: that much is in
 #: memory for a client that does not read.
 PIECE_BYTES: Final = 16 * 1024
 
@@ -49,7 +49,7 @@ PIECE_BYTES: Final = 16 * 1024
 async def read_or_wait(
     backend: Backend, key: StreamKey, request: ReadRequest, wait_seconds: float
 ) -> Reading:
-    """What is there at the offset, or else what comes within `wait_seconds`.
+    """Read the data at the offset, or wait up to `wait_seconds` for it.
 
     Raises StreamNotFound, also if the stream ends while the request waits.
     """
@@ -105,9 +105,9 @@ class Follower:
             self._woken = await self._listener.wait(min(until, self._poll_at) - now)
 
     def _recent(self) -> Reading | None:
-        """What this process has written or read already. It needs no storage call, because a batch never
-        changes. Other processes may have written since, so the next step is to poll. Only a request that
-        was woken here knows that the page reaches the tail."""
+        """The data that this process has written or read already. It needs no storage call, because a batch
+        never changes. Other processes may have written since, so the next step is to poll. Only a request
+        that was woken here knows that the page reaches the tail."""
         record, start = self._reading.record, self._reading.page.start
         limit_bytes = SMALL_PAGE_BYTES if self._small else PAGE_BYTES
         batches = self._backend.stores.recent.chain(record.incarnation, start, limit_bytes)
@@ -121,7 +121,7 @@ class Follower:
         return self._follow(Reading(record, page))
 
     async def latest(self) -> Reading:
-        """Where the stream ends now: polled after the last wait has ended."""
+        """The current end of the stream: polled after the last wait has ended."""
         return await self._poll() if self._has_waited else self._reading
 
     async def _poll(self) -> Reading:
@@ -156,9 +156,9 @@ def _without_bytes(reading: Reading) -> Reading:
 
 
 def poll(stores: Stores, wake: Wake | None, seen: Reading, *, small: bool = False) -> tuple[Reading, float]:
-    """What has come since `seen`, and the seconds after which to poll again at the latest.
+    """Read the data since `seen`. Also returns the most seconds until the next poll.
 
-    First makes sure that what comes later wakes this process, unless the reader is still behind
+    First subscribes this process to wakes for later appends, unless the reader is still behind
     (`wake` is None). The end of a window wakes nobody, so the seconds returned do not pass it.
     Raises StreamNotFound or StreamGone.
     """
@@ -244,7 +244,7 @@ def _event_pieces(content_type: ContentType, stored: bytes, control: bytes) -> I
 
 
 def _message_cuts(page: Page, whole: int) -> Iterator[int]:
-    """Where the events of a JSON page end: at messages, before they are too large if possible."""
+    """The ends of a JSON page's events: at messages, before they are too large if possible."""
     begin, end = 0, -page.skip
     for length in chain.from_iterable(batch.lengths for batch in page.batches):
         if end + length - begin > PIECE_BYTES and end > begin:
@@ -255,7 +255,7 @@ def _message_cuts(page: Page, whole: int) -> Iterator[int]:
 
 
 def _byte_cuts(content_type: ContentType, stored: bytes, whole: int) -> Iterator[int]:
-    """Where the events of other pages end: text between characters, and not inside a CRLF."""
+    """The ends of other pages' events: text between characters, and not inside a CRLF."""
     begin = 0
     while whole - begin > PIECE_BYTES:
         cut = begin + PIECE_BYTES
@@ -268,7 +268,7 @@ def _byte_cuts(content_type: ContentType, stored: bytes, whole: int) -> Iterator
 
 
 def _characters_end(content_type: ContentType, stored: bytes) -> int:
-    """Where the last whole character ends, in text; JSON is cut at messages, bytes anywhere."""
+    """The end of the last whole character of text; JSON is cut at messages, bytes anywhere."""
     return text_end(stored) if content_type.is_text and not content_type.is_json else len(stored)
 
 
@@ -294,7 +294,7 @@ async def event_stream(
         follower = Follower(backend, listener, reading, small=True)
         sent_ms, is_closed = backend.stores.clock_ms(), reading.page.closed
         pending = events.pieces(reading, sent_ms)
-        del reading  # Whoever does not read holds what is not sent yet, and no more.
+        del reading  # A client that does not read holds only unsent data in memory.
         while True:
             for event in pending:
                 for piece in event:

@@ -24,7 +24,7 @@ _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 async def metrics(request: Request) -> Response:
     """The numbers of this process, in Prometheus's text format."""
-    traffic_of(request)  # Where there is none, there are no numbers either.
+    traffic_of(request)  # Without traffic counting there are no numbers.
     return Response(render(PROCESS.snapshot()), media_type=_TYPE, headers={"Cache-Control": NO_STORE})
 
 

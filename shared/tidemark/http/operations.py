@@ -33,8 +33,8 @@ from tidemark.protocol.stream_key import PLAIN_BUCKET, RESERVED_SEGMENT
 
 Handler = Callable[[Request], Awaitable[Response]]
 Demand = Callable[[Request, frozenset[Right]], Iterator[RequiredScope]]
-"""What a token must grant, given the rights of which any is enough. Raises the ProtocolError of an invalid
-name."""
+"""The scopes that a request requires, given the rights of which any is enough. Raises the ProtocolError of an
+invalid name."""
 Answers = Mapping[int, tuple[str, ...]]
 """A meaning, and the names of headers, for each status of an operation's own."""
 
@@ -98,7 +98,7 @@ _SUBSCRIPTIONS: Final = f"{RESERVED_SEGMENT}/subscriptions/"
 
 
 def _stream(request: Request, rights: frozenset[Right]) -> Iterator[RequiredScope]:
-    """A fork reads its source. What is wrong with the headers is said by who creates it."""
+    """A fork reads its source. The creation reports errors in the headers."""
     key = parse_stream(request)
     yield RequiredScope(Target(key.bucket, key.stream_id), rights)
     if request.method != "PUT":
@@ -146,13 +146,13 @@ def _named_stream(request: Request, rights: frozenset[Right]) -> Iterator[Requir
 
 
 def _nothing(_request: Request, _rights: frozenset[Right]) -> Iterator[RequiredScope]:
-    """What a token itself may do is said to whoever has it."""
+    """Every token may ask for its own scopes."""
     return iter(())
 
 
 def _subscription(request: Request, rights: frozenset[Right]) -> Iterator[RequiredScope]:
-    """Subscriptions are named like streams, `v1/__ds/subscriptions/<id>`. Who may only read the streams of
-    the bucket does not see them: they have the URLs of webhooks."""
+    """Subscriptions are named like streams, `v1/__ds/subscriptions/<id>`. A client with only read scopes does
+    not see them: they have the URLs of webhooks."""
     name = _SUBSCRIPTIONS + request.path_params.get("id", "")
     yield RequiredScope(Target(PLAIN_BUCKET, name), rights)
 
@@ -244,7 +244,7 @@ _BUCKET: Final = (
     ),
     Operation("DELETE", "bucket_operations:remove_bucket", "manage", {**_GONE, 409: ("It is not empty.",)}),
 )
-#: What a snapshot replaces can be read no more, so snapshots are managed, not written.
+#: A snapshot makes older data unreadable, so publishing takes the right to manage, not to write.
 _ONE_SNAPSHOT: Final = (
     Operation(
         "GET",

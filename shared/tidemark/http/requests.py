@@ -31,7 +31,7 @@ STREAM: Final = "tidemark.stream"
 #: In the scope of a request that was checked: what its token grants.
 ACCESS: Final = "tidemark.access"
 STREAM_ROOT: Final = "/v1/stream/"
-#: Where `BehindEdge` keeps, in the scope, the path and the host that the edge says a request had.
+#: Scope keys in which `BehindEdge` stores the request's path and host, as the edge reports them.
 EDGE_PATH: Final = "tidemark.edge_path"
 EDGE_HOST: Final = "tidemark.edge_host"
 #: The second is an alias: `@durable-streams/proxy` uses it.
@@ -48,7 +48,7 @@ _DRAIN_BYTES: Final = 32 * 1024 * 1024
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 _FORMS: Final = frozenset({"application/x-www-form-urlencoded", "multipart/form-data"})
 
-#: What stands for itself in a URL's path (RFC 3986 §3.3).
+#: Characters that need no percent-encoding in a URL's path (RFC 3986 §3.3).
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;="
 
 
@@ -92,12 +92,12 @@ def parse_stream(request: Request) -> StreamKey:
 
 
 def plain_name(path: str) -> str | None:
-    """What follows the root of the plain surface; None for a path elsewhere."""
+    """The path below the root of the plain surface; None for a path elsewhere."""
     return next((path.removeprefix(root) for root in STREAM_ROOTS if path.startswith(root)), None)
 
 
 def subscriptions_path(path: str, *, encoded: bool) -> str | None:
-    """What follows the root of subscriptions, with its slash and decoded; None for a path elsewhere."""
+    """The path below the root of subscriptions, with its slash and decoded; None for a path elsewhere."""
     below = next((path[len(root) - 1 :] for root in SUBSCRIPTION_ROOTS if path.startswith(root)), None)
     return unquote(below) if encoded and below is not None else below
 
@@ -108,7 +108,8 @@ def singles(request: Request) -> dict[str, str]:
 
 
 def parse_place(request: Request) -> Place:
-    """What is asked for on the bucket surface. Raises Malformed, StreamNotFound, RouteNotFound."""
+    """The resource that a request on the bucket surface names. Raises Malformed, StreamNotFound,
+    RouteNotFound."""
     path, encoded = request_path(request.scope)
     return parse_bucket_path(path.removeprefix("/"), encoded=encoded)
 
@@ -195,7 +196,7 @@ async def parse_create(request: Request) -> CreateRequest:
 
 
 def parse_limits(request: Request) -> Retention:
-    """What is retained of a stream, or of the streams of a bucket. Raises Malformed."""
+    """The retention limits of a stream, or of the streams of a bucket. Raises Malformed."""
     return parse_retention(single_header(request, AGE_HEADER), single_header(request, SIZE_HEADER))
 
 

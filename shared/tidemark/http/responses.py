@@ -94,7 +94,7 @@ def data_headers(content_type: ContentType) -> dict[str, str]:
 
 
 def _head_headers(head: StreamHead) -> dict[str, str]:
-    """Where the stream is now."""
+    """The headers of a stream's current tail."""
     record, tail = head.record, head.tail
     headers = {
         "Content-Type": record.content_type.served,

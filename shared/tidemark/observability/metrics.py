@@ -94,7 +94,7 @@ HISTOGRAMS: Final = (REQUEST_SECONDS, STORAGE_SECONDS, WAKE_SECONDS)
 
 @dataclass(slots=True)
 class Distribution:
-    """What one histogram has observed."""
+    """The observations of one histogram."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     total_seconds: float = 0.0

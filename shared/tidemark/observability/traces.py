@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tidemark.observability.invocation import Handler, lambda_context
 from tidemark.observability.metrics import PROCESS, Meter
 
-#: Where Lambda's own runtime says which trace an invocation belongs to, and X-Ray's library looks.
+#: The variable in which Lambda's runtime names an invocation's trace; X-Ray's library reads it.
 TRACE_ID: Final = "_X_AMZN_TRACE_ID"
 #: X-Ray takes no longer text.
 _MAX_CHARACTERS: Final = 1000

@@ -28,12 +28,12 @@ from tidemark.protocol.offset import parse_read_from
 #: Of one append, which takes 4 MB: readers see each piece soon.
 _APPEND_BYTES: Final = 256 * 1024
 _APPEND_LINES: Final = 1000
-#: What a terminal obeys, but for the tab and the end of a line: C0, DEL, and C1 in UTF-8.
+#: Control characters except the tab and the end of a line: C0, DEL, and C1 in UTF-8.
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
 class _Commands(click.Group):
-    """What a server refuses, and that it does not answer, is an error of one line."""
+    """Shows a server's refusal, or its silence, as a one-line error."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -260,7 +260,7 @@ def append(
 
 
 def pieces(file: BufferedReader) -> Iterator[list[bytes]]:
-    """What each read brings, so that a slow pipe is not waited for."""
+    """The bytes of each read, so that a slow pipe is not waited for."""
     while data := file.read1(_APPEND_BYTES):
         yield [data]
 

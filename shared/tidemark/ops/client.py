@@ -41,8 +41,8 @@ class RemoteServer:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """The response below 400. What may succeed later is sent again, for about half a minute; an append is
-        sent with a producer's number, so that it lands once. Raises RequestFailed."""
+        """The response, if below 400. Requests that may succeed later are retried for about half a minute; an
+        append has a producer's number, so that it lands once. Raises RequestFailed."""
         target = self.url.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
         sent = dict(headers or {}) | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
         said = ""

@@ -37,13 +37,13 @@ from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, PK, SK, Item, Key, dec
 from tidemark.ops.progress import progress_bar
 from tidemark.protocol.errors import FormatTooNew, OutcomeUnknown, StorageSilent, StorageUnavailable
 
-#: What one call writes at most.
+#: The most items that one call writes.
 _BATCH: Final = 25
 _SEGMENTS: Final = 8
 #: A new table takes 4,000 units a second and doubles that within half an hour: it throttles meanwhile.
 _PAUSE_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 30 * 60.0
-#: Where nobody has ever answered, the address is wrong sooner than the service is down.
+#: If there was never a reply, the address is more likely wrong than the service down.
 _FIRST_ANSWER_SECONDS: Final = 4.0
 #: Between two lines about calls that are sent again.
 _NEWS_SECONDS: Final = 5.0
@@ -126,7 +126,7 @@ class Copy:
     def run(self) -> int:
         """The number of items. Safe to repeat as long as nobody but the janitor has used the target."""
         self.check_format()
-        if not self._is_empty():  # What an earlier copy has sent may land yet.
+        if not self._is_empty():  # Writes of an earlier copy may still land.
             self._unanswered_at = self._dynamodb.now()
             marker = {"TableName": self._target, "Key": _STREAMS_ARE_THERE, "ConsistentRead": True}
             self._only_due = "Item" in self._call("GetItem", **marker)

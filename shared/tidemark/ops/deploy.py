@@ -33,7 +33,7 @@ TEMPLATE: Final = Path("template.yaml")
 SECTION: Final = "default"
 #: Stacks beside the main one: the folder with each one's template, and the section with its parameters.
 PARTS: Final = ("container", "pipeline")
-#: Where `make build` puts the layer.
+#: The layer that `make build` makes.
 LAYER: Final = Path(".aws-sam/build/SharedLayer")
 #: New accounts may start at ten; waiting readers then stop every writer.
 _ENOUGH_CONCURRENCY: Final = 100
@@ -55,7 +55,7 @@ class CannotDeploy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SignedInAccount:
-    """Whose credentials these are."""
+    """The account of the credentials."""
 
     partition: str
     number: str
@@ -71,7 +71,7 @@ class ConcurrencyLimit:
 
 @dataclass(frozen=True, slots=True)
 class FirstDeployment:
-    """What the four questions decide. `parameters` are the template's."""
+    """The answers to the four questions. `parameters` are the template's."""
 
     stack: str
     region: str
@@ -380,7 +380,7 @@ def check_format(kept: Mapping[str, Any]) -> None:
 
 
 def make_what_is_missing(kept: Mapping[str, Any], chosen: Mapping[str, str], email: str) -> None:
-    """What the template needs and cannot make: secrets, and a topic that several stacks may use."""
+    """Create the resources that the template cannot: secrets, and a topic that several stacks may use."""
     import boto3
 
     region = kept.get("region")

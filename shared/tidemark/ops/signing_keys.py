@@ -32,7 +32,7 @@ class CannotChangeKeys(Exception):
 
 
 class KeyLocation(NamedTuple):
-    """Where the keys are: the table of the public halves, and what WEBHOOK_KEYS names."""
+    """The location of the keys: the table of the public halves, and the value of WEBHOOK_KEYS."""
 
     table_name: str
     webhook_keys: str

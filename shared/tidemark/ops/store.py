@@ -71,8 +71,8 @@ def back_up(data_dir: Path, target: Path) -> None:
 
 
 def verify(stores: Stores, looked_at: Callable[[StreamRecord], None] = lambda _: None) -> Iterator[str]:
-    """What is damaged or missing, a line for each, in every stream that is there. Changes nothing.
-    `looked_at` hears of each stream."""
+    """Check every stream; yields a line for each damaged or missing part. Changes nothing. `looked_at` is
+    called with each stream."""
     for bucket in [PLAIN_BUCKET, *_buckets(stores)]:
         after, more = "", True
         while more:

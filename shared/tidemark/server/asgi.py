@@ -1,4 +1,4 @@
-"""What an ASGI server and an application say to each other, as types (https://asgi.readthedocs.io)."""
+"""The types of ASGI (https://asgi.readthedocs.io)."""
 
 from __future__ import annotations
 

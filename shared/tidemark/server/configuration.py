@@ -29,13 +29,13 @@ class LocalConfiguration:
     port: int = 4437
     data_dir: Path = Path(".data")
     via: Via = Via.ASGI
-    #: Where DynamoDB's protocol is spoken, on loopback; without one nowhere, by `VIA=lambda` at any port.
+    #: The loopback port of DynamoDB's protocol. None: not served, or by `VIA=lambda` at any free port.
     dynamodb_port: int | None = None
     #: 0 leaves the janitor out.
     janitor_seconds: float = 300.0
     #: Whether `VIA=lambda` has the edge in front.
     edge: bool = True
-    #: What a connection may take, and how many there may be.
+    #: The limits of each connection, and of their number.
     limits: Limits = field(default_factory=Limits)
 
     @classmethod
@@ -97,7 +97,7 @@ def _port(name: str, text: str) -> int:
 
 
 def _janitor_seconds(environment: Mapping[str, str]) -> float:
-    """Where batches are packed as soon as the janitor comes, it comes every second."""
+    """The interval of the janitor: by default a second if batches are packed at once."""
     packs_at_once = environment.get("PACK_AFTER_SECONDS") == "0"
     default = 1.0 if packs_at_once else LocalConfiguration.janitor_seconds
     return _seconds("JANITOR_SECONDS", environment.get("JANITOR_SECONDS") or str(default), 86_400)

@@ -109,7 +109,8 @@ def protocol_of(limits: Limits, max_connections: int) -> type[HttpToolsProtocol]
 
 
 def refusal_of(version: str, headers: Sequence[tuple[bytes, bytes]]) -> tuple[int, str] | None:
-    """What RFC 9112 (§3.2, §6.1) has a server refuse, with the status. `headers` have lower-case names."""
+    """The status and message for a request that a server must refuse (RFC 9112 §3.2, §6.1). `headers` have
+    lower-case names."""
     hosts = [value for name, value in headers if name == b"host"]
     if len(hosts) > 1 or (version == "1.1" and not hosts):
         return 400, f"An HTTP/1.1 request has one Host header; this one has {len(hosts)}"
@@ -207,7 +208,7 @@ class Connection(HttpToolsProtocol):
             return
         super().data_received(data)
         if self._has_headers:
-            # What is waited for next is a piece of the body: the time begins anew.
+            # The next data is a piece of the body: restart the timeout.
             self._stop_receiving()
             self._receiving = self.loop.call_later(self.limits.body_seconds, self._give_up_body)
         elif self._has_begun or not self._is_in_use():

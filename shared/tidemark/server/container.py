@@ -26,7 +26,7 @@ from tidemark.server.serve import main as serve_embedded
 from tidemark.service.stores import MEGABYTE, connect
 from tidemark.settings import InvalidSetting, Settings
 
-#: Where a single node listens by itself, as a container in front of AWS does.
+#: The default address of a single node, the same as of a container in front of AWS.
 _ADDRESS: Final = {"HOST": ContainerConfiguration.host, "PORT": str(ContainerConfiguration.port)}
 
 

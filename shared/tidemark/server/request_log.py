@@ -29,7 +29,7 @@ def wants_colour(output: TextIO, environment: Mapping[str, str]) -> bool:
 
 
 class LoggedRequest:
-    """What a request's line needs, collected from the messages of its response."""
+    """The fields of a request's log line, collected from the messages of its response."""
 
     __slots__ = ("error", "offset", "received", "sent", "started_at", "status")
 

@@ -137,7 +137,7 @@ async def _serve(
         finally:
             for worker in workers:
                 worker.stop()
-            logging.disable()  # What they were doing is cut off, and that is no error.
+            logging.disable()  # Workers are cut off, which is not an error.
 
 
 @asynccontextmanager

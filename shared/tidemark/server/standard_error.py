@@ -1,5 +1,5 @@
-"""What the local server reports on standard error. Each report is one write: several threads report, and a
-line of another one must not come into the middle of a traceback."""
+"""Reports of the local server on standard error. Each report is one write: several threads report, and their
+lines must not come into the middle of a traceback."""
 
 from __future__ import annotations
 

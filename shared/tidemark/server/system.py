@@ -1,7 +1,7 @@
 """The embedded system: engine, application and what works behind it, in one process.
 
-What Lambda's triggers do on AWS, threads do here: they take what was written (`changes`) to the subscriptions
-and the registry of streams, deliver wakes (`attention`), and send the janitor round.
+Threads do the work of Lambda's triggers on AWS: they pass changes of the table (`changes`) to the
+subscriptions and the registry of streams, deliver wakes (`attention`), and run the janitor.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _B = TypeVar("_B")
 _DELIVERIES: Final = 200
 #: Changes that are handed on together.
 _CHANGES: Final = 256
-#: What was taken and not done comes again after this time: it is longer than the longest delivery.
+#: The visibility timeout: a message that was taken and not done comes again. Longer than the longest
+#: delivery.
 _HIDDEN_SECONDS: Final = 60.0
 #: Between two looks for messages that nobody has announced: those that were delayed.
 _LOOK_SECONDS: Final = 0.5
@@ -130,7 +131,7 @@ class EmbeddedSystem:
         self._is_followed = bool(load_roster(self.table)) or load_stream(self.table, REGISTRY) is not None
 
     def _written(self, db: sqlite3.Connection, event: str, key: Key) -> None:
-        """What the table's stream and its trigger are on AWS."""
+        """Replaces the table's stream and its trigger on AWS."""
         pk, sk = key[PK]["S"], key[SK]["S"]
         record = {"eventName": event, "dynamodb": {"Keys": {PK: {"S": pk}, SK: {"S": sk}}}}
         if event == "INSERT" and is_log_pk(pk):
@@ -143,7 +144,7 @@ class EmbeddedSystem:
             self.changes.send_with(db, [json.dumps(record)])
 
     def workers(self, janitor_seconds: float) -> list[Worker]:
-        """What works behind the application, to be started once it serves."""
+        """The background workers, to be started once the application serves."""
         keys = signing_keys(self.settings, self.stores)
         attendant = Attendant(
             self.stores,
@@ -181,7 +182,7 @@ class ChangeFollower:
         self._registry = StreamRegistry(stores)
 
     def work(self) -> bool:
-        """Whether there was anything. What fails comes again."""
+        """Handle some changes. Returns whether there were any. Failed ones come again."""
         taken = self._changes.take(_CHANGES, _HIDDEN_SECONDS)
         if taken:
             records: list[dict[str, Any]] = [json.loads(each.body) for each in taken]
@@ -224,7 +225,7 @@ class Deliveries:
 
 class Worker:
     """A thread that does its work again and again: at once while there is more, when there is news, or after
-    an interval. What it is doing when the process ends may be cut off anywhere, as in Lambda."""
+    an interval. Its work may be cut off anywhere when the process ends, as in Lambda."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""Which subscriptions a write concerns: from the table's stream records to messages for the delivery
-function.
+"""Finds the subscriptions that a write concerns: turns the table's stream records into messages for the
+delivery function.
 
 The notifier only finds out and sends; links, marks and wakes are the delivery function's. A message may be
 lost without harm where another one follows from the same state, and may come twice and in any order.
@@ -20,7 +20,7 @@ from tidemark.protocol.glob import matches
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.wake.message import WakeMessage
 
-#: What goes into one message to SQS at most is 256 KB; these have a path and an id.
+#: A message to SQS has at most 256 KB; these have a path and an id.
 _APPENDED: Final = "appended"
 _CHANGED: Final = "changed"
 _TIME: Final = "time"

@@ -25,7 +25,7 @@ _R = TypeVar("_R")
 _THREADS: Final = 32
 
 Failures = dict[str, Exception]
-"""What went wrong, by log: the records of these logs must be delivered again."""
+"""The errors, by log: the records of these logs must be delivered again."""
 
 
 def message_from_record(record: Mapping[str, Any]) -> WakeMessage | None:

@@ -41,8 +41,7 @@ class OwnQueue:
 class Receiver:
     """Wakes the hub's listeners for which a message arrives in the queue, and all of them if none arrives.
 
-    Whatever goes wrong, every waiting request polls the log by itself: a wake message that is lost
-    delays it by one receive at most.
+    Every waiting request also polls the log by itself: a lost wake message delays it by one receive at most.
     """
 
     def __init__(

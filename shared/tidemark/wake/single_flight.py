@@ -20,7 +20,7 @@ class SingleFlight:
     call serves them all. Used from one event loop.
 
     A call starts only after the last of those who share it has asked for it, so what it reads is
-    never older than any of their requests. Who asks later gets a call of its own.
+    never older than any of their requests. A later request gets a call of its own.
     """
 
     def __init__(self, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:

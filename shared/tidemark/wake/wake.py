@@ -1,4 +1,4 @@
-"""What a process needs to be woken: its hub, its queue and its registrations."""
+"""A process's side of waking: its hub, its queue and its registrations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OVERDUE_SECONDS: Final = 4.0
 
 
 class Wake(Protocol):
-    """What makes appends wake the readers of this process. Safe to share between threads and event loops."""
+    """Makes appends wake the readers of this process. Safe to share between threads and event loops."""
 
     hub: Hub
 

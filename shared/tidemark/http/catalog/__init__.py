@@ -1,1 +1,1 @@
-"""What people and monitors ask about streams: listings, stats, start points, and what a token may do."""
+"""The catalog for people and monitors: listings, stats, start points, and a token's scopes."""

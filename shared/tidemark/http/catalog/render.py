@@ -156,8 +156,8 @@ def times(found: AppendTimes) -> bytes:
 
 
 def times_headers(found: AppendTimes) -> dict[str, str]:
-    """What is between two offsets of one incarnation never changes, so a cache may keep it as it may keep the
-    page itself."""
+    """The times between two offsets of one incarnation never change, so a cache may keep them like the page
+    itself."""
     has_data = found.end > found.start
     return {
         "Cache-Control": decide_cache_control(

@@ -93,7 +93,7 @@ async def me(request: Request) -> Response:
     """What this request's token may do."""
     singles(request)
     is_on = backend_of(request).settings.authorization.is_on
-    # Where nothing is checked, everybody may do everything.
+    # On an open server, every client may do everything.
     access: Access = request.scope.get(ACCESS, EVERYTHING)
     return answer(
         models.Me(authorization=is_on, token=HAS_TOKEN in request.scope, scopes=render_scopes(access))

@@ -47,7 +47,7 @@ _SECURITY: Final = {
         "description": "Rights are in its `scope` claim: `read:bucket/prefix*`. Absent on open servers.",
     }
 }
-#: What is wrong with a subscription has a code.
+#: Errors of subscriptions have a code.
 _REFUSAL: Final = "http.subscriptions.models:SubscriptionRefusal"
 _CONTENT: Final[Mapping[str, Part]] = {
     "bytes": AS_STORED,

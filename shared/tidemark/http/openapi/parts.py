@@ -13,7 +13,7 @@ _COUNT: Final = {"type": "integer", "minimum": 0}
 _TRUE: Final = {"type": "string", "enum": ["true"]}
 _TOKEN: Final = {"type": "string", "pattern": _OFFSET, "example": "0000000000000042"}
 
-#: What an answer may carry.
+#: The headers of responses.
 HEADERS: Final[dict[str, Part]] = {
     "Cache-Control": {
         "description": "What caches may do (§10). `private` unless everybody may read.",
@@ -202,7 +202,7 @@ _PARAMETERS: Final[dict[str, Part]] = {
     "Producer-Epoch": _sent("Producer-Epoch", "Grows when the producer starts anew.", _COUNT),
     "Producer-Seq": _sent("Producer-Seq", "Counts from 0 in each epoch.", _COUNT),
 }
-#: What a request may carry beside its body, by name.
+#: The parameters and headers of requests, by name.
 PARAMETERS: Final[dict[str, Part]] = {
     name: part | ({"example": _EXAMPLES[name]} if name in _EXAMPLES else {})
     for name, part in _PARAMETERS.items()
@@ -215,7 +215,7 @@ ERROR: Final = {
     "properties": {"error": {"type": "string", "minLength": 1}},
 }
 
-#: What every operation may answer, whatever is asked.
+#: The responses that every operation may send.
 _ALWAYS: Final = {
     "400": ("The request breaks a rule of form.", ()),
     "401": ("No token, or one that does not hold.", ("WWW-Authenticate",)),

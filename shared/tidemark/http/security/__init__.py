@@ -1,1 +1,1 @@
-"""Who may come in: tokens and the keys that sign them, required scopes, the origin secret, rate limits."""
+"""Access control: tokens and the keys that sign them, required scopes, the origin secret, rate limits."""

@@ -106,7 +106,7 @@ def is_audited(request: Request) -> bool:
 
 
 def audit(request: Request, status: int) -> None:
-    """Who did what, or was refused: a line of its own, whatever LOG_LEVEL says."""
+    """Write an audit line for a request that was carried out or refused, whatever LOG_LEVEL says."""
     access: Access = request.scope[ACCESS]
     told = {
         "method": request.method,

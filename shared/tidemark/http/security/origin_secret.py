@@ -21,8 +21,8 @@ from tidemark.protocol.errors import EdgeTooNew, KeysUnavailable, OriginAccessDe
 from tidemark.settings import AuthorizationSettings
 
 HEADER: Final = "X-Tidemark-Edge"
-#: What the edge says, and by which headers. It has a new number with each change that functions of an earlier
-#: release would misread; they answer 503 until they are replaced. The first releases sent none.
+#: The version of the headers that the edge sends. It is incremented with each change that functions of an
+#: earlier release would misread; they answer 503 until they are replaced. The first releases sent none.
 VERSION_HEADER: Final = "X-Tidemark-Edge-Version"
 VERSION: Final = "1"
 #: The name that the client used.
@@ -81,7 +81,7 @@ def _fits(scope: Scope, told: str | None) -> bool:
 
 
 def _plain(path: str) -> str:
-    """What an HTTP API leaves of a path: decoded until nothing changes, cut at a question mark."""
+    """The path as an HTTP API passes it on: decoded until nothing changes, cut at a question mark."""
     while (decoded := unquote(path)) != path:
         path = decoded
     return path.partition("?")[0]

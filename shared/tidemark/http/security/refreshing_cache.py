@@ -81,7 +81,7 @@ class RefreshingCache(Generic[_T]):
             return self._value if now - self._fetched_at <= STALE_SECONDS else None
 
     def _fetch_patiently(self) -> _T:
-        """Raises CannotFetch. Where there is an old value nobody waits for a busy source."""
+        """Raises CannotFetch. If there is an old value, a busy source is not retried."""
         for pause in pauses(self._clock):
             try:
                 return self._fetch()

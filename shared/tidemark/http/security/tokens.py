@@ -31,7 +31,7 @@ _FAULTS: Final = (
     (jwt.MissingRequiredClaimError, "Token lacks a claim: exp, and aud and iss where they are asked for"),
 )
 _UNREADABLE: Final = "Token is not a readable JWT"
-#: What odd enough JSON makes of libraries; none of it may become a 500.
+#: Exceptions that libraries raise for odd JSON; none of them may become a 500.
 _ODD: Final = (jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
@@ -52,7 +52,7 @@ class Tokens:
         self._remembered: dict[str, tuple[Access, float]] = {}
 
     def recall(self, token: str) -> Access | None:
-        """What the token grants, if it was checked just now. Never blocks."""
+        """The token's grants, if it was checked just now. Never blocks."""
         remembered = self._remembered.get(token)
         return remembered[0] if remembered is not None and self._clock() < remembered[1] else None
 
@@ -101,7 +101,7 @@ class Tokens:
             options={
                 "require": ["exp", *(["iss"] if self._issuer else []), *(["aud"] if self._audience else [])],
                 "verify_aud": self._audience is not None,
-                # Who it was issued to and when is nothing that a decision here rests on.
+                # No decision here depends on these claims.
                 "verify_sub": False,
                 "verify_jti": False,
                 "verify_iat": False,

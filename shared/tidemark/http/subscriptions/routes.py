@@ -153,7 +153,7 @@ async def unname_stream(request: Request) -> Response:
 async def wake_subscription(request: Request) -> Response:
     """Deliver now (an extension).
 
-    What is pending is delivered now, and not at the time of the next attempt."""
+    The pending wake is delivered now, and not at the time of the next attempt."""
     backend, name = backend_of(request), subscription_id(request)
     record = await backend.run(lambda: wake_now(backend.stores, name))
     return JSONResponse(render_wake(record.wake), 202, _NO_STORE)
@@ -206,8 +206,8 @@ async def _answer(request: Request, kind: SubscriptionKind) -> Response:
 
 
 def check_may_follow(request: Request, asked: SubscriptionConfiguration) -> None:
-    """Whoever creates a subscription learns what happens in its streams, and has its wake stream written to:
-    the token must grant both. Raises Forbidden, StreamNotFound."""
+    """A subscription tells its creator about appends to its streams, and writes to its wake stream: the token
+    must grant both. Raises Forbidden, StreamNotFound."""
     read, write = frozenset({Right.READ}), frozenset({Right.WRITE})
     for path in asked.streams:
         _check(request, RequiredScope(Target(PLAIN_BUCKET, path), read))
