@@ -17,7 +17,7 @@ from typing import Final
 #: both time out, so a lonely call that meets a dead connection does not open it.
 SILENT_TRIES: Final = 3
 #: And only where the first of them was sent so long ago: connections that are refused fail within a
-#: millisecond, and a restart of an engine is no outage.
+#: millisecond, and an engine's restart is not an outage.
 SILENT_SECONDS: Final = 2.0
 #: While it is open one try is let through in every such interval. The next does not wait for the last
 #: one's timeout, so a service that is back is found within this time.

@@ -181,7 +181,7 @@ def remove_parameter(name: str) -> None:
 
 @contextmanager
 def _parameter_failures(what: str) -> Iterator[None]:
-    """Raise boto3's errors as ParameterUnavailable: what could not be done, and AWS's code for the reason."""
+    """Raise boto3's errors as ParameterUnavailable, which names the failed operation and AWS's error code."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

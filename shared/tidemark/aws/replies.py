@@ -56,7 +56,8 @@ def has_tag(headers: Mapping[str, str]) -> bool:
 
 
 def crc32_header(body: bytes) -> dict[str, str]:
-    """Sent with an object: S3 checks it, keeps it, and names it to whoever reads the object."""
+    """The checksum sent with an object: S3 checks and stores it, and returns it with each read of the
+    object."""
     return {_CRC32: crc32_text(body)}
 
 

@@ -38,7 +38,7 @@ class Failure(Exception):
 
 
 class NoAnswer(Failure):
-    """The request may or may not have arrived: there is no reply, or none that is whole."""
+    """The request may or may not have arrived: there is no reply, or only a part of one."""
 
     retryable = True
     outcome_known = False
@@ -59,8 +59,8 @@ class RetryPolicy:
     retryable: Callable[[Failure], bool] = lambda failure: failure.retryable
 
 
-#: Of a call that a request waits for. Six attempts, the last after at most 1.6 seconds where each is refused
-#: at once. No attempt begins after six seconds of silence: a gateway gives up at thirty.
+#: For calls that a request waits for: six attempts, the last after at most 1.6 seconds if each is refused at
+#: once. No attempt begins after six seconds of silence: a gateway gives up at thirty.
 REQUEST_POLICY: Final = RetryPolicy(6, 6.0, lambda failed: random.uniform(0, 0.025 * 2**failed))
 
 

@@ -101,7 +101,7 @@ def storage_error(failure: Failure) -> Exception:
     returned as it is. A body is stored before anything points to it, so nothing has changed.
 
     Busy: S3 throttles. Damaged: the object has another size. StorageSilent: the call was not sent, because S3
-    is known not to answer. StorageUnavailable: there is no answer, or the object cannot be had.
+    is known not to answer. StorageUnavailable: no reply, or the object cannot be read.
     """
     if isinstance(failure, Refusal):
         if failure.code in _THROTTLED:

@@ -50,7 +50,7 @@ class Blobs(Protocol):
         """A part of an object. Raises Damaged where the object does not have these bytes."""
 
     def size(self, key: str) -> int | None:
-        """In bytes; None where there is no such object."""
+        """The object's size in bytes; None if it does not exist."""
 
     def compose(self, key: str, wanted: Composition) -> None: ...
 

@@ -76,7 +76,7 @@ FIRST_MS: Final = 1_000
 #: Calls of slow webhooks at once, of all processes together. Each may hold up a whole batch of messages, so
 #: it is half of the template's MaximumConcurrency: the other half is left to the quick.
 SLOW_SLOTS: Final = 10
-#: Of these, what one host may have.
+#: The most of these for one host.
 SLOTS_OF_A_HOST: Final = 2
 #: How long a process takes a host that hung for slow, whichever subscription calls it.
 HUNG_MS: Final = 10_000
@@ -316,8 +316,8 @@ class Attendant:
                 return
 
     def _write_wake_event(self, record: SubscriptionRecord, stream: PendingStream) -> None:
-        """Written once for each generation, whoever tries again: the generation is a producer's epoch
-        (§5.2.1)."""
+        """Write the wake event once for each generation, however often it is retried: the generation is a
+        producer's epoch (§5.2.1)."""
         event = {
             "type": "wake",
             "subscription_id": record.subscription_id,

@@ -93,7 +93,7 @@ def private_keys_at(place: str) -> PrivateKeys:
 
 
 class SigningKeys:
-    """Safe to make in each process: what they share is in the table."""
+    """The signing keys. Each process may have its own instance: the shared state is in the table."""
 
     def __init__(self, table: Table, private_keys: PrivateKeys) -> None:
         self._table = table
@@ -113,7 +113,7 @@ class SigningKeys:
         private = Ed25519PrivateKey.generate()
         key = SigningKey(*_describe(private), created_ms=now_ms)
         pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-        # The private half comes first: whoever sees the public one can sign.
+        # Save the private half first, so that every process that sees the public half can sign.
         self._private_keys.save(key.kid, pem)
         publish_signing_key(self._table, key)
         return key

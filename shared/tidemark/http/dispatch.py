@@ -76,7 +76,7 @@ def _find_subscription(scope: Scope, below: str) -> Endpoint:
 def find_operation(request: Request) -> Operation:
     """Raises as `find_endpoint`, and HTTPException where the path has no such method."""
     if request.method == "OPTIONS":
-        raise HTTPException(405)  # A preflight: no path is looked at.
+        raise HTTPException(405)  # A preflight: the path does not matter.
     endpoint = find_endpoint(request.scope)
     operation = endpoint.by_method.get(request.method)
     if operation is not None:

@@ -43,13 +43,14 @@ def install(app: Starlette) -> None:
 
 
 def response(status: int, error: str | dict[str, Any], headers: dict[str, str] | None = None) -> Response:
-    """An error as every path answers it: what was wrong, of subscriptions with a code. It describes this
+    """An error response as of every path: the message, and for subscriptions a code. It describes this
     moment, so no cache may keep it."""
     return JSONResponse({"error": error}, status, {"Cache-Control": NO_STORE} | (headers or {}))
 
 
 def preflight() -> Response:
-    """A browser asks what a page of another origin may send: everything, so no route is looked at."""
+    """The response to a browser's preflight request. Pages of other origins may send everything, so the route
+    does not matter."""
     return Response(status_code=204, headers=PREFLIGHT | {"Content-Type": "text/plain"})
 
 

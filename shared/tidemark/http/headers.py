@@ -1,8 +1,8 @@
 """Headers that every response carries, errors included: browser security (§12.7) and CORS.
 
-The list of headers that a page may read is half of the response to an append. A browser sends `Origin`
-with each request that writes, so whoever writes without it gets no list. A response to a read may be
-cached and given to anybody, so it always has it.
+The list of headers that a page may read is half of the response to an append. A browser sends `Origin` with
+each request that writes, so responses to writes without it leave the list out. A response to a read may be
+cached and sent to any client, so it always has the list.
 """
 
 from __future__ import annotations

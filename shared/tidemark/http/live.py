@@ -175,8 +175,8 @@ class EventStream:
     """Turns pages into events. Remembers what one connection needs to: the client's cursor
     and the one given last, and the beginning of a character whose end has not been written yet.
 
-    Cursors follow the clock, not the events: whoever comes back from here at the same time
-    comes with the same one, and a cache collapses them.
+    Cursors follow the clock, not the events: clients that reconnect from here at the same time send the same
+    cursor, and a cache collapses their requests.
     """
 
     client_cursor: int | None
@@ -323,8 +323,8 @@ async def event_stream(
 async def gathered_events(
     backend: Backend, key: StreamKey, request: ReadRequest
 ) -> tuple[StreamRecord, bytes]:
-    """A complete event stream, for an HTTP API, which sends a response only once it is complete: what is
-    there or comes within a moment, and from which offset to ask again. Raises as `read_or_wait` does."""
+    """A complete event stream, for an HTTP API, which sends a response only once it is complete: the data
+    that is there or comes within a moment, and the offset to ask from next. Raises as `read_or_wait` does."""
     began, patience_seconds = time.monotonic(), backend.settings.sse_buffered_seconds
     began_ms = backend.stores.clock_ms()
     reading = await read_or_wait(backend, key, request, patience_seconds)

@@ -72,8 +72,8 @@ def _load(handler: str) -> Handler:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A path, and what each method does there. Without a `demand` everybody may ask; without a `tag` it is
-    not in the OpenAPI document. `suffix` tells the operations of one path from those of another."""
+    """A path and its operations, one for each method. Without a `demand` it needs no scopes; without a `tag`
+    it is not in the OpenAPI document. `suffix` tells the operations of one path from those of another."""
 
     path: str
     tag: str
@@ -203,8 +203,8 @@ _READING: Final[Answers] = {
     204: ("Nothing came while waiting.", *_READ),
     304: ("The client has it already.", *_READ),
 }
-#: PUT changes no stream that exists: who may write one may also begin it, as agents do that
-#: own a prefix, and who manages streams may set them up for others to write.
+#: PUT changes no existing stream, so the right to write is enough to create one, as agents do that own a
+#: prefix. The right to manage is enough too: managers set up streams for other writers.
 _STREAM: Final = (
     Operation(
         "PUT", "routes:create_stream", "write manage", _CREATED, (*_LIMITS, "Stream-Closed", *_FORK), "bytes"

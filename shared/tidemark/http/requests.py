@@ -28,7 +28,7 @@ from tidemark.service.create import CreateRequest
 
 #: In the scope of a request: the key of the stream that it is about.
 STREAM: Final = "tidemark.stream"
-#: In the scope of a request that was checked: what its token grants.
+#: The scope key of a checked request's grants.
 ACCESS: Final = "tidemark.access"
 STREAM_ROOT: Final = "/v1/stream/"
 #: Scope keys in which `BehindEdge` stores the request's path and host, as the edge reports them.
@@ -221,8 +221,8 @@ def parse_fork_source(path: str) -> StreamKey:
 
 
 def parse_stream_path(path: str) -> StreamKey | None:
-    """The stream at the path of a URL; None where that is no stream's. Raises Malformed, StreamNotFound,
-    RouteNotFound for names that no stream has."""
+    """The stream at the path of a URL; None if it is not the path of a stream. Raises Malformed,
+    StreamNotFound, RouteNotFound for impossible names."""
     name = plain_name(path)
     if name is not None and "?" not in path and "#" not in path:
         return parse_plain_path(name, encoded=True)

@@ -12,7 +12,7 @@ _spent: Final[ContextVar[list[float] | None]] = ContextVar("spent", default=None
 
 
 def begin() -> list[float]:
-    """For the request that this is called in; what it awaits adds to it."""
+    """Start timing for the current request; the calls that it awaits add their time."""
     spent = [0.0]
     _spent.set(spent)
     return spent

@@ -95,8 +95,8 @@ def schedule_removal(stores: Stores, replaced: Due, start: int, blob: str) -> No
 
 
 def remove_object(stores: Stores, due: Due) -> bool:
-    """Remove the object of a pack that was replaced, unless the table names it all the same: then whoever is
-    to remove that item has not come to it, and this waits for him. Whether it was removed."""
+    """Remove the object of a pack that was replaced. If an item in the table still names it, this waits until
+    that item is removed. Returns whether the object was removed."""
     assert due.blob is not None, "scheduled with its name"
     start = pack_start(due)
     found = stores.table.get(batch_key(log_pk(due.key, due.incarnation), start))

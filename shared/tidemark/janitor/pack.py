@@ -5,8 +5,8 @@ The order of the writes:
 1. The object is put, under a name that is never used again. Nothing points to it yet. Small packs right
    before the new one are taken in (`janitor/merge.py`).
 2. One transaction makes the pack: it takes the place of its first batch, the stream's item says how far
-   packs reach now, and an entry in the queue says what is to be removed. Of two janitors that pack the same
-   stretch, one is refused by the stream's item.
+   packs reach now, and an entry in the queue names the batches to remove. If two janitors pack the same
+   stretch, a condition on the stream's item refuses one.
 3. The batches in between are removed, from the first to the last. Readers find either them or the pack.
 4. The objects of packs that were taken in are removed much later: readers may be on the way to them.
 

@@ -1,4 +1,4 @@
-"""Removing the log of a stream that has ended, and what it has in S3."""
+"""Removes the log of a stream that has ended, and its objects in S3."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The janitor: ends streams whose time has come, and gives their space back.
 
-It works through the queue of due entries. Every step may be repeated, and a run may stop
-anywhere: what is left is still due the next time.
+It works through the queue of due entries. Every step may be repeated, and a run may stop anywhere: the rest
+is still due the next time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Swept:
 
 @dataclass(slots=True)
 class Sweep:
-    """A run under way: what it works on, how long it may go on, and what it has done."""
+    """The state of a run: its stores, its deadline, and its counts."""
 
     stores: Stores
     has_time_left: Callable[[], bool]

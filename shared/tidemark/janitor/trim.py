@@ -22,9 +22,9 @@ def trim(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
     """Remove batches below the entry's offset and the blob it names. Whether it came to the end;
     if not, the rest is still due.
 
-    An entry goes by its own offset, never by the stream's of today: what lies between the two has
-    been below the retained offset for less than an hour. Forks may need what the stream itself
-    does not: it waits for them. The log of a stream that has ended is reclaimed as a whole.
+    An entry is carried out with its own offset, not the stream's current one: data between the two has been
+    below the retained offset for less than an hour. Forks may need what the stream itself does not: it waits
+    for them. The log of a stream that has ended is reclaimed as a whole.
     """
     record = load_stream(stores.table, due.key)
     if record is not None and record.incarnation == due.incarnation:
@@ -70,7 +70,7 @@ def remove_unused(stores: Stores, due: Due) -> bool:
     record = load_stream(stores.table, due.key)
     is_used = record is not None and record.incarnation == due.incarnation
     if is_used and due.blob is not None:
-        # A fork may have inherited it: what such a stream has in S3 goes when its log is reclaimed.
+        # A fork may have inherited it. The stream's objects in S3 are removed when its log is reclaimed.
         assert record is not None
         is_used = record.shows(due.blob) or record.references > 0
     is_claimed = due.kind is DueKind.REMOVE or (not is_used and claim(stores.table, due))

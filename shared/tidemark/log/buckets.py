@@ -53,9 +53,9 @@ from tidemark.protocol.stream_key import MAX_STREAM_ID_BYTES, PLAIN_BUCKET
 
 #: An end mark counts nothing.
 _IF_THERE: Final = Present(STREAM_COUNT)
-#: Nor has it limits for the streams that are created without their own.
+#: The bucket has no limits for streams that are created without their own.
 _IF_UNLIMITED: Final = AllOf(_IF_THERE, Missing(RETAIN_SECONDS), Missing(RETAIN_BYTES))
-#: The first character of a sort key: what begins with a key and goes on sorts behind it.
+#: The smallest character: a key followed by it sorts right behind the key.
 _NEXT: Final = "\x00"
 
 
@@ -144,9 +144,9 @@ def delete_bucket(table: Table, bucket: str, mark: EndMark) -> None:
 
 
 def count_streams(bucket: str, change: int, now_ms: int, *, unlimited: bool = False) -> list[Write]:
-    """Part of the transaction that creates or ends a stream: refused where there is no such bucket.
-    The plain surface has no bucket, and counts nothing. With `unlimited` it is also refused where the bucket
-    has limits (`check_counted`)."""
+    """Part of the transaction that creates or ends a stream: refused if there is no such bucket. The plain
+    surface has no bucket, and counts nothing. With `unlimited` it is also refused where the bucket has limits
+    (`check_counted`)."""
     if bucket == PLAIN_BUCKET:
         return []
     update = Update(bucket_key(bucket), {COUNTED_MS: {"N": str(now_ms)}}, {STREAM_COUNT: change})

@@ -1,4 +1,4 @@
-"""Walking the chain: what a stream's batches are, in order, and which query finds the next ones.
+"""Walking the chain: finds a stream's batches in order, and the query for the next ones.
 
 A batch says where it ends, and that is where the next one begins (`docs/design.md`, §1). So one
 rule reads a log from anywhere: ask for the sort keys from `start` on, and then for those behind
@@ -117,7 +117,7 @@ class ChainWalk(Generic[LinkT]):
         self._max_queries = max_queries
         self._on_gap = on_gap
         self._packed = packed
-        #: Of the span under way: the last batch, and where it or one before it ended.
+        #: In the current span: the last batch, and the highest end offset so far.
         self._last: LinkT | None = None
         self._reached = start
         #: Items of the last query that were not yielded yet, and whether there are more in the table.

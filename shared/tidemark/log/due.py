@@ -1,4 +1,4 @@
-"""The janitor's queue: what is to be done later, and when it may be done."""
+"""The janitor's queue: tasks for later, and the time from which each may be done."""
 
 from __future__ import annotations
 

@@ -43,8 +43,7 @@ def collect(table: Table, record: StreamRecord, box: int) -> Sequence[Mail]:
 
 
 def put_receipt(table: Table, record: StreamRecord, batch: Batch) -> None:
-    """Tell those whose mail lay at this batch's offset what became of it. Only who has written the
-    batch may say so."""
+    """Tell the writers of mail at this batch's offset its outcome. Only the batch's own writer may do so."""
     table.put(encode_receipt(record.incarnation, batch))
 
 

@@ -61,9 +61,9 @@ def block_batches(batch: Batch, start: int) -> Iterator[Batch]:
 
 
 def fill_blocks(batches: Sequence[Batch], fetch: FetchRange, each: Each) -> list[Batch]:
-    """Every block with its bytes; what is no block stays as it is. The blocks of a pack are one range, and
-    the ranges of several packs are fetched at once. Raises Damaged where a block's bytes do not fit the
-    index, and what `fetch` raises."""
+    """Fill every block with its bytes; plain batches stay as they are. The blocks of a pack are one range,
+    and the ranges of several packs are fetched at once. Raises Damaged if a block's bytes do not fit the
+    index, and the exceptions of `fetch`."""
 
     def fill_run(run: Sequence[Batch]) -> list[Batch]:
         blocks = [batch.block for batch in run if batch.block is not None]

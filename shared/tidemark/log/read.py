@@ -123,7 +123,7 @@ class _Gathered(NamedTuple):
     """The batches of a page."""
 
     found: list[_Found]
-    #: Of the last batch before the page.
+    #: The tail of the last batch before the page.
     before: Tail | None
     #: Whether batches follow that the page leaves out.
     is_cut: bool

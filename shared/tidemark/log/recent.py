@@ -30,7 +30,7 @@ class RecentBatches:
         self._clock_ms = clock_ms
         self._held_bytes = 0
         self._batches: OrderedDict[tuple[str, int], Batch] = OrderedDict()
-        #: The pack that was read last, by incarnation, and when it was found: who reads on needs no query.
+        #: The pack that was read last, by incarnation, and when it was found: reading on needs no query.
         self._packs: OrderedDict[str, tuple[Batch, int]] = OrderedDict()
         self._lock = Lock()
 

@@ -49,7 +49,7 @@ class EndMark:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The visible snapshot of a stream: what lies before `offset`, folded, in a blob."""
+    """The visible snapshot of a stream: the messages before `offset`, folded, in a blob."""
 
     offset: int
     blob: str
@@ -282,8 +282,8 @@ class SubscriptionRecord:
 
 @dataclass(frozen=True, slots=True)
 class RosterEntry:
-    """That a subscription exists, and what it may follow: all that the notifier needs of it. `has_explicit`
-    says that some streams were named one by one."""
+    """A subscription in the roster, and the streams that it may follow: all that the notifier needs.
+    `has_explicit`: some streams were named one by one."""
 
     subscription_id: str
     incarnation: str

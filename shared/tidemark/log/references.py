@@ -62,8 +62,8 @@ def if_live_and_unreferenced(incarnation: str) -> Condition:
 
 
 def add_reference(fork: Fork, made: StreamRecord) -> Write:
-    """Count one fork more, the stream that is `made`; refused where the source was deleted or replaced in the
-    meantime, or has let go of something: what the fork inherits may be removed, until the fork is counted."""
+    """Count one fork more, the stream that is `made`; refused if the source was deleted, replaced or trimmed
+    in the meantime: until the fork is counted, the data that it inherits may be removed."""
     one_more = Update(stream_key(fork.point.source), adds={REFERENCES: 1})
     as_seen = AllOf(is_live(fork.incarnation), retains_from(made.retained), shows_snapshot(made.snapshot))
     return Write(update=one_more, condition=as_seen)

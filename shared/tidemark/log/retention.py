@@ -26,9 +26,9 @@ def commit_retained(table: Table, record: StreamRecord, trim: Due) -> None:
     """Retain the stream from `trim.offset` on, and have the batches below it removed, in one transaction.
     Raises RetainedMoved.
 
-    The conditions: the stream is still this incarnation; what is retained begins earlier, so that a copy of
-    this write that lands late changes nothing; and the stream has no snapshot, because bootstrap needs every
-    message behind one.
+    The conditions: the stream is still this incarnation; the retained offset is lower, so that a late copy of
+    this write changes nothing; and the stream has no snapshot, because bootstrap needs every message behind
+    one.
     """
     rises = AnyOf(Missing(RETAINED), Compared(RETAINED, "<", trim.offset))
     condition = AllOf(is_live(record.incarnation), shows_snapshot(None), rises)

@@ -39,8 +39,8 @@ def commit_snapshot(
     table: Table, record: StreamRecord, snapshot: Snapshot, trim: Due, upload: Due | None
 ) -> None:
     """Make the snapshot the visible one in place of `record.snapshot`, and its offset the
-    earliest retained; what it supersedes is due for removal from then on, and the upload is
-    no longer. All in one transaction. Raises SnapshotMoved, UploadNotFound.
+    earliest retained; superseded data is due for removal from then on, and the upload is no longer. All in
+    one transaction. Raises SnapshotMoved, UploadNotFound.
     """
     writes = [_move_pointer(record, snapshot), Write(encode_due(trim))]
     if upload is not None:

@@ -96,10 +96,10 @@ class Write:
 
 
 class ConditionFailed(Exception):
-    """The item's condition did not hold; `existing` is what is there instead.
+    """The item's condition did not hold; `existing` is the item that is there instead.
 
-    `maybe_landed` says that the same write was sent before without an answer. That one may have
-    landed, and what it wrote may be gone again.
+    `maybe_landed`: the same write was sent before and got no reply. That one may have landed, and its item
+    may be gone again.
     """
 
     def __init__(self, existing: Item | None, *, maybe_landed: bool = False) -> None:
@@ -109,8 +109,8 @@ class ConditionFailed(Exception):
 
 
 class TransactionRefused(Exception):
-    """A transaction did nothing. For each write: whether it was the reason, and what is there then.
-    `maybe_landed` as in ConditionFailed."""
+    """A transaction did nothing. For each write: whether its condition failed, and the item that is there
+    then. `maybe_landed` as in ConditionFailed."""
 
     def __init__(
         self, failed: Sequence[bool], existing: Sequence[Item | None], *, maybe_landed: bool = False

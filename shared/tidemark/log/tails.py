@@ -1,4 +1,4 @@
-"""The tails this process knows: what lets a warm append write without reading first."""
+"""A cache of tails, so that a warm append writes without reading first."""
 
 from __future__ import annotations
 

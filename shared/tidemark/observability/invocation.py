@@ -1,4 +1,4 @@
-"""How Lambda calls a function, and what the Web Adapter says about an invocation."""
+"""How Lambda calls a function, and the Web Adapter's headers about an invocation."""
 
 from __future__ import annotations
 

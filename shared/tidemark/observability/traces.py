@@ -1,4 +1,4 @@
-"""Traces in X-Ray: what a request did, with each storage call in it. Made by Powertools' Tracer.
+"""Traces in X-Ray: each request with its storage calls. Made by Powertools' Tracer.
 
 Imported only with TRACING=Active: the library adds a twentieth of a second to a cold start and a
 datagram to every call. An annotation names the operation or the stream; a trace holds no query,
@@ -87,7 +87,7 @@ class Traces:
 
 
 def _facts_of_event(event: Mapping[str, Any]) -> dict[str, str | int]:
-    """Nothing for a schedule's event or a table's records: they are no requests."""
+    """The request of an event; empty for a schedule's event or a table's records."""
     http = (event.get("requestContext") or {}).get("http")
     if http is None:
         return {}

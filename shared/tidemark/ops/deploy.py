@@ -268,7 +268,7 @@ def differences(values: Mapping[str, str], deployed: Mapping[str, str], usual: M
 
 
 def as_override(name: str, value: str) -> str:
-    """As SAM splits it: what has a space, or nothing, stands in quotes."""
+    """A parameter override as SAM parses it: values with spaces, and empty ones, are quoted."""
     return f"{name}={value}" if re.fullmatch(r'[^\s"\\]+', value) else f"{name}={json.dumps(value)}"
 
 

@@ -1,4 +1,4 @@
-"""How far a long command is, for whoever sits at a terminal."""
+"""The progress bar of a long command, on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def progress_bar(total: int, unit: str) -> ProgressBar[int]:
-    """On the standard error, so that the output stays what it is in a pipe. Hidden where that is no terminal,
-    and where the total is not known (0)."""
+    """On standard error, so that it does not mix with piped output. Hidden if that is not a terminal, or if
+    the total is not known (0)."""
     is_hidden = not total or not sys.stderr.isatty()
     return click.progressbar(length=total, label=unit, file=sys.stderr, show_pos=True, hidden=is_hidden)

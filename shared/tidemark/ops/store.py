@@ -20,7 +20,7 @@ from tidemark.service.read import with_blobs
 from tidemark.service.stores import Stores, connect
 from tidemark.settings import Settings
 
-#: Beside the table: what a copy of a store has to have.
+#: The files beside the table that a copy of a store needs.
 _BESIDE = ("blobs", "url-key", "webhook-keys")
 
 
@@ -29,7 +29,7 @@ class NoStore(Exception):
 
 
 def embedded_stores(data_dir: Path) -> Stores:
-    """Of a server that is stopped, or that runs: what is committed is seen. Raises NoStore,
+    """The stores of a server that is stopped or running; they show committed data. Raises NoStore,
     UnusableDatabase."""
     database = data_dir / "tidemark.db"
     if not database.exists():

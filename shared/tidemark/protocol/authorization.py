@@ -103,7 +103,7 @@ class Access:
         return any(grant.right is Right.READ and grant.covers(target) for grant in self.grants)
 
 
-#: Of everybody, where no tokens are checked.
+#: The access of every client if no tokens are checked.
 EVERYTHING: Final = Access(tuple(Grant(right, _EVERYWHERE) for right in Right))
 
 

@@ -1,4 +1,4 @@
-"""Buckets (extensions §1): their names, and what lies under `/{bucket}`.
+"""Buckets (extensions §1): their names, and the resources under `/{bucket}`.
 
 A stream id has no slash here, so what follows it can only be a resource of the stream's own:
 `snapshot` and `bootstrap` stay legal names of streams.
@@ -15,7 +15,7 @@ from typing import Final
 from tidemark.protocol.errors import Malformed, RouteNotFound, StreamNotFound
 from tidemark.protocol.stream_key import RESERVED_SEGMENT, StreamKey, parse_segment
 
-#: Of a stream id, and of `{bucket}/{stream id}` together, in UTF-8.
+#: The most bytes of a stream id, and of `{bucket}/{stream id}` together, in UTF-8.
 MAX_KEY_BYTES: Final = 122
 #: Sorts after every other character.
 LAST_CHARACTER: Final = "\U0010ffff"

@@ -1,4 +1,4 @@
-"""Cache-Control (§10): what a cache between us and the reader may keep. Decided here alone.
+"""Cache-Control (§10) of all responses: how long a cache between us and the reader may keep them.
 
 Data at an offset never changes, so a response with data may be kept: at worst it ends before
 the present tail, and the reader continues at its end. A response without data says "nothing

@@ -1,4 +1,4 @@
-"""Cursors (§10.1): what changes a live request's cache key as time goes on, and binds it to one stream.
+"""Cursors (§10.1) change a live request's cache key over time, and bind it to one stream.
 
 A cursor is an interval of time and the stream's mark, in one number. It is a pure function of the time,
 of the client's own cursor and of the stream's incarnation: no jitter. Every client that waits at one
@@ -40,7 +40,7 @@ def parse_cursor(value: str | None) -> int | None:
 
 
 def known_cursor(value: str | None) -> int | None:
-    """Of a catch-up read, where a cursor only helps caches: what is none is ignored."""
+    """The cursor of a catch-up read. It only helps caches there, so an invalid one is ignored."""
     try:
         return parse_cursor(value)
     except Malformed:

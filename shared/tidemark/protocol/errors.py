@@ -355,7 +355,7 @@ class ProducerFenced(ProtocolError):
 
 
 class PreconditionFailed(ProtocolError):
-    """`If-Match` names another tail; the one that there is travels along for those who may read it."""
+    """`If-Match` names another tail. Clients that may read the stream get the actual one."""
 
     status = 412
 

@@ -60,7 +60,7 @@ def decide_content_type(source: ContentType, requested: ContentType | None) -> C
 
 
 def decide_expiry(source: Expiry, requested: Expiry) -> Expiry:
-    """The table of §4.2: what the fork asks for, or else what its source has."""
+    """The table of §4.2: the fork's own expiry, or else its source's."""
     return source if requested == NEVER else requested
 
 

@@ -13,10 +13,10 @@ So a writer knows that its mail is in the log when one of the two batches names 
 when both are there and do not name it. It must not post the append again before that. No clock and no removal
 has a part in this.
 
-- **Mail is posted only for an append that the state at its box accepts.** Whatever follows in the log, such
-  an append is accepted, or refused for good: a Stream-Seq only rises, an epoch only rises, and what was a
-  producer's next number is its next one or a duplicate. So its writer may answer with a refusal although the
-  mail is still open.
+- **Mail is posted only for an append that the state at its box accepts.** Such an append is later accepted,
+  or refused for good: a Stream-Seq only rises, an epoch only rises, and a number that was a producer's next
+  one stays so or becomes a duplicate. So its writer may answer with a refusal although the mail is still
+  open.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class ChainEnd:
 
 
 def fits_mail(append: Append) -> bool:
-    """Bytes, and nothing that must be next: what closes the stream or has a precondition races."""
+    """Whether the append may be posted as mail. One that closes the stream or has a precondition races
+    instead."""
     is_plain = append.fault is None and append.if_match is None and not append.close
     return is_plain and 0 < len(append.messages.data) <= MAIL_BYTES
 

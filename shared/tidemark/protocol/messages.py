@@ -1,4 +1,4 @@
-"""Messages: what one append adds to a stream, and where each message ends (§9.1).
+"""Messages: the data that one append adds to a stream, and the end of each message (§9.1).
 
 A stream of JSON stores every message exactly as it was sent, each followed by a comma, so
 that a read joins stored bytes into an array without parsing them again. Every other

@@ -16,8 +16,8 @@ KEEP_REPLACED_MS: Final = 36 * 24 * _HOUR_MS
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Batches are packed once they are `after_ms` old. An append that crosses a multiple of `every_bytes` has
-    the janitor look. A pack takes about `pack_bytes`, and less only where no more is to come soon; it pays
+    """Batches are packed once they are `after_ms` old. An append that crosses a multiple of `every_bytes`
+    schedules the janitor. A pack takes about `pack_bytes`, and less only if no more is expected soon; it pays
     from `min_batches` or `min_bytes` on. The object of a pack that a larger one has replaced stays for
     `keep_replaced_ms`."""
 
@@ -52,9 +52,9 @@ class Packing:
     def takes_in(self, data_bytes: int, before_bytes: int) -> bool:
         """Whether a new pack of `data_bytes` takes in the one of `before_bytes` right before it.
 
-        It does where that one is at most twice as large. So of the packs that stay small, each is more than
-        twice as large as the next, which makes them few; and what is written again lies in a pack that is
-        larger by half at least, so no byte is written often. A pack of half the size stays as it is.
+        It does where that one is at most twice as large. So each remaining small pack is more than twice as
+        large as the next, which keeps them few; and rewritten bytes are in a pack that is larger by half at
+        least, so no byte is written often. A pack of half the size stays as it is.
         """
         return (
             before_bytes <= 2 * data_bytes

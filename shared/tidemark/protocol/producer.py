@@ -1,4 +1,4 @@
-"""Idempotent producers (§5.2.1): what makes a retried append land once."""
+"""Idempotent producers (§5.2.1): a retried append lands once."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _DAY_MS: Final = 24 * _HOUR_MS
 @dataclass(frozen=True, slots=True)
 class Retention:
     """A stream keeps messages for at least `seconds`, and at least its last `size` bytes; None is no limit.
-    With both, what either of them lets go of goes."""
+    With both, data beyond either limit is trimmed."""
 
     seconds: int | None = None
     size: int | None = None

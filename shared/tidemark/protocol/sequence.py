@@ -1,6 +1,6 @@
 """Stream-Seq (§5.2): writers agree on an order by themselves, compared byte by byte.
 
-Tidemark's scope is the stream: one last value per stream, whoever sent it.
+Tidemark's scope is the stream: one last value per stream, shared by all writers.
 """
 
 from __future__ import annotations

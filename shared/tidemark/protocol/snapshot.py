@@ -1,4 +1,4 @@
-"""Snapshots (extensions §2): where one may be taken, and what is retained from then on."""
+"""Snapshots (extensions §2): the offsets at which one may be taken, and the retained data after that."""
 
 from __future__ import annotations
 

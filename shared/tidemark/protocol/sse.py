@@ -36,8 +36,8 @@ def render_data_event(content_type: ContentType, stored: bytes) -> bytes:
 
 
 def _as_utf8(text: bytes) -> bytes:
-    """With U+FFFD for what is no character, as where a reader begins inside one: an event stream is UTF-8,
-    and a strict decoder would end it."""
+    """Replace invalid UTF-8 by U+FFFD, for example if a reader begins inside a character: an event stream is
+    UTF-8, and a strict decoder would end it."""
     try:
         text.decode()
     except UnicodeDecodeError:

@@ -55,8 +55,8 @@ def parse_plain_path(path: str, *, encoded: bool) -> StreamKey:
 
 
 def parse_segment(segment: str, *, encoded: bool) -> str:
-    """One segment of a path, decoded. Raises Malformed for what is no percent-encoded UTF-8, and, where it
-    was decoded before, for what may have been another name."""
+    """One segment of a path, decoded. Raises Malformed if it is not percent-encoded UTF-8, or if it was
+    decoded before and may have been another name."""
     if not encoded:
         if found := _UNTELLABLE.search(segment):
             raise Malformed(

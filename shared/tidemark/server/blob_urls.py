@@ -1,4 +1,4 @@
-"""Signed URLs of blobs, as S3 has them: whoever holds one may read, or write, that one blob for an hour."""
+"""Signed URLs of blobs, as S3 has them: a URL allows reading, or writing, one blob for an hour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP connections of the local server: what uvicorn leaves unbounded, bounded.
+"""HTTP connections of the local server, with the limits that uvicorn lacks.
 
 A connection that sends half a request, or does not read its response, holds a descriptor and memory
 that no other client can have. Each of the limits can be set by an environment variable
@@ -26,7 +26,7 @@ from tidemark.protocol.caching import NO_STORE
 WRITE_BUFFER_BYTES: Final = 16 * 1024
 #: How much the kernel buffers beyond that. Its default is up to 4 MB for a client that does not read.
 SEND_BUFFER_BYTES: Final = 256 * 1024
-#: Descriptors that are no client's: the engines, the listener, log files, the loop itself.
+#: Descriptors that are not a client's: the engines, the listener, log files, the loop itself.
 OWN_DESCRIPTORS: Final = 64
 #: More than so many are not asked for, whatever the system would allow.
 MOST_DESCRIPTORS: Final = 65_536
@@ -53,7 +53,7 @@ VARIABLES: Final = {
 
 
 class InvalidLimit(ValueError):
-    """An environment variable is no number that can be used; the message names it."""
+    """An environment variable is not a valid number; the message names it."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ Answer = tuple[int, bytes]
 
 
 class DynamoDBPort:
-    """`tables` by name. `create` makes one that is asked for; without it there are no others."""
+    """Serves `tables` by name. CreateTable calls `create`; without it there are no other tables."""
 
     def __init__(
         self,

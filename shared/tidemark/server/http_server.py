@@ -105,7 +105,7 @@ class Requests:
 
 
 class Server(uvicorn.Server):
-    """Leaves the signals to whoever runs it."""
+    """Leaves the signals to its caller."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,8 +1,7 @@
 """One running system per data directory.
 
 The lock is an flock on a file, and the engines inherit the descriptor. The kernel lets go of it only when the
-last of these processes is gone, so whoever gets the lock knows that no engine of an earlier run still has its
-files open.
+last of these processes is gone, so no engine of an earlier run has its files open once the lock is taken.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def free_port() -> int:
-    """A port that is free now. Another process may take it first: whoever binds it must expect that."""
+    """A port that is free now. Another process may take it first: callers must expect that."""
     with listening_socket(LOOPBACK, 0) as listener:
         return port_of(listener)
 

@@ -89,7 +89,7 @@ _MAX_LOSSES = 40
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest:
-    """An append as it arrived; what the body means depends on the stream it goes to."""
+    """An append as it arrived; its stream's content type decides how the body is parsed."""
 
     content_type: ContentType | None
     body: bytes

@@ -21,7 +21,7 @@ from tidemark.service.stores import Stores
 
 #: To make and to render so many parts takes a few milliseconds at most.
 FEW_PARTS: Final = 1_000
-#: A snapshot or a message of the largest size, and what stands around them, still fit.
+#: A snapshot or a message of the largest size still fits, with the multipart syntax around it.
 _LIMIT_BYTES: Final = MAX_ANSWER_BYTES + 64 * 1024
 
 

@@ -1,9 +1,9 @@
 """Combining: of many writers on one stream, one commits what all of them have posted.
 
 A writer that has lost the race for the tail posts its append as mail (`protocol/mail.py`), and looks into
-the box and for the next batch. One of those who look commits all that is in the box with the same conditional
+the box and for the next batch. One of these writers commits all mail in the box with the same conditional
 write as every append. Each append is decided in order, as group commit does within a process. The others find
-in that batch what became of theirs. There is no lock, no lease and no transaction: whose turn it is
+their outcomes in that batch. There is no lock, no lease and no transaction: whose turn it is
 (`protocol/turns.py`) only saves writes, and any writer may commit at any time.
 
 | state  | what happens                                                     | next                     |
@@ -242,7 +242,8 @@ class _Combining:
     # --- the next batch ---
 
     def _commit(self) -> Outcome | None:
-        """Commit all that is open, or learn who was first. Throttled, it leaves that to others."""
+        """Commit all open mail, or learn the batch of the writer that was first. If throttled, leave it to
+        others."""
         if self._head.is_expired(self._stores.clock_ms()):
             self._check_renewed()
         mails = fitting(self._id, self._open)

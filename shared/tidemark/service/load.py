@@ -91,7 +91,7 @@ def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int, now_ms: int
     if is_expired(record.expiry, used_ms, now_ms):
         last = load_last(stores.table, log_pk(record.key, record.incarnation))
         if last is not None and last.tombstone:
-            # It is being ended this moment: a tombstone's time is no use of the stream.
+            # The stream is being ended right now: a tombstone's time does not count as use.
             raise ended_error(stores, record)
         used_ms = max(used_ms, last.time_ms if last else 0)
         if is_expired(record.expiry, used_ms, now_ms):

@@ -1,8 +1,8 @@
 """Streams that have expired and still have their item, because the janitor has not come by yet.
 
-Every stream that can expire has an entry in the janitor's queue, due no later than its end. So
-those of a bucket are among what is overdue: what fell due since the janitor's last round,
-however many streams there are.
+Every stream that can expire has an entry in the janitor's queue, due no later than its end. So a bucket's
+expired streams are among the overdue entries: those due since the janitor's last round, however many streams
+there are.
 """
 
 from __future__ import annotations

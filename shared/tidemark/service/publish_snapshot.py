@@ -49,7 +49,7 @@ def publish_snapshot(stores: Stores, key: StreamKey, request: PublishRequest) ->
     offset between messages' ends, UploadNotFound; Busy.
 
     The blob is complete before it is visible: a process that dies on the way leaves the old snapshot as it
-    was. Of two publishes at once the higher offset stays; at the same offset the later one.
+    was. If two publish at once, the higher offset stays; at the same offset, the later publish.
     """
     record = check_snapshot_offset(stores, key, request.offset)
     mark = request.upload.mark if request.upload else stores.new_id()

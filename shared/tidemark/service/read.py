@@ -171,7 +171,7 @@ def renew(stores: Stores, record: StreamRecord, touched_ms: int, now_ms: int) ->
 
 
 def _finish(stores: Stores, record: StreamRecord, page: Page, now_ms: int) -> Reading:
-    """The page with all its bytes; what it shows is remembered. Raises StreamNotFound or Damaged."""
+    """Fill the page with its bytes, and remember its batches and tail. Raises StreamNotFound or Damaged."""
     refuse_tombstone(stores, record, page)
     page = with_blobs(stores, page)
     own = [batch for batch in page.batches if batch.start >= record.base]

@@ -45,9 +45,9 @@ def find_start(stores: Stores, key: StreamKey, asked: LastMessages | WrittenFrom
 
 
 def batches_back(stores: Stores, head: StreamHead, limit: int) -> Iterator[tuple[int, Batch]]:
-    """The stream's batches without their bytes, the latest first, through all logs of a fork, and how many
-    calls were made so far. A query asks for up to `limit`. Of a pack each block is a batch and a call: its
-    bytes are in S3. Batches that lie inside a pack, because they are being removed, are left out."""
+    """The stream's batches without their bytes, the latest first, through all logs of a fork, each with the
+    number of calls so far. A query asks for up to `limit`. Each block of a pack counts as a batch and a call:
+    its bytes are in S3. Batches that lie inside a pack, because they are being removed, are left out."""
     reached, calls = head.tail.offset, 0
     for span in reversed(spans_of(head.record)):
         # A batch that only closes the stream begins at the tail.

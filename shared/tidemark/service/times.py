@@ -1,7 +1,7 @@
 """When the messages of a page were appended (an extension).
 
-A read's response has no room for it: a page may hold the appends of tens of thousands of writers. So whoever
-wants the times asks for them, by the offset of the page. Nobody else pays for them.
+A read's response has no room for it: a page may hold the appends of tens of thousands of writers. So clients
+that want the times request them, by the offset of the page. No other request pays for them.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def find_losses(
     of which it has read everything is left out. None is a stream that was deleted and created again: nobody
     knows what the old one still held. `rows` are those that it has written, or None where it wrote none.
 
-    Offsets that are no numbers tell of no amount, and count as read.
+    Offsets that are not numbers give no amount, and count as read.
     """
     from pyspark.sql import functions
 

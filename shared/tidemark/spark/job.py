@@ -28,7 +28,7 @@ _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
 class JobFailed(Exception):
-    """The job cannot go on; the message is one line for whoever started it."""
+    """The job cannot go on; the message is one line for the user."""
 
 
 class Job:
@@ -183,8 +183,8 @@ def add_write(parser: argparse.ArgumentParser) -> None:
 
 
 def require_no_archive(spark: Any, directory: str, argument: str) -> None:
-    """Raises JobFailed where the archive job writes to this directory: what another job writes there would
-    take the place of messages."""
+    """Raises JobFailed if the archive job writes to this directory: another job's rows would replace
+    messages."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -306,7 +306,7 @@ def run_with(
     body: Callable[[Any, argparse.Namespace, Job], None],
     arguments: Sequence[str],
 ) -> int:
-    """The exit code (`failures.py`). Of a job that failed, the last line says what is wrong."""
+    """The exit code (`failures.py`). A failed job's last line is the error message."""
     given = parse_arguments(parser, arguments)
     job = Job(name)
     try:

@@ -1,12 +1,11 @@
-"""How far a streaming query has come: what its checkpoint says of each stream, and where its next batch ends.
+"""A streaming query's progress: its checkpoint's position in each stream, and the end of its next batch.
 
 Spark keeps this with every batch, so it must not grow with every stream that there ever was. A stream has
 ended when it does not exist any more, or when it was closed and is read up to there. It stays in the
 checkpoint for a while (`forgetEndedSeconds`), and then it is forgotten.
 
-A stream that is gone takes its name with it: what comes back under that name is another one. But a closed
-stream may exist for years, and each look at the bucket finds it again. So the checkpoint says in one number
-for all of them what was read:
+A name that comes back after a deletion is another stream. But a closed stream may exist for years, and each
+look at the bucket finds it again. So the checkpoint has one number for all closed streams that were read:
 
     Every closed stream that was created up to this time, and is not named here, has been read.
 

@@ -1,4 +1,4 @@
-"""`format("tidemark")`: what Spark asks for first, and which of our readers it gets."""
+"""`format("tidemark")`: the entry point for Spark, which chooses the reader or writer."""
 
 from __future__ import annotations
 

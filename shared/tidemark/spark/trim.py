@@ -63,11 +63,11 @@ class TrimResult:
 
 
 def archived_stretches(rows: Any) -> Any:
-    """For each stream and incarnation, what the lake has of it, as `stretches` of begin and end. `rows` are
-    those of the lake's table, of one bucket; no value is read.
+    """The data in the lake of each stream and incarnation, as `stretches` of begin and end. `rows` are those
+    of the lake's table, of one bucket; no value is read.
 
     A message that was archived twice counts once, and one whose copies differ counts for nothing. Offsets
-    that are no numbers are another server's, and count for nothing either.
+    that are not numbers are another server's, and do not count either.
     """
     from pyspark.sql import Window, functions
 

@@ -71,8 +71,8 @@ class Hub:
 
     @contextmanager
     def listen(self, key: StreamKey) -> Iterator[Listener]:
-        """A listener for this stream. Listen first, then read: what is written after the read wakes the
-        listener, and what was written before the read is in it."""
+        """A listener for this stream. Listen first, then read: an append after the read wakes the listener,
+        and an earlier one is in the read."""
         listener = Listener(self)
         with self._changed:
             self._listeners.setdefault(key, set()).add(listener)

@@ -50,8 +50,8 @@ class Notifier:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tidemark-notify")
 
     def notify(self, messages: Iterable[WakeMessage]) -> Failures:
-        """Wake the processes that wait for these logs. Of each log only the message with the highest
-        offset is sent: whoever is interested in an earlier one is interested in this one too."""
+        """Wake the processes that wait for these logs. Sends only the message with the highest offset of each
+        log: it wakes the waiters of the earlier ones too."""
         newest: dict[str, WakeMessage] = {}
         for message in messages:
             known = newest.get(message.log_pk)
@@ -74,7 +74,7 @@ class Notifier:
             return message, []
 
     def _send(self, url: str, wanted: Sequence[tuple[WakeMessage, Waiter]], failures: Failures) -> None:
-        """A queue that is gone belongs to no process any more: that is no failure."""
+        """A queue that is gone belongs to no process any more: that is not a failure."""
         try:
             try:
                 self._queues.send(url, [encode_message(message) for message, _ in wanted])

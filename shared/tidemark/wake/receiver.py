@@ -19,7 +19,7 @@ _log = logging.getLogger("tidemark")
 
 #: In its first second a queue may not be known everywhere in SQS.
 SETTLING_SECONDS: Final = 1.0
-#: How often a thread for which there is no work checks whether another one has replaced it.
+#: How often an idle thread checks whether another one has replaced it.
 IDLE_SECONDS: Final = 60.0
 #: After a failure: the time before the next receive, and before another queue is made.
 RETRY_SECONDS: Final = 1.0

@@ -31,7 +31,7 @@ class Wake(Protocol):
         """On return, every append to the stream wakes its listeners, whichever process makes it.
         Read the log after this, then wait, and poll again after the seconds returned at the latest.
 
-        Raises Busy or OutcomeUnknown; that there is no queue is no reason to fail.
+        Raises Busy or OutcomeUnknown; a missing queue is not an error.
         """
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""The origin secret: CloudFront sends it with every request. A request without it came past the
-distribution, its cache and its limits, and is refused unless `EDGE_ONLY=false`. With it, what the edge says
-of a request is believed: host, path and content type as the client sent them."""
+"""The origin secret: CloudFront sends it with every request. A request without it has bypassed the
+distribution, its cache and its limits, and is refused unless `EDGE_ONLY=false`. With it, the edge's headers
+are trusted: host, path and content type as the client sent them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ LEEWAY_SECONDS: Final = 30
 _REMEMBERED_SECONDS: Final = 60.0
 _REMEMBERED: Final = 1024
 
-#: From the particular to the general: the first that fits.
+#: The messages for exceptions, the specific ones first.
 _FAULTS: Final = (
     (jwt.ExpiredSignatureError, "Token has expired"),
     (jwt.ImmatureSignatureError, "Token is not valid yet"),

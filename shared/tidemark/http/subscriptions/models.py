@@ -30,7 +30,7 @@ MAX_ACKS = 1_000
 
 
 def _whole_characters(text: str) -> str:
-    """Half of a character, which JSON can escape, is no text that can be stored."""
+    """Refuses a lone surrogate, which JSON can escape but UTF-8 cannot store."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -247,7 +247,7 @@ def _decode_index(item: Item, start: int, end: int) -> PackIndex:
 
 
 def decode_state(item: Item) -> Batch:
-    """A batch as an item read with STATE_ATTRIBUTES alone has it: what writers decide on. Writers
+    """A batch with only STATE_ATTRIBUTES, on which writers decide. Writers
     do not need its bytes, so damaged bytes do not stop them."""
     return decode_batch({name: item[name] for name in STATE_ATTRIBUTES if name in item})
 

@@ -41,7 +41,7 @@ def encode_bucket(record: BucketRecord) -> Item:
 
 
 def decode_bucket(item: Item) -> BucketRecord:
-    """Of an item that is no end mark."""
+    """The item must not be an end mark."""
     return BucketRecord(
         bucket=item[PK]["S"].removeprefix("bucket/"),
         created_ms=int(item[CREATED_MS]["N"]),

@@ -1,4 +1,4 @@
-"""Work that is due at a time: what the janitor is to do, to which stream, below which offset."""
+"""Work that is due at a time: the janitor's task, its stream, and the offset below which it applies."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ TTL: Final = "ttl"
 BLOB: Final = "s"
 #: Milliseconds: of a bucket, a stream and a subscription.
 CREATED_MS: Final = "cr"
-#: Of a stream and a subscription: which of those that had its name, one after another, it is.
+#: Of a stream and a subscription: tells it from earlier ones of the same name.
 INCARNATION: Final = "inc"
 #: Of a stream, and of a bucket for its streams: how long messages are kept, and how many bytes of them.
 RETAIN_SECONDS: Final = "rs"

@@ -1,4 +1,4 @@
-"""A stream's item: what it is, its expiry, its snapshot, and what a fork inherits."""
+"""A stream's item: its configuration, its expiry, its snapshot, and the logs that a fork inherits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SNAPSHOT_CRC: Final = (
     "sh"  # CRC-32 and the last part of the blob's name: a release without it leaves it as it was
 )
 LINEAGE: Final = "ln"  # JSON: the stretches of other logs that a fork inherits
-FORK: Final = "fk"  # JSON: what it was forked from
+FORK: Final = "fk"  # JSON: its source
 REFERENCES: Final = "rc"  # how many forks were made of it; changed by updates alone
 PACKED: Final = "pd"  # where the last pack ends; set by the transaction that makes a pack
 DELETED_MS: Final = "dl"  # deleted, and kept for its forks; set by an update alone
@@ -122,7 +122,7 @@ def _decode_fork(item: Item) -> Fork | None:
 
 
 def decode_stream(item: Item) -> StreamRecord:
-    """Of an item that is no end mark."""
+    """The item must not be an end mark."""
     rows = orjson.loads(item[LINEAGE]["S"]) if LINEAGE in item else ()
     return StreamRecord(
         key=StreamKey(item[PK]["S"].removeprefix("bucket/"), item[SK]["S"].removeprefix("stream/")),

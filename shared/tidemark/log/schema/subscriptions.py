@@ -1,4 +1,4 @@
-"""Items of a subscription: its own, its roster entry, and what joins it to streams; and the signing keys."""
+"""Items of a subscription: its own, its roster entry, and its links to streams; and the signing keys."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def encode_subscription(record: SubscriptionRecord) -> Item:
 
 
 def decode_subscription(item: Item) -> SubscriptionRecord:
-    """Of an item that is no end mark."""
+    """The item must not be an end mark."""
     kind, pattern, streams, *rest = orjson.loads(item[CONFIGURATION]["S"])
     generation, wake_id, holder, lease_until_ms, next_attempt_ms, attempts, failed, *slow = orjson.loads(
         item[WAKE_STATE]["S"]

@@ -121,7 +121,7 @@ def _reload(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
 
 
 def _link_existing(stores: Stores, record: SubscriptionRecord, pattern: str) -> None:
-    """StreamLink the streams that the pattern matches, at their tails: what they hold is no work (§6.2)."""
+    """Link the streams that the pattern matches, at their tails: existing messages start no wake (§6.2)."""
     prefix, after, more = literal_prefix(pattern), "", True
     while more:
         streams, more = list_records(stores.table, PLAIN_BUCKET, prefix, after, _PAGE)

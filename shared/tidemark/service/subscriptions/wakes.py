@@ -92,8 +92,8 @@ def begin(stores: Stores, seen: SubscriptionRecord) -> SubscriptionRecord:
 
 
 def begin_if_pending(stores: Stores, seen: SubscriptionRecord) -> bool:
-    """After a wake has ended: begin the next one if a stream still has something new, and say whether. Where
-    another transition comes first, it looks at the streams itself."""
+    """After a wake has ended: begin the next one if a stream still has something new, and say whether. If
+    another transition comes first, that one looks at the streams itself."""
     if not find_pending(stores, seen, limit=1):
         return False
     with suppress(SubscriptionChanged):
@@ -124,8 +124,8 @@ def claim(stores: Stores, subscription_id: str, worker: str) -> Claimed:
                 record = commit(stores, record, wake)
                 return Claimed(record, make_token(record, now_ms), streams)
             if record.wake.wake_id is not None:
-                # Its work is gone, and its wake event was read: without this no event would follow. What
-                # comes meanwhile leaves a mark, and is looked for once more.
+                # Its work is gone, and its wake event was read: without this no event would follow. Later
+                # appends leave a mark, and are looked for once more.
                 record = commit(stores, record, end_wake(record.wake))
                 begin_if_pending(stores, record)
         except SubscriptionChanged:

@@ -19,7 +19,7 @@ RETRYABLE: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _TIMEOUT: Final = urllib3.Timeout(connect=5, read=60)
 #: Redirects are followed (a snapshot may lie elsewhere), without the token if to another host;
-#: what else is tried again is decided here and not there.
+#: `HttpClient` decides on all other retries, not urllib3.
 _REDIRECTS: Final = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=3)
 _SHOWN_BYTES: Final = 300
 
@@ -98,7 +98,7 @@ class HttpClient:
             kind = HttpFault
             if response.status in RETRYABLE:
                 kind = RetryableHttpFault
-            # A producer that was replaced gets 403 too, and that is no question of the token (§5.2.1).
+            # A producer that was replaced gets 403 too; that is not about the token (§5.2.1).
             elif response.status in (401, 403) and "Producer-Epoch" not in response.headers:
                 kind = ForbiddenHttpFault
             raise kind(method, url, response.status, text)

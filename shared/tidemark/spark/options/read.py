@@ -91,10 +91,10 @@ class ReadOptions:
     pattern: str | None = None
     starting: Where = field(default_factory=Earliest)
     ending: Where = field(default_factory=Latest)
-    #: Of a batch of a streaming query: at most so much.
+    #: The most of one batch of a streaming query.
     limit_bytes: int | None = None
     limit_messages: int | None = None
-    #: And at least so much, unless the last batch is longer ago than this.
+    #: The least of one batch, unless the last one is longer ago than `delay_seconds`.
     least_bytes: int | None = None
     delay_seconds: float = 900
     fail_on_data_loss: bool = True

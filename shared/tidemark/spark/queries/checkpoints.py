@@ -9,7 +9,7 @@ from tidemark.spark.progress import Progress, decode_offset
 
 
 class NoCheckpoint(Exception):
-    """There is no checkpoint of a query over this data source there."""
+    """The directory has no checkpoint of a query over this data source."""
 
 
 def taken_progress(spark: Any, checkpoint: str) -> Progress:

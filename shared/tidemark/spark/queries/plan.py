@@ -129,7 +129,7 @@ def _given_positions(
 def _positions_by_time(
     option: str, wanted: Mapping[str, str | AtTime], reader: Reader, heads: Mapping[str, Head]
 ) -> tuple[dict[str, Position], list[str]]:
-    """Those that are wanted by a time, and what is wrong with the others of these."""
+    """The positions of streams that are given by a time, and the faults of those that have none."""
     times = {name: where.ms for name, where in wanted.items() if isinstance(where, AtTime)}
 
     def find(name: str) -> Position | BadOffset:
@@ -206,7 +206,7 @@ def within_limit(options: ReadOptions, reader: Reader, start: Progress, end: Pro
         known = _starts_before(options, reader, starts, nearer)
         backlogs = {name: reader.backlog(known[name], end) for name, end in nearer.items()}
         total = sum(backlogs.values())
-        # A message has a byte at least: what is within the limit by its bytes is within either.
+        # A message has at least one byte: bytes within the limit mean messages within it too.
         if total > limit:
             nearer |= {
                 name: cut(name, known[name], nearer[name], max(1, limit * size // total))

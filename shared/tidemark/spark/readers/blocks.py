@@ -1,4 +1,4 @@
-"""The rows of runs of messages, column by column: no message is an object of Python's."""
+"""The rows of runs of messages, column by column: messages do not become Python objects."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _ARROW: Final = {
 }
 ARROW_SCHEMA: Final = pa.schema([(name, _ARROW[kind]) for name, kind in COLUMNS.items()])
 
-#: A batch is handed on at this many rows or bytes: what a task holds does not grow with the stream.
+#: A batch is handed on at this many rows or bytes: a task's memory does not grow with the stream.
 BATCH_ROWS: Final = 10_000
 BATCH_BYTES: Final = 4 * 1024 * 1024
 

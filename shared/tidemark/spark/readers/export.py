@@ -72,7 +72,7 @@ def read_export(spark: Any, path: str, connection: ConnectionOptions) -> Any:
 
 
 def decode_stream_line(line: str) -> tuple[str, str] | None:
-    """A stream's incarnation and content type; None for an item that is no stream."""
+    """A stream's incarnation and content type; None for other items."""
     item = orjson.loads(line)["Item"]
     if not (item["pk"]["S"].startswith("bucket/") and item["sk"]["S"].startswith("stream/")):
         return None
@@ -106,7 +106,7 @@ def is_replaced(packs: Sequence[tuple[str, int, int]], incarnation: str, start: 
 
 
 def decode_batch_line(line: str) -> tuple[StreamKey, str, BatchItem] | None:
-    """A batch, and the stream and incarnation whose it is; None for an item that is no batch.
+    """A batch with its stream and incarnation; None for other items.
 
     The decoders stay in this module: a function inside another one is sent to the tasks with all
     that it names, and they cannot be pickled.

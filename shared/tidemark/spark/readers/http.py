@@ -50,7 +50,7 @@ from tidemark.spark.readers.times import PageTimes, TimesDoNotFit
 _log = logging.getLogger(__name__)
 
 _COMPARISONS: Final = 10
-#: Of a stream whose offsets do not tell how much lies between them: more than any limit.
+#: The backlog of a stream with opaque offsets: more than any limit.
 _UNKNOWN_BYTES: Final = 1 << 50
 
 
@@ -398,7 +398,7 @@ def head_in(listed: Mapping[str, Any]) -> Head | None:
 
 
 def incarnation_in(etag: str, end: str) -> str:
-    """The stream's own id in an entity tag `"{id}:{start}:{end}"` (§10.1), or nothing. Of a
-    server that puts a stream's path there, it is the same after the stream was created again."""
+    """The stream's id in an entity tag `"{id}:{start}:{end}"` (§10.1), or "". If a server puts the stream's
+    path there, the id stays the same after the stream was created again."""
     named = re.fullmatch(rf'(?:W/)?"(.+):[^:]*:{re.escape(end)}(?::c)?"', etag)
     return named[1] if named else ""

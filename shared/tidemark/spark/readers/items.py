@@ -130,8 +130,8 @@ class BulkDynamoDB(ExplainingDynamoDB):
 
 
 def message_ends(item: BatchItem) -> list[int]:
-    """Offsets, the first message's end first; the last is the item's own end. Of a pack the ends of its
-    blocks, which end where messages do."""
+    """The end offsets of the item's messages in order; the last is the item's own end. For a pack, the ends
+    of its blocks, which are also ends of messages."""
     start, end = item.start, item.end
     if item.px is not None:
         return [block.end for block in decode_index(item.px.B).blocks]
@@ -189,7 +189,7 @@ def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Itera
 
 @dataclass(frozen=True, slots=True)
 class MessageRun:
-    """Whole batches one behind the other, column by column: no message is an object of Python's.
+    """Consecutive whole batches, column by column: messages do not become Python objects.
 
     `data` in its pieces is that of the stream from `start` to `end`. `lengths` are those of the messages,
     `times_ms` and `batches` say of each batch when it was appended and how many messages it has, and

@@ -1,4 +1,4 @@
-"""The port of a reader: what the data source asks of a transport, and the records and errors it gets."""
+"""The port of a reader: the calls of the data source to a transport, and their records and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHORT_TYPES: Final = {
 }
 _LONG_TYPES: Final = {short: long for long, short in _SHORT_TYPES.items()}
 
-#: Of any stream on any server (§8).
+#: The first offset of any stream on any server (§8).
 BEGINNING: Final = "-1"
 #: How many streams a reader asks for at the same time.
 ASKED_AT_ONCE: Final = 16

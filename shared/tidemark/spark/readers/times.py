@@ -67,8 +67,8 @@ class PageTimes:
         return times
 
     def check(self, end: str) -> None:
-        """Once all rows before `end` were taken. Raises TimesDoNotFit where they are not as many as the
-        server says. Of an offset inside of a write it says nothing."""
+        """Once all rows before `end` were taken. Raises TimesDoNotFit if their number differs from the
+        server's. Does not check an offset inside a write."""
         wanted = (parse_token(end) or 0) - self._first
         ends = list(accumulate(self._sizes, initial=0))
         expected: int | None = wanted

@@ -1,9 +1,8 @@
-"""Folds: what a stream's messages amount to, as the snapshot that stands for them (extensions, §2).
+"""Folds reduce a stream's messages to the snapshot that replaces them (extensions, §2).
 
-A fold is three things: a state to begin with, what a message does to it, and how the state is
-written down and read back, because the next snapshot begins from the last one. A fold of one's
-own is a class with the methods of `Fold`, named as `module:Class`. One that can take many messages
-at once is a `BulkFold`.
+A fold is three things: an initial state, the change that a message makes to it, and the encoding of the
+state, because the next snapshot begins from the last one. A fold of one's own is a class with the methods of
+`Fold`, named as `module:Class`. One that can take many messages at once is a `BulkFold`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import orjson
 
 JSON: Final = "application/json"
 
-#: Larger ones are no integers to the parser that reads snapshots.
+#: The parser that reads snapshots does not take larger integers.
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -27,7 +26,7 @@ class BadMessage(ValueError):
 
 
 class Fold(Protocol):
-    #: Of the snapshot.
+    #: The content type of the snapshot.
     content_type: str
 
     def load(self, snapshot: bytes | None) -> Any:
@@ -49,7 +48,7 @@ class BulkFold(Fold, Protocol):
 
 
 class UnknownFold(ValueError):
-    """There is no fold of that name."""
+    """No fold has that name."""
 
 
 class LastByKey:
@@ -90,8 +89,9 @@ class LastByKey:
         return state
 
     def apply_many(self, state: dict[Any, bytes], messages: Sequence[bytes]) -> dict[Any, bytes]:
-        """Parses no more of them than the two members. Refuses keys that are no texts and no integers, which
-        `apply` may take, and takes what `apply` refuses where another message of the same key follows."""
+        """Parses no more of them than the two members. Refuses keys that are neither texts nor integers,
+        which `apply` may accept, and accepts messages that `apply` refuses if another message of the same key
+        follows."""
         try:
             changes = list(map(self._decode, messages))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:

@@ -100,7 +100,7 @@ class DirectoryStaging:
                 os.fsync(file.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
-            # Also where the name was there: whoever put it may have been killed before this.
+            # Also if the name was there: the process that put it may have been killed before this.
             self._sync_name(path)
         finally:
             temporary.unlink(missing_ok=True)

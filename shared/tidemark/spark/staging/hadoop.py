@@ -1,8 +1,8 @@
 """A staging directory on a file system that only Hadoop's Java opens: HDFS, GCS, ABFS, viewfs.
 
 The driver keeps its notes there with the class by which Spark keeps the checkpoint of a streaming query, so a
-manifest is as safe as a checkpoint on the same file system. Python tasks do not reach Java: what they stage,
-Spark itself writes and reads (`spark/writer/spark_files.py`).
+manifest is as safe as a checkpoint on the same file system. Python tasks do not reach Java: Spark itself
+writes and reads their files (`spark/writer/spark_files.py`).
 """
 
 from __future__ import annotations

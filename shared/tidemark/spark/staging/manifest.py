@@ -34,7 +34,7 @@ BEGIN_ANEW: Final = (
     "begin with a new checkpoint and a new producerId, from startingOffsets at the place up to which the"
     " target is complete"
 )
-#: Of a checkpoint: what it is, and what to do.
+#: The error and the remedy for a checkpoint.
 OLDER_CHECKPOINT: Final = (
     f"older than what the query has published. Go on with the newest checkpoint, or {BEGIN_ANEW}"
 )
@@ -50,9 +50,9 @@ class ReusedId(Exception):
 
 @dataclass(frozen=True)
 class AppendRun:
-    """Appends to one stream that lie back to back in `length` bytes of a staged file (`bodies.py`). Where
-    Spark stages (`spark/writer/spark_files.py`), `start` is a place in what one of the tasks wrote, and the
-    runs of a stream are in the order of their tasks."""
+    """Appends to one stream that lie back to back in `length` bytes of a staged file (`bodies.py`). If Spark
+    stages (`spark/writer/spark_files.py`), `start` is a place in one task's output, and the runs of a stream
+    are in the order of their tasks."""
 
     stream: str
     file: str

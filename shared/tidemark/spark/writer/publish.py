@@ -66,7 +66,7 @@ class TargetStream:
 
 class Publisher(Protocol):
     def find(self, stream: str) -> TargetStream | None:
-        """None where there is no such stream."""
+        """None if there is no such stream."""
 
     def create(self, stream: str, content_type: ContentType) -> None: ...
 
@@ -159,7 +159,7 @@ class HttpPublisher:
 
 
 class LogPublisher:
-    """Through the application's own append, in this process: no server is asked."""
+    """Publishes through the application's own append, in this process, without a server."""
 
     def __init__(self, connection: ConnectionOptions) -> None:
         self._bucket = connection.bucket
