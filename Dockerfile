@@ -11,7 +11,7 @@ RUN pip install --no-cache-dir --no-deps --require-hashes --requirement /app/req
 COPY shared/tidemark /app/tidemark
 ARG COMMIT
 RUN [ -z "$COMMIT" ] || echo "$COMMIT" > /app/tidemark/commit.txt
-# What many readers took is returned to the system when they leave (docs/reliability.md, Memory).
+# What many readers took is returned to the system when they leave (docs/internals/reliability.md, Memory).
 ENV PYTHONMALLOC=malloc
 WORKDIR /app
 USER tidemark

@@ -1,8 +1,8 @@
 """What a large system asks of AWS, and which quota it meets first: `python -m benchmarks.scale`.
 
 Calls and units are those that tests count (`tests/costs`, `tests/wake/test_idle_cost.py`); prices are
-`tests/costs/prices.py`. `docs/scale.md` shows the tables; a test holds the page to them. Nothing here was
-measured on AWS.
+`tests/costs/prices.py`. `docs/internals/scale.md` shows the tables; a test holds the page to them. Nothing
+here was measured on AWS.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from tidemark.local.engines import ENGINES, LocalServices
 TESTS = Path(__file__).parent
 
 #: The storage contract: what these files say must hold on every engine, and so also on DynamoDB, S3 and SQS.
-#: docs/testing.md lists where the engines differ.
+#: docs/internals/testing.md lists where the engines differ.
 CONTRACT = frozenset(
     {
         "aws/test_left_over_items.py",
@@ -41,7 +41,7 @@ CONTRACT = frozenset(
 )
 
 #: The folders of `make test-fast`: everything in one process, over the shared engines or over none. A folder
-#: that is not named here is slow. docs/testing.md says which test belongs where.
+#: that is not named here is slow. docs/internals/testing.md says which test belongs where.
 FAST_FOLDERS = frozenset(
     {
         "authorization",

@@ -1,4 +1,4 @@
-"""The `packer` function: packs old batches, and removes what packs have replaced (`docs/packs.md`)."""
+"""The `packer` function: packs old batches, removes what packs have replaced (`docs/internals/packs.md`)."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Settings:
     #: How many requests a second a server accepts; 0 is no limit. An HTTP API has a limit of its own.
     requests_per_second: float = 0.0
     #: How old batches are before they are packed; 0 packs as soon as the janitor comes.
-    #: Less than an hour is for tests and demonstrations: then an append may be lost (`docs/packs.md`).
+    #: Less than an hour is for tests and demonstrations: an append may be lost (`docs/internals/packs.md`).
     pack_after_seconds: float = 3600.0
     #: The lowest severity that a deployed function logs; INFO writes a line for every request.
     log_level: str = "WARNING"

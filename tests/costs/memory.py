@@ -11,8 +11,8 @@ CLASSES_MB: Final = (256, 512, 1024, 1769)
 WHOLE_CORE_MB: Final = 1769
 #: One call to the table, which no memory makes faster.
 CALL_SECONDS: Final = 0.005
-#: CPU, from `docs/benchmarks.md` and `docs/packs.md`: a warm append, and a megabyte of messages of about a
-#: hundred bytes out of items and out of packs.
+#: CPU, from `docs/internals/benchmarks.md` and `docs/internals/packs.md`: a warm append, and a
+#: megabyte of messages of about a hundred bytes out of items and out of packs.
 APPEND_CPU_SECONDS: Final = 0.000241
 ITEMS_CPU_SECONDS_PER_MB: Final = 0.0497
 PACKS_CPU_SECONDS_PER_MB: Final = 0.006

@@ -14,7 +14,7 @@ from benchmarks.scale import LARGE, Load, demand_of, quotas_of, render_all
 from benchmarks.surge import line, surge
 from tidemark.aws.sqs import QueueUnavailable
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "internals" / "scale.md").read_text()
 
 
 @pytest.mark.parametrize("table", render_all(), ids=range(len(render_all())))

@@ -80,7 +80,7 @@ def test_every_page_is_in_the_sites_table_of_contents() -> None:
 
 
 def test_every_decision_is_in_the_index_and_has_its_four_parts() -> None:
-    folder = ROOT / "docs" / "adr"
+    folder = ROOT / "docs" / "internals" / "adr"
     decisions = sorted(folder.glob("0*.md"))
     index = (folder / "index.md").read_text()
     assert re.findall(r"\]\((0\d+-[\w-]+\.md)\)", index) == [page.name for page in decisions]

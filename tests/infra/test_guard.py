@@ -55,8 +55,8 @@ def test_the_page_about_benchmarks_names_the_limits_of_imports_and_of_the_layer(
 
 
 def published_limits() -> dict[str, float]:
-    """By the figure's name, of the table of docs/benchmarks.md."""
-    page = (cpu.ROOT / "docs" / "benchmarks.md").read_text()
+    """By the figure's name, of the table of docs/internals/benchmarks.md."""
+    page = (cpu.ROOT / "docs" / "internals" / "benchmarks.md").read_text()
     section = page.partition("## What CI holds")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+) \| [\d.]+ \| ([\d.]+) \|$", section, re.MULTILINE)
     return {name: float(limit) for name, limit in rows}

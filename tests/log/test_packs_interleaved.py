@@ -1,5 +1,5 @@
 """Packs while they are made: readers between any two steps, killed and repeated steps, two janitors at once,
-and each rule that the proof in docs/packs.md needs, kept and taken out."""
+and each rule that the proof in docs/internals/packs.md needs, kept and taken out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Signature Version 4, for requests of two fixed shapes: a POST to DynamoDB and one whole object of S3.
 
 The algorithm: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html.
-Not botocore's, because its signer takes a quarter of a warm append's CPU (docs/adr/0004-short-way-to-aws.md).
-It signs every header and the hash of every body. A path is signed as it is sent, and there is no query.
+Not botocore's, because its signer takes a quarter of a warm append's CPU
+(docs/internals/adr/0004-short-way-to-aws.md). It signs every header and the hash of every body. A path is
+signed as it is sent, and there is no query.
 `tests/aws/test_sigv4.py` compares it with botocore's.
 """
 

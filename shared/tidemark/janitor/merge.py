@@ -1,4 +1,4 @@
-"""Packs of packs: a new pack takes in the small ones right before it (`docs/packs.md`).
+"""Packs of packs: a new pack takes in the small ones right before it (`docs/internals/packs.md`).
 
 A stream that gets a small pack a day thus does not collect hundreds of small packs. The replaced packs are
 removed from the log at once, and from S3 once no reader can ask for them any more.

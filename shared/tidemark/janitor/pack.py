@@ -1,4 +1,4 @@
-"""Packing: old batches go to S3 together, and one batch stands for them (`docs/packs.md`).
+"""Packing: old batches go to S3 together, and one batch stands for them (`docs/internals/packs.md`).
 
 The order of the writes:
 

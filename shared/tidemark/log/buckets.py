@@ -3,8 +3,8 @@
 The count changes in the transaction that creates or ends a stream, so it is right after
 any crash, and a bucket that is deleted while it is zero has nothing in it.
 
-An entry for each bucket, in one partition, is what lists them (`docs/adr/0013-listings.md`). It is written
-in the bucket's own transactions.
+An entry for each bucket, in one partition, is what lists them (`docs/internals/adr/0013-listings.md`).
+It is written in the bucket's own transactions.
 """
 
 from __future__ import annotations

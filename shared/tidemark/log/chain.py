@@ -6,9 +6,9 @@ the last batch that was found. Three things are added to it:
 
 - a start inside a batch: that batch has a lower key, and is found by one query backward;
 - a fork: its chain goes through the logs that it inherits, each up to where the fork left it;
-- a pack, which replaces the batches of [a, b) by one at `a` that ends at `b` (`docs/packs.md`). While those
-  are being removed, the walk skips the ones that are left. If a batch that the walk expected is gone, one
-  query backward finds the pack;
+- a pack, which replaces the batches of [a, b) by one at `a` that ends at `b` (`docs/internals/packs.md`).
+  While those are being removed, the walk skips the ones that are left. If a batch that the walk expected is
+  gone, one query backward finds the pack;
 - a gap: where a batch begins beyond the end of the one before it, and no pack is there, something is missing.
 
 This module makes no call of its own and decodes nothing. Its callers hand it the query and the

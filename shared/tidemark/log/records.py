@@ -86,7 +86,7 @@ class StreamRecord:
     snapshot by its own time.
     `retained` is the earliest offset that may be read; `retention` says what moves it without being asked.
     `lineage` is flat: whatever a fork of a fork inherits, in order of offsets.
-    `packed` is where the last pack of the stream's own log ends (`docs/packs.md`).
+    `packed` is where the last pack of the stream's own log ends (`docs/internals/packs.md`).
     `references` counts the forks made of this very stream; `deleted` says that only they
     keep it.
     """

@@ -375,7 +375,7 @@ def check_format(kept: Mapping[str, Any]) -> None:
     if least > FORMAT_EPOCH:
         raise CannotDeploy(
             f"This release reads format {FORMAT_EPOCH}, and the table needs {least}: there is no way back "
-            "to this release (docs/packs.md). Nothing was changed."
+            "to this release (docs/internals/packs.md). Nothing was changed."
         )
 
 

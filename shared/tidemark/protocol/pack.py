@@ -14,7 +14,7 @@
 
 All numbers are little-endian. A batch is never cut: a block ends where a batch ends. The index is also kept
 in the table, so that a read at any offset gets the blocks it wants with one ranged request; the copy in the
-object makes an object readable without the table (`docs/packs.md`).
+object makes an object readable without the table (`docs/internals/packs.md`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When old batches are packed (`docs/packs.md`). It takes offsets and times, and no call."""
+"""When old batches are packed (`docs/internals/packs.md`). It takes offsets and times, and no call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules packing: by the append that crosses a boundary, or closes the stream (`docs/packs.md`)."""
+"""Schedules packing, by an append that crosses a boundary or closes a stream (`docs/internals/packs.md`)."""
 
 from __future__ import annotations
 

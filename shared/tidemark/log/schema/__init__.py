@@ -45,8 +45,8 @@ The writer of each item, whether it changes, and what removes it:
 |          |                            |                                    | creation of the same name     |
 | batch    | an append, a creation with | never; but a pack takes the place  | the janitor: below what is    |
 |          | content; a tombstone by a  | of the first of those that it      | retained, with the whole log  |
-|          | deletion or an expiry; a   | stands for (`docs/packs.md`)       | (the tombstone last), or once |
-|          | pack by the janitor        |                                    | a pack stands for it          |
+|          | deletion or an expiry; a   | stands for                         | (the tombstone last), or once |
+|          | pack by the janitor        | (`docs/internals/packs.md`)        | a pack stands for it          |
 | producer | the append whose batch     | epoch and sequence rise            | the janitor, with the log     |
 |          | carries it no longer       |                                    |                               |
 | mail     | a writer of a crowded      | never                              | DynamoDB, by `ttl`            |
