@@ -29,7 +29,8 @@ class EnvironmentCredentials(NamedTuple):
 
 
 def credentials_in(environment: Mapping[str, str]) -> EnvironmentCredentials | None:
-    """Those that are there and do not expire while the process lives; None where there are none."""
+    """The credentials in the environment that do not expire while the process lives; None if there are
+    none."""
     access_key = environment.get("AWS_ACCESS_KEY_ID")
     secret_key = environment.get("AWS_SECRET_ACCESS_KEY")
     if not access_key or not secret_key or environment.get("AWS_CREDENTIAL_EXPIRATION"):
@@ -64,7 +65,7 @@ class Account:
         return self._service("s3", endpoint)
 
     def endpoint(self, name: str) -> str:
-        """Of a service, by botocore's name for it."""
+        """The endpoint of a service, by botocore's name for it."""
         named = os.environ.get(f"AWS_ENDPOINT_URL_{name.upper()}") or os.environ.get("AWS_ENDPOINT_URL")
         if named:
             return named

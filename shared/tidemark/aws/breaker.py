@@ -25,7 +25,7 @@ PROBE_SECONDS: Final = 0.5
 
 
 class Breaker:
-    """Of one service, as one process sees it."""
+    """The circuit breaker of one service in one process."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -72,7 +72,7 @@ class Breaker:
                 self._probe_at = now + PROBE_SECONDS
 
 
-#: Those of this process, by service and endpoint: its clients share what they have learned.
+#: The breakers of this process, by service and endpoint: its clients share them.
 _breakers: Final[dict[tuple[str, str], Breaker]] = {}
 
 

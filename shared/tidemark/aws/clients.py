@@ -18,7 +18,7 @@ from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Refusal
 from tidemark.observability.metrics import PROCESS, STORAGE_CALLS, Watch
 
-#: Of botocore's Config. Every call may be repeated, so timeouts are short.
+#: Arguments of botocore's Config. Every call may be repeated, so timeouts are short.
 CLIENT_SETTINGS: Final[dict[str, Any]] = {
     "connect_timeout": 2,
     "read_timeout": 20,

@@ -25,8 +25,8 @@ _log: Final = logging.getLogger("tidemark")
 
 
 class StorageClock:
-    """Of one process. `ahead_seconds` is how far this machine's clock is ahead of storage's, at least;
-    negative where it is behind."""
+    """The clock of one process. `ahead_seconds` is how far this machine's clock is ahead of storage's, at
+    least; negative where it is behind."""
 
     def __init__(
         self, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
@@ -70,5 +70,5 @@ class StorageClock:
         return round((self._clock() - ahead) * 1000)
 
 
-#: Of this process.
+#: The clock of this process.
 CLOCK: Final = StorageClock()

@@ -80,7 +80,7 @@ class Fault(Failure):
 
     @property
     def reasons(self) -> list[dict[str, Any]]:
-        """Of a cancelled transaction: one for each write."""
+        """The reasons of a cancelled transaction: one for each write."""
         reasons: list[dict[str, Any]] = self.answer.get("CancellationReasons", [])
         return reasons
 

@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Final
 
-#: Of a whole object. (A checksum of an object made of parts covers the parts' checksums: "…-3".)
+#: The checksum of a whole object. (That of an object made of parts covers the parts' checksums: "…-3".)
 _CRC32: Final = "x-amz-checksum-crc32"
 
 
@@ -62,5 +62,5 @@ def crc32_header(body: bytes) -> dict[str, str]:
 
 
 def crc32_text(body: bytes) -> str:
-    """As S3 writes it."""
+    """The CRC32 as S3 writes it."""
     return b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()

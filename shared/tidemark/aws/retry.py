@@ -65,7 +65,7 @@ REQUEST_POLICY: Final = RetryPolicy(6, 6.0, lambda failed: random.uniform(0, 0.0
 
 
 def patient_policy(pause_seconds: float, patience_seconds: float) -> RetryPolicy:
-    """Of a call that nobody waits for: it is also sent again where the service is known to be silent."""
+    """The policy of background calls: they are also retried while the service is known to be silent."""
     return RetryPolicy(
         math.inf,
         patience_seconds,

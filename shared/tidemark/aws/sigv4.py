@@ -37,7 +37,7 @@ class Credentials(Protocol):
 
     @property
     def token(self) -> str | None:
-        """Of a session; None for a user's own key."""
+        """The session token; None for a user's own key."""
 
 
 class Service:

@@ -373,7 +373,7 @@ class PendingDescription(TypedDict):
 
 
 def render_pending(stream: PendingStream) -> PendingDescription:
-    """As webhooks and claims list it (§7.1, §7.2)."""
+    """The entry of a stream in webhooks and claims (§7.1, §7.2)."""
     return {
         "path": stream.link.path,
         "link_type": "explicit" if stream.link.explicit else "glob",

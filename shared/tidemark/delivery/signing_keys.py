@@ -119,7 +119,8 @@ class SigningKeys:
         return key
 
     def remove(self, key: SigningKey) -> None:
-        """From now on nothing that this key has signed is believed. If it signs, another one does at once."""
+        """Withdraw a key: its signatures are no longer valid. If it is the signing key, another one replaces
+        it at once."""
         withdraw_signing_key(self._table, key)
         self._private_keys.remove(key.kid)
 
@@ -157,7 +158,7 @@ class KeySet(TypedDict):
 
 
 def render_jwks(keys: Sequence[SigningKey]) -> KeySet:
-    """Of the public halves."""
+    """The JWKS of the public halves."""
     return {
         "keys": [
             {"crv": "Ed25519", "kty": "OKP", "x": key.public, "kid": key.kid, "use": "sig", "alg": "EdDSA"}

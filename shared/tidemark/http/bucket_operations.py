@@ -101,5 +101,5 @@ async def get_bootstrap(request: Request) -> Response:
     check_bootstrap(request)
     made = await backend.run(lambda: bootstrap(backend.stores, place.key))
     render = partial(bucket_responses.bootstrap, made)
-    # Of many parts that takes long, so it is done beside the event loop.
+    # Rendering many parts takes long, so a thread does it.
     return await asyncio.to_thread(render) if len(made.parts) > FEW_PARTS else render()

@@ -111,7 +111,7 @@ class AnyOperation:
 
 # --- what it takes ----------------------------------------------------------------------
 
-#: They say nothing about any stream: not even the origin secret is needed.
+#: Paths that reveal nothing about streams: not even the origin secret is needed.
 OPEN_PATHS: Final = frozenset({"/v1/health", "/v1/openapi.json"})
 
 

@@ -91,7 +91,7 @@ class Endpoint:
 
 # --- what a token must grant ------------------------------------------------------------
 
-#: As the service says them, word for word.
+#: The service's messages, word for word.
 _NO_BUCKET: Final = BucketNotFound().message
 _NO_SOURCE: Final = SourceNotFound().message
 _SUBSCRIPTIONS: Final = f"{RESERVED_SEGMENT}/subscriptions/"
@@ -319,7 +319,7 @@ def _page(path: str, tag: str, handler: str, returns: str = "json") -> Endpoint:
 def _asked(
     path: str, demand: Demand, handler: str, model: str, *takes: str, **more: tuple[str, ...]
 ) -> Endpoint:
-    """Of the catalog. `more` are its own answers, as `_304`."""
+    """An endpoint of the catalog. `more` are its own answers, as `_304`."""
     answers = {200: ("It.",)} | {int(status[1:]): meaning for status, meaning in more.items()}
     returns = f"http.catalog.models:{model}"
     operation = Operation("GET", f"catalog.routes:{handler}", "read", answers, takes, returns=returns)

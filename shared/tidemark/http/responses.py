@@ -85,8 +85,9 @@ def retention_headers(retention: Retention) -> dict[str, str]:
 
 
 def data_headers(content_type: ContentType) -> dict[str, str]:
-    """Of each answer with bytes that a client wrote, also of a 304, which renews the headers that a browser
-    has kept. As a page they are of no origin: scripts do not run, and nothing is shared with the console."""
+    """The headers of each response with bytes that a client wrote, also of a 304, which renews the headers
+    that a browser has kept. As a page they are of no origin: scripts do not run, and nothing is shared with
+    the console."""
     headers = {"Content-Type": content_type.served, "Content-Security-Policy": "sandbox"}
     if content_type.is_active:
         headers["Content-Disposition"] = "attachment"

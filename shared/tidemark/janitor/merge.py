@@ -46,8 +46,8 @@ def take_in(
 
 
 def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[Batch]:
-    """They follow each other, and the last one ends where the new one begins. Nothing of them lies below what
-    is retained."""
+    """The small packs right before the new one, one after the other. All of them are at or above the retained
+    offset."""
     start, data_bytes = new.start, new.end - new.start
     if record.packed != start or start <= record.retained:
         return []

@@ -51,7 +51,7 @@ class Swept:
 
 @dataclass(slots=True)
 class Sweep:
-    """The state of a run: its stores, its deadline, and its counts."""
+    """A run under way: its stores, whether it has time left, and its counts so far."""
 
     stores: Stores
     has_time_left: Callable[[], bool]
@@ -59,8 +59,8 @@ class Sweep:
 
 
 class SweepPart(Enum):
-    """Of the queue. Packing takes long, and nothing else waits behind it; in a deployment it has a function
-    of its own."""
+    """The two parts of the queue. Packing takes long, so nothing else waits behind it; a deployment has a
+    function for it."""
 
     REMOVALS = False
     PACKS = True

@@ -99,8 +99,8 @@ def create_bucket(table: Table, record: BucketRecord) -> None:
 
 
 def _put_entry(table: Table, found: BucketRecord) -> None:
-    """Of a bucket that was made before buckets had entries. Only while it is there: a copy of this that lands
-    later would list a bucket that is gone."""
+    """Write the entry of a bucket that was made before buckets had entries. Only while the bucket exists: a
+    copy of this that lands later would list a bucket that is gone."""
     unchanged = Update(bucket_key(found.bucket), adds={STREAM_COUNT: 0})
     is_same = equals(CREATION_ID, found.creation_id)
     with suppress(TransactionRefused):

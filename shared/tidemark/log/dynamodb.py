@@ -105,7 +105,7 @@ class DynamoDBTable:
 
 
 def _conditional(condition: Condition | None) -> dict[str, Any]:
-    """Of a write: its condition, and that a refusal says what is there."""
+    """The arguments of a write for its condition; a refusal then returns the existing item."""
     arguments: dict[str, Any] = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
     if condition is not None:
         arguments["ConditionExpression"], names, values = _rendered(condition)
@@ -166,7 +166,7 @@ def _rendered(condition: Condition) -> tuple[str, dict[str, str], dict[str, Any]
 
 
 def _projection(attributes: Sequence[str]) -> dict[str, Any]:
-    """Of a read that asks for these attributes alone, or, where there are none, for whole items."""
+    """The arguments of a read for these attributes alone; without attributes it reads whole items."""
     if not attributes:
         return {}
     return {

@@ -34,7 +34,8 @@ from tidemark.protocol.pack import BatchTimes, BlockEntry, CorruptPack, decode_c
 from tidemark.protocol.tail import Tail
 
 FetchRange = Callable[[str, int, int], bytes]
-"""Of an object's name, its first byte and how many. Raises Damaged, StorageUnavailable and the like."""
+"""Fetches a range by the object's name, the first byte and the number of bytes. Raises Damaged,
+StorageUnavailable and the like."""
 
 Each = Callable[[Callable[[Sequence[Batch]], list[Batch]], Sequence[Sequence[Batch]]], list[list[Batch]]]
 """The same call for several things at once (`service/concurrency.py`)."""
@@ -190,7 +191,7 @@ def _if_unmoved(record: StreamRecord, start: int) -> Condition:
 
 
 def pack_mark(start: int, blob: str) -> str:
-    """Of the entries of the pack at `start`: no other pack has its object."""
+    """The mark of the due entries of the pack at `start`: no other pack has its object."""
     return f"{render_offset(start)}-{blob.rpartition('/')[2]}"
 
 

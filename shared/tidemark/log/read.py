@@ -54,8 +54,8 @@ class Page:
 
     @property
     def crc(self) -> int | None:
-        """Of the chain up to the page's end, which tells histories apart; of the page's bytes where that is
-        not known: of batches without checksums, and inside a pack. None for an empty page."""
+        """The checksum of the chain up to the page's end, which tells histories apart; of the page's bytes if
+        that is not known: of batches without checksums, and inside a pack. None for an empty page."""
         if not self.batches:
             return None
         known = self.batches[-1].checksums.after

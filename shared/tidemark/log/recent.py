@@ -64,7 +64,7 @@ class RecentBatches:
             self._held_bytes = 0
 
     def keep_pack(self, incarnation: str, pack: Batch) -> None:
-        """As it was found just now; or as it is remembered, which makes it no younger."""
+        """Keep a pack that was found just now. A pack that is remembered already keeps its time."""
         with self._lock:
             known = self._packs.get(incarnation)
             if known is None or known[0] is not pack:

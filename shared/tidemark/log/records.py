@@ -294,7 +294,7 @@ class RosterEntry:
 
 @dataclass(frozen=True, slots=True)
 class StreamFollower:
-    """That a subscription names the stream at `path`."""
+    """A subscription that names the stream at `path`."""
 
     path: str
     subscription_id: str

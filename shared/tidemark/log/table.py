@@ -129,7 +129,7 @@ class Table(Protocol):
     def get(self, key: Key) -> Item | None: ...
 
     def get_many(self, keys: Sequence[Key], attributes: Sequence[str] = ()) -> list[Item]:
-        """Those items of up to 100 different keys that are there, in no order."""
+        """The existing items of up to 100 different keys, in no order."""
 
     def put(self, item: Item, condition: Condition | None = None) -> None:
         """Raises ConditionFailed with the item that is there instead."""

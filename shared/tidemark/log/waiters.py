@@ -30,7 +30,7 @@ def put_waiter(table: Table, waiter: Waiter) -> None:
 
 
 def load_waiters(table: Table, incarnation: str, now_ms: int) -> list[Waiter]:
-    """Those of one stream that have not lapsed: one consistent query."""
+    """The waiters of one stream that have not lapsed: one consistent query."""
     pk, low, high = waiters_of(incarnation)
     return [waiter for waiter in _query(table, pk, low, high) if waiter.until_ms > now_ms]
 

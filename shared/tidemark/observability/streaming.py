@@ -21,7 +21,7 @@ class Reporting:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # As an HTTP API would hand it over; the path has no query.
+        # The event as an HTTP API would send it; the path has no query.
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         request = {"requestId": headers.get(b"x-amzn-trace-id"), "http": {"method": scope["method"]}}
         event = {"requestContext": request, "rawPath": scope["path"]}

@@ -25,7 +25,7 @@ from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from
 
-#: Of one append, which takes 4 MB: readers see each piece soon.
+#: Smaller than an append's limit of 4 MB, so that readers see each piece soon.
 _APPEND_BYTES: Final = 256 * 1024
 _APPEND_LINES: Final = 1000
 #: Control characters except the tab and the end of a line: C0, DEL, and C1 in UTF-8.
@@ -130,7 +130,7 @@ def verify(data_dir: Path, table: str | None, objects: str | None) -> None:
 
 
 def show(value: Any, text: str) -> None:
-    """As JSON, or as a line for people."""
+    """Print the result as JSON, or as a line for people."""
     click.echo(json.dumps(value, ensure_ascii=False) if click.get_current_context().meta["as_json"] else text)
 
 
@@ -296,7 +296,7 @@ def _checked(lines: list[bytes], before: int) -> Iterator[list[bytes]]:
 
 
 def size_of(file: BufferedReader) -> int:
-    """Of a regular file, in bytes; 0 of anything else."""
+    """The size of a regular file in bytes; 0 of anything else."""
     status = os.fstat(file.fileno())
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 

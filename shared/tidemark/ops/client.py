@@ -82,7 +82,7 @@ def _reason(data: bytes) -> str:
 
 
 def stream_path(stream: str) -> str:
-    """Of a URL, of a path, or of the name of a plain stream."""
+    """The path of a stream, from its URL, its path, or the name of a plain stream."""
     if "://" in stream:
         return urlsplit(stream).path
     return stream if stream.startswith("/") else f"/v1/stream/{quote(stream)}"

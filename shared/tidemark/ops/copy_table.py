@@ -77,7 +77,7 @@ class DeferredItems:
 
 
 class Copy:
-    """Of one table into another. A call that may succeed later is sent again for half an hour."""
+    """A copy of one table into another. A call that may succeed later is retried for half an hour."""
 
     def __init__(self, dynamodb: DynamoDB, source: str, target: str) -> None:
         self._policy = patient_policy(_PAUSE_SECONDS, _PATIENCE_SECONDS)
@@ -208,8 +208,8 @@ class Copy:
 
 
 def copy_objects(s3: Any, source: str, target: str, moment: datetime) -> int:
-    """Those that were there at that moment, from the versions of a bucket; returns how many. No key is
-    written twice, so each has one version with data, and a marker if it was removed."""
+    """Copy the objects that existed at that moment, from the versions of a bucket; returns how many. No key
+    is written twice, so each has one version with data, and a marker if it was removed."""
     with ThreadPoolExecutor(_SEGMENTS) as pool:
 
         def copy(version: dict[str, Any]) -> None:

@@ -322,7 +322,7 @@ def concurrency_of(kept: Mapping[str, Any]) -> ConcurrencyLimit:
 
 
 def deployed_parameters(kept: Mapping[str, Any]) -> dict[str, str]:
-    """Those of the stack as it is; none if there is no stack yet."""
+    """The parameters of the deployed stack; none if there is no stack yet."""
     listed = deployed_stack(kept).get("Parameters", [])
     return {each["ParameterKey"]: each["ParameterValue"] for each in listed}
 
@@ -332,7 +332,7 @@ def deployed_outputs(kept: Mapping[str, Any]) -> dict[str, str]:
 
 
 def deployed_stack(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """As CloudFormation describes it; nothing if there is no stack yet."""
+    """The stack as CloudFormation describes it; empty if there is no stack yet."""
     import boto3
     from botocore.exceptions import ClientError
 

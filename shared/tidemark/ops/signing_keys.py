@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None, local: SigningKeys | None = Non
 
 
 def keys_of(stack: str, region: str | None) -> SigningKeys:
-    """Of a stack, or of what the environment names. Raises CannotChangeKeys."""
+    """The keys of a stack, or those that the environment names. Raises CannotChangeKeys."""
     place = place_of_stack(stack, region) if stack else place_in_environment()
     table = DynamoDBTable(connect_dynamodb(Account(region)), place.table_name)
     return SigningKeys(table, private_keys_at(place.webhook_keys))
@@ -81,7 +81,7 @@ def place_in_environment() -> KeyLocation:
 
 
 def place_of_stack(name: str, region: str | None) -> KeyLocation:
-    """From the outputs of the stack. Raises CannotChangeKeys."""
+    """The location in the outputs of the stack. Raises CannotChangeKeys."""
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 

@@ -38,8 +38,8 @@ def embedded_stores(data_dir: Path) -> Stores:
 
 
 def stack_stores(table: str, objects: str) -> Stores:
-    """Of a stack on AWS, by the environment's credentials. Raises NoStore where the table cannot be read, and
-    RuntimeError where there are no credentials."""
+    """The stores of a stack on AWS, by the environment's credentials. Raises NoStore if the table cannot be
+    read, and RuntimeError where there are no credentials."""
     stores = connect(Settings(table, objects))
     try:
         stores.check_format()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Of every response that describes one moment: an error, a stream's metadata, everything about
+#: For every response that describes one moment: an error, a stream's metadata, everything about
 #: buckets and snapshots, health, metrics.
 NO_STORE: Final = "no-store"
 FRESH_SECONDS: Final = 60
@@ -22,8 +22,8 @@ STALE_SECONDS: Final = 300
 SHARED: Final = f"public, max-age={FRESH_SECONDS}, stale-while-revalidate={STALE_SECONDS}"
 #: An event stream is consumed as it arrives; proxies must not hold it back (§5.8).
 EVENT_STREAM: Final = "no-cache, no-store, no-transform"
-#: Of data that was asked for without the stream's own cursor, and of the console's files: a cache may keep
-#: it, and must ask each time with its entity tag.
+#: For data that was requested without the stream's own cursor, and the console's files: a cache may keep it,
+#: and must ask each time with its entity tag.
 REVALIDATED: Final = "public, no-cache"
 #: The OpenAPI document changes with a deployment only.
 DOCUMENT: Final = "public, max-age=300"
@@ -32,7 +32,7 @@ DOCUMENT: Final = "public, max-age=300"
 def decide_cache_control(
     *, has_data: bool, closed: bool, from_now: bool, is_bound: bool, life_ms: int | None = None
 ) -> str:
-    """Of a catch-up read (§5.6). `now` names another place at every moment (§8).
+    """Cache-Control of a catch-up read (§5.6). `now` names another place at every moment (§8).
 
     `is_bound` says that the request had the stream's own cursor. `life_ms` is how long the stream lives
     at least, if it ends by itself: no cache may serve it for longer than that, stale or not."""
@@ -50,14 +50,16 @@ def decide_cache_control(
 
 
 def decide_long_poll(*, has_data: bool, from_now: bool, is_bound: bool, life_ms: int | None = None) -> str:
-    """Of a long-poll (§5.7): without data it only says that its time is over. The rest as above."""
+    """Cache-Control of a long-poll (§5.7): without data it only says that its time is over. The rest as
+    above."""
     return decide_cache_control(
         has_data=has_data, closed=False, from_now=from_now, is_bound=is_bound, life_ms=life_ms
     )
 
 
 def decide_private(cache_control: str | None, *, token_in_query: bool) -> str:
-    """Of a response that not everybody may have: the reader's own cache may keep it, others may not.
+    """Cache-Control of a response that not everybody may have: the reader's own cache may keep it, others may
+    not.
 
     A URL with a token in it is a secret, so no cache keeps what it leads to. `cache_control` is
     what the response says by itself; None is a response that does not say, which is not kept.

@@ -65,8 +65,8 @@ def decide_cursor(client_cursor: int | None, now_ms: int, incarnation: str) -> i
 
 
 def decide_catch_up_cursor(client_cursor: int | None, incarnation: str) -> int:
-    """Of a catch-up read, which never waits: the client's own, or one without a time, so that all readers
-    of an offset share a response."""
+    """The cursor of a catch-up read, which never waits: the client's own, or one without a time, so that all
+    readers of an offset share a response."""
     if client_cursor is not None and is_of(client_cursor, incarnation):
         return client_cursor
     return mark_of(incarnation)

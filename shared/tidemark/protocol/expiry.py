@@ -18,7 +18,7 @@ from tidemark.protocol.integer import parse_integer
 
 #: One recorded renewal per this share of the window.
 RENEWALS_PER_WINDOW: Final = 20
-#: Of `Stream-Expires-At`: it is stored and given back as it was sent.
+#: The most characters of `Stream-Expires-At`: it is stored and given back as it was sent.
 MAX_LENGTH: Final = 64
 #: A reader that waits renews this long before the end, or at half of a shorter window.
 _WAITING_LEAD_MS: Final = 5000

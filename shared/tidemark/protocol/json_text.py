@@ -60,8 +60,8 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
 class _Patterns:
-    """Those that take milliseconds to compile. A small message needs none of them (`messages.py`), so none is
-    compiled before a text needs it."""
+    """The patterns that take milliseconds to compile. A small message needs none of them (`messages.py`), so
+    none is compiled before a text needs it."""
 
     @cached_property
     def scalar(self) -> re.Pattern[bytes]:
@@ -230,7 +230,7 @@ def _after_closing_chain(text: bytes, at: int, opened: bytearray) -> int:
 
 
 def _brackets(chain: bytes) -> bytes:
-    """Those of the chain itself: neither in strings nor of the flat values beside it."""
+    """The brackets of the chain itself: neither in strings nor of the flat values beside it."""
     is_plain = b"\\" not in chain
     outside = b"".join(chain.split(b'"')[::2]) if is_plain else _PATTERNS.string.sub(b"", chain)
     return outside.translate(None, _NO_BRACKETS).replace(b"[]", b"").replace(b"{}", b"")

@@ -25,7 +25,7 @@ class ListingRequest:
 
 
 def parse_listing(prefix: str | None, after: str | None, limit: str | None) -> ListingRequest:
-    """Of a bucket. Raises Malformed."""
+    """Parse the listing of a bucket. Raises Malformed."""
     request = ListingRequest(prefix or "", after or "", _parse_limit(limit))
     check_id_text("prefix", request.prefix)
     check_id_text("after", request.after)
@@ -33,7 +33,8 @@ def parse_listing(prefix: str | None, after: str | None, limit: str | None) -> L
 
 
 def parse_plain_listing(prefix: str | None, after: str | None, limit: str | None) -> ListingRequest:
-    """Of the plain surface, whose names have slashes, or of all buckets. Raises Malformed."""
+    """Parse the listing of the plain surface, whose names have slashes, or of all buckets. Raises
+    Malformed."""
     request = ListingRequest(prefix or "", after or "", _parse_limit(limit))
     for name, text in (("prefix", request.prefix), ("after", request.after)):
         if len(text.encode(errors="replace")) > MAX_STREAM_ID_BYTES:

@@ -97,7 +97,7 @@ class BatchTimes:
     times_ms: array[int]
 
     def without_first(self, messages: int) -> BatchTimes:
-        """Those behind the first messages."""
+        """The times behind the first messages."""
         left = array("I")
         for count in self.messages:
             skipped = min(count, messages)
@@ -288,7 +288,7 @@ def decode_columns(entry: BlockEntry, stored: bytes | memoryview) -> BlockColumn
 
 
 def batches_of(block: Block) -> Iterator[tuple[bytes, tuple[int, ...], tuple[int, ...], int]]:
-    """Of each batch its data, the lengths of its messages, the messages of each append, and its time."""
+    """For each batch: its data, the lengths of its messages, the messages of each append, and its time."""
     lengths, appends, position = iter(block.lengths), iter(block.appends), 0
     for messages, time_ms in zip(block.batches, block.times_ms, strict=True):
         own = tuple(islice(lengths, messages))

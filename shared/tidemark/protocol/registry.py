@@ -127,7 +127,7 @@ def _event(
 
 
 def _path(stream_id: str) -> str:
-    """As it stands in the stream's URL, behind `/v1/stream/`."""
+    """The stream's path in its URL, behind `/v1/stream/`."""
     return quote(stream_id)
 
 

@@ -19,7 +19,7 @@ _SMALL_CROWD: Final = 16
 _LEADS: Final = 8
 #: How long a lead waits at most for senders that were in the last batch; the lot of its mail decides.
 _LINGER_SECONDS: Final = (0.004, 0.012)
-#: From this crowd on the others read a receipt, and not the batch.
+#: In crowds of this size or more, the others read a receipt, not the batch.
 RECEIPTS_FROM: Final = 16
 _HIGHEST_RANK: Final = 3
 

@@ -161,7 +161,7 @@ def attempt_abandoned(state: WakeState, now_ms: int) -> WakeState:
 
 
 def attempt_deferred(state: WakeState, now_ms: int, chance: float) -> WakeState:
-    """As many slow webhooks are called as may be: later, and each time later than before."""
+    """All slots for slow webhooks are taken: retry later, with a longer pause each time."""
     attempts = state.attempts + 1
     return replace(
         state, slow=True, attempts=attempts, next_attempt_ms=now_ms + retry_delay_ms(attempts, chance)
@@ -175,7 +175,7 @@ def attempt_succeeded(state: WakeState, now_ms: int) -> WakeState:
 
 
 def retry_delay_ms(attempts: int, chance: float) -> int:
-    """From 1 s up to 60 s, each twice as long as the one before, ±20 %; `chance` is from 0 to 1."""
+    """The pause before a retry: from 1 s up to 60 s, doubled each time, ±20 %; `chance` is from 0 to 1."""
     base: int = min(FIRST_RETRY_MS << min(max(attempts - 1, 0), 16), MAX_RETRY_MS)
     return round(base * (1 + JITTER * (2 * chance - 1)))
 

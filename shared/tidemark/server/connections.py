@@ -58,7 +58,7 @@ class InvalidLimit(ValueError):
 
 @dataclass(frozen=True)
 class Limits:
-    #: From the first moment, or the first byte of a later request, to the end of its headers.
+    #: The time from connecting, or the first byte of a later request, to the end of the headers.
     header_seconds: float = 20.0
     #: Between two pieces of a request's body.
     body_seconds: float = 30.0
@@ -88,7 +88,7 @@ class Limits:
 
 
 def raise_descriptor_limit() -> int:
-    """As many descriptors as the system lets this process have; how many that are."""
+    """Raise the limit of open descriptors as far as the system allows. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -129,7 +129,7 @@ class FreedMemory:
 
     def __init__(self) -> None:
         self._ended = 0
-        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Of glibc alone.
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Only glibc has it.
 
     def ended(self, loop: asyncio.AbstractEventLoop) -> None:
         self._ended += 1
@@ -228,7 +228,7 @@ class Connection(HttpToolsProtocol):
         self._refuse(*(self._refusal or (400, "This is not a valid HTTP/1.1 request; see RFC 9112")))
 
     def on_message_begin(self) -> None:
-        """Of httptools, as the next two."""
+        """A callback of httptools, as the next two."""
         self._has_begun = True
         super().on_message_begin()
 

@@ -56,7 +56,7 @@ class DynamoDBPort:
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         if scope["method"] == "GET":
-            return 200, b"{}"  # As a server says that it is well.
+            return 200, b"{}"  # The response of a health check.
         target = dict(scope["headers"]).get(_TARGET, b"").decode("latin-1")
         body = await _read(receive)
         try:

@@ -19,7 +19,7 @@ from tidemark.service.read import Reading, read_record, renew
 from tidemark.service.read_snapshot import URL_SECONDS
 from tidemark.service.stores import Stores
 
-#: To make and to render so many parts takes a few milliseconds at most.
+#: Making and rendering this many parts takes a few milliseconds at most.
 FEW_PARTS: Final = 1_000
 #: A snapshot or a message of the largest size still fits, with the multipart syntax around it.
 _LIMIT_BYTES: Final = MAX_ANSWER_BYTES + 64 * 1024
@@ -65,7 +65,7 @@ def _with_updates(stores: Stores, record: StreamRecord, first: Part, reading: Re
 
 
 def add_updates(record: StreamRecord, first: Part, reading: Reading) -> Bootstrap:
-    """As many updates as fit: cut at the end of a message, and the reader goes on from there."""
+    """Add as many updates as fit: cut at the end of a message, and the reader goes on from there."""
     content_type, page = record.content_type.served, reading.page
     parts, next_offset = [first], page.start
     left_bytes = _LIMIT_BYTES - part_bytes(first.content_type, len(first.body))

@@ -35,7 +35,8 @@ UNWATCHED_SECONDS: Final = 1.0
 
 
 class ClientLeft(ProtocolError):
-    """Nobody gets this answer: the client has gone. Its append stands if it was sent by then."""
+    """The client has disconnected, so it does not get this response. Its append stands if it was sent by
+    then."""
 
     status = 499
 

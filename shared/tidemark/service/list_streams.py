@@ -16,7 +16,7 @@ from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.service.load import head_from
 from tidemark.service.stores import Stores
 
-#: To decode so many items takes a few milliseconds, for which an event loop may be held.
+#: Decoding this many items takes a few milliseconds, for which an event loop may be held.
 AT_ONCE: Final = 200
 
 
@@ -56,7 +56,7 @@ def list_streams(stores: Stores, bucket: str, request: ListingRequest) -> Listin
 
 
 def _load_live(stores: Stores, records: list[StreamRecord]) -> list[StreamHead]:
-    """Those that exist, with their tails as they are now."""
+    """The streams that exist, with their current tails."""
     now_ms = stores.clock_ms()
 
     def load(record: StreamRecord) -> StreamHead | None:

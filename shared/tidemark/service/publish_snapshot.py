@@ -87,7 +87,7 @@ def check_snapshot_offset(stores: Stores, key: StreamKey, offset: int) -> Stream
         raise ended_error(stores, record)
     else:
         check = partial(check_boundary, offset, batch.start, batch.lengths)
-        # To look through the most messages takes ten milliseconds.
+        # Searching the most messages takes ten milliseconds.
         stores.concurrency.compute(check) if len(batch.lengths) > MANY_MESSAGES else check()
     return record
 

@@ -106,7 +106,7 @@ def load_page(
         )
         record = require_live(found)
     if start < record.retained:
-        last_used_ms(stores, record, 0, now_ms)  # Of an expired stream, StreamNotFound comes first.
+        last_used_ms(stores, record, 0, now_ms)  # If the stream has expired: StreamNotFound.
         raise RetentionGone(record.retained)
     if remembered is not None and record.incarnation != remembered.record.incarnation:
         stores.tails.forget(key)

@@ -78,7 +78,8 @@ class Written:
 
 
 def written_by(records: Iterable[Mapping[str, Any]]) -> Written:
-    """Of the plain surface's streams. Records that cannot be read say nothing: the notifier reports them."""
+    """The changes of the plain surface's streams. Unreadable records are skipped: the notifier reports
+    them."""
     written = Written()
     for record in records:
         try:

@@ -34,7 +34,7 @@ class AppendTimes:
 
 
 def load_times(stores: Stores, key: StreamKey, start: int) -> AppendTimes:
-    """Those of the page that a read at `start` answers with. Raises as `read`.
+    """The times of the page that a read at `start` returns. Raises as `read`.
 
     The calls are those of the read, for the same items without their bytes. Bodies in S3 are not fetched; of
     packs the blocks are, because they have the times. It does not renew a sliding expiry.

@@ -27,7 +27,7 @@ class Exit(IntEnum):
     YOUR_INPUT = 2
     #: Credentials or a token that do not allow it.
     YOUR_RIGHTS = 3
-    #: Nobody answered, or there were too many requests: the same command may succeed later.
+    #: No reply, or too many requests: the same command may succeed later.
     TRY_AGAIN = 4
     #: The job is done, and some of the data that it was to take is lost.
     DATA_LOST = 5

@@ -64,7 +64,7 @@ def _last_before_gap(rows: Any, offset: str) -> int:
 def find_losses(
     rows: Any, before: Mapping[str, Position], after: Mapping[str, Position]
 ) -> dict[str, int | None]:
-    """By stream, how many bytes a query has passed over between its positions before and after it; a stream
+    """The bytes of each stream that a query has skipped between its positions before and after it; a stream
     of which it has read everything is left out. None is a stream that was deleted and created again: nobody
     knows what the old one still held. `rows` are those that it has written, or None where it wrote none.
 

@@ -159,7 +159,7 @@ def read_options(given: argparse.Namespace) -> dict[str, str]:
 
 
 def subscribed(rows: Any, options: Any) -> Any:
-    """Those of the archive's rows that a read with these options is about."""
+    """The rows of the archive that belong to the streams of these options."""
     from pyspark.sql import functions
 
     rows = rows.where(functions.col("bucket") == options.connection.bucket)

@@ -112,7 +112,7 @@ class LakeTable:
         self._name, self._identifier = catalog, identifier
 
     def load(self) -> Table:
-        """As it is now. Raises NoLakeTable."""
+        """The table as it is now. Raises NoLakeTable."""
         try:
             return self._catalog.load_table(self._identifier)
         except NoSuchTableError as fault:
@@ -203,7 +203,7 @@ class LakeTable:
         return int(snapshot.summary["total-records"] or 0) if snapshot and snapshot.summary else 0
 
     def files(self, wanted: BooleanExpression = _ALL) -> list[str]:
-        """Those that may hold rows that are wanted."""
+        """The files that may have wanted rows."""
         return [task.file.file_path for task in self.load().scan(row_filter=wanted).plan_files()]
 
     def snapshots(self) -> list[str]:
@@ -215,7 +215,7 @@ class LakeTable:
         ]
 
     def files_of_snapshots(self, ids: Sequence[str]) -> list[str]:
-        """Those that these snapshots have added, as far as they are there still."""
+        """The files that these snapshots have added, as far as they still exist."""
         table = self.load()
         found = [
             entry.data_file.file_path
@@ -229,11 +229,11 @@ class LakeTable:
         return [path for path in found if table.io.new_input(path).exists()]
 
     def files_of(self, bucket: str, stream: str) -> list[str]:
-        """Those that may hold something of the stream."""
+        """The files that may have rows of the stream."""
         return self.files(And(EqualTo("bucket", bucket), EqualTo("stream", stream)))
 
     def files_of_bucket(self, bucket: str, since: datetime | None = None) -> list[str]:
-        """Those that may hold something of the bucket, and, with `since`, something as young as that."""
+        """The files that may have rows of the bucket; with `since`, rows as young as that."""
         wanted: BooleanExpression = EqualTo("bucket", bucket)
         if since is not None:
             wanted = And(wanted, GreaterThanOrEqual("time", since.isoformat()))
@@ -253,7 +253,7 @@ class LakeTable:
             table.append(pa.Table.from_pylist(new, CLOSED_SCHEMA.as_arrow()))
 
     def closed_streams(self, bucket: str, stream: str | None = None) -> list[ClosedStream]:
-        """Of a bucket, or those that had this name in it."""
+        """The closed streams of a bucket, or those that had this name in it."""
         wanted: BooleanExpression = EqualTo("bucket", bucket)
         if stream is not None:
             wanted = And(wanted, EqualTo("stream", stream))
@@ -281,7 +281,7 @@ class LakeTable:
         return f"{self._identifier}_closed"
 
     def _load_or_create(self, identifier: str, schema: Schema, **how: Any) -> Table:
-        """To try to create a table that is there would leave a file of metadata behind each time."""
+        """Loads first: creating a table that exists would leave a metadata file behind each time."""
         try:
             return self._catalog.load_table(identifier)
         except NoSuchTableError:
@@ -349,7 +349,7 @@ def _note(table: Table, query: str, batch: int) -> bool:
 
 
 def _files_of(table: Table, query: str, batch: int) -> list[str]:
-    """Of a batch that was committed; none where its snapshot has expired."""
+    """The files of a committed batch; none if its snapshot has expired."""
     wanted = {"tidemark.query": query, "tidemark.batch": str(batch)}
     for snapshot in table.snapshots():
         told = snapshot.summary.additional_properties if snapshot.summary else {}

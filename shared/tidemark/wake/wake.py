@@ -39,7 +39,7 @@ class Wake(Protocol):
 
 
 class WakeByHub:
-    """Of the only process that writes: each commit tells its hub."""
+    """Waking in the only process that writes: each commit tells its hub."""
 
     def __init__(self) -> None:
         self.hub = Hub()

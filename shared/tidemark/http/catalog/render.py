@@ -1,4 +1,4 @@
-"""From what the use cases return to the models of the answers."""
+"""Turns the results of the use cases into the models of the responses."""
 
 from __future__ import annotations
 

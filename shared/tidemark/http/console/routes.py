@@ -16,8 +16,8 @@ from starlette.responses import Response
 from tidemark.protocol.caching import REVALIDATED
 from tidemark.protocol.errors import RouteNotFound
 
-#: Nothing runs or is fetched but what this server sent, and nobody frames it. No page that it opens, or that
-#: opens it, has a handle on its window (Cross-Origin-Opener-Policy).
+#: Scripts and requests of this server alone are allowed, and no page may frame it. No page that it opens, or
+#: that opens it, has a handle on its window (Cross-Origin-Opener-Policy).
 _CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -41,7 +41,8 @@ _STATIC: Final = files("tidemark.http.console") / "static"
 
 @cache
 def _file(name: str) -> tuple[bytes, str, str]:
-    """Its bytes, type and entity tag. Raises RouteNotFound: names are those of the folder, and no paths."""
+    """The file's bytes, type and entity tag. Raises RouteNotFound: a name is one in the folder, not a
+    path."""
     found = next((each for each in _STATIC.iterdir() if each.is_file() and each.name == name), None)
     kind = _TYPES.get("." + name.rpartition(".")[2])
     if found is None or kind is None:

@@ -106,7 +106,7 @@ def _path_item(endpoint: Endpoint, schemas: Mapping[str, Part]) -> Part:
 
 
 def _load_schemas() -> tuple[dict[str, Part], dict[str, Part]]:
-    """Of every model that an operation names: how the document refers to it; and the components."""
+    """The document's reference to each model that an operation names; and the components."""
     modes = {operation.returns: "serialization" for each in ENDPOINTS for operation in each.operations}
     modes |= {operation.body: "validation" for each in ENDPOINTS for operation in each.operations}
     modes[_REFUSAL] = "serialization"

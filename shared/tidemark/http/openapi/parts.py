@@ -248,7 +248,7 @@ def headless(part: Part) -> Part:
 
 
 def faults(schema: Part) -> dict[str, Part]:
-    """Those that every operation may answer, with bodies of this schema."""
+    """The errors that every operation may answer, with bodies of this schema."""
     return {status: fault(schema, text, *headers) for status, (text, headers) in _ALWAYS.items()}
 
 
@@ -262,5 +262,5 @@ ANY_BYTES: Final = {"*/*": {"schema": {"type": "string", "format": "binary"}}}
 
 
 def statuses_refused(kind: type[ProtocolError] = ProtocolError) -> set[int]:
-    """Of every way to say no that there is."""
+    """The statuses of all errors."""
     return {kind.status}.union(*(statuses_refused(below) for below in kind.__subclasses__()))

@@ -87,7 +87,7 @@ def decode_log_pk(pk: str) -> tuple[StreamKey, str]:
 
 
 def decode_batch_start(sk: str) -> int:
-    """Of a batch's or a tombstone's sort key."""
+    """The start offset in a batch's or a tombstone's sort key."""
     return int(sk[:WIDTH])
 
 

@@ -187,7 +187,7 @@ def list_subscriptions(
 
 
 def unsubscribe(stores: Stores, subscription_id: str) -> None:
-    """From here on every callback, ack and release of it fails. Deleting what is not there succeeds."""
+    """Delete a subscription: all later callbacks, acks and releases fail. Deleting a missing one succeeds."""
     record = load_subscription(stores.table, subscription_id)
     if record is not None:
         end_subscription(stores.table, record, stores.clock_ms())

@@ -152,7 +152,7 @@ def mark_appended(stores: Stores, record: SubscriptionRecord) -> bool:
 
 
 def _mark(stores: Stores, link: StreamLink, stream_incarnation: str) -> None:
-    """As low as a mark can be: the trigger's own raises it."""
+    """Write the lowest mark; the trigger's own mark raises it."""
     put_mark(stores.table, PendingMark(link.subscription_incarnation, link.path, stream_incarnation, -1))
 
 

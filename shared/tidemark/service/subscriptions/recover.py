@@ -44,5 +44,5 @@ def mark_all(stores: Stores, record: SubscriptionRecord) -> None:
 
 
 def _mark(stores: Stores, record: SubscriptionRecord, path: str, stream_incarnation: str) -> None:
-    """As low as a mark can be: the trigger's own raises it."""
+    """Write the lowest mark; the trigger's own mark raises it."""
     put_mark(stores.table, PendingMark(record.incarnation, path, stream_incarnation, -1))

@@ -102,7 +102,7 @@ class ReadOptions:
     assume_processing_time: bool = False
     #: How long the checkpoint remembers where a stream was read that does not exist any more.
     forget_seconds: int = 3600
-    #: Those that a read gives, in this order. Spark does not tell a source which ones a query needs.
+    #: The columns of a read, in this order. Spark does not tell a source which ones a query needs.
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     #: Over HTTP the times are asked for by requests of their own.
     include_timestamps: bool = False
@@ -154,8 +154,8 @@ def parse_read_options(
 
 
 def _default_columns(options: ReadOptions) -> tuple[str, ...]:
-    """Those that are filled: over HTTP the times are asked for apart, and a column of nulls would make a
-    watermark wait for ever."""
+    """The columns that are filled: over HTTP the times take requests of their own, and a column of nulls
+    would make a watermark wait for ever."""
     if options.connection.transport is Transport.HTTP and not options.include_timestamps:
         return tuple(name for name in DEFAULT_COLUMNS if name != "timestamp")
     return DEFAULT_COLUMNS
@@ -170,7 +170,7 @@ def _parse_columns(asked: GivenOptions, options: ReadOptions) -> tuple[str, ...]
 
 
 def columns_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Those of a read, whatever else is wrong with its options."""
+    """The columns of a read, even if other options are invalid."""
     asked = GivenOptions(given, CONNECTION_OPTIONS + READ_OPTIONS)
     timed = asked.parse("includeTimestamps", False, parse_boolean)
     return _parse_columns(asked, ReadOptions(parse_connection(asked, environment), include_timestamps=timed))
@@ -250,7 +250,7 @@ def parse_columns(text: str) -> tuple[str, ...]:
 
 
 def render_schema(columns: tuple[str, ...] = DEFAULT_COLUMNS) -> str:
-    """As Spark reads it."""
+    """The schema as Spark parses it."""
     return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
 
 

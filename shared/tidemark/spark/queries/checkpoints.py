@@ -59,7 +59,8 @@ def file_sink_fits(spark: Any, checkpoint: str, directory: str) -> bool:
 
 
 def _batches(spark: Any, directory: str) -> set[int]:
-    """By Hadoop's own file systems, so that a checkpoint may lie wherever Spark can keep one."""
+    """The checkpoint's batches, listed by Hadoop's file systems, so that it may be wherever Spark can keep
+    one."""
     jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark offers no other way to list a directory
     path = jvm.org.apache.hadoop.fs.Path(directory)
     files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001

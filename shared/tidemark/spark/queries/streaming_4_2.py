@@ -55,7 +55,7 @@ class AdmittedStreamReader(StreamReaderBase, SupportsTriggerAvailableNow):
         return encode_offset(ends)
 
     def reportLatestOffset(self) -> Offset | None:
-        """Those that may go on; without the closed ones, of which there may be very many."""
+        """The tails of open streams; there may be very many closed ones."""
         heads = self.driver.look().heads.items()
         return (
             encode_offset(Progress({name: head.tail for name, head in heads if not head.tail.closed})) or None

@@ -136,7 +136,7 @@ class DynamoDBReader:
         return {name: _earliest(record) for name, record in records.items() if not record.deleted}
 
     def _load_records(self, names: Sequence[str], pool: ThreadPoolExecutor) -> dict[str, StreamRecord]:
-        """By name, those that are there."""
+        """The existing streams' records, by name."""
         keys = [stream_key(self._key(name)) for name in dict.fromkeys(names)]
         pages = pool.map(self._table.get_many, _by_hundreds(keys))
         records = [decode_stream(item) for page in pages for item in page if not is_end_mark(item)]
@@ -145,7 +145,7 @@ class DynamoDBReader:
     def _confirm_tails(
         self, records: Iterable[StreamRecord], pool: ThreadPoolExecutor
     ) -> dict[str, _KnownTail]:
-        """By name, the tails that are known and are the tails still."""
+        """The cached tails that are still current, by name."""
         now_ms = self._clock_ms()
         confirmed: dict[str, _KnownTail] = {}
         in_question: dict[str, str] = {}

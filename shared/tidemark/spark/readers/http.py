@@ -74,7 +74,7 @@ class HttpReader:
         return self._client.now_ms()
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
-        """By the bucket's listing (extensions, §1.4), a thousand streams at a time."""
+        """The names in the bucket's listing (extensions, §1.4), a thousand streams at a time."""
         found: list[str] = []
         root, after = f"{self._connection.url}{self._connection.stream_path}/streams", "?limit=1000"
         while True:
@@ -158,7 +158,7 @@ class HttpReader:
         page.leave()
 
     def position_at(self, head: Head, at_ms: int) -> Position:
-        """By this project's own server: the protocol has no way to ask."""
+        """Asks this project's own server: the protocol has no such request."""
         since = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
         try:
             answer = self._ask("/v1/start", head.name, f"from={quote(since, safe='')}")

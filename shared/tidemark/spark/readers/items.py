@@ -170,7 +170,7 @@ class PackBlock:
 
 
 def pack_blocks(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterator[PackBlock]:
-    """Those blocks of a pack that have something of [low, high); a few of them with each request. Raises
+    """The blocks of a pack that overlap [low, high); a few of them with each request. Raises
     Damaged."""
     assert item.px is not None, "a pack"
     assert item.s is not None, "a pack has an object"

@@ -69,7 +69,7 @@ def split_arriving(chunks: Iterable[bytes]) -> Iterator[pa.Array]:
                 body = b"[" + body[cut + 1 :]
             held, size = [body], len(body)
             wanted = max(PIECE_BYTES, 2 * size)
-    # Nothing is copied where one chunk is all of it.
+    # A single chunk is not copied.
     yield split_column(b"".join(held))
 
 

@@ -26,7 +26,7 @@ _decoder: Final = msgspec.json.Decoder(_Change)
 
 
 def json_arrays(columns: Sequence[str], values: Sequence[bytes]) -> dict[str, pa.Array]:
-    """Those of `columns` that are members of these JSON messages."""
+    """The columns that are members of these JSON messages."""
     wanted = JSON_COLUMNS.intersection(columns)
     if not wanted:
         return {}

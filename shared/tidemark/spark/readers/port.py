@@ -159,7 +159,7 @@ class Reader(Protocol):
         """Raises MissingStream."""
 
     def heads(self, names: Sequence[str]) -> dict[str, Head]:
-        """Of those that exist, by name. Asks for many with one call, where the transport can."""
+        """The heads of the streams that exist, by name. Asks for many with one call, if the transport can."""
 
     def earliest(self, names: Sequence[str]) -> dict[str, Position]:
         """The current first position of each stream that exists."""

@@ -58,7 +58,7 @@ class Rows:
         self._size = 0
 
     def add(self, piece: Piece | MessageRun | PackBlock, reached: int = 0) -> Iterator[pa.RecordBatch]:
-        """Those of its messages that are wanted and begin at `reached` or later. Yields the batches that are
+        """Add the piece's wanted messages that begin at `reached` or later. Yields the batches that are
         full then, which are in order."""
         low = max(self._low, reached)
         if isinstance(piece, PackBlock):
@@ -112,7 +112,7 @@ class Rows:
             yield make_batch(self._columns, count, self._constants, arrays)
 
     def _message_arrays(self) -> dict[str, pa.Array]:
-        """Of the messages that were added one by one."""
+        """The columns of the messages that were added one by one."""
         arrays = {"value": pa.array(self._values, pa.binary())}
         for column, places in (("offset", self._starts), ("end_offset", self._ends)):
             if column in self._columns:

@@ -62,7 +62,7 @@ class LastByKey:
 
     def __init__(self, key: str = "key") -> None:
         self._key = key
-        # Of each message no more than these two members is made an object.
+        # Only these two members of each message become Python objects.
         members = [("key", str | _Int64), ("deleted", Any, None)]
         try:
             change = msgspec.defstruct("Change", members, rename={"key": key}, gc=False)

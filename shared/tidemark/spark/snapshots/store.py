@@ -104,7 +104,7 @@ class HttpSnapshots:
 
 
 class LogSnapshots:
-    """As the server publishes them, without one."""
+    """Publishes snapshots as the server does, without one."""
 
     def __init__(self, connection: ConnectionOptions) -> None:
         self._bucket = connection.bucket

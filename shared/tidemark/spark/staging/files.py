@@ -149,7 +149,7 @@ class BucketStaging:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """By way of a local file: an upload in parts could not be taken back as simply."""
+        """Writes a local file first: an upload in parts could not be undone as simply."""
         with tempfile.TemporaryFile() as file:
             yield file
             file.seek(0)

@@ -33,7 +33,7 @@ class StagingForbidden(StagingFault):
 
 
 class StagingOutOfReach(StagingFault):
-    """Nobody answers there."""
+    """The file system does not answer."""
 
 
 _MEANINGS: Final = {
@@ -118,7 +118,7 @@ class HadoopStaging:
                 stream.close()
 
     def delete(self, names: Iterable[str]) -> None:
-        """Of a directory all that is in it."""
+        """Deletes the names; a directory with all its files."""
         with self._explained():
             for name in names:
                 self._files.delete(self._at(name))

@@ -57,7 +57,7 @@ class Chunker:
         self._held = 0
         self._pending: dict[str, _Pending] = {}
         self.runs: list[AppendRun] = []
-        #: Of the manifest's fingerprint (`spark/staging/manifest.py`).
+        #: For the manifest's fingerprint (`spark/staging/manifest.py`).
         self.rows_by_stream: Counter[str] = Counter()
         self.checksum = 0
 

@@ -40,7 +40,7 @@ from tidemark.spark.staging.files import StagedFiles
 from tidemark.spark.staging.manifest import AppendRun
 
 _STREAMS_AT_ONCE: Final = 8
-#: Of one stream, each on a connection of its own.
+#: The concurrent POSTs to one stream, each on a connection of its own.
 _POSTS_AT_ONCE: Final = 16
 #: Larger bodies gain little by company, and would be held in memory together.
 _BYTES_AT_ONCE: Final = 256 * 1024
@@ -81,7 +81,7 @@ class Publisher(Protocol):
         once however often it is sent, and an older batch is fenced off. Raises NotPublished."""
 
     def close(self, stream: str) -> None:
-        """Of a stream that is closed already, nothing. Raises NotPublished."""
+        """Does nothing if the stream is closed already. Raises NotPublished."""
 
 
 def connect_publisher(connection: ConnectionOptions) -> Publisher:
@@ -317,7 +317,7 @@ def _find_use(
 
 
 def publish_here(publisher: Publisher, files: StagedFiles, publications: Sequence[Publication]) -> None:
-    """By threads of this process, streams side by side."""
+    """Publishes by threads of this process, streams side by side."""
     with ThreadPoolExecutor(_STREAMS_AT_ONCE, thread_name_prefix="tidemark-publish") as pool:
         tasks = [pool.submit(publish_stream, publisher, files, each) for each in publications]
         for task in tasks:

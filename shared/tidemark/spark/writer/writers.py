@@ -197,7 +197,7 @@ class StagedWrite:
     # --- in the driver ---
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Manifest:
-        """By threads of this process. Raises what `publish_by` raises."""
+        """Publishes by threads of this process. Raises the exceptions of `publish_by`."""
         forget_archives()
         shared = connect_staging(self.options)
         return self.publish_by(
