@@ -102,7 +102,7 @@ class AuthorizationSettings:
             raise InvalidSetting("AUTH_JWKS_URL needs AUTH_AUDIENCE: the aud claim of tokens for this server")
 
     def check_not_open(self, host: str | None = None) -> None:
-        """Raises InvalidSetting for a server that would let everybody in although nobody asked for that.
+        """Raises InvalidSetting if the server would be open to everybody without ALLOW_ANONYMOUS.
 
         `host` is the address where it would listen; None is the internet."""
         if self.is_on or self.allow_anonymous or host in LOOPBACK:

@@ -42,7 +42,7 @@ def credentials_in(environment: Mapping[str, str]) -> EnvironmentCredentials | N
 class Account:
     """Region and credentials, looked up once for all services.
 
-    Raises RuntimeError where there are no credentials.
+    Raises RuntimeError if there are no credentials.
     """
 
     def __init__(self, region: str | None = None) -> None:

@@ -37,7 +37,7 @@ class StorageClock:
         self.ahead_seconds = 0.0
 
     def sent(self) -> float | None:
-        """When a request is sent whose reply is to be looked at; None where that is too soon."""
+        """When a request is sent whose reply is to be looked at; None if that is too soon."""
         if self._monotonic() < self._next_look:
             return None
         return self._clock()

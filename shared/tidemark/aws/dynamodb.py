@@ -104,9 +104,9 @@ class DynamoDB:
         self.now: Callable[[], float] = time.monotonic
 
     def call(self, operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Raises Fault where DynamoDB refuses, StorageUnavailable where it cannot be asked at all,
-        StorageSilent where it was not asked because it is known not to answer, and OutcomeUnknown where
-        it did not answer, once at least: the call may have been carried out.
+        """Raises Fault if DynamoDB refuses, StorageUnavailable if it cannot be reached, StorageSilent if the
+        call was not sent because DynamoDB is known not to answer, and OutcomeUnknown if an attempt got no
+        reply: the call may have been carried out.
 
         A call that may succeed a moment later is sent again: every write here is recognised if it meets
         itself, so sending it twice is safe.

@@ -73,7 +73,7 @@ def _upload_parts(client: Any, upload: dict[str, str], wanted: Composition) -> l
 
 
 def _read(client: Any, size: int, **request: str) -> bytes:
-    """Raises NoAnswer where the reply does not have `size` bytes."""
+    """Raises NoAnswer if the reply does not have `size` bytes."""
     data: bytes = client.get_object(**request)["Body"].read()
     if len(data) != size:
         raise NoAnswer(f"{request['Key']} has {len(data)} bytes in place of {size}")

@@ -16,7 +16,7 @@ from tidemark.protocol.offset import render_offset
 
 
 def batch_blob_key(incarnation: str, append_id: str) -> str:
-    """Under the incarnation, so that a reclaimed log takes its orphans along."""
+    """The key of a batch's body, under the incarnation: reclaiming the log removes orphans too."""
     return f"{log_prefix(incarnation)}{append_id}"
 
 
@@ -44,10 +44,10 @@ class Blobs(Protocol):
     def put(self, key: str, data: bytes) -> None: ...
 
     def get(self, key: str, size: int | None = None) -> bytes:
-        """Raises Damaged where the object does not have `size` bytes."""
+        """Raises Damaged if the object does not have `size` bytes."""
 
     def get_range(self, key: str, first_byte: int, size: int) -> bytes:
-        """A part of an object. Raises Damaged where the object does not have these bytes."""
+        """A part of an object. Raises Damaged if the object does not have these bytes."""
 
     def size(self, key: str) -> int | None:
         """The object's size in bytes; None if it does not exist."""

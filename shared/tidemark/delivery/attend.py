@@ -189,7 +189,7 @@ class Attendant:
         self, seen: SubscriptionRecord, wake: WakeState, streams: Sequence[PendingStream]
     ) -> None:
         """A receiver that is not known to be slow has a second. One that needs longer is called again with
-        all its time, where it holds up none but others that are slow."""
+        the full time, in the slots of slow receivers."""
         host, now_ms = urlsplit(seen.configuration.webhook_url or "").netloc, self.stores.clock_ms()
         if not wake.slow and self.hung.get(host, 0) <= now_ms:
             return self._attempt(seen, wake, streams, host, FIRST_MS)
@@ -213,7 +213,7 @@ class Attendant:
         host: str,
         patience_ms: int,
     ) -> None:
-        """The attempt is committed before the call, so that nobody else makes it too."""
+        """The attempt is committed before the call, so that no other worker makes it too."""
         lease_ttl_ms, now_ms = seen.configuration.lease_ttl_ms, self.stores.clock_ms()
         timeout_ms = min(patience_ms, lease_ttl_ms)
         started = start_attempt(wake, now_ms, max(timeout_ms + _SPARE_MS, lease_ttl_ms), lease_ttl_ms)
@@ -243,7 +243,7 @@ class Attendant:
             self._succeed(record, slow=slow)
 
     def _remember(self, host: str, *, hung: bool) -> None:
-        """So that many subscriptions of one host do not each wait for it."""
+        """Remember hosts that hang, so that a host's other subscriptions do not wait for it too."""
         if not hung:
             self.hung.pop(host, None)
             return

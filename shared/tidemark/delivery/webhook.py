@@ -61,7 +61,7 @@ def call_webhook(
     timeout_seconds: float,
     resolve: Resolve = resolve_host,
 ) -> WebhookResponse:
-    """Raises DeliveryFailed, and WebhookUrlRejected where an address is not one of the public internet."""
+    """Raises DeliveryFailed, and WebhookUrlRejected if an address is not one of the public internet."""
     deadline = time.monotonic() + timeout_seconds
 
     def left() -> float:

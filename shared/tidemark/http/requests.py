@@ -41,7 +41,7 @@ SUBSCRIPTION_ROOTS: Final = tuple(f"{root}{RESERVED_SEGMENT}/" for root in STREA
 
 #: One size everywhere: in base64 inside its event it must fit a Lambda request of 6 MB.
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-#: A body that is too large is read to its end, so that the answer can be, up to here.
+#: A body that is too large is read up to this size, so that the client gets to read the response.
 _DRAIN_BYTES: Final = 32 * 1024 * 1024
 
 #: A quoted parameter of a content type (RFC 9110 §5.6.4).
@@ -103,7 +103,7 @@ def subscriptions_path(path: str, *, encoded: bool) -> str | None:
 
 
 def singles(request: Request) -> dict[str, str]:
-    """The query's parameters. Raises Malformed where one is given twice, which means nothing."""
+    """The query's parameters. Raises Malformed if one is given twice, which means nothing."""
     return {name: single(request, name) or "" for name in request.query_params}
 
 

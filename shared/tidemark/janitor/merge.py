@@ -86,9 +86,9 @@ def _take_blocks(merged: PackWriter, index: PackIndex, stored: memoryview) -> No
 
 
 def schedule_removal(stores: Stores, replaced: Due, start: int, blob: str) -> None:
-    """The object of the pack that began at `start` is due for removal once nobody can read it: no process
-    remembers the pack, and the table cannot be restored to a moment at which it had it. `replaced` is the
-    entry of the pack that has replaced it."""
+    """The object of the pack that began at `start` is due for removal once it cannot be read any more: no
+    process remembers the pack, and the table cannot be restored to a moment at which it had it. `replaced` is
+    the entry of the pack that has replaced it."""
     due_ms, mark = replaced.due_ms + stores.packing.keep_replaced_ms, pack_mark(start, blob)
     due = replace(replaced, kind=DueKind.REPLACED, due_ms=due_ms, mark=mark, offset=0, blob=blob)
     schedule(stores.table, due)

@@ -16,8 +16,8 @@ _log = logging.getLogger("tidemark")
 
 
 def reclaim(stores: Stores, due: Due) -> bool:
-    """Remove the log, and then all that it has in S3. Whether there was a log that had ended: one that
-    goes on is nobody's to remove, whatever its entry says."""
+    """Remove the log, and then its objects in S3. Returns False for a log that has not ended: it must not be
+    removed, whatever its entry says."""
     if not remove_log(stores.table, due):
         _log.error("%s is not reclaimed: its log has no tombstone", due.key)
         return False

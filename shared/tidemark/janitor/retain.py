@@ -18,9 +18,10 @@ from tidemark.service.trim import trim_below
 
 
 def retain(stores: Stores, due: Due) -> bool:
-    """Let go of what is too old or too much, and look again later. Whether anything was let go of.
+    """Trim the stream to its retention limits, and schedule the next look. Returns whether anything was
+    trimmed.
 
-    A stream that has ended needs no look, nor has one with a snapshot: publishing lets go of what lies below.
+    A stream that has ended, or has a snapshot, needs no look: publishing a snapshot trims the data below it.
     """
     record, now_ms = load_stream(stores.table, due.key), stores.clock_ms()
     if (

@@ -47,8 +47,8 @@ def trim(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
 
 
 def trim_batches(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
-    """Whether there was time for all. A batch goes after its blob, so that a run that stops in between
-    finds both again."""
+    """Remove the batches below the entry's offset. Returns whether there was time for all. A batch is removed
+    after its blob, so that a run that stops in between finds both again."""
     for items in batches_below(stores.table, log_pk(due.key, due.incarnation), due.offset):
         if not has_time_left():
             return False
@@ -60,12 +60,12 @@ def trim_batches(stores: Stores, due: Due, has_time_left: Callable[[], bool]) ->
 
 
 def remove_unused(stores: Stores, due: Due) -> bool:
-    """Remove an upload that nobody has published, or the body of a stream that never came to be.
-    Whether it was removed.
+    """Remove an upload that was not published, or the body of a stream that was not created. Returns whether
+    it was removed.
 
     The entry is claimed first: from then on the publish or the creation that is still under way is
-    refused. The claim proves that nobody will use the blob; a look at the stream alone would only
-    show that nobody uses it now. A run that stops in between finds its claim again.
+    refused. The claim proves that the blob will not be used; the stream alone would only show that it is not
+    used now. A run that stops in between finds its claim again.
     """
     record = load_stream(stores.table, due.key)
     is_used = record is not None and record.incarnation == due.incarnation

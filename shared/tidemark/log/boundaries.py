@@ -14,7 +14,7 @@ def load_batch_at(
     table: Table, record: StreamRecord, offset: int, fill: Fill, *, or_before: bool = False
 ) -> Batch | None:
     """The batch that holds the offset, in whichever log of a lineage that lies; of a pack, the block that
-    holds it. None where nothing is stored there. With `or_before` also one that ends there, and the last
+    holds it. None if nothing is stored there. With `or_before` also one that ends there, and the last
     one for an offset beyond the end.
 
     Behind batches that are being removed, the pack that replaces them is found by the second query.

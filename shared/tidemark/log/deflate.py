@@ -20,7 +20,7 @@ _LEVEL: Final = 1
 
 
 def deflate(data: bytes) -> bytes | None:
-    """`data` in fewer bytes, by an eighth at least; None where it is to be stored as it is."""
+    """`data` in fewer bytes, by an eighth at least; None if it is to be stored as it is."""
     if len(data) < _FROM_BYTES:
         return None
     if len(data) > 2 * _PROBE_BYTES and _smaller(data[:_PROBE_BYTES]) is None:
@@ -29,7 +29,7 @@ def deflate(data: bytes) -> bytes | None:
 
 
 def inflate(deflated: bytes, size: int, library: Any = zlib) -> bytes:
-    """The bytes again, `size` of them, by `zlib` or a library with its interface. Raises ValueError where it
+    """The bytes again, `size` of them, by `zlib` or a library with its interface. Raises ValueError if it
     would be more or fewer."""
     inflating = library.decompressobj(_RAW)
     try:

@@ -73,7 +73,7 @@ def settle_for_good(due: Due) -> Write:
 
 
 def claim(table: Table, due: Due) -> bool:
-    """Claim for the janitor what the entry names; False where it was used first."""
+    """Claim the entry's blob for the janitor; False if it was used first."""
     try:
         table.put(encode_due(replace(due, kind=DueKind.REMOVE)), _if_kind(due.kind))
     except ConditionFailed as refused:

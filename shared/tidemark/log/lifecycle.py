@@ -124,7 +124,8 @@ def _creation_extras(creation: Creation) -> list[Write]:
 
 
 def next_look_ms(record: StreamRecord, now_ms: int, oldest_ms: int | None, written_ms: int) -> int:
-    """When the janitor looks at what the stream lets go of; streams' hours begin at different times."""
+    """The time of the janitor's next look at the stream's retention; streams' hours begin at different
+    times."""
     phase_ms = crc32(record.incarnation.encode()) % 3_600_000
     return record.retention.next_look_ms(now_ms, oldest_ms, written_ms, phase_ms)
 
@@ -191,7 +192,7 @@ def replace_stream(
 def bury(table: Table, record: StreamRecord, now_ms: int) -> None:
     """Put the end mark in the place of an item whose log has ended. No transaction leaves such an
     item behind: it was written late, by a version without end marks or by a process with a clock far ahead.
-    Raises StreamChanged where the item is another by now."""
+    Raises StreamChanged if the item is another by now."""
     ended = Write(end_mark(record, now_ms), condition=if_live_and_unreferenced(record.incarnation))
     try:
         table.transact([ended, *count_streams(record.key.bucket, -1, now_ms)])

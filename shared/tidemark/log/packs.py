@@ -136,8 +136,8 @@ def cut_front(batch: Batch, begin: int) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class NewPack:
-    """It is to take the place of `first`, a batch or a pack, and to stand for all up to `last`; its object is
-    in S3 already."""
+    """A pack that will replace `first`, a batch or a pack, and all up to `last`; its object is in S3
+    already."""
 
     first: Batch
     last: Batch

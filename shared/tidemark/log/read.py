@@ -166,7 +166,7 @@ class _Found(NamedTuple):
 
 
 def _load_blocks(found: Sequence[_Found], fill: Fill, ahead: RecentBatches | None) -> list[Batch]:
-    """The batches as the page has them, and kept in `ahead` as the log has them. Raises Damaged where one was
+    """The batches as the page has them, and kept in `ahead` as the log has them. Raises Damaged if one was
     written behind another batch than the one before it."""
     batches, pieces = [], [each.batch for each in found]
     if any(piece.block is not None for piece in pieces):

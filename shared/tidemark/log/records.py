@@ -56,7 +56,7 @@ class Snapshot:
     content_type: ContentType
     size: int
     published_ms: int
-    crc: int | None = None  # CRC-32 of the blob; None where it is not known, as of an upload
+    crc: int | None = None  # CRC-32 of the blob; None if it is not known, as of an upload
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,7 @@ def put_link_once(table: Table, link: StreamLink) -> None:
 
 
 def change_link(table: Table, seen: StreamLink, changed: StreamLink) -> None:
-    """Raises SubscriptionChanged where it is not as it was seen."""
+    """Raises SubscriptionChanged if it is not as it was seen."""
     try:
         table.put(encode_link(changed), _link_as_seen(seen))
     except ConditionFailed as refused:
@@ -254,7 +254,7 @@ def change_link(table: Table, seen: StreamLink, changed: StreamLink) -> None:
 
 
 def remove_link(table: Table, seen: StreamLink) -> None:
-    """Raises SubscriptionChanged where it is not as it was seen."""
+    """Raises SubscriptionChanged if it is not as it was seen."""
     try:
         table.delete(link_key(seen.subscription_incarnation, seen.path), _link_as_seen(seen))
     except ConditionFailed as refused:
@@ -334,8 +334,8 @@ def load_signing_keys(table: Table) -> list[SigningKey]:
 def take_slow_slot(
     table: Table, slots: Iterable[int], write_id: str, now_ms: int, until_ms: int
 ) -> int | None:
-    """The first of these that nobody has; None where all are taken. One whose holder died is free again at
-    its `until_ms`."""
+    """Take the first free slot; None if all are taken. A slot whose holder died is free again at its
+    `until_ms`."""
     free = AnyOf(IF_ABSENT, Compared(UNTIL_MS, "<=", now_ms))
     for slot in slots:
         item = slow_slot_key(slot) | {WRITE_ID: {"S": write_id}, UNTIL_MS: {"N": str(until_ms)}}

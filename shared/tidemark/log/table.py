@@ -136,7 +136,7 @@ class Table(Protocol):
 
     def raise_number(self, key: Key, name: str, value: int, incarnation: str) -> None:
         """Raise one attribute of a stream's item to `value`; a higher one stays, so that the write may
-        land late. Raises ConditionFailed where the item is not that of this incarnation."""
+        land late. Raises ConditionFailed if the item is not that of this incarnation."""
 
     def delete(self, key: Key, condition: Condition | None = None) -> None:
         """Raises ConditionFailed with the item that is there."""

@@ -30,7 +30,7 @@ class StreamHead:
     """A stream and its tail, as they were at `learned_ms`.
 
     `written_ms` is the time of the last batch; a sliding expiry counts from there too. `last_start` is where
-    that batch begins, None where there is none or it is not known; `mailed` are the appends in it that were
+    that batch begins, None if there is none or it is not known; `mailed` are the appends in it that were
     combined. `crc` is the chain's CRC-32 behind that batch (`log/records.py: Checksums`).
     """
 

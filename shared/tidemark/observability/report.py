@@ -109,8 +109,8 @@ def _add_histograms(metrics: EphemeralMetrics, now: MetricsSnapshot, before: Met
 
 
 def spread(now: Distribution, before: Distribution) -> list[float]:
-    """A few values, in milliseconds, that stand for all that was observed between the two: each
-    bucket's upper bound, in the buckets' proportions, so that percentiles are about right."""
+    """A few values, in milliseconds, that represent all observations between the two: each bucket's upper
+    bound, in the buckets' proportions, so that percentiles are about right."""
     observed = [new - old for new, old in zip(now.buckets, before.buckets, strict=True)]
     share = max(1.0, sum(observed) / _MAX_VALUES)
     bounds = (*BOUNDS, BOUNDS[-1] * 2)

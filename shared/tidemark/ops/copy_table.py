@@ -95,12 +95,12 @@ class Copy:
         self.copied = 0
         self._began = self._told_at = dynamodb.now()
         self._was_answered = False
-        #: When a write may have been sent last that nobody has heard of since.
+        #: The latest time at which a write may have been sent that got no reply.
         self._unanswered_at: float | None = None
         self._only_due = False
 
     def estimate(self) -> int:
-        """How many items the source has, as DynamoDB counts them every six hours; 0 where it does not say."""
+        """How many items the source has, as DynamoDB counts them every six hours; 0 if it does not say."""
         try:
             return int(self._call("DescribeTable", TableName=self._source)["Table"]["ItemCount"])
         except CannotCopy:
@@ -112,7 +112,7 @@ class Copy:
             raise CannotCopy(f"{self._target} is not empty; copy into the table of a new stack")
 
     def _is_empty(self) -> bool:
-        """A stack that nobody uses says which format its functions write, by itself."""
+        """An unused stack already has the format's item, which its functions write."""
         items = self._call("Scan", TableName=self._target, Limit=2)["Items"]
         return all(item["pk"] == FORMAT_KEY["pk"] for item in items)
 

@@ -182,7 +182,7 @@ def declared_parameters(template: Path) -> dict[str, dict[str, Any]]:
 
 
 def defaults(template: Path = TEMPLATE) -> dict[str, str]:
-    """Each parameter of the template with its default; empty where it has none."""
+    """Each parameter of the template with its default; empty if it has none."""
     return {name: str(each.get("Default", "")) for name, each in declared_parameters(template).items()}
 
 
@@ -298,7 +298,7 @@ def check_bytecode(layer: Path = LAYER) -> None:
 
 
 def signed_in(region: str | None) -> SignedInAccount:
-    """Raises CannotDeploy where AWS does not take the credentials, or there are none."""
+    """Raises CannotDeploy if AWS does not take the credentials, or there are none."""
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 

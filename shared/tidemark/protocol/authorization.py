@@ -88,7 +88,7 @@ class Access:
     key_id: str | None = field(default=None, compare=False)
 
     def check(self, required: RequiredScope) -> None:
-        """Raises Forbidden where the client may at least read the target, and StreamNotFound elsewhere.
+        """Raises Forbidden if the client may at least read the target, and StreamNotFound elsewhere.
 
         The decision does not look at storage, so it does not tell whether the target exists."""
         rights = {grant.right for grant in self.grants if grant.covers(required.target)}

@@ -51,7 +51,7 @@ class ContentType:
 
 
 def parse_content_type(header: str) -> ContentType:
-    """Raises Malformed where the header is not `type/subtype[; parameters]`."""
+    """Raises Malformed if the header is not `type/subtype[; parameters]`."""
     value = header.strip()
     match = _MEDIA_TYPE.fullmatch(value)
     if match is None or len(value) > MAX_LENGTH:

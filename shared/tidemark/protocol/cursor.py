@@ -5,8 +5,8 @@ of the client's own cursor and of the stream's incarnation: no jitter. Every cli
 offset with one cursor receives the same next one, so a cache in front can go on collapsing them.
 
 A stream that is deleted and created again begins anew at the same offsets, under the same URL, but with
-another mark. So only what was asked for with the stream's own mark may be kept by a cache: nobody who
-asks for it can mean another incarnation.
+another mark. So a cache may keep only responses to requests with the stream's own mark: such a request cannot
+mean another incarnation.
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ class BucketNotEmpty(Conflict):
 
 
 class OffsetBeyondTail(Conflict):
-    """The header with the tail tells a client up to where it may take a snapshot."""
+    """The header with the tail tells a client the highest offset for a snapshot."""
 
     def __init__(self, tail: int) -> None:
         super().__init__(
@@ -328,9 +328,9 @@ class RetentionGone(ProtocolError):
 
 
 class HistoryGone(ProtocolError):
-    """An offset beyond the tail: it is made up, or of a history that is not there any more, because the
-    stream was put back to an older state or created anew. A reader that stayed there would go on in the
-    middle of other bytes once the tail has come by. The header says where to start over."""
+    """An offset beyond the tail: it is invented, or belongs to a lost history, because the stream was
+    restored to an older state or created anew. A reader that waited there would continue in the middle of
+    other bytes once the tail reaches the offset. The header says where to start over."""
 
     status = 410
 
@@ -495,7 +495,7 @@ class FormatTooNew(ProtocolError):
 
 
 class KeysUnavailable(ProtocolError):
-    """Without the keys (or the origin secret) nobody can be let in or turned away."""
+    """Without the keys (or the origin secret) no request can be authorized or refused."""
 
     status = 503
 

@@ -20,7 +20,7 @@ def render_offset(position: int) -> str:
 
 
 def parse_token(token: str) -> int | None:
-    """The position an offset token names, or None where it is not one of ours."""
+    """The position an offset token names, or None if it is not one of ours."""
     return int(token) if _TOKEN.fullmatch(token) else None
 
 

@@ -63,8 +63,8 @@ class Packing:
         )
 
     def has_waited(self, oldest_ms: int, now_ms: int) -> bool:
-        """Whether what would make a small pack is packed all the same, so that a stream that is always
-        written to, and slowly, is packed too."""
+        """Whether batches are packed although the pack is small, so that a stream with slow but steady writes
+        is packed too."""
         return now_ms - oldest_ms >= 24 * self.after_ms
 
     def next_look_ms(self, oldest_ms: int, now_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""Retention: which part of a stream is let go of, and when to look (docs/retention.md)."""
+"""Retention: the part of a stream that is trimmed, and when the janitor looks (docs/retention.md)."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Retention:
         return {name: limit for name, limit in limits.items() if limit is not None}
 
     def next_look_ms(self, now_ms: int, oldest_ms: int | None, written_ms: int, phase_ms: int) -> int:
-        """When to look at the stream again: an hour after it may let go of something at the latest.
+        """When to look at the stream again: at most an hour after data may be due for trimming.
 
-        `oldest_ms` is when the first retained message was written, or None where none is, and `written_ms`
-        when the last one was: the longer nothing came, the longer nobody looks at a stream with a size, up
-        to a day. Looks are at multiples of 1, 2, 4, … hours, moved by `phase_ms`, so that an entry of the
-        janitor's queue that was written twice soon becomes one.
+        `oldest_ms` is when the first retained message was written, or None if none is, and `written_ms` when
+        the last one was: the longer a stream with a size limit is idle, the later the next look, up to a day.
+        Looks are at multiples of 1, 2, 4, … hours, moved by `phase_ms`, so that an entry of the janitor's
+        queue that was written twice soon becomes one.
         """
         waits = []
         if self.seconds is not None:

@@ -1,8 +1,8 @@
-"""Combining: whose turn it is to commit the mail of all.
+"""Combining: decides which writer commits the mail of all.
 
 Any writer may commit at any time, so no append depends on anything in this module. It saves writes and reads:
-one of those who wait should commit, and it should wait for those that were answered together last time. That
-keeps the writers in step: all that come back from one batch are in the next.
+one of the waiting writers should commit, after waiting for the writers of the last batch. That keeps the
+writers in step: all writers of one batch are in the next.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidemark.protocol.mail import SENDER_DIGITS, ChainEnd, Mail
 
 #: In a larger crowd only a few look into the box, because every look reads it whole.
 _ALL_LOOK: Final = 32
-#: In a larger crowd the box before is left to those who have mail there.
+#: In a larger crowd only writers with mail in the previous box look into it.
 _SMALL_CROWD: Final = 16
 _LEADS: Final = 8
 #: How long a lead waits at most for senders that were in the last batch; the lot of its mail decides.
@@ -23,7 +23,7 @@ _LINGER_SECONDS: Final = (0.004, 0.012)
 RECEIPTS_FROM: Final = 16
 _HIGHEST_RANK: Final = 3
 
-#: Before the first look: posts are dated in whole milliseconds, so nobody knows exactly when the last comes.
+#: Before the first look: posts are dated in whole milliseconds, so the time of the last is not known exactly.
 _FIRST_PAUSE_SECONDS: Final = 0.0012
 #: Between two looks.
 _PAUSE_SECONDS: Final = 0.0008
@@ -85,8 +85,8 @@ def rank(own: Mail, end: ChainEnd, mails: Sequence[Mail], crowd: int, looks: int
 
 
 def pause_seconds(end: ChainEnd, found: Sequence[Mail], crowd: int, looks: int) -> float:
-    """Before the next look. The first one is meant to come right after the batch, so it is later for those
-    who have posted early, by as much as posts were apart the time before."""
+    """The pause before the next look. The first look should come right after the batch, so it is later for
+    writers that posted early, by the spread of the posts before."""
     if looks:
         return max(_PAUSE_SECONDS, _PAUSE_SECONDS_EACH * (crowd - _SMALL_CROWD))
     if not found:

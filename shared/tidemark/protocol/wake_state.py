@@ -12,8 +12,8 @@
 | announced | set     | none         | none    | a worker claims it (pull-wake; without a lease)     |
 | claimed   | set     | none         | worker  | ack, release, or the end of the lease               |
 
-Every function returns the next state; the caller commits it with one conditional write, so that of two
-transitions that start from one state only one happens.
+Every function returns the next state; the caller commits it with one conditional write, so only one of two
+transitions from the same state happens.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def begin_wake(
 
 
 def start_attempt(state: WakeState, now_ms: int, lost_after_ms: int, lease_ttl_ms: int) -> WakeState:
-    """Taken by the one who delivers. If that one dies, the attempt counts as lost after `lost_after_ms`."""
+    """Taken by the worker that delivers. If it dies, the attempt counts as lost after `lost_after_ms`."""
     lease = None if state.lease_until_ms is None else now_ms + lease_ttl_ms
     return replace(
         state, attempts=state.attempts + 1, next_attempt_ms=now_ms + lost_after_ms, lease_until_ms=lease

@@ -280,7 +280,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()  # No request has begun, so there is nothing to respond to.
 
     def _give_up_body(self) -> None:
-        if self.flow.read_paused:  # It is we who do not read.
+        if self.flow.read_paused:  # This server has paused reading.
             self._receiving = self.loop.call_later(self.limits.body_seconds, self._give_up_body)
         elif self.cycle.response_started:
             self.transport.abort()

@@ -115,7 +115,7 @@ class EmbeddedSystem:
         self.wake = WakeByHub()
         self.changes = EmbeddedQueue(self.database, "change", wall_clock_ms)
         self.attention = EmbeddedQueue(self.database, "attention", wall_clock_ms)
-        #: Whether anybody is to hear of changes: without subscriptions and registry nobody does.
+        #: Whether changes are queued: only if there are subscriptions or a registry.
         self._is_followed = False
         self.table = EmbeddedTable(self.database, self._written)
         self.stores = Stores(

@@ -77,9 +77,9 @@ def combine(
 ) -> Outcome | tuple[StreamHead, bool]:
     """Post the append, and see that it is committed. `own` must fit (`fits_mail`).
 
-    Returns the outcome; or, where the append is to be decided afresh because nobody has committed it and
-    nobody will, the stream's head and whether it was read just now. Raises StreamNotFound, StreamGone, Busy
-    and what storage raises, where nothing has changed; and OutcomeUnknown.
+    Returns the outcome. If the append was not committed and will not be, it must be decided again: then
+    returns the stream's head and whether it was read just now. Raises StreamNotFound, StreamGone, Busy and
+    storage's errors if nothing has changed; else OutcomeUnknown.
     """
     return _Combining(stores, head, own, append_id).run()
 

@@ -165,7 +165,7 @@ class _Creation:
     def meet(self, existing: StreamRecord) -> Created:
         """A stream has the name: the same one, another one, or one that has ended.
 
-        Raises Conflict, and StreamChanged where it changed meanwhile.
+        Raises Conflict, and StreamChanged if it changed meanwhile.
         """
         now_ms = self._stores.clock_ms()
         last = load_last(self._stores.table, log_pk(existing.key, existing.incarnation))

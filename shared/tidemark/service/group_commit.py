@@ -115,8 +115,8 @@ class GroupCommit:
         queue.changed.set()
 
     async def _drain(self, key: StreamKey, queue: _Queue) -> None:
-        """Commit group after group until nobody waits. A request that is cancelled does not cancel this:
-        the others of its group are still there."""
+        """Commit group after group until no append waits. A cancelled request does not cancel this: the
+        others of its group still wait."""
         while queue.waiting:
             group = queue.take_group()
             if not group:

@@ -15,7 +15,7 @@ from tidemark.service.stores import Stores
 
 
 def head_from(record: StreamRecord, last: Batch | None, learned_ms: int) -> StreamHead:
-    """`last` is the last batch of the stream's own log; None where nothing was written to it."""
+    """`last` is the last batch of the stream's own log; None if nothing was written to it."""
     if last is None:
         return StreamHead(record, Tail(record.base), record.created_ms, learned_ms)
     return StreamHead(
@@ -84,8 +84,8 @@ def last_used_ms(stores: Stores, record: StreamRecord, seen_ms: int, now_ms: int
     """When the stream was last used, as far as its expiry depends on it. Raises StreamNotFound or
     StreamGone.
 
-    `seen_ms` is the time of some batch of it. Writes renew by their batches alone, so a
-    stream that nobody reads looks idle in its item; only then is its tail read.
+    `seen_ms` is the time of some batch of it. Writes renew by their batches alone, so a stream without
+    readers looks idle in its item; its tail is read only then.
     """
     used_ms = max(record.used_ms, seen_ms)
     if is_expired(record.expiry, used_ms, now_ms):

@@ -160,7 +160,7 @@ def renew_while_waiting(stores: Stores, record: StreamRecord) -> StreamRecord:
 
 
 def renew(stores: Stores, record: StreamRecord, touched_ms: int, now_ms: int) -> StreamRecord:
-    """Record a use of the stream that wrote no batch. Raises StreamNotFound where the stream just ended."""
+    """Record a use of the stream that wrote no batch. Raises StreamNotFound if the stream just ended."""
     if not needs_renewal(record.expiry, touched_ms, now_ms):
         return record
     try:

@@ -25,7 +25,7 @@ def release_writes(stores: Stores, record: StreamRecord, now_ms: int) -> tuple[l
 def remove_unreferenced(stores: Stores, record: StreamRecord) -> Due | None:
     """Remove a deleted stream that no fork needs any more: its name is free then.
 
-    Returns the entry that says to look at its own source. Raises StreamChanged where another process
+    Returns the entry that says to look at its own source. Raises StreamChanged if another process
     has removed it, or its source has changed just now.
     """
     now_ms = stores.clock_ms()

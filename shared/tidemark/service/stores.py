@@ -79,13 +79,13 @@ class Stores:
         return FORMAT_EPOCH
 
     def fetch(self, wanted: Sequence[tuple[str, int]]) -> list[bytes]:
-        """Several blobs at once, by name and size. Raises Damaged where one has another size."""
+        """Several blobs at once, by name and size. Raises Damaged if one has another size."""
         if len(wanted) == 1:
             return [self.blobs.get(*wanted[0])]
         return self.concurrency.each(lambda blob: self.blobs.get(*blob), wanted)
 
     def snapshot_blob(self, snapshot: Snapshot) -> bytes:
-        """Raises Damaged where it is not what was published."""
+        """Raises Damaged if it is not what was published."""
         blob = self.blobs.get(snapshot.blob, snapshot.size)
         if snapshot.crc not in {None, crc32(blob)}:
             _log.error("a snapshot is damaged: %s does not fit its checksum", snapshot.blob)

@@ -1,4 +1,4 @@
-"""Trimming: a stream lets go of its messages below an offset (docs/retention.md).
+"""Trimming: removes a stream's messages below an offset (docs/retention.md).
 
 Readers below it get 410 from then on. The janitor removes the batches an hour later, as it does below a
 snapshot.
@@ -18,8 +18,8 @@ from tidemark.service.stores import Stores
 
 
 def trim_below(stores: Stores, key: StreamKey, offset: int, incarnation: str | None = None) -> bool:
-    """Retain the stream from `offset` on, the end of a message. Whether it let go of anything: False where
-    nothing of it is retained below.
+    """Retain the stream from `offset` on, the end of a message. Returns False if nothing was retained below
+    it.
 
     Raises StreamNotFound, also where the stream is not the `incarnation` that is meant; OffsetBeyondTail;
     Malformed for an offset between messages' ends; Conflict where the stream has a snapshot; Busy.

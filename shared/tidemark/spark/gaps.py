@@ -55,7 +55,7 @@ def find_gaps(rows: Any) -> list[Gap]:
 
 
 def _last_before_gap(rows: Any, offset: str) -> int:
-    """The last position of a page before the first one that is missing; -1 where that is the first of all."""
+    """The last position of a page before the first one that is missing; -1 if that is the first of all."""
     found = rows.where(rows["offset"] == offset).select("position").collect()
     positions = {row["position"] for row in found}
     return next(place for place in range(len(positions) + 1) if place not in positions) - 1
@@ -66,7 +66,7 @@ def find_losses(
 ) -> dict[str, int | None]:
     """The bytes of each stream that a query has skipped between its positions before and after it; a stream
     of which it has read everything is left out. None is a stream that was deleted and created again: nobody
-    knows what the old one still held. `rows` are those that it has written, or None where it wrote none.
+    knows what the old one still held. `rows` are those that it has written, or None if it wrote none.
 
     Offsets that are not numbers give no amount, and count as read.
     """

@@ -159,7 +159,7 @@ class LakeTable:
         return files if self._commit(add) else _files_of(self.load(), query, batch)
 
     def last_batch(self, query: str) -> int:
-        """The newest that it has of this query; -1 where it has none."""
+        """The newest that it has of this query; -1 if it has none."""
         return int(self.load().properties.get(_property_of(query), -1))
 
     def compact(self, spark: Any, target_bytes: int) -> tuple[int, int]:

@@ -68,7 +68,7 @@ class Progress:
 @dataclass(frozen=True)
 class Look:
     """The subscribed streams that exist, and when the first of them was asked for, in ms since 1970 by the
-    server's clock; 0 where that is not known, and then nothing is forgotten."""
+    server's clock; 0 if that is not known, and then nothing is forgotten."""
 
     heads: Mapping[str, Head]
     at_ms: int
@@ -146,7 +146,7 @@ def not_before(start: Progress, look: Look) -> Look:
 
 
 def least_taken(places: Sequence[Position | None]) -> Position | None:
-    """The least of what the consumers have taken of a stream. None where one of them has not begun it, or has
+    """The least of what the consumers have taken of a stream. None if one of them has not begun it, or has
     not begun it again since it was created again."""
     least = places[0]
     for place in places[1:]:

@@ -1,4 +1,4 @@
-"""Streams let go of what the lake has: `trim --archived`.
+"""Trims streams to the data that the lake does not have: `trim --archived`.
 
 A stretch of a stream is in the lake when all its bytes are: the sizes of its rows add up to the distance
 between its offsets. A stream is trimmed to where such stretches go on from its first retained offset without
@@ -54,7 +54,7 @@ class TrimPlan:
 
 @dataclass(frozen=True)
 class TrimResult:
-    """`bytes` are those that were let go of."""
+    """`bytes` is the number of bytes that were trimmed."""
 
     stream: str
     outcome: str

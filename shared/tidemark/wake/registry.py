@@ -17,7 +17,7 @@ RENEW_MS: Final = LIFE_MS // 2
 
 
 class _Registration:
-    """Written under its lock, so that many requests at once make one write."""
+    """A registration. It is written under its lock, so that many requests at once make one write."""
 
     __slots__ = ("lock", "until_ms")
 

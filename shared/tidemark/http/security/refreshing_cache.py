@@ -64,7 +64,7 @@ class RefreshingCache(Generic[_T]):
         self._failed = False
 
     def get(self, is_enough: Callable[[_T], bool] = lambda _: True) -> _T | None:
-        """The value, fetched again where it is old or not enough; None where none can be fetched."""
+        """The value, fetched again where it is old or not enough; None if none can be fetched."""
         with self._lock:
             now = self._clock()
             may_try = now - self._tried_at >= (FAILED_SECONDS if self._failed else MISSING_SECONDS)

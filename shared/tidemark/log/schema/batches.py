@@ -71,7 +71,7 @@ STATE_ATTRIBUTES: Final = (
 
 
 def log_pk(key: StreamKey, incarnation: str) -> str:
-    """Names its stream, so that a change of the log says whose readers to wake."""
+    """The log's partition. It names the stream, so that a change of the log tells which readers to wake."""
     return f"log/{key.bucket}/{key.stream_id}#{incarnation}"
 
 
@@ -200,7 +200,7 @@ def _encode_tail(tail: Tail) -> Item:
 
 
 def decode_batch(item: Item) -> Batch:
-    """Raises Damaged where the bytes in the item are not those that its offsets and checksums say.
+    """Raises Damaged if the bytes in the item are not those that its offsets and checksums say.
 
     Of an item read without its bytes (STATE_ATTRIBUTES, BOUNDARY_ATTRIBUTES) `data` is None.
     """

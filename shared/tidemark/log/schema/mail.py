@@ -30,8 +30,8 @@ from tidemark.protocol.producer import Claim
 POSTED_MS: Final = "po"
 CLAIM: Final = "cl"  # JSON
 
-#: How long mail and receipts stay, until DynamoDB removes them for free. Nobody needs them by then. A copy of
-#: one that arrives late has its time of removal, too.
+#: How long mail and receipts stay, until DynamoDB removes them for free. They are not needed any more by
+#: then. A late copy has its time of removal, too.
 MAIL_KEPT_MS: Final = 60 * 60 * 1000
 #: Sorts before all mail.
 _RECEIPT_SK: Final = "."
@@ -61,7 +61,7 @@ def encode_mail(incarnation: str, mail: Mail) -> Item:
 
 
 def decode_mail(item: Item) -> Mail:
-    """Raises Damaged where the bytes in the item are not as many as it says."""
+    """Raises Damaged if the bytes in the item are not as many as it says."""
     _, incarnation, box = item[PK]["S"].split("/")
     data = decode_data(item, int(item[END]["N"])) or b""
     if MESSAGE_LENGTHS in item:
@@ -86,7 +86,7 @@ def receipt_key(incarnation: str, start: int) -> Key:
 
 
 def encode_receipt(incarnation: str, batch: Batch) -> Item:
-    """The batch without its bytes, where those can read it who have their mail in it."""
+    """The batch without its bytes, in a place where the writers of its mail can read it."""
     item = encode_batch("", batch)
     state = {name: item[name] for name in STATE_ATTRIBUTES if name in item and name != SK}
     ttl = -(-(batch.time_ms + MAIL_KEPT_MS) // 1000)

@@ -89,7 +89,7 @@ def subscribe(stores: Stores, subscription_id: str, configuration: SubscriptionC
 
 
 def activate(stores: Stores, record: SubscriptionRecord) -> SubscriptionRecord:
-    """Steps 2 to 4. Raises SubscriptionNotFound where it was deleted meanwhile."""
+    """Steps 2 to 4. Raises SubscriptionNotFound if it was deleted meanwhile."""
     configuration = record.configuration
     put_roster_entry(
         stores.table,

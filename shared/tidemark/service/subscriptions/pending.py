@@ -53,7 +53,7 @@ def stream_key_of(path: str) -> StreamKey:
 
 
 def find_head(stores: Stores, path: str) -> StreamHead | None:
-    """The stream as it is now; None where there is none. Two reads, one after the other: many streams are
+    """The stream as it is now; None if there is none. Two reads, one after the other: many streams are
     looked at at once, on threads, and a thread that waits for another one would leave none.
 
     A stream that ends between the two reads counts as none. The next one of its name has marks of its own.

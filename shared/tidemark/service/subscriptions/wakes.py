@@ -57,7 +57,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class WakeRequest:
-    """A callback, an ack or a release: who it comes from, and which wake it speaks of."""
+    """A callback, an ack or a release: its token and its wake."""
 
     token: str | None
     generation: int

@@ -53,7 +53,7 @@ class HttpClient:
         self._dated: tuple[float, float] | None = None
 
     def now_ms(self) -> int:
-        """The time by the server's clock, or a little earlier; 0 where no reply had a `Date`."""
+        """The time by the server's clock, or a little earlier; 0 if no reply had a `Date`."""
         if self._dated is None:
             return 0
         date, arrived = self._dated

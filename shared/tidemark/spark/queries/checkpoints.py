@@ -51,8 +51,8 @@ def query_id(spark: Any, checkpoint: str) -> str:
 
 def file_sink_fits(spark: Any, checkpoint: str, directory: str) -> bool:
     """Whether Spark's file sink has written just the batches to this directory that the checkpoint knows of;
-    of the last one that was planned nobody knows whether it was written. The sink passes over any batch whose
-    number it has seen, whichever query's it was."""
+    it is not known whether the last planned one was written. The sink skips any batch whose number it has
+    seen, even another query's."""
     written = max(_batches(spark, f"{directory}/_spark_metadata"), default=None)
     done, planned = (_batches(spark, f"{checkpoint}/{kind}") for kind in ("commits", "offsets"))
     return written in {max(done, default=None), max(planned, default=None)}

@@ -62,7 +62,7 @@ class PushedFilters:
         return True
 
     def apply(self) -> ReadOptions | None:
-        """The options for the streams that are left, or None where none is."""
+        """The options for the streams that are left, or None if none is."""
         options = self.options
         if self.names is None:
             return options

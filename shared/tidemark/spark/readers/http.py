@@ -288,7 +288,7 @@ class HttpReader:
             start = page.end
 
     def _load_times(self, name: str, page: HttpPage, end: str) -> PageTimes | None:
-        """The times of a page up to `end`. None where the stream does not have the page any more. They must
+        """The times of a page up to `end`. None if the stream does not have the page any more. They must
         be of the page's own incarnation: offsets of another one mean other messages."""
         times = PageTimes(page.start, is_json=page.is_json)
         while is_past(end, times.end):
@@ -386,7 +386,7 @@ def _lose(partition: StreamPartition, what: str) -> None:
 
 def head_in(listed: Mapping[str, Any]) -> Head | None:
     """The head of a stream from what this project's listing says of it: its entity tag, which names the
-    incarnation and the tail, and the first offset that is retained. None where these are not there."""
+    incarnation and the tail, and the first offset that is retained. None if these are not there."""
     told = re.fullmatch(r'"(.+):([0-9]{16})(:c)?"', str(listed.get("etag")))
     retained, content_type = str(listed.get("retained_offset")), listed.get("content_type")
     if told is None or not re.fullmatch("[0-9]{16}", retained) or not content_type:

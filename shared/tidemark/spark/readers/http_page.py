@@ -53,7 +53,7 @@ class HttpPage:
         return int(self.response.headers.get("Content-Length", _CHUNK_BYTES))
 
     def leave(self) -> None:
-        """Without its body: read to its end where that is near, so that the connection serves again."""
+        """Discard the body. A short one is read to its end, so that the connection can be reused."""
         if self.content_length < _CHUNK_BYTES:
             self.response.drain_conn()
         else:

@@ -45,7 +45,7 @@ def _decode(value: bytes) -> _Change:
 
 
 def _text(member: msgspec.Raw) -> str | None:
-    """A text as it is, anything else as it was written; None where there is none."""
+    """A text as it is, anything else as it was written; None if there is none."""
     raw = bytes(member)
     text: str = msgspec.json.decode(raw) if raw.startswith(b'"') else raw.decode()
     return None if raw == b"null" else text

@@ -111,7 +111,7 @@ class Head:
     name: str
     earliest: Position
     tail: Position
-    #: In ms since 1970; 0 where the transport does not tell.
+    #: In ms since 1970; 0 if the transport does not tell.
     created_ms: int = 0
 
     @property
@@ -147,7 +147,7 @@ class Reader(Protocol):
 
     def now_ms(self) -> int:
         """The time by the clock of the server, or of storage, or a little earlier, in ms since 1970.
-        It is known once something was asked; 0 where it is not."""
+        It is known once something was asked; 0 if it is not."""
 
     def names(self, pattern: re.Pattern[str]) -> Sequence[str]:
         """Streams whose whole name matches, sorted; none if there is no bucket. The next call of `head` or
@@ -165,14 +165,14 @@ class Reader(Protocol):
         """The current first position of each stream that exists."""
 
     def check_offset(self, head: Head, offset: str) -> None:
-        """Raises BadOffset where no reader may begin or end there."""
+        """Raises BadOffset if no reader may begin or end there."""
 
     def position_at(self, head: Head, at_ms: int) -> Position:
         """The start of the first message that was written then or later; the tail if there is none. Raises
         BadOffset if the transport cannot find it."""
 
     def check_times(self, head: Head) -> None:
-        """Raises NoTimes where the transport cannot tell when messages were appended."""
+        """Raises NoTimes if the transport cannot tell when messages were appended."""
 
     def limit(self, name: str, start: Position, end: Position, limit_bytes: int) -> Position:
         """The end of the last message within `limit_bytes` of `start`; at least one message is taken."""

@@ -45,7 +45,7 @@ class PageTimes:
         self.end = told["end_offset"]
 
     def take(self, values: Sequence[bytes]) -> pa.Array:
-        """The times of the next rows. Raises TimesDoNotFit where there are more rows than messages."""
+        """The times of the next rows. Raises TimesDoNotFit if there are more rows than messages."""
         return time_column(self._of_messages(len(values)) if self._is_json else self._of_pieces(values))
 
     def _of_messages(self, count: int) -> list[int]:

@@ -108,7 +108,7 @@ class Snapshotter:
 
     def _fold_batch(self, result: FoldResult, state: Any, batch: pa.RecordBatch) -> Any:
         """All of the batch's messages at once where the fold knows how, else one by one. Raises BadMessage
-        where none may be skipped."""
+        if none may be skipped."""
         messages = batch.column("value").to_pylist()
         if isinstance(self._fold, BulkFold):
             with suppress(BadMessage):

@@ -87,7 +87,7 @@ class HttpSnapshots:
         return PublishedSnapshot(offset, answer.data)
 
     def _at(self, url: str) -> HttpClient:
-        """With the token to the server itself, and to nobody else."""
+        """Sends the token only to the server itself."""
         return self._client if urlsplit(url).netloc == urlsplit(self._connection.url).netloc else self._bare
 
     def publish(self, stream: str, offset: str, content_type: str, body: bytes) -> None:

@@ -46,7 +46,7 @@ class Staging(Protocol):
     def get(self, name: str) -> bytes | None: ...
 
     def delete(self, names: Iterable[str]) -> None:
-        """Names that are not there are passed over."""
+        """Missing names are skipped."""
 
     def older_than(self, prefix: str, seconds: float) -> list[str]:
         """Names in the directory `prefix` that nobody has touched for so long."""

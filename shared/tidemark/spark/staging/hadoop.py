@@ -56,7 +56,7 @@ def open_staging(spark: Any, options: WriteOptions) -> Staging:
 
 
 class HadoopStaging:
-    """Raises StagingFault, and InvalidOptions where Hadoop has no such file system."""
+    """Raises StagingFault, and InvalidOptions if Hadoop has no such file system."""
 
     def __init__(self, spark: Any, root: str) -> None:
         self._root = root

@@ -154,7 +154,7 @@ class StagedBatches:
         its appends for those that are there. To ask, then look, then put is enough for two drivers: what
         the other one has appended by then follows a manifest that is seen.
 
-        Raises ForeignBatch, and ReusedId where the attempt before us staged something else; the order of the
+        Raises ForeignBatch, and ReusedId if the attempt before us staged something else; the order of the
         rows does not count. With `resume` the rows may differ, and the staged ones are published; the target
         may never change. A streaming query repeats its newest batch alone. So where a later batch has a
         manifest, or this one other rows, its checkpoint is older than what it published, and to take the

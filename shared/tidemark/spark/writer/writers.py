@@ -269,7 +269,7 @@ class StagedWrite:
             batches.drop(batch, [each.file for each in staged])
 
     def forget(self, batch: int) -> None:
-        """Remove the notes of a batch that nobody will repeat, because nobody knows its id."""
+        """Remove the notes of a batch that cannot be repeated, because its id is not known."""
         StagedBatches(connect_staging(self.options), self.producer_id("")).forget(batch)
 
 
