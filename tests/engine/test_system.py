@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from tests.support import BYTES, append_request, create_request
+from tidemark.delivery.attend import Attendant
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.server.system import ChangeFollower, EmbeddedSystem
+from tidemark.server.system import ChangeFollower, Deliveries, EmbeddedSystem
 from tidemark.service.append import append
 from tidemark.service.create import create
 from tidemark.service.read import read
 from tidemark.service.stream_registry import REGISTRY
 from tidemark.settings import Settings
+from tidemark.wake.attention import Changed, encode_attention
 
 JSON = parse_content_type("application/json")
 KEY = StreamKey(PLAIN_BUCKET, "a")
@@ -62,6 +66,31 @@ def test_each_commit_wakes_those_who_wait_whoever_writes(tmp_path: Path) -> None
             return await listener.wait(60)
 
     assert asyncio.run(woken_by(lambda: append(system.stores, KEY, [append_request(b"x")])))
+
+
+def test_a_thousand_webhooks_that_hang_hold_up_no_other(tmp_path: Path) -> None:
+    """None of them has ended when the last one is attended to."""
+    system = a_system(tmp_path)
+    over, good, hanging = threading.Event(), threading.Event(), list[str]()
+
+    class Hanging:
+        def attend(self, message: Changed) -> None:
+            if message.subscription_id == "good":
+                good.set()
+                return
+            hanging.append(message.subscription_id)
+            over.wait(60)
+
+    names = [*(f"hung-{number}" for number in range(1000)), "good"]
+    system.attention.send([encode_attention(Changed(name)) for name in names])
+    deliveries = Deliveries(system.attention, cast(Attendant, Hanging()))
+    try:
+        while deliveries.work():
+            pass
+        assert good.wait(60)
+        assert len(hanging) == 1000
+    finally:
+        over.set()
 
 
 def test_readers_take_no_batch_from_memory_before_it_is_committed(tmp_path: Path) -> None:

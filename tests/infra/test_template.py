@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from tidemark.aws.sqs import Queues
+from tidemark.delivery.attend import SLOW_SLOTS
 from tidemark.local.patterns import matches
 from tidemark.local.routes import match_route
 from tidemark.local.template import load_template
@@ -391,6 +392,12 @@ def test_the_layer_describes_every_service_that_is_called() -> None:
     }
     assert called >= {"s3", "sqs", "ssm"}
     assert called | {"dynamodb"} <= set(kept.split())
+
+
+def test_slow_webhooks_leave_half_of_the_batches_to_the_quick() -> None:
+    """Each may hold up a whole batch of messages."""
+    [attend] = FUNCTIONS["SubscriptionsFunction"]["Events"].values()
+    assert attend["Properties"]["ScalingConfig"]["MaximumConcurrency"] == 2 * SLOW_SLOTS
 
 
 @pytest.mark.parametrize("path", EVENTS, ids=lambda path: path.stem)

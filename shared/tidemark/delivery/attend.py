@@ -75,7 +75,7 @@ WEBHOOK_MS: Final = 10_000
 FIRST_MS: Final = 1_000
 #: Calls of slow webhooks at once, of all processes together. Each may hold up a whole batch of messages, so
 #: it is half of the template's MaximumConcurrency: the other half is left to the quick.
-SLOW_SLOTS: Final = 10
+SLOW_SLOTS: Final = 50
 #: The most of these for one host.
 SLOTS_OF_A_HOST: Final = 2
 #: How long a process takes a host that hung for slow, whichever subscription calls it.

@@ -14,7 +14,7 @@ from tidemark.server.standard_error import report
 
 TROUBLE_SECONDS: Final = 1.0
 #: Batches under way at once, as in the template (MaximumConcurrency): a slow webhook holds up one of them.
-BATCHES: Final = 20
+BATCHES: Final = 100
 
 
 class QueuePump:

@@ -37,8 +37,8 @@ MAIL_BYTES: Final = 8 * 1024
 MAX_APPENDS: Final = 128
 MAX_CLAIMS: Final = 64
 MAX_BYTES: Final = 56 * 1024
-#: A writer does not wait longer for its mail, so others leave it out then. That depends on the clocks of two
-#: servers: it only keeps the appends of dead writers out of the log.
+#: A writer does not wait longer for its mail, so others leave it out then: it only keeps the appends of dead
+#: writers out of the log. All go by storage's clock, to two seconds (`aws/clock.py`).
 MAIL_LIVES_MS: Final = 20_000
 
 

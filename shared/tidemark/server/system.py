@@ -43,8 +43,11 @@ _T = TypeVar("_T")
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
-#: Deliveries under way at once, as many as in Lambda: a webhook that hangs holds up one of them.
-_DELIVERIES: Final = 200
+#: Deliveries under way at once, a few more than in Lambda: a webhook that hangs holds up one of them. Threads
+#: are made as they are needed.
+_DELIVERIES: Final = 1100
+#: Of these, as many as are taken from the queue by one write.
+_TOGETHER: Final = 32
 #: Changes that are handed on together.
 _CHANGES: Final = 256
 #: The visibility timeout: a message that was taken and not done comes again. Longer than the longest
@@ -203,11 +206,12 @@ class Deliveries:
         self._pool = ThreadPoolExecutor(_DELIVERIES, thread_name_prefix="tidemark-deliver")
 
     def work(self) -> bool:
-        with self._free:
-            pass  # Until one can be taken, the messages stay where they are.
-        taken = self._attention.take(1, _HIDDEN_SECONDS)
+        self._free.acquire()  # Until one can be taken, the messages stay where they are.
+        places = 1 + sum(self._free.acquire(blocking=False) for _ in range(_TOGETHER - 1))
+        taken = self._attention.take(places, _HIDDEN_SECONDS)
+        if len(taken) < places:
+            self._free.release(places - len(taken))
         for message in taken:
-            self._free.acquire()
             self._pool.submit(self._attend, message)
         return bool(taken)
 
