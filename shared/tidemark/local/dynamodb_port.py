@@ -39,7 +39,7 @@ class EmbeddedDynamoDB:
         self._listener = listening_socket(LOOPBACK, port)
         self._ready = threading.Event()
         self._stack = ExitStack()
-        self._tables: dict[str, DynamoDBProtocol] = {}
+        self.tables: dict[str, DynamoDBProtocol] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="tidemark-dynamodb", daemon=True)
@@ -52,7 +52,7 @@ class EmbeddedDynamoDB:
     def start(self) -> None:
         """Raises UnusableDatabase."""
         files = self._directory.glob(f"*{_SUFFIX}") if self._directory else ()
-        self._tables = {unquote(path.stem): self._open(unquote(path.stem)) for path in files}
+        self.tables = {unquote(path.stem): self._open(unquote(path.stem)) for path in files}
         self._thread.start()
         if not self._ready.wait(_READY_SECONDS):
             raise TimeoutError("the embedded engine does not answer at its port")
@@ -71,9 +71,9 @@ class EmbeddedDynamoDB:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         with self._stack:
-            for table in self._tables.values():
+            for table in self.tables.values():
                 self._served(table)
-            port = DynamoDBPort(self._tables, lambda name: self._served(self._open(name)))
+            port = DynamoDBPort(self.tables, lambda name: self._served(self._open(name)))
             await serve(port, self._listener, self._ready.set, self._stopping, grace_seconds=_GRACE_SECONDS)
 
     def _served(self, table: DynamoDBProtocol) -> DynamoDBProtocol:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tidemark.engine.dynamodb import DynamoDBProtocol
 from tidemark.local import resources
 from tidemark.local.directory import DataDirectory
 from tidemark.local.dynamodb_port import EmbeddedDynamoDB
@@ -103,6 +104,10 @@ class LocalServices:
     def create_queue(self, name: str) -> str:
         """The URL of the queue, which is made if it is missing."""
         return resources.create_queue(name, self.environment)
+
+    def table(self, table_name: str) -> DynamoDBProtocol | None:
+        """One of the embedded engine's, past its port."""
+        return self._tables.tables.get(table_name) if self._tables else None
 
     @property
     def pids(self) -> dict[str, int]:
