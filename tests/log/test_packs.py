@@ -154,7 +154,7 @@ def test_packs_keep_the_chain_of_checksums() -> None:
         assert reached == pack.checksums.after
     item = scene.items()[1]
     foreign = Batch(0, Tail(1), "id", 0, b"x", checksums=Checksums(7, batches[1].checksums.after))
-    item["h"] = encode_batch("", foreign)["h"]
+    scene.world.table.store(item | {"h": encode_batch("", foreign)["h"]})
     with pytest.raises(Damaged):
         scene.read_from(0)
 
@@ -461,6 +461,6 @@ def test_a_missing_pack_gets_503_and_not_an_empty_read(caplog: pytest.LogCapture
 def test_an_index_of_another_range_gets_503() -> None:
     scene = a_packed_scene()
     one, other, *_ = scene.items()
-    one["px"] = other["px"]
+    scene.world.table.store(one | {"px": other["px"]})
     with pytest.raises(Damaged):
         read(scene.process(), KEY, 0)

@@ -155,7 +155,7 @@ def test_a_pack_that_cannot_be_read_is_not_taken_in_and_the_new_one_is_made(
     elif harm == "damaged":
         objects[harmed.blob] = objects[harmed.blob][:16] + b"?" + objects[harmed.blob][17:]
     else:
-        scene.items()[1]["px"] = scene.items()[0]["px"]
+        scene.world.table.store(scene.items()[1] | {"px": scene.items()[0]["px"]})
     before = len(scene.items())
     assert sweep(scene.process()).packed == 1
     assert "cannot be read, and is not packed again" in caplog.text

@@ -32,5 +32,8 @@ class SimulatedTable(DynamoDBProtocol):
     def find(self, key: Key) -> Item | None:
         return self.table.get({"pk": key["pk"], "sk": key["sk"]})
 
+    def store(self, item: Item) -> None:
+        self.table.put(item)
+
     def drop(self, key: Key) -> None:
         self.table.delete(key)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,7 +105,8 @@ def test_a_buffered_event_stream_does_not_end_at_once(
         scene.writer.append(scene.key, b"more", content_type=scene.content_type)
 
     monkeypatch.setattr(live, "BUFFERED_BYTES", room)
-    monkeypatch.setattr("tidemark.http.live.asyncio.sleep", sleep)
+    # Of this module alone: other loops of this process sleep, too.
+    monkeypatch.setattr(live, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
     environment = Environment(scene.app, [event(scene, live="sse")])
     environment.start()
     [answer] = environment.join_in_time()
