@@ -60,7 +60,7 @@ FAST_FOLDERS = frozenset(
 #: What is slow in these all the same: processes of its own, or many seconds of waiting or of computing.
 SLOW_FILES = frozenset(
     {
-        "http/test_readme_tour.py",
+        "http/test_tour.py",
         "infra/test_deployment.py",
         "infra/test_docs_examples.py",
         "infra/test_guard.py",

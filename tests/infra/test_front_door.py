@@ -93,9 +93,21 @@ def test_every_decision_is_in_the_index_and_has_its_four_parts() -> None:
 def test_the_targets_that_the_guides_name_exist() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", MAKEFILE, re.MULTILINE))
     for name in ("README.md", "CONTRIBUTING.md"):
-        named = set(re.findall(r"`make ([a-z0-9-]+)", (ROOT / name).read_text()))
+        named = set(re.findall(r"(?:`|^)make ([a-z0-9-]+)", (ROOT / name).read_text(), re.MULTILINE))
         assert len(named) > 5
         assert named <= targets, name
+
+
+def test_the_readme_is_short_and_the_map_names_every_room() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 1200
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    rooms = re.findall(r"^  ([\w./, ]+?)  ", guide.partition("\nshared/tidemark/\n")[2], re.MULTILINE)
+    named = {name.rstrip("/") for line in rooms for name in line.split(", ")}
+    package = ROOT / "shared" / "tidemark"
+    there = {
+        entry.name for entry in package.iterdir() if entry.suffix == ".py" or (entry / "__init__.py").exists()
+    }
+    assert named == there - {"__init__.py"}
 
 
 def test_the_built_site_fetches_nothing_from_elsewhere() -> None:
