@@ -1,4 +1,4 @@
-# The application as one process for many waiting readers (container/template.yaml, docs/operations.md).
+# The application as one process for many waiting readers (container/template.yaml, docs/operations/readers.md).
 #   docker buildx build --platform linux/arm64 --build-arg COMMIT=$(git rev-parse --short=12 HEAD) --tag tidemark .
 # A single node with its streams on a volume:
 #   docker run --env DATA_DIR=/data --volume tidemark:/data --env AUTH_SECRET --publish 8080:8080 tidemark

@@ -140,7 +140,7 @@ def test_the_packer_packs(emulator: Emulator, first: Stack) -> None:
 def test_a_deleted_stack_leaves_its_data_and_a_second_one_takes_it(
     emulator: Emulator, first: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The path of docs/operations.md, with the table that stayed in place of the one restored by AWS."""
+    """The path of docs/operations/restore.md; the table that stayed stands in for one restored by AWS."""
     delete(emulator, "first")
     table, bucket = first.outputs["TableName"], first.outputs["BucketName"]
     assert emulator.client("dynamodb").describe_table(TableName=table)["Table"]["TableStatus"] == "ACTIVE"

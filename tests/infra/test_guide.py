@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.infra.test_template import TEMPLATE
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs" / "operations.md").read_text()
+GUIDE = "\n## \n".join(page.read_text() for page in sorted((ROOT / "docs" / "operations").glob("*.md")))
 
 
 def section(title: str) -> str:

@@ -1,4 +1,4 @@
-"""The tour of docs/spark.md, as it is printed: every block runs, and does what is said above it."""
+"""The tour of docs/spark/index.md, as it is printed: every block runs, and does what is said above it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.spark.serving import ThreadedServer
 from tests.spark.streams import filled, key, started
 from tests.support import JSON, World
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+PAGE = Path(__file__).parents[2] / "docs" / "spark" / "index.md"
 TOUR = PAGE.read_text().partition("## A tour")[2].partition("\n## ")[0]
 
 

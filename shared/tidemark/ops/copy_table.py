@@ -2,8 +2,8 @@
 
 Point-in-time recovery makes a table that no stack knows: without a stream, a trigger or anybody
 who cleans up. So a restore is a new stack, whose table gets the items of the restored one
-(docs/operations.md). `--objects` first copies the bucket as it was at that moment: what has been removed
-since is still there as a version. Endpoints, region and credentials are found as boto3 finds them.
+(docs/operations/restore.md). `--objects` first copies the bucket as it was at that moment: what has been
+removed since is still there as a version. Endpoints, region and credentials are found as boto3 finds them.
 
 The order matters, because the new stack's janitor is at work already: batches first, so that a
 stream is whole when it is seen; what is due last, so that an entry finds its stream.

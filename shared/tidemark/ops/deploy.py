@@ -539,7 +539,7 @@ def remove(kept: dict[str, Any] | None, config: Path, *, yes: bool) -> int:
         where = ["--stack-name", str(stack["stack_name"]), "--region", str(stack["region"])]
         code = code or run_sam("delete", *where, *(["--no-prompts"] if yes else []))
     if code == 0:
-        print("The table and the bucket hold your data and stay; docs/operations.md says how to delete them.")
+        print("Table and bucket stay, with your data; docs/operations/deploy.md says how to delete them.")
     return code
 
 

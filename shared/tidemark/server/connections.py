@@ -2,7 +2,7 @@
 
 A connection that sends half a request, or does not read its response, holds a descriptor and memory
 that no other client can have. Each of the limits can be set by an environment variable
-(`docs/operations.md`).
+(`docs/reference/limits.md`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the emulator lacks. Each module bridges one thing; docs/operations.md says what stays unproven by it.
+"""What the emulator lacks. Each module bridges one thing; docs/operations/deploy.md says what stays unproven.
 
 None of them changes the template or the built artifacts. Each checks at the start that the emulator still has
 the names that it replaces, so that a newer emulator fails here and not later.
