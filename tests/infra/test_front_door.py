@@ -110,6 +110,18 @@ def test_the_readme_is_short_and_the_map_names_every_room() -> None:
     assert named == there - {"__init__.py"}
 
 
+def test_the_readme_compares_by_the_figures_of_the_benchmarks() -> None:
+    page = (ROOT / "docs" / "internals" / "benchmarks.md").read_text()
+    row = re.search(r"^\| Appends a second \|(.*?)\|(.*?)\|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert row
+    many = re.search(r"^\| 32 clients → 32 streams \| appends/s \| (.*?) \| (.*?) \|", page, re.MULTILINE)
+    crowd = re.search(r"^\| 32 \| (.*?) \|", page, re.MULTILINE)
+    assert many
+    assert crowd
+    assert re.findall(r"\d,\d+", row[1]) == [many[2], crowd[1]]
+    assert re.findall(r"\d,\d+", row[2]) == [many[1]]
+
+
 def test_the_built_site_fetches_nothing_from_elsewhere() -> None:
     """Fonts, scripts and analytics would tell others who reads."""
     assert MKDOCS["theme"]["font"] is False
