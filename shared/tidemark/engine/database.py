@@ -279,7 +279,7 @@ class Database:
                 waiting.set_result(None)
 
     def _end_turn(self) -> list[Callable[[], object]]:
-        """What is to be done now that it is committed."""
+        """The calls to make now that the turn is committed."""
         then, self._then, self.is_dirty = self._then, [], False
         self._commits += 1
         if self._commits % _COMMITS_BETWEEN == 0:
@@ -313,6 +313,6 @@ class Database:
                 self._copying.start()
 
     def _copy_log(self) -> None:
-        """Nobody waits for it (https://sqlite.org/wal.html#ckpt)."""
+        """Runs in the background (https://sqlite.org/wal.html#ckpt)."""
         with suppress(sqlite3.Error), closing(sqlite3.connect(self.path, timeout=5)) as db:
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")

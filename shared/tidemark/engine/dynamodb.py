@@ -1,7 +1,7 @@
 """DynamoDB's own protocol on the engine: the operations and expressions that Tidemark uses.
 
-For whoever speaks it to a local store: the deployed handlers (`VIA=lambda`), Spark's `transport=dynamodb`,
-boto3, the aws command. Anything else is refused by name, so that nothing is passed over in silence.
+The deployed handlers (`VIA=lambda`), boto3 and the aws command use it on a local store. Every other
+operation, parameter or expression is refused by name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LAST: Final = "\U0010ffff"
 #: The scan by which a table is copied asks in several places at once.
 _ONLY_SEGMENT: Final = 0
 
-#: What each operation understands, beside what only asks for numbers in return.
+#: The parameters of each operation that are understood, beside `_ANYWHERE`.
 _UNDERSTOOD: Final = {
     "GetItem": {"Key", "ProjectionExpression"},
     "PutItem": {"Item", "ConditionExpression"},

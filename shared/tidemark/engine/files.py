@@ -18,9 +18,9 @@ from urllib.parse import quote, urlencode
 from tidemark.blobs.compose import Composition
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 
-#: Where the server hands out and takes blobs under signed URLs.
+#: The path of the signed URLs under which the server hands out and takes blobs.
 BLOBS_PATH: Final = "/v1/__blobs/"
-#: What is read on the event loop while everything else waits: some tenths of a millisecond.
+#: The most that is read on the event loop, which takes some tenths of a millisecond.
 _QUICK_BYTES: Final = 1024 * 1024
 _COPIED_BYTES: Final = 1024 * 1024
 _KEY_NAME: Final = "url-key"

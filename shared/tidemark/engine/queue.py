@@ -1,5 +1,5 @@
 """Work for later, in the same database: sent in the transaction that makes it necessary, so that neither a
-kill nor a failed commit loses or invents any. What SQS and the table's stream do on AWS."""
+kill nor a failed commit loses or invents any. SQS and the table's stream do this on AWS."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class EmbeddedTable:
         return self.database.operate(read, writes=False)
 
     def remove_expired(self, now_ms: int) -> int:
-        """What DynamoDB does some time after an item's `ttl` has passed. Returns how many there were."""
+        """Remove items whose `ttl` has passed, as DynamoDB does later. Returns their number."""
 
         def remove(db: sqlite3.Connection) -> int:
             expired = "SELECT pk, sk FROM items WHERE ttl < ? LIMIT 1000"

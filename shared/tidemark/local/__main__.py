@@ -207,7 +207,7 @@ class System:
 
 
 def _recover(stores: Stores, queue_url: str) -> None:
-    """What was written while nobody heard of it: a kill loses what the trigger had not been told yet."""
+    """Look for appends of which the trigger was not told: a kill loses the records that it had not yet."""
     if found := recover(stores):
         WorkQueue(sqs_client, queue_url).send([encode_attention(Changed(each)) for each in found])
 

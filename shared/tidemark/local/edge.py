@@ -1,5 +1,5 @@
-"""What the edge does to the requests of a deployment (`edge/route.js`): event streams go to the function that
-streams its responses, everything else to the HTTP API, and both are told the request as it was sent.
+"""The edge, as it treats the requests of a deployment (`edge/route.js`): event streams go to the function
+that streams its responses, everything else to the HTTP API, and both are told the request as it was sent.
 `EDGE=false` leaves it out, as the template's `Edge`.
 
 Lambda Web Adapter, in front of that function, passes requests and responses on unchanged, so here its
@@ -19,7 +19,7 @@ from tidemark.local.gateway import Gateway
 from tidemark.local.template import Function
 from tidemark.server.asgi import Application, Receive, Scope, Send
 
-#: What `run.sh` has its server serve.
+#: The file and the name of the application that `run.sh` serves.
 _FILE: Final = "app.py"
 _ATTRIBUTE: Final = "app"
 _SECRET_HEADER: Final = origin_secret.HEADER.lower().encode()
@@ -28,7 +28,7 @@ _TYPE_HEADER: Final = origin_secret.TYPE_HEADER.lower().encode()
 _HOST_HEADER: Final = origin_secret.HOST_HEADER.lower().encode()
 _VERSION_HEADER: Final = origin_secret.VERSION_HEADER.lower().encode()
 _BARE_PERCENT: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-#: What JavaScript's `encodeURI` leaves as it is beside letters and digits, and the percent sign.
+#: JavaScript's `encodeURI` leaves these as they are, beside letters and digits; and the percent sign.
 _NOT_ENCODED: Final = "%;/?:@&=+$,#-_.!~*'()"
 
 

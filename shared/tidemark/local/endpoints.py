@@ -24,7 +24,7 @@ DEFAULT_REGION: Final = "us-east-1"
 
 
 def environment_for(endpoints: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """What to add to `environment` so that boto3 finds `endpoints` (service → URL)."""
+    """The variables that lead boto3 to `endpoints` (service → URL), to be added to `environment`."""
     added = {VARIABLES[service]: url for service, url in endpoints.items()}
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
     added["AWS_REGION"] = region
@@ -40,7 +40,7 @@ def environment_for(endpoints: Mapping[str, str], environment: Mapping[str, str]
 
 
 def credentials_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """What clients will sign with, as far as the environment tells: an emulator that verifies
+    """The credentials that clients will sign with, as far as the environment tells: an emulator that verifies
     presigned URLs must know it."""
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
     given = {name: environment[name] for name in names if environment.get(name)}

@@ -48,7 +48,7 @@ class LocalServices:
     engine: str = "embedded"
     #: Of the embedded engine; 0 is any.
     port: int = 0
-    #: What to add to the process's environment; empty until started.
+    #: The variables to add to the process's environment; empty until started.
     environment: dict[str, str] = field(default_factory=dict, init=False)
     #: Hear of each change in the embedded engine: the table's name, and the record that a trigger gets.
     followers: list[Callable[[str, dict[str, Any]], None]] = field(default_factory=list, init=False)

@@ -39,7 +39,7 @@ _loading = threading.Lock()
 
 
 class InvocationFailed(RuntimeError):
-    """The function returned no response. What happened is on standard error, as it would be in its log."""
+    """The function returned no response. The reason is on standard error, as it would be in its log."""
 
 
 class FunctionNotLoaded(RuntimeError):
@@ -52,7 +52,7 @@ class Throttled(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class LambdaContext:
-    """What a handler gets beside the event, under Lambda's own names."""
+    """The second argument of a handler, under Lambda's own names."""
 
     function_name: str
     memory_limit_in_mb: str
@@ -122,7 +122,7 @@ def _environment_of(function: Function) -> Iterator[None]:
 
 
 def call_handler(function: Function, handler: Handler, payload: bytes, context: LambdaContext) -> bytes:
-    """What Lambda's runtime does: parse, call, serialise. Raises InvocationFailed."""
+    """Parse, call, serialise, as Lambda's runtime does. Raises InvocationFailed."""
     try:
         response = handler(json.loads(payload), context)
         serialised = json.dumps(response, ensure_ascii=False, separators=(",", ":")).encode()
@@ -231,7 +231,7 @@ class Environments:
             if not closed:
                 self._idle.append(environment)
         if closed:
-            # What fails now fails because the engines are gone.
+            # It failed because the engines are gone.
             environment.jobs.put(None)
         elif error is not None:
             report_failure(error)

@@ -51,7 +51,7 @@ class UndecodablePath(ValueError):
 
 
 def decode_path(path: str) -> str:
-    """What an HTTP API makes of a path, as captured from real ones (github.com/hotsock/voker, pull
+    """A path as an HTTP API hands it on, captured from real ones (github.com/hotsock/voker, pull
     request 8): decoded, cut at a question mark that appeared, decoded once more. Raises UndecodablePath."""
     cut = _decoded(path).partition("?")[0]
     return _decoded(cut)
@@ -100,7 +100,7 @@ def http_event(request: HttpRequest, match: Match, now: datetime) -> Event:
 
 
 def schedule_event(rule: str, region: str, now: datetime) -> Event:
-    """What EventBridge sends for a schedule."""
+    """The event of a schedule, as EventBridge sends it."""
     return {
         "version": "0",
         "id": str(uuid.uuid4()),
@@ -115,7 +115,7 @@ def schedule_event(rule: str, region: str, now: datetime) -> Event:
 
 
 def _headers(request: HttpRequest, now: datetime) -> dict[str, str]:
-    """The cookies have a place of their own. What the gateway learned itself is added last."""
+    """The cookies have a place of their own. The gateway's own headers are added last."""
     joined = _joined((name, value) for name, value in request.headers if name not in LEFT_OUT)
     forwarded = joined.get("x-forwarded-for")
     return joined | {

@@ -113,7 +113,7 @@ class Child:
 def end_with_parent() -> NoReturn:
     """For a thread of an engine that runs in Python: ends the process when its parent ends.
 
-    Standard input is the pipe of `Child.start`. Nobody writes to it, and it ends when the parent does.
+    Standard input is the pipe of `Child.start`. It carries nothing, and ends when the parent does.
     """
     while os.read(0, 1024):
         pass

@@ -55,7 +55,7 @@ class Pump:
                 report(f"{len(batch)} records of the table's stream are lost: {error!r}")
 
     def _batch(self) -> Iterator[Record]:
-        """What is there, one record at least."""
+        """The records that wait, one at least."""
         record = self._records.get()
         for number in range(self._trigger.batch_size):
             try:

@@ -1,4 +1,4 @@
-"""Which route of an HTTP API takes a request: the most specific one, as API Gateway chooses."""
+"""Routing as API Gateway does it: the most specific route of an HTTP API takes the request."""
 
 from __future__ import annotations
 

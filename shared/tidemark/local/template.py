@@ -1,4 +1,4 @@
-"""What `template.yaml` says about the functions: where their code is, what calls them, and their limits.
+"""The functions of `template.yaml`: where their code is, what calls them, and their limits.
 
 The template is the only list of routes, so that what is deployed and what runs locally cannot drift apart.
 """
@@ -188,7 +188,7 @@ def _routes(api: Mapping[str, Any], functions: Mapping[str, Function]) -> Iterat
 
 
 def _attributes(declared: Any) -> Iterator[str]:
-    """What a declaration asks for by !GetAtt, at any depth."""
+    """The names that a declaration asks for by !GetAtt, at any depth."""
     if isinstance(declared, Intrinsic):
         if declared.tag == "GetAtt":
             yield str(declared.value)
