@@ -225,6 +225,27 @@ def test_the_first_value_is_waited_for_while_its_source_is_busy_and_a_later_one_
     assert PATIENCE_SECONDS <= publisher.now - began <= PATIENCE_SECONDS + LONGEST_PAUSE_SECONDS
 
 
+def test_a_request_that_needs_two_values_of_a_busy_source_waits_as_long_as_for_one() -> None:
+    """The origin secret and the key of tokens are both in SSM; the gateway gives up after thirty seconds."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def fetch() -> str:
+        raise CannotFetch("ThrottlingException", throttled=True)
+
+    patience = refreshing_cache.Patience()
+    for _ in range(2):
+        assert RefreshingCache(fetch, lambda: now, sleep, patience).get() is None
+    assert PATIENCE_SECONDS <= now <= PATIENCE_SECONDS + LONGEST_PAUSE_SECONDS
+    now += refreshing_cache.FAILED_SECONDS + LONGEST_PAUSE_SECONDS
+    began = now
+    assert RefreshingCache(fetch, lambda: now, sleep, patience).get() is None
+    assert now - began >= PATIENCE_SECONDS, "a later request has patience anew"
+
+
 UNUSABLE_KEYS = {
     "symmetric": {"kty": "oct", "k": "AAAA", "kid": "k1"},
     "symmetric, named RS256": {"kty": "oct", "k": "AAAA", "kid": "k1", "alg": "RS256"},

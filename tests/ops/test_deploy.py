@@ -136,9 +136,26 @@ def test_an_invalid_answer_is_refused_and_nothing_is_saved(
     assert not sam.exists()
 
 
-def test_an_account_with_room_for_ten_functions_is_warned_of() -> None:
-    assert "10 functions at once" in deploy.concurrency_warning(10)
-    assert deploy.concurrency_warning(1000) == ""
+@pytest.mark.parametrize(
+    ("limit", "unreserved", "reserved"),
+    [
+        (10, 10, "0"),
+        (100, 100, "0"),
+        (149, 149, "0"),
+        (1000, 140, "0"),
+        (150, 150, "25"),
+        (1000, 1000, "250"),
+    ],
+)
+def test_readers_are_bounded_by_a_reservation_or_by_short_waits(
+    limit: int, unreserved: int, reserved: str
+) -> None:
+    concurrency = deploy.ConcurrencyLimit(limit, unreserved)
+    values = deploy.every_parameter({}, {}, concurrency)
+    warning = deploy.concurrency_warning(values, concurrency)
+    assert values["ReaderConcurrency"] == reserved
+    assert (values["LongPollSeconds"], bool(warning)) == (("5", True) if reserved == "0" else ("25", False))
+    assert f"{limit} functions at once" in warning or not warning
 
 
 def test_in_such_an_account_long_polls_last_seconds_only(
@@ -162,7 +179,7 @@ def test_in_such_an_account_long_polls_last_seconds_only(
 
 
 def test_short_waits_are_shorter_than_the_default_and_allowed() -> None:
-    for name, value in deploy.short_waits(10).items():
+    for name, value in deploy._SHORT_WAITS.items():
         declared = TEMPLATE["Parameters"][name]
         assert declared["MinValue"] <= int(value) < declared["Default"]
 

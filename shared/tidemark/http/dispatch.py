@@ -34,10 +34,21 @@ _SUBSCRIPTION_PATTERNS: Final = tuple(
 )
 
 
+_FOUND: Final = "tidemark.endpoint"
+
+
 def find_endpoint(scope: Scope) -> Endpoint:
     """Find the endpoint by the path as it was sent, because an encoded slash is part of a name. The path's
-    names are stored in the scope. Raises RouteNotFound, SubscriptionNotFound, InvalidSubscription for an id
-    with a slash, and Malformed for a path that is not UTF-8."""
+    names are stored in the scope, and so is the endpoint: authorization asks before the handler is found.
+    Raises RouteNotFound, SubscriptionNotFound, InvalidSubscription for an id with a slash, and Malformed for
+    a path that is not UTF-8."""
+    found: tuple[str, Endpoint] | None = scope.get(_FOUND)
+    if found is None or found[0] != scope["path"]:
+        found = scope[_FOUND] = scope["path"], _look_up(scope)
+    return found[1]
+
+
+def _look_up(scope: Scope) -> Endpoint:
     path, encoded = request_path(scope)
     scope["path_params"] = {}
     below = subscriptions_path(path, encoded=encoded)

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,9 +35,8 @@ SECTION: Final = "default"
 PARTS: Final = ("container", "pipeline")
 #: The layer that `make build` makes.
 LAYER: Final = Path(".aws-sam/build/SharedLayer")
-#: New accounts may start at ten; waiting readers then stop every writer.
-_ENOUGH_CONCURRENCY: Final = 100
-#: Parameters for an account with less: a writer that found no environment free is let in within seconds.
+#: Parameters for an account that has too few to reserve some (new ones may start at ten): a writer that found
+#: no environment free is let in within seconds.
 _SHORT_WAITS: Final = {"LongPollSeconds": "5", "SseSeconds": "10"}
 #: Reserved for each of two functions: readers wait in one by long-poll, in the other by event stream.
 _READERS: Final = "ReaderConcurrency"
@@ -204,8 +203,10 @@ def every_parameter(
     """All that the template has: as chosen, or as the account's limit asks for, or the default."""
     usual = defaults()
     check_names(chosen, usual)
-    bounds = short_waits(concurrency.limit) | reservations(chosen, deployed, concurrency)
-    return {**usual, **bounds, **chosen}
+    reserved = reservations(chosen, deployed, concurrency)
+    is_bounded = bool(reserved) or _READERS in chosen
+    bounds = {} if is_bounded else _SHORT_WAITS
+    return {**usual, **bounds, **reserved, **chosen}
 
 
 def check_names(chosen: Mapping[str, str], usual: Mapping[str, str]) -> None:
@@ -229,11 +230,6 @@ def parameters_of_part(part: str, chosen: Mapping[str, str], main: Mapping[str, 
             f"[{part}.deploy.parameters] in {CONFIG}"
         )
     return values
-
-
-def short_waits(limit: int) -> dict[str, str]:
-    """Parameters that bound how long readers wait where `limit` functions run at once."""
-    return {} if limit >= _ENOUGH_CONCURRENCY else dict(_SHORT_WAITS)
 
 
 def reservations(
@@ -272,16 +268,26 @@ def as_override(name: str, value: str) -> str:
     return f"{name}={value}" if re.fullmatch(r'[^\s"\\]+', value) else f"{name}={json.dumps(value)}"
 
 
-def concurrency_warning(limit: int) -> str:
-    """Empty when the account's limit of concurrent executions is enough."""
-    if limit >= _ENOUGH_CONCURRENCY:
+def concurrency_warning(values: Mapping[str, str], concurrency: ConcurrencyLimit) -> str:
+    """Empty if the readers' share of the account's concurrent executions is bounded."""
+    if values[_READERS] != "0":
         return ""
     return (
-        f"This account runs {limit} functions at once. Each waiting reader takes one, so {limit} stop "
-        "every writer. Ask for more, which is free:\n  aws service-quotas request-service-quota-increase "
+        f"This account runs {concurrency.limit} functions at once, of which {concurrency.unreserved} are not "
+        "reserved: too few to bound the readers' share. Each waiting reader takes one, so as many stop every "
+        "writer. Ask for more, which is free:\n  aws service-quotas request-service-quota-increase "
         "--service-code lambda --quota-code L-B99A9384 --desired-value 1000\n"
         f"Until then readers wait for seconds only: {_SHORT_WAITS}"
     )
+
+
+def warnings_of(values: Mapping[str, str], concurrency: ConcurrencyLimit) -> Iterator[str]:
+    if said := concurrency_warning(values, concurrency):
+        yield said
+    if not values["AlarmTopicArn"]:
+        yield "AlarmTopicArn is empty: nobody is told when something fails."
+    if values["Protected"] != "true":
+        yield "Protected is false: one call deletes the table."
 
 
 def check_bytecode(layer: Path = LAYER) -> None:
@@ -461,11 +467,9 @@ def deploy(
         make_what_is_missing(kept, values, first.email if first else "")
         if first:
             save(first, config)
-    if warning := concurrency_warning(concurrency.limit):
-        print(warning, file=sys.stderr)
     print(differences(values, deployed, defaults()), flush=True)
-    if not values["AlarmTopicArn"]:
-        print("AlarmTopicArn is empty: nobody is told when something fails.", file=sys.stderr)
+    for warning in warnings_of(values, concurrency):
+        print(warning, file=sys.stderr)
     how = ["--no-execute-changeset"] if given.dry_run else ["--no-confirm-changeset"] if given.yes else []
     how = [
         *how,

@@ -14,7 +14,7 @@ import jwt
 import urllib3
 
 from tidemark.aws.clients import ParameterUnavailable, load_parameter
-from tidemark.http.security.refreshing_cache import CannotFetch, RefreshingCache
+from tidemark.http.security.refreshing_cache import WITH_SSM, CannotFetch, RefreshingCache
 from tidemark.protocol.errors import KeysUnavailable
 from tidemark.settings import AuthorizationSettings, InvalidSetting, split_secret
 
@@ -71,7 +71,8 @@ def keys_of(settings: AuthorizationSettings) -> tuple[Keys, ...]:
         secrets = split_secret(settings.secret, "AUTH_SECRET")
         keys.append(SharedKeys(RefreshingCache(lambda: secrets)))
     if settings.secret_name:
-        keys.append(SharedKeys(RefreshingCache(lambda: fetch_secrets(settings.secret_name))))
+        secrets_in_ssm = RefreshingCache(lambda: fetch_secrets(settings.secret_name), patience=WITH_SSM)
+        keys.append(SharedKeys(secrets_in_ssm))
     if settings.jwks_url:
         keys.append(PublishedKeys(RefreshingCache(lambda: fetch_public_keys(settings.jwks_url))))
     return tuple(keys)

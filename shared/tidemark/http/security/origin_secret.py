@@ -16,7 +16,7 @@ from tidemark.aws.clients import ParameterUnavailable, load_parameter
 from tidemark.http.dispatch import is_open
 from tidemark.http.error_handlers import error_response
 from tidemark.http.requests import EDGE_HOST, EDGE_PATH, header
-from tidemark.http.security.refreshing_cache import CannotFetch, RefreshingCache
+from tidemark.http.security.refreshing_cache import WITH_SSM, CannotFetch, RefreshingCache
 from tidemark.protocol.errors import EdgeTooNew, KeysUnavailable, OriginAccessDenied, ProtocolError
 from tidemark.settings import AuthorizationSettings
 
@@ -114,5 +114,5 @@ def origin_secret_loader(settings: AuthorizationSettings, run: Run) -> Load:
         except ParameterUnavailable as failure:
             raise CannotFetch(str(failure), throttled=failure.throttled) from None
 
-    secret = RefreshingCache(fetch)
+    secret = RefreshingCache(fetch, patience=WITH_SSM)
     return lambda: run(secret.get)

@@ -38,10 +38,28 @@ class CannotFetch(Exception):
         self.throttled = throttled
 
 
-def pauses(clock: Callable[[], float]) -> Iterator[float]:
-    """Between the attempts to fetch a first value from a busy source, for as long as a caller waits.
+class Patience:
+    """The patience of callers, for all values that one source is asked for: a request that needs two of them
+    does not wait twice as long."""
+
+    def __init__(self) -> None:
+        self._until = -math.inf
+
+    def until(self, now: float) -> float:
+        """The time at which a caller gives up. After that and a pause, callers have patience anew."""
+        if now > self._until + FAILED_SECONDS:
+            self._until = now + PATIENCE_SECONDS
+        return self._until
+
+
+#: With SSM, for all of its parameters.
+WITH_SSM: Final = Patience()
+
+
+def pauses(clock: Callable[[], float], patience: Patience | None = None) -> Iterator[float]:
+    """Pauses between the attempts to fetch a first value from a busy source, for as long as a caller waits.
     Random, so that environments that began together do not ask together again."""
-    give_up_at = clock() + PATIENCE_SECONDS
+    give_up_at = (patience or Patience()).until(clock())
     while clock() < give_up_at:
         yield random.uniform(0, LONGEST_PAUSE_SECONDS)
 
@@ -54,8 +72,10 @@ class RefreshingCache(Generic[_T]):
         fetch: Callable[[], _T],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        patience: Patience | None = None,
     ) -> None:
         self._fetch = fetch
+        self._patience = patience
         self._clock = clock
         self._sleep = sleep
         self._lock = threading.Lock()
@@ -82,7 +102,7 @@ class RefreshingCache(Generic[_T]):
 
     def _fetch_patiently(self) -> _T:
         """Raises CannotFetch. If there is an old value, a busy source is not retried."""
-        for pause in pauses(self._clock):
+        for pause in pauses(self._clock, self._patience):
             try:
                 return self._fetch()
             except CannotFetch as failure:
