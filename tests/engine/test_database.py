@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -99,6 +100,24 @@ def test_a_transaction_that_was_taken_back_is_carried_out_when_it_is_sent_again(
     assert found["n"] == {"N": "1"}
 
 
+def test_messages_are_done_on_many_threads_while_others_write(scene: Scene) -> None:
+    """A thread that keeps a cursor of the connection resets its statement under the others."""
+    queue = EmbeddedQueue(scene.database, "topic", lambda: 0)
+    queue.send([str(number) for number in range(600)])
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor(32) as pool:
+            loop, messages = asyncio.get_running_loop(), queue.take(600, 60)
+            done = [loop.run_in_executor(pool, queue.done, [each]) for each in messages]
+            writes = [scene.database.run(scene.put(str(number))) for number in range(200)]
+            await asyncio.gather(*done, *writes)
+
+    scene.run(scenario)
+    assert queue.next_ms() is None
+    with pytest.raises(AssertionError, match="returns no cursor"):
+        scene.database.operate(lambda db: db.execute("SELECT 1"), writes=False)
+
+
 def test_nobody_is_answered_before_what_was_seen_is_committed(scene: Scene) -> None:
     async def scenario() -> None:
         scene.may_commit.clear()
@@ -160,7 +179,9 @@ def test_a_commit_that_fails_takes_back_the_whole_turn_and_the_next_one_goes_on(
 
 def test_a_full_disk_refuses_what_has_no_room_and_leaves_nothing_half_done(scene: Scene) -> None:
     def limit(pages: int) -> None:
-        scene.database.operate(lambda db: db.execute(f"PRAGMA max_page_count = {pages}"), writes=False)
+        scene.database.operate(
+            lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone(), writes=False
+        )
 
     def write_two() -> None:
         scene.put("small")()

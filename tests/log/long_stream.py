@@ -4,6 +4,7 @@ files."""
 from __future__ import annotations
 
 import random
+import sqlite3
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
@@ -84,6 +85,10 @@ def _batches(pk: str, messages: int) -> Iterator[tuple[str, str, bytes, None]]:
         yield pk, render_offset(start), item.encode(), None
 
 
+def _without_syncs(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA synchronous = OFF")
+
+
 class DiskBucket:
     """Objects as files; `send` is the seam of `tidemark.aws.s3.Objects`."""
 
@@ -139,7 +144,7 @@ class LongStream:
     def __post_init__(self) -> None:
         self.table = SimulatedTable(lambda: self.now_ms, self.folder / "table.db")
         # What a power cut takes is not asked here.
-        self.table.table.database.operate(lambda db: db.execute("PRAGMA synchronous = OFF"), writes=False)
+        self.table.table.database.operate(_without_syncs, writes=False)
         self.bucket = DiskBucket(self.folder / "objects")
         self.marks = 0
         stores = self.process()
@@ -148,7 +153,7 @@ class LongStream:
         self.pk = log_pk(KEY, self.record.incarnation)
         insert = "INSERT INTO items VALUES (?, ?, ?, ?)"
         rows = _batches(self.pk, self.messages)
-        self.table.table.database.operate(lambda db: db.executemany(insert, rows), writes=True)
+        self.table.table.database.operate(lambda db: db.executemany(insert, rows).rowcount, writes=True)
         append(self.process(), KEY, [append_request(b"[1]", content_type=JSON)])
         self.end = self.messages * MESSAGE_BYTES
         schedule(stores.table, Due(DueKind.PACK, KEY, self.record.incarnation, self.now_ms, "all", self.end))

@@ -58,6 +58,9 @@ def test_register_tells_of_workers_with_another_python(
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         register(spark)
+    monkeypatch.undo()
+    register(spark)  # What is registered goes on with the Python of that moment.
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     said = [str(each.message) for each in told if "PYSPARK_PYTHON" in str(each.message)]
     assert len(said) == (python in ("elsewhere", "nowhere"))
     for text in said:

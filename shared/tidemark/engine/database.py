@@ -162,6 +162,8 @@ class Database:
                 self._connection.execute("BEGIN IMMEDIATE")
                 self.is_dirty = True
             result = operation(self._connection)
+            # Its statement would be reset by the thread that lets go of it, while others use the connection.
+            assert not isinstance(result, sqlite3.Cursor), "an operation returns no cursor"
         except sqlite3.Error as error:
             self._take_back(error)
             if isinstance(error, sqlite3.OperationalError):

@@ -53,9 +53,11 @@ class EmbeddedQueue:
         return self._database.operate(take, writes=True) if self.next_ms() is not None else []
 
     def done(self, messages: Sequence[Message]) -> None:
-        remove = [(each.id,) for each in messages]
-        if remove:
-            self._database.operate(lambda db: db.executemany(_DONE, remove), writes=True)
+        def remove(db: sqlite3.Connection) -> None:
+            db.executemany(_DONE, [(each.id,) for each in messages])
+
+        if messages:
+            self._database.operate(remove, writes=True)
 
     def next_ms(self) -> int | None:
         """When the next one is due; None where there is none."""
