@@ -179,6 +179,8 @@ def sized(rows: Any) -> Any:
 def by_minute(rows: Any) -> Any:
     from pyspark.sql import functions
 
+    if "timestamp" not in rows.columns:  # Over HTTP, where no message has a time unless it is asked for.
+        rows = rows.withColumn("timestamp", functions.lit(None).cast("timestamp"))
     return rows.groupBy("bucket", "stream", functions.date_trunc("minute", "timestamp").alias("minute")).agg(
         functions.count("*").alias("messages"),
         functions.sum("bytes").alias("bytes"),
