@@ -95,8 +95,7 @@ def test_a_refusal_of_aws_is_told_with_code_action_table_and_region(
     expected, todo = REFUSALS[code]
     last = err.splitlines()[-1]
     assert (exit_code, said) == (expected, ""), err
-    action = "GetItem" if job == "ingest" else "BatchGetItem"
-    assert last.startswith(f"{job}: DynamoDB {action} of table a-table in eu-west-1 at {refusing.url}"), last
+    assert last.startswith(f"{job}: DynamoDB GetItem of table a-table in eu-west-1 at {refusing.url}"), last
     assert code in last
     assert "as AWS words it" in last
     assert todo in last
@@ -106,7 +105,7 @@ def test_a_table_that_does_not_answer_is_told_so_and_worth_another_try(start: St
     where = ["--table", "t", "--option", "region=r", "--option", "dynamodbEndpoint=http://127.0.0.1:9"]
     code, _, err = start("stats", *where, "--subscribe", "a")
     assert code == Exit.TRY_AGAIN
-    assert "DynamoDB BatchGetItem of table t in r at http://127.0.0.1:9 has no answer (" in err
+    assert "DynamoDB GetItem of table t in r at http://127.0.0.1:9 has no answer (" in err
     assert "producer headers" not in err
     assert len(err.splitlines()) == 1
 

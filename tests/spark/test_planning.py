@@ -12,11 +12,12 @@ import pytest
 from tests.buckets import key_in_new_bucket
 from tests.spark.serving import ThreadedServer
 from tests.spark.streams import table_options
-from tests.support import BYTES, HOUR_MS, Process, World, before
+from tests.support import BYTES, HOUR_MS, Process, World, before, make_world
 from tidemark.janitor.sweep import sweep
+from tidemark.local.engines import LocalServices
 from tidemark.log.dynamodb import DynamoDBTable
-from tidemark.log.schema import log_pk
-from tidemark.protocol.errors import ProtocolError
+from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format, encode_format, log_pk
+from tidemark.protocol.errors import FormatTooNew, ProtocolError
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.packing import Packing
@@ -24,6 +25,7 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.trim import trim_below
+from tidemark.spark.clients.storage import connect_to_write
 from tidemark.spark.options.read import ReadOptions, parse_read_options
 from tidemark.spark.queries.plan import load_heads, plan_partitions
 from tidemark.spark.readers.connect import connect
@@ -188,3 +190,18 @@ def test_over_http_the_listing_tells_all_that_head_tells(server: ThreadedServer,
     assert heads.keys() - load_heads(options, connect(options.connection)).keys() == {"s001"}
     with pytest.raises(MissingStream):
         connect(options.connection).head("s001")
+
+
+@pytest.mark.parametrize("connected_for", [connect, connect_to_write], ids=["to read", "to write"])
+def test_a_table_of_a_later_release_is_neither_read_nor_written(
+    services: LocalServices, connected_for: Any
+) -> None:
+    """A table of an earlier one may be: who writes shuts that release out."""
+    world = make_world(services)
+    connection = options_of(world, "bucket", subscribe="a").connection
+    table = world.process().stores.table
+    connected_for(connection)
+    assert decode_format(table.get(FORMAT_KEY)) == (FORMAT_EPOCH if connected_for is connect_to_write else 0)
+    table.put(encode_format(FORMAT_EPOCH + 1))
+    with pytest.raises(FormatTooNew, match="too old for the stored data"):
+        connected_for(connection)

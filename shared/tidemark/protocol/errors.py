@@ -489,7 +489,7 @@ class FormatTooNew(ProtocolError):
     def __init__(self, least_epoch: int, own_epoch: int) -> None:
         super().__init__(
             f"This release is too old for the stored data: it reads format {own_epoch}, and the table needs "
-            f"{least_epoch}; deploy a later release",
+            f"{least_epoch}; use a later release",
             {"Retry-After": "60"},
         )
 

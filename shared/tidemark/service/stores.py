@@ -17,13 +17,13 @@ from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.s3 import connect_objects
 from tidemark.blobs.store import Blobs, BlobStore
 from tidemark.log.dynamodb import DynamoDBTable
+from tidemark.log.format import check_format
 from tidemark.log.packs import fill_blocks
 from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch, Snapshot
-from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, LEAST_EPOCH, decode_format, encode_format
-from tidemark.log.table import IF_ABSENT, AnyOf, Compared, ConditionFailed, Table
+from tidemark.log.table import Table
 from tidemark.log.tails import TailCache
-from tidemark.protocol.errors import Damaged, FormatTooNew
+from tidemark.protocol.errors import Damaged
 from tidemark.protocol.packing import Packing
 from tidemark.service.concurrency import Concurrency, Threads
 from tidemark.service.crowd import Crowd
@@ -56,27 +56,14 @@ class Stores:
     concurrency: Concurrency = field(default_factory=Threads)
     crowd: Crowd = field(default_factory=Crowd)
     packing: Packing = field(default_factory=lambda: Packing.after_seconds(3600))
-    #: The least format that may use the table, once this process has asked.
-    least_epoch: int | None = None
+    #: This release may use the table, as far as this process has asked.
+    may_use: bool = False
 
     def check_format(self, *, raises: bool = False) -> None:
-        """Ask once in the life of a process whether this release may use the table. `raises` is for one that
-        writes: releases which cannot read that are shut out from then on. Raises FormatTooNew."""
-        if self.least_epoch is None:
-            least = decode_format(self.table.get(FORMAT_KEY))
-            if raises and least < FORMAT_EPOCH:
-                least = self._raise_format()
-            self.least_epoch = least
-        if self.least_epoch > FORMAT_EPOCH:
-            raise FormatTooNew(self.least_epoch, FORMAT_EPOCH)
-
-    def _raise_format(self) -> int:
-        is_lower = AnyOf(IF_ABSENT, Compared(LEAST_EPOCH, "<", FORMAT_EPOCH))
-        try:
-            self.table.put(encode_format(FORMAT_EPOCH), is_lower)
-        except ConditionFailed as refused:  # Another process was first.
-            return decode_format(refused.existing)
-        return FORMAT_EPOCH
+        """Ask once in the life of a process. Raises FormatTooNew; for `raises` see log/format.py."""
+        if not self.may_use:
+            check_format(self.table, raises=raises)
+            self.may_use = True
 
     def fetch(self, wanted: Sequence[tuple[str, int]]) -> list[bytes]:
         """Several blobs at once, by name and size. Raises Damaged if one has another size."""

@@ -44,6 +44,7 @@ _BY_NAME: Final = {
     "BadOffset": Exit.YOUR_INPUT,
     "BadRow": Exit.YOUR_INPUT,
     "ForeignBatch": Exit.YOUR_INPUT,
+    "FormatTooNew": Exit.YOUR_INPUT,
     "InvalidOptions": Exit.YOUR_INPUT,
     "JobFailed": Exit.YOUR_INPUT,
     "MissingStream": Exit.YOUR_INPUT,

@@ -21,10 +21,9 @@ from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, Stream
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.retention import contiguous_end
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.stores import Stores
 from tidemark.service.trim import check_may_trim, trim_below
 from tidemark.spark.clients.retry import retry
-from tidemark.spark.clients.storage import connect_blobs, connect_table
+from tidemark.spark.clients.storage import connect_to_write
 from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.progress import Progress, least_taken
 from tidemark.spark.readers.port import Head, Position
@@ -104,7 +103,7 @@ class Trimmer:
 
     def __init__(self, plan: TrimPlan) -> None:
         self._plan = plan
-        self._stores = Stores(connect_table(plan.connection), connect_blobs(plan.connection))
+        self._stores = connect_to_write(plan.connection)
 
     def run(self, stream: str, incarnation: str, stretches: list[tuple[int, int]]) -> TrimResult:
         """`stretches` are of this incarnation, and say nothing of a stream that has taken its name."""

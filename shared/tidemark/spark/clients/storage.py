@@ -7,7 +7,7 @@ do about it. The error types stay those of the application's own rules, so that 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from botocore.config import Config
 
@@ -27,6 +27,9 @@ from tidemark.protocol.errors import (
     StorageUnavailable,
 )
 from tidemark.spark.options.connection import ConnectionOptions
+
+if TYPE_CHECKING:
+    from tidemark.service.stores import Stores
 
 DEFAULT_REGION = "us-east-1"
 
@@ -114,6 +117,16 @@ class ExplainingObjects(Objects):
             return super()._call(operation, key, body, size)
         except (Busy, OutcomeUnknown, StorageSilent, StorageUnavailable) as error:
             raise explain(error, "S3", operation, f"{key} in {self.place}") from error
+
+
+def connect_to_write(connection: ConnectionOptions) -> Stores:
+    """Raises FormatTooNew if a later release has written what this one would misread. Shuts out earlier
+    releases, as the write function does (docs/schema-evolution.md)."""
+    from tidemark.service.stores import Stores  # Readers do without its modules: each query starts a process.
+
+    stores = Stores(connect_table(connection), connect_blobs(connection))
+    stores.check_format(raises=True)
+    return stores
 
 
 def connect_table(

@@ -26,6 +26,7 @@ import pyarrow as pa
 from tidemark.aws.clock import CLOCK
 from tidemark.log.buckets import list_records, load_bucket
 from tidemark.log.chain import ChainWalk, Span, spans_of
+from tidemark.log.format import check_format
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_last
 from tidemark.log.records import StreamRecord
@@ -85,6 +86,7 @@ class DynamoDBReader:
         self._table = connect_table(connection)
         self._bulk = connect_table(connection, BulkDynamoDB)
         self._blobs = connect_blobs(connection)
+        check_format(self._table)
         self._clock_ms: Callable[[], int] = CLOCK.now_ms
         self._listed: dict[str, StreamRecord] = {}
         self._tails: dict[str, _KnownTail] = {}

@@ -17,11 +17,10 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import require_live
 from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES, PublishRequest, publish_snapshot
 from tidemark.service.read_snapshot import latest_snapshot
-from tidemark.service.stores import Stores
 from tidemark.service.upload_snapshot import begin_upload
 from tidemark.spark.clients.http import REDIRECTS, HttpClient, HttpFault
 from tidemark.spark.clients.retry import retry
-from tidemark.spark.clients.storage import connect_blobs, connect_table
+from tidemark.spark.clients.storage import connect_to_write
 from tidemark.spark.options.connection import ConnectionOptions, Transport
 
 #: Somebody published a later one, or the stream was created again: theirs counts.
@@ -109,7 +108,7 @@ class LogSnapshots:
     def __init__(self, connection: ConnectionOptions) -> None:
         self._bucket = connection.bucket
         self._retry_seconds = connection.retry_seconds
-        self._stores = Stores(connect_table(connection), connect_blobs(connection))
+        self._stores = connect_to_write(connection)
 
     def _key(self, stream: str) -> StreamKey:
         return StreamKey(self._bucket, stream)

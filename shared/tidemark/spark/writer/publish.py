@@ -12,7 +12,6 @@ from typing import Any, Final, Protocol
 
 from urllib3 import BaseHTTPResponse
 
-from tidemark.log.table import Table
 from tidemark.protocol.content_type import ContentType, parse_content_type
 from tidemark.protocol.errors import (
     Busy,
@@ -30,10 +29,9 @@ from tidemark.service.append import INLINE_BYTES, AppendRequest, append
 from tidemark.service.create import CreateRequest, create
 from tidemark.service.group_commit import MAX_GROUP
 from tidemark.service.load import load_head
-from tidemark.service.stores import Stores
 from tidemark.spark.clients.http import HttpClient, HttpFault
 from tidemark.spark.clients.retry import retry
-from tidemark.spark.clients.storage import connect_blobs, connect_table
+from tidemark.spark.clients.storage import connect_to_write
 from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.staging.bodies import decode_bodies
 from tidemark.spark.staging.files import StagedFiles
@@ -164,8 +162,7 @@ class LogPublisher:
     def __init__(self, connection: ConnectionOptions) -> None:
         self._bucket = connection.bucket
         self._retry_seconds = connection.retry_seconds
-        table: Table = connect_table(connection)
-        self._stores = Stores(table, connect_blobs(connection))
+        self._stores = connect_to_write(connection)
 
     def _key(self, stream: str) -> StreamKey:
         return StreamKey(self._bucket, stream)
