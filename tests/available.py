@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 
-from tidemark.local import ministack, moto
+from tidemark.local import emulators
 
 
 class NotAvailable(RuntimeError):
@@ -18,7 +18,7 @@ class NotAvailable(RuntimeError):
 def require_engine(engine: str = "embedded") -> None:
     """Raises NotAvailable. Beside the embedded engine S3 and SQS are ministack's."""
     needed = "moto" if engine == "moto" else "ministack"
-    if not {"moto": moto.is_installed, "ministack": ministack.is_installed}[needed]():
+    if not {"moto": emulators.has_moto, "ministack": emulators.has_ministack}[needed]():
         raise NotAvailable(f"needs storage: {needed} is not installed (requirements/dev.txt)")
 
 

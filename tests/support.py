@@ -21,8 +21,8 @@ from tidemark.aws.dynamodb import DynamoDB, Send, connect_dynamodb
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects, connect_objects
 from tidemark.blobs.store import BlobStore
-from tidemark.local import resources
-from tidemark.local.endpoints import DEFAULT_REGION
+from tidemark.local import engines
+from tidemark.local.emulators import DEFAULT_REGION
 from tidemark.local.engines import LocalServices
 from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.recent import RecentBatches
@@ -226,7 +226,7 @@ def make_world(services: LocalServices) -> World:
 
 @cache
 def _clients(environment: frozenset[tuple[str, str]]) -> tuple[Any, Any]:
-    return resources._client("dynamodb", dict(environment)), resources._client("s3", dict(environment))
+    return engines._client("dynamodb", dict(environment)), engines._client("s3", dict(environment))
 
 
 def a_key(name: str = "a") -> StreamKey:

@@ -35,9 +35,8 @@ from tests.infra.test_template import (
 )
 from tests.support import World, a_key, make_world
 from tidemark.aws.sqs import Queues, sqs_client
-from tidemark.local.engines import LocalServices
-from tidemark.local.ministack import Ministack
-from tidemark.local.resources import create_queue
+from tidemark.local.emulators import Ministack
+from tidemark.local.engines import LocalServices, create_queue
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk, stream_key
 from tidemark.log.waiters import put_waiter

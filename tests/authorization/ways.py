@@ -24,10 +24,8 @@ from tidemark.http.backend import many_at_once
 from tidemark.local.engines import LocalServices
 from tidemark.local.environments import Environments
 from tidemark.local.events import HttpRequest, http_event
-from tidemark.local.gateway import Gateway
-from tidemark.local.responses import read_response
-from tidemark.local.routes import match_route
-from tidemark.local.template import load_template
+from tidemark.local.gateway import Gateway, read_response
+from tidemark.local.template import load_template, match_route
 from tidemark.service.stores import connect
 from tidemark.settings import Settings
 

@@ -19,15 +19,14 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
+from tests.chaos import guard as guard_module
 from tests.chaos.disk import Disk
 from tests.chaos.hurried import PACK_AFTER_SECONDS, PROXIES
 from tests.chaos.proxy import Event, Proxy
 from tests.chaos.schedule import CLIENTS, DYNAMODB, EMULATOR, GROUP, S3, SERVER, SQS, Fault, Kind
 from tests.conformance.servers import ROOT, answers, own_environment
 from tests.ports import free_port
-from tidemark.local import guard as guard_module
-from tidemark.local.endpoints import VARIABLES
-from tidemark.local.ministack import Ministack
+from tidemark.local.emulators import VARIABLES, Ministack
 from tidemark.local.process import EngineFailed
 from tidemark.log.schema import PACK_INDEX
 

@@ -10,8 +10,7 @@ import pytest
 
 from tests.faults.proxy import Proxy, Reply, Sent
 from tests.support import World, make_world
-from tidemark.local.engines import LocalServices
-from tidemark.local.resources import create_queue
+from tidemark.local.engines import LocalServices, create_queue
 
 
 def first_of_each_cut(proxy: Proxy) -> None:

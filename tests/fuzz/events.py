@@ -18,9 +18,8 @@ from tests.fuzz.published import BODIES, NAMES, OFFSETS, TYPES
 from tests.fuzz.subject import Subject
 from tidemark.local.environments import Environments
 from tidemark.local.events import HttpRequest, http_event
-from tidemark.local.responses import read_response
-from tidemark.local.routes import match_route
-from tidemark.local.template import Template, load_template
+from tidemark.local.gateway import read_response
+from tidemark.local.template import Template, load_template, match_route
 
 TEMPLATE: Final[Template] = load_template(ROOT / "template.yaml")
 METHODS: Final = (

@@ -18,9 +18,8 @@ import yaml
 
 from tidemark.aws.sqs import Queues
 from tidemark.delivery.attend import SLOW_SLOTS
-from tidemark.local.patterns import matches
-from tidemark.local.routes import match_route
-from tidemark.local.template import load_template
+from tidemark.local.template import load_template, match_route
+from tidemark.local.triggers import matches
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import due_key, log_pk, stream_key, subscription_key, table_definition, wait_pk
 from tidemark.log.tails import MAX_AGE_MS

@@ -7,7 +7,7 @@ from contextlib import closing
 import boto3
 import pytest
 
-from tidemark.local.endpoints import environment_for
+from tidemark.local.emulators import environment_for
 
 
 @pytest.mark.parametrize("service", ["dynamodb", "s3", "sqs"])

@@ -179,7 +179,7 @@ def test_a_table_that_cannot_be_read_is_named_and_stays_as_it_is(tmp_path: Path)
 def test_without_any_engine_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.local.ministack.is_installed", lambda: False)
+    monkeypatch.setattr("tidemark.local.emulators.has_ministack", lambda: False)
     with pytest.raises(EngineFailed, match="ministack is not installed; `make run` installs it"):
         LocalServices(tmp_path / "data").start()
 

@@ -13,8 +13,7 @@ import pytest
 
 from tidemark.local.engines import ROOT
 from tidemark.local.events import HttpRequest, UndecodablePath, decode_path, http_event, schedule_event
-from tidemark.local.routes import Match, Route, match_route
-from tidemark.local.template import load_template
+from tidemark.local.template import Match, Route, load_template, match_route
 
 NOW = datetime(2026, 3, 7, 9, 5, 2, 250_000, tzinfo=UTC)
 MATCH = Match(Route("PUT", "/v1/stream/{proxy+}", "WriteFunction"), {"proxy": "tides"})

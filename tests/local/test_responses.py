@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.local.responses import MalformedResponse, for_method, gateway_response, read_response
+from tidemark.local.gateway import MalformedResponse, for_method, gateway_response, read_response
 
 
 def headers_of(answer: Any, method: str = "GET") -> dict[str, str]:

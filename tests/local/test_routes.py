@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.local.engines import ROOT
-from tidemark.local.routes import Route, match_route
-from tidemark.local.template import Template, load_template
+from tidemark.local.template import Route, Template, load_template, match_route
 
 
 @pytest.fixture(scope="module")

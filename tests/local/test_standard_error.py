@@ -6,8 +6,7 @@ import io
 import logging
 from contextlib import redirect_stderr
 
-from tidemark.server.request_log import LoggedRequest, RequestLog
-from tidemark.server.standard_error import report, report_failure
+from tidemark.server.request_log import LoggedRequest, RequestLog, report, report_failure
 
 
 class Writes(io.StringIO):

@@ -23,8 +23,7 @@ from tests.infra.test_pipeline import JOB_STATEMENTS
 from tests.spark.recorder import Recorder
 from tests.spark.streams import filled
 from tests.support import BYTES, World
-from tidemark.local.endpoints import credentials_of
-from tidemark.local.ministack import Ministack
+from tidemark.local.emulators import Ministack, credentials_of
 from tidemark.spark import lake
 from tidemark.spark.lake import ClosedStream, LakeTable
 

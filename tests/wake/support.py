@@ -16,8 +16,8 @@ from typing import Any, Final
 from tests.http.asgi import Exchange, make_scope
 from tests.support import World
 from tidemark.aws.sqs import Queues, sqs_client
-from tidemark.local.pump import Pump
 from tidemark.local.template import Function, Template, load_template
+from tidemark.local.triggers import Pump
 from tidemark.wake.receiver import OwnQueue
 from tidemark.wake.wake import WakeByQueue
 

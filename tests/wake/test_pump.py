@@ -14,9 +14,8 @@ import pytest
 from tests.support import Process, World, a_key
 from tests.wake.support import ROOT, pumping, until
 from tidemark.local.environments import Environments, InvocationFailed, Throttled
-from tidemark.local.patterns import UnknownPattern, matches
-from tidemark.local.pump import Pump, from_first_failure
 from tidemark.local.template import Function, load_template
+from tidemark.local.triggers import Pump, UnknownPattern, from_first_failure, matches
 from tidemark.log.records import Waiter
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import put_waiter

@@ -14,9 +14,8 @@ from tests.support import Clock, Process, World, make_world
 from tests.wake.support import ROOT
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
-from tidemark.local.patterns import matches
-from tidemark.local.pump import Record
 from tidemark.local.template import load_template
+from tidemark.local.triggers import Record, matches
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import Busy, OutcomeUnknown
 from tidemark.protocol.expiry import Expiry

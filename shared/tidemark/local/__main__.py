@@ -30,10 +30,8 @@ from tidemark.local.engines import ROOT, LocalServices
 from tidemark.local.environments import FunctionNotLoaded
 from tidemark.local.gateway import Gateway
 from tidemark.local.process import EngineFailed
-from tidemark.local.pump import Pump
-from tidemark.local.queue_pump import QueuePump
-from tidemark.local.schedule import ScheduledFunction
 from tidemark.local.template import InvalidTemplate, Template, load_template
+from tidemark.local.triggers import Pump, QueuePump, ScheduledFunction
 from tidemark.protocol.errors import FormatTooNew
 from tidemark.server.asgi import Application
 from tidemark.server.configuration import InvalidConfiguration, LocalConfiguration, Via

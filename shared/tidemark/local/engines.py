@@ -11,21 +11,36 @@ memory, as independent judges of what DynamoDB answers.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
+import sqlite3
+import tempfile
 import threading
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import quote, unquote
 
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from tidemark.aws.clients import refuse_cut_replies
+from tidemark.engine.database import MEMORY, Database
 from tidemark.engine.dynamodb import DynamoDBProtocol
-from tidemark.local import resources
-from tidemark.local.directory import DataDirectory
-from tidemark.local.dynamodb_port import EmbeddedDynamoDB
-from tidemark.local.endpoints import environment_for
-from tidemark.local.ministack import Ministack
-from tidemark.local.moto import Moto
+from tidemark.engine.table import EmbeddedTable
+from tidemark.local.emulators import DEFAULT_REGION, VARIABLES, Ministack, Moto, environment_for
+from tidemark.log.schema import PK, SK, Key, table_definition
+from tidemark.server.dynamodb_port import DynamoDBPort
+from tidemark.server.http_server import loop_factory, serve
+from tidemark.server.lock import DirectoryLock
+from tidemark.server.ports import LOOPBACK, listening_socket, port_of
+from tidemark.service.stores import wall_clock_ms
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 ALL: Final = ("dynamodb", "s3", "sqs")
@@ -95,15 +110,15 @@ class LocalServices:
 
     def create_table(self, table_name: str) -> None:
         """The table with its stream and TTL, if it is missing."""
-        resources.create_table(table_name, self.environment)
+        create_table(table_name, self.environment)
 
     def create_bucket(self, bucket_name: str) -> None:
         """The bucket, if it is missing."""
-        resources.create_bucket(bucket_name, self.environment)
+        create_bucket(bucket_name, self.environment)
 
     def create_queue(self, name: str) -> str:
         """The URL of the queue, which is made if it is missing."""
-        return resources.create_queue(name, self.environment)
+        return create_queue(name, self.environment)
 
     def table(self, table_name: str) -> DynamoDBProtocol | None:
         """One of the embedded engine's, past its port."""
@@ -145,3 +160,199 @@ class LocalServices:
         if self.on_failure is not None and not self._failed.is_set():
             self._failed.set()
             self.on_failure(what)
+
+
+_READY_SECONDS: Final = 60.0
+_GRACE_SECONDS: Final = 0.05
+_SUFFIX: Final = ".db"
+
+Changed = Callable[[str, dict[str, Any]], None]
+"""Called with a table's name and the record of each change, once it is committed."""
+
+
+class EmbeddedDynamoDB:
+    """Tables as files of `directory`, or in memory, at `port`, or any. `changed` is what the tables' streams
+    are on AWS. Raises OSError where the port is taken."""
+
+    def __init__(self, directory: Path | None, changed: Changed, port: int = 0) -> None:
+        self._directory = directory
+        self._changed = changed
+        self._listener = listening_socket(LOOPBACK, port)
+        self._ready = threading.Event()
+        self._stack = ExitStack()
+        self.tables: dict[str, DynamoDBProtocol] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="tidemark-dynamodb", daemon=True)
+        self._records = 0
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{LOOPBACK}:{port_of(self._listener)}"
+
+    def start(self) -> None:
+        """Raises UnusableDatabase."""
+        files = self._directory.glob(f"*{_SUFFIX}") if self._directory else ()
+        self.tables = {unquote(path.stem): self._open(unquote(path.stem)) for path in files}
+        self._thread.start()
+        if not self._ready.wait(_READY_SECONDS):
+            raise TimeoutError("the embedded engine does not answer at its port")
+
+    def stop(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join()
+        self._stack.close()
+        self._listener.close()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        with self._stack:
+            for table in self.tables.values():
+                self._served(table)
+            port = DynamoDBPort(self.tables, lambda name: self._served(self._open(name)))
+            await serve(port, self._listener, self._ready.set, self._stopping, grace_seconds=_GRACE_SECONDS)
+
+    def _served(self, table: DynamoDBProtocol) -> DynamoDBProtocol:
+        if table.table.database.path != MEMORY:  # What is in memory needs no turns.
+            self._stack.enter_context(table.table.database.serving())
+        return table
+
+    def _open(self, name: str) -> DynamoDBProtocol:
+        path = self._directory / f"{quote(name, safe='')}{_SUFFIX}" if self._directory else MEMORY
+        database = Database(path)
+        self._stack.callback(database.close)
+
+        def written(_db: sqlite3.Connection, event: str, key: Key) -> None:
+            record = self._record(event, key)
+            database.then(lambda: self._changed(name, record))
+
+        return DynamoDBProtocol(EmbeddedTable(database, written), wall_clock_ms)
+
+    def _record(self, event: str, key: Key) -> dict[str, Any]:
+        """As a trigger has it from DynamoDB, of a stream with KEYS_ONLY."""
+        self._records += 1
+        change = {
+            "ApproximateCreationDateTime": time.time(),
+            "Keys": {PK: key[PK], SK: key[SK]},
+            "SequenceNumber": f"{self._records:021}",
+            "SizeBytes": len(key[PK]["S"]) + len(key[SK]["S"]) + len(PK) + len(SK),
+            "StreamViewType": "KEYS_ONLY",
+        }
+        return {
+            "eventID": f"{self._records:032x}",
+            "eventName": event,
+            "eventVersion": "1.1",
+            "eventSource": "aws:dynamodb",
+            "awsRegion": "us-east-1",
+            "eventSourceARN": "arn:aws:dynamodb:us-east-1:000000000000:table/local/stream/0",
+            "dynamodb": change,
+        }
+
+
+PREFIX = "tidemark-local-"
+
+
+class DataDirectoryUnusable(OSError):
+    """The data directory cannot be made, or not be written."""
+
+
+class DataDirectory:
+    """An open (locked) data directory. A temporary one, for logs alone, is removed when it is closed."""
+
+    def __init__(self, path: Path, *, temporary: bool = False) -> None:
+        self.path = path
+        self.temporary = temporary
+        self.lock = DirectoryLock(path)
+
+    @classmethod
+    def open(cls, path: Path) -> DataDirectory:
+        """Raises DataDirectoryInUse, OSError."""
+        directory = cls(path.absolute())
+        directory._prepare()
+        return directory
+
+    @classmethod
+    def open_in_memory(cls) -> DataDirectory:
+        directory = cls(Path(tempfile.mkdtemp(prefix=PREFIX)), temporary=True)
+        directory._prepare()
+        return directory
+
+    @property
+    def tables(self) -> Path:
+        return self.path / "tables"
+
+    @property
+    def objects(self) -> Path:
+        return self.path / "s3"
+
+    def log(self, engine: str) -> Path:
+        return self.path / "logs" / f"{engine}.log"
+
+    def close(self) -> None:
+        if self.temporary:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self.lock.release()
+
+    def _prepare(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock.acquire()
+            for directory in (self.tables, self.objects, self.log("x").parent):
+                directory.mkdir(exist_ok=True)
+        except OSError as error:
+            message = f"{self.path} cannot be used: {error.strerror}; choose another DATA_DIR"
+            raise DataDirectoryUnusable(message) from error
+
+
+TTL_ATTRIBUTE = "ttl"
+#: The engine has just said that it is ready, so a failure is one: no long row of retries.
+_CONFIG = Config(retries={"mode": "standard", "total_max_attempts": 3}, connect_timeout=5, read_timeout=30)
+
+
+def create_table(table_name: str, environment: Mapping[str, str]) -> None:
+    """Also waits until it is active. An existing table is left as it is. Raises botocore's errors."""
+    with closing(_client("dynamodb", environment)) as client:
+        with suppress(client.exceptions.ResourceInUseException):
+            client.create_table(**table_definition(table_name))
+        client.get_waiter("table_exists").wait(TableName=table_name, WaiterConfig={"Delay": 1})
+        specification = {"Enabled": True, "AttributeName": TTL_ATTRIBUTE}
+        # Expiry is judged on read, so an engine that deletes nothing, or refuses, is good enough.
+        with suppress(ClientError):
+            client.update_time_to_live(TableName=table_name, TimeToLiveSpecification=specification)
+
+
+def create_bucket(bucket_name: str, environment: Mapping[str, str]) -> None:
+    """An existing bucket of the same owner is left as it is. Raises botocore's errors."""
+    with closing(_client("s3", environment)) as client, suppress(client.exceptions.BucketAlreadyOwnedByYou):
+        region = client.meta.region_name
+        # S3 must be told every region but the first.
+        place = (
+            {"CreateBucketConfiguration": {"LocationConstraint": region}} if region != DEFAULT_REGION else {}
+        )
+        client.create_bucket(Bucket=bucket_name, **place)
+
+
+def create_queue(name: str, environment: Mapping[str, str]) -> str:
+    """Its URL; an existing one's, where it is there. Raises botocore's errors."""
+    with closing(_client("sqs", environment)) as client:
+        url: str = client.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "180"})["QueueUrl"]
+    return url
+
+
+def _client(service: str, environment: Mapping[str, str]) -> Any:
+    """`environment` is what the local stack adds; what is not in it, boto3 takes from the process's own."""
+    client = boto3.client(
+        service,
+        endpoint_url=environment.get(VARIABLES[service]),
+        region_name=environment.get("AWS_DEFAULT_REGION"),
+        aws_access_key_id=environment.get("AWS_ACCESS_KEY_ID"),
+        aws_secret_access_key=environment.get("AWS_SECRET_ACCESS_KEY"),
+        config=_CONFIG,
+    )
+    refuse_cut_replies(client)
+    return client

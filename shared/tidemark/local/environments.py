@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from tidemark.local.events import ACCOUNT_ID
 from tidemark.local.template import Function
-from tidemark.server.standard_error import report_failure
+from tidemark.server.request_log import report_failure
 
 #: Lambda's limit of an account that has not asked for more.
 CONCURRENCY: Final = 1000

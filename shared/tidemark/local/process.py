@@ -24,7 +24,7 @@ class Child:
     """One engine process.
 
     Start it from a thread that lives as long as the process (the main thread): the kernel ties the signal of
-    the parent's death (see `guard`) to the thread that started the child.
+    the parent's death to the thread that started the child.
     """
 
     def __init__(self, name: str, log_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture
 def tidemark_url() -> Iterator[str]:
     """The address of a server in memory, in this process, empty for each test."""
-    from tidemark.server.in_memory import server_in_memory
+    from tidemark.server.serve import server_in_memory
 
     with server_in_memory() as url:
         yield url

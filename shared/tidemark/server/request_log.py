@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
+import traceback
 from collections.abc import Mapping
 from typing import Final, TextIO
 
@@ -101,3 +103,14 @@ def error_text(body: bytes) -> str:
 def printable(text: str) -> str:
     """Control characters escaped: a request must not write lines or colours of its own."""
     return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def report(text: str) -> None:
+    """A line, or several; the last newline is added."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def report_failure(error: BaseException) -> None:
+    """With its traceback, and those of its causes."""
+    report("".join(traceback.format_exception(error)).rstrip("\n"))

@@ -31,7 +31,7 @@ from tidemark.log.records import Batch
 from tidemark.log.schema import PK, ROSTER_PK, SK, Key, is_log_pk, make_key, stream_key
 from tidemark.log.subscriptions import load_roster
 from tidemark.protocol.packing import Packing
-from tidemark.server.standard_error import report_failure
+from tidemark.server.request_log import report_failure
 from tidemark.service.stores import MEGABYTE, Stores, wall_clock_ms
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_by
 from tidemark.settings import Settings

@@ -1,0 +1,239 @@
+"""What calls the functions beside HTTP, as on AWS: the table's changes, the queue, the schedule."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from tidemark.aws.sqs import MAX_RECEIVE_SECONDS, receiving_client
+from tidemark.local.environments import Environments, InvocationFailed, Throttled
+from tidemark.local.events import schedule_event
+from tidemark.local.template import Function, Trigger
+from tidemark.server.request_log import report
+
+
+class UnknownPattern(ValueError):
+    """The pattern says something that is not understood here; the message shows it."""
+
+
+def matches(pattern: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
+    """Every key of the pattern is in the event, with one of the values that its list allows.
+
+    Raises UnknownPattern.
+    """
+    return all(key in event and _matches_value(wanted, event[key]) for key, wanted in pattern.items())
+
+
+def _matches_value(wanted: Any, value: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        return isinstance(value, Mapping) and matches(wanted, value)
+    if not isinstance(wanted, Sequence) or isinstance(wanted, str):
+        raise UnknownPattern(f"a list was expected: {wanted!r}")
+    for each in wanted:
+        if not isinstance(each, Mapping):
+            if each == value:
+                return True
+            continue
+        if set(each) != {"prefix"}:
+            raise UnknownPattern(f"only prefix is understood: {each!r}")
+        if isinstance(value, str) and value.startswith(each["prefix"]):
+            return True
+    return False
+
+
+RETRY_SECONDS: Final = 0.2
+
+Record = dict[str, Any]
+
+
+class Pump:
+    """A thread, from `start` to `stop`. Raises FunctionNotLoaded when it is made."""
+
+    def __init__(self, trigger: Trigger, function: Function, table_name: str) -> None:
+        self._trigger = trigger
+        self._table_name = table_name
+        # One works at a time; one that has just finished may not be idle yet.
+        self._environments = Environments(function, limit=2)
+        self._records: SimpleQueue[Record | None] = SimpleQueue()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"pump of {function.name}", daemon=True)
+
+    def tell(self, table_name: str, record: Record) -> None:
+        """Called after each change of a table, from any thread."""
+        patterns = self._trigger.patterns
+        is_wanted = not patterns or any(matches(pattern, record) for pattern in patterns)
+        if table_name == self._table_name and is_wanted:
+            self._records.put(record)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Does not wait for what is running: it may be cut off anywhere, as in Lambda."""
+        self._stopped.set()
+        self._records.put(None)
+        self._environments.close()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            batch = list(self._batch())
+            try:
+                self._deliver(batch)
+            except Exception as error:  # noqa: BLE001 - readers wait for this thread: it must not end
+                report(f"{len(batch)} records of the table's stream are lost: {error!r}")
+
+    def _batch(self) -> Iterator[Record]:
+        """The records that wait, one at least."""
+        record = self._records.get()
+        for number in range(self._trigger.batch_size):
+            try:
+                record = self._records.get_nowait() if number else record
+            except Empty:
+                return
+            if record is None:
+                return
+            yield record
+
+    def _deliver(self, records: list[Record]) -> None:
+        """From the first that failed on, records are delivered again, as often as the template allows."""
+        for _ in range(self._trigger.retries + 1):
+            if records:
+                records = self._invoke(records)
+            if not records or self._stopped.wait(RETRY_SECONDS):
+                return
+        report(f"{len(records)} stream records were given up")
+
+    def _invoke(self, records: list[Record]) -> list[Record]:
+        """Returns the records to deliver again: Lambda goes on from the first that is reported as failed."""
+        event = json.dumps({"Records": records}, separators=(",", ":")).encode()
+        try:
+            report = json.loads(self._environments.invoke(event).result())
+        except (InvocationFailed, Throttled):
+            return records
+        return from_first_failure(records, report)
+
+
+def from_first_failure(records: list[Record], report: Any) -> list[Record]:
+    """The records from the first one on that `report`, the function's response, names as failed."""
+    failures = (report or {}).get("batchItemFailures") or []
+    failed = {failure.get("itemIdentifier") for failure in failures}
+    if not failed:
+        return []
+    numbers = [record["dynamodb"]["SequenceNumber"] for record in records]
+    first = next((index for index, number in enumerate(numbers) if number in failed), 0)
+    # An identifier that is not in the batch fails it whole.
+    return records[first:]
+
+
+TROUBLE_SECONDS: Final = 1.0
+#: Batches under way at once, as in the template (MaximumConcurrency): a slow webhook holds up one of them.
+BATCHES: Final = 100
+
+
+class QueuePump:
+    """Threads, from `start` to `stop`."""
+
+    def __init__(self, function: Function, queue_url: str, batch_size: int) -> None:
+        self._queue_url = queue_url
+        self._batch_size = batch_size
+        self._environments = Environments(function, limit=BATCHES)
+        self._sqs = receiving_client()
+        self._stopped = threading.Event()
+        self._free = threading.Semaphore(BATCHES)
+        self._pool = ThreadPoolExecutor(BATCHES, thread_name_prefix="subscriptions")
+        self._thread = threading.Thread(target=self._run, name="pump of the queue", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Does not wait for what is running: it may be cut off anywhere, as in Lambda."""
+        self._stopped.set()
+        self._environments.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            with self._free:
+                pass  # Wait until a batch can be taken, and leave the messages to the queue until then.
+            try:
+                messages = self._receive()
+            except Exception as error:  # noqa: BLE001 - wakes depend on this thread: it must not end
+                if not self._stopped.is_set():
+                    report(f"the subscriptions' queue cannot be read: {error!r}")
+                self._stopped.wait(TROUBLE_SECONDS)
+                continue
+            if messages and not self._stopped.is_set():
+                self._free.acquire()
+                self._pool.submit(self._deliver, messages)
+
+    def _receive(self) -> list[dict[str, Any]]:
+        reply = self._sqs.receive_message(
+            QueueUrl=self._queue_url,
+            MaxNumberOfMessages=self._batch_size,
+            WaitTimeSeconds=MAX_RECEIVE_SECONDS,
+        )
+        found: list[dict[str, Any]] = reply.get("Messages", [])
+        return found
+
+    def _deliver(self, messages: list[dict[str, Any]]) -> None:
+        try:
+            failed = self._invoke(messages)
+            for message in messages:
+                if message["MessageId"] not in failed:
+                    self._sqs.delete_message(QueueUrl=self._queue_url, ReceiptHandle=message["ReceiptHandle"])
+        except Exception as error:  # noqa: BLE001 - the messages come again
+            if not self._stopped.is_set():
+                report(f"messages of subscriptions come again: {error!r}")
+        finally:
+            self._free.release()
+
+    def _invoke(self, messages: list[dict[str, Any]]) -> set[str]:
+        """The ids of the messages that come again."""
+        records = [
+            {"messageId": message["MessageId"], "body": message["Body"], "eventSource": "aws:sqs"}
+            for message in messages
+        ]
+        try:
+            answer = json.loads(self._environments.invoke(json.dumps({"Records": records}).encode()).result())
+        except (InvocationFailed, Throttled) as failure:
+            report(f"the function of subscriptions failed: {failure}")
+            return {message["MessageId"] for message in messages}
+        return {failure["itemIdentifier"] for failure in (answer or {}).get("batchItemFailures", ())}
+
+
+class ScheduledFunction:
+    """Called every `interval_seconds`, for the first time after the first interval. A failure is printed; the
+    next round tries again. Raises FunctionNotLoaded when it is made."""
+
+    def __init__(self, function: Function, interval_seconds: float) -> None:
+        self._rule = function.name
+        self._interval_seconds = interval_seconds
+        self._environments = Environments(function, limit=1)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"schedule of {function.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Does not wait for what is running: it may be cut off anywhere, as in Lambda."""
+        self._stopped.set()
+        self._environments.close()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._interval_seconds):
+            self._call()
+
+    def _call(self) -> None:
+        region = os.environ.get("AWS_REGION", "us-east-1")
+        event = schedule_event(self._rule, region, datetime.now(UTC))
+        with suppress(InvocationFailed):
+            self._environments.invoke(json.dumps(event).encode()).result()
