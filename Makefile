@@ -220,12 +220,13 @@ smoke: $(LOCAL) ## one stream's life against a deployed system (URL=https://…,
 # constrained by the one that the tests run with: what is deployed is what is tested.
 COMPILE = .venv-lock/bin/uv pip compile --quiet --no-config --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" --python-version 3.11 --python-platform x86_64-manylinux_2_28 $(ARGS)
+WITHOUT_CLIENT := --overrides requirements/without-client.overrides
 .PHONY: lock
 lock: $(UV) ## make the locks in requirements/ anew (ARGS="--upgrade" for newer versions)
 	@$(COMPILE) --extra local --extra dev pyproject.toml -o requirements/dev.txt
-	@$(COMPILE) -c requirements/dev.txt --extra aws pyproject.toml -o requirements/layer.txt
+	@$(COMPILE) -c requirements/dev.txt $(WITHOUT_CLIENT) --extra aws pyproject.toml -o requirements/layer.txt
 	@$(COMPILE) -c requirements/dev.txt --extra local pyproject.toml -o requirements/local.txt
-	@$(COMPILE) -c requirements/dev.txt --extra container pyproject.toml -o requirements/container.txt
+	@$(COMPILE) -c requirements/dev.txt $(WITHOUT_CLIENT) --extra container pyproject.toml -o requirements/container.txt
 	@$(COMPILE) -c requirements/dev.txt --extra bench pyproject.toml -o requirements/bench.txt
 	@for name in docs lock policy sam; do $(COMPILE) requirements/$$name.in -o requirements/$$name.txt; done
 	@for name in spark spark-4.2 spark-next; do \

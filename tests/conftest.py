@@ -47,6 +47,7 @@ FAST_FOLDERS = frozenset(
         "authorization",
         "aws",
         "blobs",
+        "client",
         "costs",
         "http",
         "infra",

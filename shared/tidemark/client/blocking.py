@@ -1,0 +1,231 @@
+"""`Stream` and `Producer` for programs with threads."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Generator, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final, Literal, Self, TypeVar
+
+import httpx
+
+from tidemark.client import wire
+from tidemark.client.core import (
+    Appended,
+    Chunk,
+    Data,
+    Effect,
+    Head,
+    Live,
+    Lost,
+    Protocol,
+    Receive,
+    Reply,
+    Request,
+    Retry,
+    Sleep,
+    Steps,
+)
+
+T = TypeVar("T")
+
+_clients: Final[dict[int, httpx.Client]] = {}
+
+
+def _shared_client() -> httpx.Client:
+    """One for all streams of this process. After a fork the parent's connections are not the child's."""
+    client = _clients.get(os.getpid())
+    if client is None:
+        client = _clients.setdefault(os.getpid(), wire.new_client())
+        atexit.register(client.close)
+    return client
+
+
+class _Driver:
+    """Runs the steps of an operation on httpx. It holds at most one open event stream."""
+
+    def __init__(
+        self, client: httpx.Client, headers: Mapping[str, wire.Value], params: Mapping[str, wire.Value]
+    ) -> None:
+        self._client, self._headers, self._params = client, headers, params
+        self._open: httpx.Response | None = None
+        self._pieces: Iterator[bytes] = iter(())
+
+    def run(self, steps: Steps[T]) -> T:
+        result = None
+        while True:
+            try:
+                effect = steps.send(result)
+            except StopIteration as done:
+                value: T = done.value
+                return value
+            result = self.perform(effect)
+
+    def chunks(self, steps: Generator[Effect | Chunk, Any, None]) -> Iterator[Chunk]:
+        try:
+            result = None
+            while True:
+                try:
+                    effect = steps.send(result)
+                except StopIteration:
+                    return
+                if isinstance(effect, Chunk):
+                    result = None
+                    yield effect
+                else:
+                    result = self.perform(effect)
+        finally:
+            self._close()
+
+    def perform(self, effect: Effect) -> Any:
+        if isinstance(effect, Sleep):
+            return time.sleep(effect.seconds)
+        try:
+            return next(self._pieces, b"") if isinstance(effect, Receive) else self.send(effect)
+        except httpx.RequestError as error:
+            return wire.lost(error)
+
+    def send(self, request: Request) -> Reply | Lost:
+        self._close()
+        prepared = wire.request_of(self._client, request, _values(self._headers), _values(self._params))
+        response = self._client.send(
+            prepared, stream=request.streams, follow_redirects=wire.follows_redirects(request)
+        )
+        if not request.streams:
+            return wire.reply_of(response, response.content)
+        self._open, self._pieces = response, response.iter_bytes()
+        if response.is_success:
+            return wire.reply_of(response, b"")
+        body = response.read()
+        self._close()
+        return wire.reply_of(response, body)
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open, self._pieces = None, iter(())
+
+
+class Stream:
+    """One stream, by its URL. Nothing is requested before a method is called; methods may be called from any
+    thread.
+
+    `headers` and `params` go with every request; a value that is a function is called for each one. `client`
+    is an `httpx.Client` of your own, for proxies, certificates or HTTP/2; without it all streams of the
+    process share one."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        content_type: str | None = None,
+        headers: Mapping[str, wire.Value] | None = None,
+        params: Mapping[str, wire.Value] | None = None,
+        client: httpx.Client | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        self._protocol = Protocol(url, content_type, retry or Retry())
+        self._headers, self._params, self._client = headers or {}, params or {}, client
+
+    @classmethod
+    def create(
+        cls,
+        url: str,
+        *,
+        content_type: str | None = None,
+        ttl: int | None = None,
+        expires_at: datetime | str | None = None,
+        closed: bool = False,
+        data: Data = None,
+        forked_from: str | None = None,
+        fork_offset: str | None = None,
+        fork_sub_offset: int | None = None,
+        headers: Mapping[str, wire.Value] | None = None,
+        params: Mapping[str, wire.Value] | None = None,
+        client: httpx.Client | None = None,
+        retry: Retry | None = None,
+    ) -> Self:
+        """Create the stream; one that exists with the same configuration is as good. `ttl` is in seconds and
+        begins anew with each read and write. `forked_from` is the URL or path of a stream on the same server.
+        Raises Conflict if the stream exists with another configuration."""
+        stream = cls(
+            url, content_type=content_type, headers=headers, params=params, client=client, retry=retry
+        )
+        stream._run(
+            stream._protocol.create(
+                ttl=ttl,
+                expires_at=expires_at,
+                closed=closed,
+                data=data,
+                forked_from=forked_from,
+                fork_offset=fork_offset,
+                fork_sub_offset=fork_sub_offset,
+            )
+        )
+        return stream
+
+    @property
+    def url(self) -> str:
+        return self._protocol.url
+
+    @property
+    def content_type(self) -> str | None:
+        """As far as it is known yet; `head` asks for it."""
+        return self._protocol.content_type
+
+    def head(self) -> Head:
+        return self._run(self._protocol.head())
+
+    def append(
+        self, data: Data, *, seq: str | None = None, if_match: str | None = None, close: bool = False
+    ) -> Appended:
+        """Append one message of a JSON stream (bytes: JSON as it is), or bytes or text of any other. Without
+        `seq` or `if_match` an append whose answer was lost raises OutcomeUnknown: a `producer` repeats it and
+        writes once."""
+        return self._run(self._protocol.append(data, seq=seq, if_match=if_match, close=close))
+
+    def close(self, data: Data = None) -> Appended:
+        """Close the stream for everybody and for good, with `data` as its last message. This is how a reader
+        stops a writer."""
+        return self._run(self._protocol.close(data))
+
+    def delete(self) -> None:
+        self._run(self._protocol.delete())
+
+    def read(
+        self,
+        offset: str = "-1",
+        *,
+        live: Literal["long-poll", False] = False,
+        cursor: str | None = None,
+    ) -> Chunk:
+        """One page. With `live="long-poll"` the server waits for data for as long as it likes."""
+        return self._run(self._protocol.read(offset, live, cursor))
+
+    def follow(
+        self,
+        offset: str = "-1",
+        *,
+        live: Live = "auto",
+        gone: Literal["error", "earliest"] = "error",
+        cursor: str | None = None,
+    ) -> Iterator[Chunk]:
+        """Everything from `offset` on, each chunk once, until the stream is closed. It catches up, waits for
+        more by an event stream or long-polls, and reconnects for as long as it takes once it has had an
+        answer. An empty chunk says that the reader has caught up or that the stream is closed.
+
+        `live=False` ends at the tail. `gone="earliest"` goes on where what is retained begins, instead of
+        raising StreamGone, if `offset` is older."""
+        return self._driver().chunks(self._protocol.follow(offset, live, gone, cursor))
+
+    def _driver(self) -> _Driver:
+        return _Driver(self._client or _shared_client(), self._headers, self._params)
+
+    def _run(self, steps: Steps[T]) -> T:
+        return self._driver().run(steps)
+
+
+def _values(given: Mapping[str, wire.Value]) -> dict[str, str]:
+    return {name: value if isinstance(value, str) else value() for name, value in given.items()}

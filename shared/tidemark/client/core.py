@@ -1,0 +1,580 @@
+"""The protocol's operations without I/O, clock or threads.
+
+An operation is a generator. It yields an effect (send this request, wait, receive more of the open event
+stream) and is sent its result: a `Reply`, or `Lost` where no whole reply came. `follow` also yields the
+chunks that its caller gets. Whoever runs the generator decides what a request is made with, and whether
+waiting blocks.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import random
+from base64 import b64decode
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+from tidemark.client.errors import (
+    MalformedReply,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    StreamError,
+    StreamGone,
+    Unreachable,
+    is_true,
+    refusal,
+)
+
+T = TypeVar("T")
+Live: TypeAlias = Literal["auto", "sse", "long-poll", False]
+#: What can be appended: bytes as they are; text, or on a JSON stream any value, which becomes one message.
+Data: TypeAlias = Any
+
+#: A long-poll is answered, and an event stream says something, within a minute by the servers that we know.
+_LIVE_SECONDS: Final = 75.0
+_SECONDS: Final = 30.0
+#: An event stream that a server or a proxy does not let through: after so many without an event, long-polls.
+_SILENT_EVENT_STREAMS: Final = 3
+#: Not a long-poll's answer: a server that does not wait is asked once a second.
+_UNLESS_IT_WAITS_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`streams`: the reply is wanted without its body, which `Receive` asks for piece by piece."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    streams: bool = False
+    timeout_seconds: float = _SECONDS
+
+    @property
+    def what(self) -> str:
+        """For errors. Without the query, which may have a token in it."""
+        return f"{self.method} {self.url.partition('?')[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """The next bytes of the open reply; none at its end."""
+
+
+Effect: TypeAlias = Request | Sleep | Receive
+Steps: TypeAlias = Generator[Effect, Any, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The names of `headers` are looked up in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """No whole reply came. `sent`: the server may have got the request."""
+
+    reason: str
+    sent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often a request is repeated, and after how long: `initial_delay_seconds`, then `multiplier` times
+    as long each time. A server's `Retry-After` counts more."""
+
+    max_retries: int = 8
+    initial_delay_seconds: float = 0.1
+    max_delay_seconds: float = 10.0
+    multiplier: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.max_retries < 0:
+            raise ValueError(f"max_retries is {self.max_retries}; it must be 0 or more")
+        if self.initial_delay_seconds <= 0:
+            raise ValueError(f"initial_delay_seconds is {self.initial_delay_seconds}; it must be above 0")
+        if self.max_delay_seconds < self.initial_delay_seconds:
+            raise ValueError(
+                f"max_delay_seconds is {self.max_delay_seconds}; it must be at least initial_delay_seconds"
+            )
+        if self.multiplier < 1:
+            raise ValueError(f"multiplier is {self.multiplier}; it must be at least 1")
+
+    def delay(self, failures: int, reply: Reply | Lost) -> float:
+        """How long to wait after so many failures before this one. Up to a quarter longer, so that clients
+        that failed together do not come back together."""
+        asked = retry_after(reply) if isinstance(reply, Reply) else None
+        # The exponent is bounded, because a float is.
+        backoff = min(
+            self.max_delay_seconds, self.initial_delay_seconds * self.multiplier ** min(failures, 64)
+        )
+        return (backoff if asked is None else asked) * (1 + random.random() / 4)
+
+
+def retry_after(reply: Reply) -> float | None:
+    """In seconds; a date is compared with the server's own clock."""
+    value = reply.headers.get("retry-after", "")
+    if value.isdigit():
+        return float(value)
+    try:
+        until = parsedate_to_datetime(value)
+        return max(0.0, (until - parsedate_to_datetime(reply.headers.get("date", ""))).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def passing(reply: Reply | Lost) -> bool:
+    """The same request may succeed later. 501 and 505 say that the server will never do it."""
+    if isinstance(reply, Lost):
+        return True
+    return reply.status == 429 or (reply.status >= 500 and reply.status not in {501, 505})
+
+
+def not_carried_out(reply: Reply | Lost) -> bool:
+    """The server says that a write failed, or cannot have got it. 502 and 504 come from a proxy that does not
+    know."""
+    if isinstance(reply, Lost):
+        return not reply.sent
+    return reply.status in {429, 500, 503}
+
+
+def failure(request: Request, reply: Reply | Lost) -> StreamError:
+    if isinstance(reply, Reply):
+        return refusal(request.what, reply.status, reply.headers, reply.body, request.headers)
+    if request.method in {"GET", "HEAD"} or not reply.sent:
+        return Unreachable(f"{request.what}: {reply.reason}")
+    return OutcomeUnknown(f"{request.what} may have been carried out: {reply.reason}")
+
+
+def exchange(
+    request: Request,
+    retry: Retry,
+    may_repeat: Callable[[Reply | Lost], bool] = passing,
+    *,
+    forever: bool = False,
+) -> Steps[Reply]:
+    """A reply of 2xx. Raises the failure that is not to be repeated, or the last one."""
+    failures = 0
+    while True:
+        reply: Reply | Lost = yield request
+        if isinstance(reply, Reply) and 200 <= reply.status < 300:
+            return reply
+        if not (passing(reply) and may_repeat(reply)) or (failures >= retry.max_retries and not forever):
+            raise failure(request, reply)
+        yield Sleep(retry.delay(failures, reply))
+        failures += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """`offset` is the tail: where the next append will be."""
+
+    offset: str
+    content_type: str
+    closed: bool
+    ttl_seconds: int | None
+    expires_at: str | None
+    etag: str | None
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """`offset` is the new tail. `etag` is for `if_match`, on servers that have it."""
+
+    offset: str
+    closed: bool
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What was read. `offset` is where to read on; `closed`: this is the end, nothing will ever follow."""
+
+    data: bytes
+    offset: str
+    content_type: str = ""
+    up_to_date: bool = False
+    closed: bool = False
+    cursor: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self.data.decode()
+
+    @property
+    def messages(self) -> list[Any]:
+        """The messages of a JSON stream."""
+        if not self.data.strip():
+            return []
+        try:
+            messages = json.loads(self.data)
+        except ValueError as wrong:
+            raise MalformedReply(f"what was read up to {self.offset} is not JSON: {wrong}") from wrong
+        return messages if isinstance(messages, list) else [messages]
+
+
+def is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == "application/json"
+
+
+def encode_message(data: Data, content_type: str) -> bytes:
+    """One message as bytes. On a JSON stream bytes are JSON already, and everything else is a value."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    if is_json(content_type):
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    if isinstance(data, str):
+        return data.encode()
+    kind = type(data).__name__
+    raise TypeError(f"a {kind} cannot be appended to a stream of {content_type!r}; bytes or str can")
+
+
+def encode_body(data: Data, content_type: str) -> bytes:
+    """The body of an append: bytes as they are; a value of a JSON stream in an array, which the server
+    flattens by one level, so that a list stays one message."""
+    message = encode_message(data, content_type)
+    as_it_is = isinstance(data, bytes | bytearray | memoryview) or not is_json(content_type)
+    return message if as_it_is else b"[%b]" % message
+
+
+class Protocol:
+    """The operations on one stream. `content_type` is learned from the first answer that names it."""
+
+    def __init__(self, url: str, content_type: str | None, retry: Retry) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.netloc:
+            raise ValueError(f"{url!r} is not the URL of a stream; one begins with http:// or https://")
+        self.url: Final = url
+        self.content_type = content_type
+        self.retry: Final = retry
+
+    def create(
+        self,
+        *,
+        ttl: int | None = None,
+        expires_at: datetime | str | None = None,
+        closed: bool = False,
+        data: Data = None,
+        forked_from: str | None = None,
+        fork_offset: str | None = None,
+        fork_sub_offset: int | None = None,
+    ) -> Steps[Appended]:
+        source = urlsplit(forked_from) if forked_from is not None else None
+        headers = {
+            "Content-Type": self.content_type,
+            "Stream-TTL": ttl,
+            "Stream-Expires-At": _rfc3339(expires_at),
+            "Stream-Closed": "true" if closed else None,
+            "Stream-Forked-From": source.path if source else None,
+            "Stream-Fork-Offset": fork_offset,
+            "Stream-Fork-Sub-Offset": fork_sub_offset,
+        }
+        body = b"" if data is None else encode_body(data, self.content_type or "")
+        return self._write(Request("PUT", self.url, _given(headers), body=body))
+
+    def head(self) -> Steps[Head]:
+        request = Request("HEAD", self.url)
+        reply = yield from exchange(request, self.retry)
+        headers = reply.headers
+        ttl = headers.get("stream-ttl", "")
+        self._learn(headers)
+        return Head(
+            offset=_next_offset(request, reply),
+            content_type=headers.get("content-type", ""),
+            closed=is_true(headers, "stream-closed"),
+            ttl_seconds=int(ttl) if ttl.isdigit() else None,
+            expires_at=headers.get("stream-expires-at"),
+            etag=headers.get("etag"),
+            headers=headers,
+        )
+
+    def append(
+        self, data: Data, *, seq: str | None = None, if_match: str | None = None, close: bool = False
+    ) -> Steps[Appended]:
+        """With `seq` or `if_match` the server refuses a second copy, so a request without an answer is
+        repeated. Without them it is repeated only where it was not carried out."""
+        content_type = yield from self.known_content_type()
+        headers = {
+            "Content-Type": content_type,
+            "Stream-Seq": seq,
+            "If-Match": if_match,
+            "Stream-Closed": "true" if close else None,
+        }
+        request = Request("POST", self.url, _given(headers), body=encode_body(data, content_type))
+        twice_is_refused = seq is not None or if_match is not None
+        return (yield from self._write(request, passing if twice_is_refused else not_carried_out))
+
+    def close(self, data: Data = None) -> Steps[Appended]:
+        """Idempotent without `data` (section 5.3)."""
+        if data is not None:
+            return (yield from self.append(data, close=True))
+        return (yield from self._write(Request("POST", self.url, {"Stream-Closed": "true"})))
+
+    def delete(self) -> Steps[None]:
+        """A repeat that finds nothing has deleted the stream the first time."""
+        request = Request("DELETE", self.url)
+        repeated = False
+
+        def noticing(reply: Reply | Lost) -> bool:
+            nonlocal repeated
+            repeated = True
+            return passing(reply)
+
+        try:
+            yield from exchange(request, self.retry, noticing)
+        except (NotFound, StreamGone):
+            if not repeated:
+                raise
+
+    def read(self, offset: str, live: Literal["long-poll", False], cursor: str | None) -> Steps[Chunk]:
+        """One page; with `long-poll` the next one, for which the server waits, or an empty one."""
+        return (yield from self._page(offset, live=live == "long-poll", cursor=cursor, forever=False))
+
+    def follow(
+        self, offset: str, live: Live, gone: Literal["error", "earliest"], cursor: str | None
+    ) -> Generator[Effect | Chunk, Any, None]:
+        """Every chunk once, whatever breaks: the offset moves on only with what has been handed out whole."""
+        chunk = Chunk(b"", offset, cursor=cursor)
+        silent, ever = 0, False
+        while not chunk.closed:
+            try:
+                if not chunk.up_to_date or live == "long-poll":
+                    chunk = yield from self._next_page(chunk, forever=ever)
+                elif live is False:
+                    return
+                else:
+                    before, (chunk, has_events) = chunk, (yield from self._try_events(chunk, live))
+                    silent = 0 if chunk is not before else silent + 1
+                    if not has_events or (live == "auto" and silent >= _SILENT_EVENT_STREAMS):
+                        live = "long-poll"
+                ever = True
+            except StreamGone as why:
+                if gone == "error":
+                    raise
+                chunk = Chunk(b"", (yield from self._earliest(why, chunk.offset)))
+
+    def _next_page(self, place: Chunk, *, forever: bool) -> Generator[Effect | Chunk, Any, Chunk]:
+        chunk = yield from self._page(
+            place.offset, live=place.up_to_date, cursor=place.cursor, forever=forever
+        )
+        if chunk.data or chunk.closed or chunk.up_to_date != place.up_to_date:
+            yield chunk
+        return chunk
+
+    def _try_events(self, place: Chunk, live: Live) -> Generator[Effect | Chunk, Any, tuple[Chunk, bool]]:
+        """The last chunk, and whether the server has event streams for this stream."""
+        try:
+            chunk = yield from self._events(place)
+        except _NoEventStream as refused:
+            if live == "sse":
+                raise refused.reason from None
+            return place, False
+        if not chunk.closed and (chunk is place or not chunk.data):
+            # A server that ends every event stream at once is not asked in a circle.
+            yield Sleep(self.retry.delay(0, Lost("")))
+        return chunk, True
+
+    def _page(self, offset: str, *, live: bool, cursor: str | None, forever: bool) -> Steps[Chunk]:
+        """At the tail an answer of 200 without data is no long-poll's: such a server is not asked at once
+        again."""
+        params = {"offset": offset, "live": "long-poll" if live else None, "cursor": cursor if live else None}
+        request = Request(
+            "GET", self.url, params=_given(params), timeout_seconds=_LIVE_SECONDS if live else _SECONDS
+        )
+        reply = yield from exchange(request, self.retry, forever=forever)
+        headers = reply.headers
+        if reply.status == 200:
+            self._learn(headers)
+        following = _next_offset(request, reply)
+        if live and reply.status == 200 and not reply.body:
+            yield Sleep(_UNLESS_IT_WAITS_SECONDS)
+        closed = is_true(headers, "stream-closed")
+        return Chunk(
+            # An empty page of a JSON stream is an empty array.
+            data=b"" if reply.body.strip() == b"[]" and is_json(self.content_type or "") else reply.body,
+            offset=following,
+            content_type=self.content_type or "",
+            up_to_date=closed
+            or is_true(headers, "stream-up-to-date")
+            or (following == offset and not reply.body),
+            closed=closed,
+            cursor=headers.get("stream-cursor", cursor),
+        )
+
+    def _events(self, place: Chunk) -> Generator[Effect | Chunk, Any, Chunk]:
+        """One event stream to its end, whatever ends it; returns the last chunk, or `place` if there was
+        none. Data counts only with the control event behind it, which has its offset (section 5.8)."""
+        request = self._event_stream(place)
+        try:
+            reply = yield from exchange(request, self.retry, forever=True)
+        except Refused as refused:
+            if refused.status in {400, 405, 406, 415, 501}:
+                raise _NoEventStream(refused) from refused
+            raise
+        if not reply.headers.get("content-type", "").startswith("text/event-stream"):
+            raise _NoEventStream(MalformedReply(f"{request.what}: the server sends no event stream"))
+        base64 = reply.headers.get("stream-sse-data-encoding", "").lower() == "base64"
+        events, pieces, last = EventParser(), list[bytes](), place
+        while not last.closed and (received := (yield Receive())) and not isinstance(received, Lost):
+            for name, text in events.feed(received):
+                if name == "data":
+                    pieces.append(_decode_base64(text) if base64 else text.encode())
+                elif name == "control":
+                    before, last, pieces = last, self._chunk(pieces, text), []
+                    if last.data or last.closed or last.up_to_date != before.up_to_date:
+                        yield last
+        return last
+
+    def _event_stream(self, place: Chunk) -> Request:
+        params = {"offset": place.offset, "live": "sse", "cursor": place.cursor}
+        headers = {"Accept": "text/event-stream"}
+        return Request("GET", self.url, headers, _given(params), streams=True, timeout_seconds=_LIVE_SECONDS)
+
+    def _chunk(self, pieces: Sequence[bytes], control: str) -> Chunk:
+        try:
+            told = json.loads(control)
+            offset = told["streamNextOffset"]
+        except (ValueError, TypeError, KeyError) as wrong:
+            raise MalformedReply(
+                f"a control event is not JSON with streamNextOffset: {control[:200]!r}"
+            ) from wrong
+        closed = told.get("streamClosed") is True
+        return Chunk(
+            data=_joined(pieces, json_array=is_json(self.content_type or "")),
+            offset=str(offset),
+            content_type=self.content_type or "",
+            up_to_date=closed or told.get("upToDate") is True,
+            closed=closed,
+            cursor=told.get("streamCursor"),
+        )
+
+    def _earliest(self, why: StreamGone, offset: str) -> Steps[str]:
+        """Where what is retained begins, if the server says so and it is somewhere else."""
+        head = yield from self.head()
+        earliest = head.headers.get("stream-retained-offset")
+        if earliest is None or earliest == offset:
+            raise why
+        return earliest
+
+    def known_content_type(self) -> Steps[str]:
+        if self.content_type is None:
+            yield from self.head()
+        return self.content_type or ""
+
+    def _write(
+        self, request: Request, may_repeat: Callable[[Reply | Lost], bool] = passing
+    ) -> Steps[Appended]:
+        reply = yield from exchange(request, self.retry, may_repeat)
+        if request.method == "PUT":
+            self._learn(reply.headers)
+        return appended(request, reply)
+
+    def _learn(self, headers: Mapping[str, str]) -> None:
+        self.content_type = headers.get("content-type") or self.content_type
+
+
+class _NoEventStream(Exception):
+    """The server has none for this stream."""
+
+    def __init__(self, reason: StreamError) -> None:
+        super().__init__(reason)
+        self.reason: Final = reason
+
+
+def appended(request: Request, reply: Reply) -> Appended:
+    """Nothing is acknowledged by an answer without an offset: that one may come from any web server."""
+    closed = is_true(reply.headers, "stream-closed")
+    return Appended(_next_offset(request, reply), closed, reply.headers.get("etag"))
+
+
+class EventParser:
+    """Server-sent events (HTML, 9.2.6) of bytes that are cut anywhere. Only CR, LF and CRLF end a line."""
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+        self._after_cr = False
+        self._name, self._data = "", list[str]()
+
+    def feed(self, piece: bytes) -> list[tuple[str, str]]:
+        """The events that end in this piece: their names and their data."""
+        if self._after_cr and piece.startswith(b"\n"):
+            piece = piece[1:]
+            self._after_cr = False
+        if piece:
+            self._after_cr = piece.endswith(b"\r")
+        lines = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        if len(lines) == 1:
+            self._begun.append(piece)
+            return []
+        lines[0] = b"".join(self._begun) + lines[0]
+        self._begun = [lines.pop()]
+        return [event for line in lines if (event := self._line(line.decode(errors="replace")))]
+
+    def _line(self, line: str) -> tuple[str, str] | None:
+        if not line:
+            event = (self._name or "message", "\n".join(self._data)) if self._data else None
+            self._name, self._data = "", []
+            return event
+        name, _, value = line.removeprefix("\ufeff").partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            self._name = value
+        elif name == "data":
+            self._data.append(value)
+        return None
+
+
+def _decode_base64(text: str) -> bytes:
+    """Servers may break the lines (section 5.8)."""
+    try:
+        return b64decode(text.replace("\n", "").replace("\r", ""), validate=True)
+    except binascii.Error as wrong:
+        raise MalformedReply(f"a data event is not base64: {wrong}") from wrong
+
+
+def _joined(pieces: Sequence[bytes], *, json_array: bool) -> bytes:
+    """Several data events before one control event become one chunk, and several JSON arrays one array."""
+    if not json_array:
+        return b"".join(pieces)
+    if len(pieces) == 1:
+        return b"" if pieces[0].strip() == b"[]" else pieces[0]
+    inside = (piece.strip().removeprefix(b"[").removesuffix(b"]").strip() for piece in pieces)
+    return b"[%b]" % b",".join(filter(None, inside)) if pieces else b""
+
+
+def _given(values: Mapping[str, str | int | None]) -> dict[str, str]:
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def _rfc3339(moment: datetime | str | None) -> str | None:
+    if not isinstance(moment, datetime):
+        return moment
+    if moment.tzinfo is None:
+        raise ValueError(f"expires_at is {moment.isoformat()}, without a time zone; give it one, such as UTC")
+    return moment.isoformat()
+
+
+def _next_offset(request: Request, reply: Reply) -> str:
+    offset = reply.headers.get("stream-next-offset")
+    if offset is None:
+        raise MalformedReply(
+            f"{request.what}: {reply.status} without Stream-Next-Offset; no server of the protocol answers so"
+        )
+    return offset

@@ -1,0 +1,144 @@
+"""What a call of the client can raise beside ValueError and TypeError, which mean that an argument is wrong.
+
+StreamError
+├── Refused              the server's answer is 3xx, 4xx or 5xx
+│   ├── InvalidRequest       400: malformed offset, invalid JSON, …
+│   ├── NotAllowed           401, 403: token is missing or has no right
+│   │   └── ProducerFenced       another producer of this id has claimed a later epoch
+│   ├── NotFound             404
+│   ├── Conflict             409: exists with another configuration, content type differs, …
+│   │   ├── StreamClosed         nothing can be appended any more
+│   │   ├── SequenceConflict     `Stream-Seq` is not above the last one
+│   │   └── SequenceGap          the server has not seen an earlier batch of this producer
+│   ├── StreamGone           410: deleted while forks use it, or the offset is no longer retained
+│   ├── PreconditionFailed   412: `If-Match` names another tail
+│   ├── TooManyRequests      429, after all retries
+│   └── Unavailable          5xx, after all retries
+├── Unreachable          no whole answer, after all retries
+│   └── OutcomeUnknown       the same of a write that may have been carried out
+└── MalformedReply       the answer is not one of the protocol: invalid JSON, no offset, broken event
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+
+class StreamError(Exception):
+    """Everything that this client raises because of a server or the network."""
+
+
+class Refused(StreamError):
+    """`status`, `headers` and `body` are the server's."""
+
+    def __init__(self, what: str, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
+        said = _reason(body)
+        super().__init__(f"{what}: {status}{f': {said}' if said else ''}")
+        self.status: Final = status
+        self.headers: Final = headers
+        self.body: Final = body
+
+
+class InvalidRequest(Refused):
+    pass
+
+
+class NotAllowed(Refused):
+    pass
+
+
+class ProducerFenced(NotAllowed):
+    pass
+
+
+class NotFound(Refused):
+    pass
+
+
+class Conflict(Refused):
+    pass
+
+
+class StreamClosed(Conflict):
+    pass
+
+
+class SequenceConflict(Conflict):
+    pass
+
+
+class SequenceGap(Conflict):
+    pass
+
+
+class StreamGone(Refused):
+    pass
+
+
+class PreconditionFailed(Refused):
+    pass
+
+
+class TooManyRequests(Refused):
+    pass
+
+
+class Unavailable(Refused):
+    pass
+
+
+class Unreachable(StreamError):
+    pass
+
+
+class OutcomeUnknown(Unreachable):
+    pass
+
+
+class MalformedReply(StreamError):
+    pass
+
+
+_OF_STATUS: Final[Mapping[int, type[Refused]]] = {
+    400: InvalidRequest,
+    401: NotAllowed,
+    403: NotAllowed,
+    404: NotFound,
+    409: Conflict,
+    410: StreamGone,
+    412: PreconditionFailed,
+    429: TooManyRequests,
+}
+
+
+def refusal(
+    what: str, status: int, headers: Mapping[str, str], body: bytes, sent: Mapping[str, str]
+) -> Refused:
+    """The exception for an answer; `sent` are the request's headers."""
+    kind = _OF_STATUS.get(status, Unavailable if status >= 500 else Refused)
+    if status == 403 and "producer-epoch" in headers:
+        kind = ProducerFenced
+    if status == 409:
+        if is_true(headers, "stream-closed"):
+            kind = StreamClosed
+        elif "producer-expected-seq" in headers:
+            kind = SequenceGap
+        elif "Stream-Seq" in sent:
+            kind = SequenceConflict
+    return kind(what, status, headers, body)
+
+
+def is_true(headers: Mapping[str, str], name: str) -> bool:
+    """Another value than `true`, in any case, counts as if the header were absent (section 4.1)."""
+    return headers.get(name, "").lower() == "true"
+
+
+def _reason(body: bytes) -> str:
+    """What the server said: the `error` or `message` of a JSON object, else the beginning of the body."""
+    try:
+        said = json.loads(body)
+        return str(said.get("error") or said["message"])
+    except (ValueError, KeyError, AttributeError):
+        return body[:200].decode(errors="replace").strip()

@@ -1,0 +1,400 @@
+"""The client's rules, without I/O: what is asked, and what becomes of each answer."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Generator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tidemark.client import errors
+from tidemark.client.core import (
+    Chunk,
+    EventParser,
+    Lost,
+    Protocol,
+    Receive,
+    Reply,
+    Request,
+    Retry,
+    Sleep,
+    encode_body,
+    retry_after,
+)
+
+URL = "http://server/v1/stream/tides"
+AT_42 = {"stream-next-offset": "42"}
+LOST = Lost("ReadError")
+NOT_SENT = Lost("ConnectError", sent=False)
+
+
+def protocol(content_type: str | None = "text/plain", retries: int = 2) -> Protocol:
+    return Protocol(URL, content_type, Retry(max_retries=retries))
+
+
+def play(steps: Generator[Any, Any, Any], *results: Any) -> tuple[list[Any], Any]:
+    """What it yielded, and its value; sleeps are slept. Each result answers a request or a receive."""
+    waiting, seen, result = list(results), list[Any](), None
+    while True:
+        try:
+            effect = steps.send(result)
+        except StopIteration as done:
+            assert not waiting, "it asked for less"
+            return seen, done.value
+        seen.append(effect)
+        result = waiting.pop(0) if isinstance(effect, Request | Receive) else None
+
+
+def chunks(seen: Sequence[Any]) -> list[tuple[bytes, str]]:
+    return [(one.data, one.offset) for one in seen if isinstance(one, Chunk)]
+
+
+def append(**options: Any) -> Any:
+    return protocol().append("x", **options)
+
+
+@pytest.mark.parametrize(
+    ("steps", "request_sent"),
+    [
+        (append(), ("POST", {"Content-Type": "text/plain"}, b"x")),
+        (append(seq="7"), ("POST", {"Content-Type": "text/plain", "Stream-Seq": "7"}, b"x")),
+        (append(if_match='"e"'), ("POST", {"Content-Type": "text/plain", "If-Match": '"e"'}, b"x")),
+        (append(close=True), ("POST", {"Content-Type": "text/plain", "Stream-Closed": "true"}, b"x")),
+        (protocol().close(), ("POST", {"Stream-Closed": "true"}, b"")),
+        (protocol().close("x"), ("POST", {"Content-Type": "text/plain", "Stream-Closed": "true"}, b"x")),
+    ],
+)
+def test_a_write_sends_the_headers_of_its_options(
+    steps: Any, request_sent: tuple[str, dict[str, str], bytes]
+) -> None:
+    [sent], value = play(steps, Reply(204, AT_42 | {"etag": '"f"'}))
+    assert (sent.method, sent.headers, sent.body) == request_sent
+    assert (value.offset, value.etag) == ("42", '"f"')
+
+
+def test_a_creation_sends_its_configuration_and_a_fork_the_path_of_its_source() -> None:
+    until = datetime(2027, 1, 2, tzinfo=UTC)
+    fork = protocol(None).create(
+        expires_at=until, forked_from="http://server/v1/stream/source", fork_offset="9"
+    )
+    [sent], _ = play(fork, Reply(201, AT_42))
+    assert sent.headers == {
+        "Stream-Expires-At": "2027-01-02T00:00:00+00:00",
+        "Stream-Forked-From": "/v1/stream/source",
+        "Stream-Fork-Offset": "9",
+    }
+    with pytest.raises(ValueError, match="time zone"):
+        play(protocol(None).create(expires_at=until.replace(tzinfo=None)))
+    [sent], _ = play(protocol().create(ttl=60, closed=True, data="x"), Reply(201, AT_42))
+    assert sent.headers == {"Content-Type": "text/plain", "Stream-TTL": "60", "Stream-Closed": "true"}
+    assert sent.body == b"x"
+
+
+@pytest.mark.parametrize(
+    ("data", "content_type", "body"),
+    [
+        ({"a": "ü"}, "application/json", '[{"a":"ü"}]'.encode()),
+        ([1, [2]], "application/json; charset=utf-8", b"[[1,[2]]]"),
+        ("text", "application/json", b'["text"]'),
+        (b'[{"a": 1}]', "application/json", b'[{"a": 1}]'),
+        ("ü", "text/plain", "ü".encode()),
+        (b"\x00", "application/octet-stream", b"\x00"),
+    ],
+)
+def test_a_value_of_a_json_stream_is_one_message_and_bytes_are_sent_as_they_are(
+    data: Any, content_type: str, body: bytes
+) -> None:
+    assert encode_body(data, content_type) == body
+
+
+def test_what_is_no_text_is_refused_on_a_stream_of_text() -> None:
+    with pytest.raises(TypeError, match="a dict cannot be appended to a stream of 'text/plain'"):
+        play(protocol().append({}))
+
+
+WRITTEN = Reply(204, AT_42)
+
+
+@pytest.mark.parametrize(
+    ("steps", "first", "outcome"),
+    [
+        (append, Reply(429, {"retry-after": "3"}), None),
+        (append, Reply(500, {}), None),
+        (append, Reply(503, {}), None),
+        (append, NOT_SENT, None),
+        (append, Reply(502, {}), errors.Unavailable),
+        (append, LOST, errors.OutcomeUnknown),
+        (lambda: append(seq="1"), LOST, None),
+        (lambda: append(seq="1"), Reply(504, {}), None),
+        (lambda: append(if_match="*"), LOST, None),
+        (lambda: protocol().close(), LOST, None),
+        (lambda: protocol().close("x"), LOST, errors.OutcomeUnknown),
+        (append, Reply(200, {}), errors.MalformedReply),
+        (append, Reply(307, {"location": "/"}), errors.Refused),
+        (append, Reply(501, {}), errors.Unavailable),
+    ],
+)
+def test_a_write_is_repeated_only_where_a_second_copy_cannot_be(
+    steps: Any, first: Reply | Lost, outcome: type[Exception] | None
+) -> None:
+    if outcome:
+        with pytest.raises(outcome):
+            play(steps(), first)
+    else:
+        (_, slept, _), value = play(steps(), first, WRITTEN)
+        assert value.offset == "42"
+        assert slept.seconds >= (3 if isinstance(first, Reply) and first.status == 429 else 0.1)
+
+
+def test_a_delete_whose_answer_was_lost_has_succeeded_if_nothing_is_found_then() -> None:
+    play(protocol().delete(), LOST, Reply(404, {}))
+    with pytest.raises(errors.NotFound):
+        play(protocol().delete(), Reply(404, {}))
+
+
+def test_a_read_gives_up_after_its_retries() -> None:
+    for last, expected in ((Reply(500, {}), errors.Unavailable), (LOST, errors.Unreachable)):
+        with pytest.raises(expected):
+            play(protocol().read("-1", live=False, cursor=None), *[Reply(503, {}), LOST], last)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "expected"),
+    [
+        (400, {}, errors.InvalidRequest),
+        (401, {}, errors.NotAllowed),
+        (403, {}, errors.NotAllowed),
+        (403, {"producer-epoch": "5"}, errors.ProducerFenced),
+        (404, {}, errors.NotFound),
+        (409, {}, errors.SequenceConflict),
+        (409, {"stream-closed": "TRUE"}, errors.StreamClosed),
+        (409, {"stream-closed": "yes"}, errors.SequenceConflict),
+        (409, {"producer-expected-seq": "5"}, errors.SequenceGap),
+        (410, {}, errors.StreamGone),
+        (412, {}, errors.PreconditionFailed),
+        (413, {}, errors.Refused),
+        (501, {}, errors.Unavailable),
+    ],
+)
+def test_each_refusal_has_its_exception_and_says_what_the_server_said(
+    status: int, headers: dict[str, str], expected: type[errors.Refused]
+) -> None:
+    with pytest.raises(expected) as raised:
+        play(append(seq="1"), Reply(status, headers, b'{"error": "no such tide"}'))
+    assert type(raised.value) is expected
+    assert str(raised.value) == f"POST {URL}: {status}: no such tide"
+    assert raised.value.headers == headers
+
+
+def test_an_error_does_not_repeat_the_query_which_may_have_a_token() -> None:
+    secret = Protocol(f"{URL}?access_token=secret", None, Retry())
+    with pytest.raises(errors.NotFound) as raised:
+        play(secret.head(), Reply(404, {}))
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "Mon, 23 Nov 2026 12:00:30 GMT", "date": "Mon, 23 Nov 2026 12:00:00 GMT"}, 30.0),
+        ({"retry-after": "Mon, 23 Nov 2026 12:00:30 GMT", "date": "Mon, 23 Nov 2026 12:01:00 GMT"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date_by_the_servers_clock(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    assert retry_after(Reply(429, headers)) == seconds
+
+
+def test_delays_grow_to_their_maximum() -> None:
+    retry = Retry(initial_delay_seconds=1, max_delay_seconds=5)
+    for failures, least in ((0, 1), (1, 2), (2, 4), (3, 5), (10_000, 5)):
+        assert least <= retry.delay(failures, LOST) <= least * 1.25
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"max_retries": -1}, "max_retries"),
+        ({"initial_delay_seconds": 0}, "initial_delay_seconds"),
+        ({"max_delay_seconds": 0.01}, "max_delay_seconds"),
+        ({"multiplier": 0.5}, "multiplier"),
+    ],
+)
+def test_wrong_options_of_a_retry_are_named(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        Retry(**options)
+
+
+@pytest.mark.parametrize("url", ["v1/stream/a", "ftp://server/a", "http://", ""])
+def test_what_is_no_url_of_a_stream_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="not the URL of a stream"):
+        Protocol(url, None, Retry())
+
+
+EVENTS = [
+    (b"event: data\ndata: a\n\n", [("data", "a")]),
+    (b"event: data\r\ndata: a\r\ndata:  b\r\n\r\n", [("data", "a\n b")]),
+    (b"event:data\rdata:a\r\r", [("data", "a")]),
+    ("\ufeffdata: a\u2028b\u0085c\n\n".encode(), [("message", "a\u2028b\u0085c")]),
+    (b": comment\n\nevent: nothing\n\ndata\n\n", [("message", "")]),
+    (b"event: control\ndata: {}\nid: 7\nretry: 5\n\ndata: cut", [("control", "{}")]),
+]
+
+
+@pytest.mark.parametrize(("sent", "expected"), EVENTS)
+def test_events_are_the_same_however_they_are_cut(sent: bytes, expected: list[tuple[str, str]]) -> None:
+    """Whole, byte by byte, and cut once at each place."""
+    assert EventParser().feed(sent) == expected
+    singly = EventParser()
+    assert [event for byte in sent for event in singly.feed(bytes([byte]))] == expected
+    for cut in range(len(sent)):
+        parser = EventParser()
+        assert parser.feed(sent[:cut]) + parser.feed(b"") + parser.feed(sent[cut:]) == expected
+
+
+def page(data: bytes, offset: str, *more: str, content_type: str = "text/plain") -> Reply:
+    headers = {"stream-next-offset": offset, "content-type": content_type}
+    return Reply(200, headers | dict.fromkeys(more, "true"), data)
+
+
+def follow(live: Any = "auto", gone: Any = "error", content_type: str = "text/plain") -> Any:
+    return protocol(content_type).follow("-1", live, gone, None)
+
+
+STREAM = Reply(200, {"content-type": "text/event-stream"})
+UP, END = "stream-up-to-date", "stream-closed"
+CUT = b""
+TAIL = ',"upToDate":true'
+
+
+def events(data: str, offset: int, more: str = "") -> bytes:
+    control = f'{{"streamNextOffset":"{offset}"{more}}}'
+    return f"event: data\ndata: {data}\n\nevent: control\ndata: {control}\n\n".encode()
+
+
+FOLLOWED = [
+    ("closed", follow(), [page(b"ab", "2", END)], [(b"ab", "2")]),
+    ("pages", follow(False), [page(b"a", "1"), page(b"b", "2", UP)], [(b"a", "1"), (b"b", "2")]),
+    ("no flag at the tail", follow(False), [page(b"a", "1"), page(b"", "1")], [(b"a", "1"), (b"", "1")]),
+    (
+        "a cut between data and its offset, and a lost connection",
+        follow(),
+        [
+            page(b"", "0", UP),
+            STREAM,
+            events("a", 1, TAIL) + events("b", 2)[:-1],
+            CUT,
+            STREAM,
+            LOST,
+            STREAM,
+            events("b", 2),
+            LOST,
+            page(b"", "2", UP),
+            STREAM,
+            events("c", 3, ',"streamClosed":true'),
+        ],
+        [(b"", "0"), (b"a", "1"), (b"b", "2"), (b"", "2"), (b"c", "3")],
+    ),
+    (
+        "events of others are skipped",
+        follow("sse"),
+        [page(b"", "0", UP), STREAM, b"event: new\ndata: x\n\n" + events("a", 1, ',"streamClosed":true')],
+        [(b"", "0"), (b"a", "1")],
+    ),
+    (
+        "no event stream: long-polls",
+        follow(),
+        [
+            page(b"", "0", UP),
+            Reply(400, {}),
+            Reply(204, {"stream-next-offset": "0", UP: "true"}),
+            page(b"a", "1", UP),
+            page(b"", "1", END),
+        ],
+        [(b"", "0"), (b"a", "1"), (b"", "1")],
+    ),
+    (
+        "event streams that nothing comes through: long-polls",
+        follow(),
+        [page(b"", "0", UP), *[STREAM, CUT] * 3, page(b"a", "1", END)],
+        [(b"", "0"), (b"a", "1")],
+    ),
+    (
+        "goes on after failures without end once it had an answer",
+        follow("long-poll"),
+        [LOST, page(b"", "0", UP), *[LOST] * 50, *[Reply(503, {})] * 50, page(b"a", "1", END)],
+        [(b"", "0"), (b"a", "1")],
+    ),
+    (
+        "what is retained begins later",
+        follow(gone="earliest"),
+        [Reply(410, {}), Reply(200, AT_42 | {"stream-retained-offset": "40"}), page(b"cd", "42", END)],
+        [(b"cd", "42")],
+    ),
+    (
+        "several data events before their offset",
+        follow(content_type="application/json"),
+        [
+            page(b"[]", "0", UP, content_type="application/json"),
+            STREAM,
+            b"event: data\ndata: [1]\n\n" + events("[2,3]", 1) + events("[]", 2, ',"streamClosed":true'),
+        ],
+        [(b"", "0"), (b"[1,2,3]", "1"), (b"", "2")],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("steps", "answers", "expected"), [case[1:] for case in FOLLOWED], ids=[c[0] for c in FOLLOWED]
+)
+def test_following_hands_out_each_chunk_once(steps: Any, answers: list[Any], expected: list[Any]) -> None:
+    seen, _ = play(steps, *answers)
+    assert chunks(seen) == expected
+
+
+def test_base64_is_decoded_however_its_lines_are_broken() -> None:
+    data = bytes(range(256))
+    text = b64encode(data).decode()
+    encoded = Reply(200, {**STREAM.headers, "stream-sse-data-encoding": "base64"})
+    sent = events(text[:8] + "\ndata: " + text[8:], 256, ',"streamClosed":true')
+    seen, _ = play(follow(), page(b"", "0", UP), encoded, sent)
+    assert chunks(seen) == [(b"", "0"), (data, "256")]
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([page(b"", "0", UP), STREAM, b"event: control\ndata: {broken\n\n"], errors.MalformedReply),
+        ([page(b"", "0", UP), STREAM, b"event: control\ndata: \n\n"], errors.MalformedReply),
+        ([page(b"", "0", UP), STREAM, b"event: control\ndata: {}\n\n"], errors.MalformedReply),
+        ([page(b"", "0", UP), Reply(404, {})], errors.NotFound),
+        ([page(b"", "0", UP), Reply(401, {})], errors.NotAllowed),
+        ([Reply(410, {})], errors.StreamGone),
+        ([Reply(200, {}, b"<html>")], errors.MalformedReply),
+        ([LOST, LOST, NOT_SENT], errors.Unreachable),
+    ],
+)
+def test_following_ends_with_what_waiting_would_not_mend(
+    answers: list[Any], expected: type[Exception]
+) -> None:
+    with pytest.raises(expected):
+        play(follow(), *answers)
+
+
+def test_a_server_that_does_not_wait_is_not_asked_in_a_circle() -> None:
+    answers = [page(b"", "0", UP), page(b"", "0", UP), page(b"", "0", UP), page(b"", "0", END)]
+    seen, _ = play(follow("long-poll"), *answers)
+    assert [one.seconds for one in seen if isinstance(one, Sleep)] == [1.0] * 3
+
+
+def test_messages_that_are_not_json_are_told() -> None:
+    assert Chunk(b'[1,{"a":2}]', "9").messages == [1, {"a": 2}]
+    assert Chunk(b"", "9").messages == []
+    with pytest.raises(errors.MalformedReply, match="up to 9 is not JSON"):
+        _ = Chunk(b'[1,{"a"', "9").messages
