@@ -7,8 +7,7 @@ import os
 from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
-    from tidemark.http.function import create_function_app
-    from tidemark.http.lambda_adapter import adapted
+    from tidemark.http.lambda_adapter import adapted, create_function_app
     from tidemark.observability.report import reporting
     from tidemark.settings import Settings
 

@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import Asgi
-from tidemark.http.function import create_function_app
+from tidemark.http.lambda_adapter import create_function_app
 from tidemark.http.security.origin_secret import BehindEdge
 from tidemark.local.__main__ import main
 from tidemark.settings import AuthorizationSettings, InvalidSetting, Settings

@@ -20,6 +20,7 @@ from tests.authorization.tokens import SECRET, token
 from tidemark.aws import clients
 from tidemark.aws.clients import ParameterUnavailable
 from tidemark.http.security import refreshing_cache
+from tidemark.http.security.authorization import Tokens
 from tidemark.http.security.keys import (
     PublicKeys,
     PublishedKeys,
@@ -39,7 +40,6 @@ from tidemark.http.security.refreshing_cache import (
     CannotFetch,
     RefreshingCache,
 )
-from tidemark.http.security.tokens import Tokens
 from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
 from tidemark.protocol.errors import KeysUnavailable, Unauthorized
 from tidemark.settings import AuthorizationSettings

@@ -15,8 +15,7 @@ import schemathesis
 from tests.authorization.ways import WAYS, Way
 from tidemark.http import headers
 from tidemark.http.dispatch import find_endpoint
-from tidemark.http.openapi.document import document, rendered
-from tidemark.http.openapi.parts import HEADERS, PARAMETERS, statuses_refused
+from tidemark.http.openapi import HEADERS, PARAMETERS, document, rendered, statuses_refused
 from tidemark.http.operations import ENDPOINTS
 from tidemark.local.engines import LocalServices
 from tidemark.settings import Settings

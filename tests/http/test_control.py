@@ -9,7 +9,7 @@ import sys
 
 PROBE = """
 import json, sys
-from tidemark.http.function import create_function_app
+from tidemark.http.lambda_adapter import create_function_app
 from tidemark.settings import Settings
 import os
 create_function_app(Settings.from_environment(os.environ))
@@ -31,4 +31,4 @@ def test_the_data_path_imports_neither_pydantic_nor_botocore() -> None:
     )
     loaded = set(json.loads(ran.stdout))
     assert "tidemark.http.app" in loaded
-    assert loaded.isdisjoint({"pydantic", "botocore", "boto3", "tidemark.http.bucket_operations"})
+    assert loaded.isdisjoint({"pydantic", "botocore", "boto3", "tidemark.http.buckets"})

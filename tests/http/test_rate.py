@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse
 from tests.authorization.tokens import SECRET
 from tests.authorization.ways import WAYS, Asgi, Way
 from tests.support import make_world
+from tidemark.http.app import RateLimited, TokenBucket
 from tidemark.http.headers import ResponseHeaders
-from tidemark.http.security.rate_limit import RateLimited, TokenBucket
 from tidemark.local.engines import LocalServices
 from tidemark.settings import InvalidSetting, Settings
 

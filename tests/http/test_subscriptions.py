@@ -14,8 +14,8 @@ import jsonschema_rs
 import pytest
 
 from tests.http.asgi import Answer, Door
-from tidemark.http.openapi.document import document
-from tidemark.http.subscriptions import routes
+from tidemark.http import subscriptions
+from tidemark.http.openapi import document
 from tidemark.protocol.errors import Busy
 from tidemark.service.subscriptions import configure
 
@@ -215,9 +215,9 @@ def test_a_stream_is_added_by_its_path_and_removed_by_its_encoded_path(door: Doo
 def test_a_long_list_of_streams_is_read_page_by_page(
     door: Door, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tidemark.http.subscriptions import routes
+    from tidemark.http import subscriptions
 
-    monkeypatch.setattr(routes, "PAGE", 2)
+    monkeypatch.setattr(subscriptions, "PAGE", 2)
     send(door, "PUT", at(name), pool(name, streams=["a", "b", "c"]))
     first = door.get(at(name)).json
     assert [each["path"] for each in first["streams"]] == ["a", "b"]
@@ -248,7 +248,7 @@ def test_no_webhook_subscription_is_created_without_a_signing_key(
         def active(self, now_ms: int) -> None:
             raise Busy
 
-    monkeypatch.setattr(routes, "signing_keys", lambda *_: NoKeys())
+    monkeypatch.setattr(subscriptions, "signing_keys", lambda *_: NoKeys())
     hook = {"type": "webhook", "pattern": f"{name}/*", "webhook": {"url": "http://127.0.0.1:1/hook"}}
     assert send(hooked, "PUT", at(name), hook).status == 429
     monkeypatch.undo()

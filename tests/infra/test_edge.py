@@ -16,7 +16,7 @@ import yaml
 from tests.infra.custom_resources import answers_of
 from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE, CloudFormationLoader
 from tidemark.http import dispatch
-from tidemark.http.openapi.document import document
+from tidemark.http.openapi import document
 from tidemark.http.security import authorization, origin_secret
 from tidemark.local.edge import api_path, header_path, is_event_stream
 from tidemark.local.events import decode_path

@@ -6,7 +6,7 @@ import pytest
 
 from tests.log.test_packs import KEY, SMALL, Scene
 from tests.support import JSON
-from tidemark.http.catalog import render
+from tidemark.http import catalog
 from tidemark.log.records import StreamRecord
 from tidemark.protocol.authorization import EVERYTHING
 from tidemark.protocol.offset import render_offset
@@ -54,7 +54,7 @@ def test_stats_count_the_messages_of_a_packed_stream(half_removed: bool) -> None
     scene = a_scene(packed=True, half_removed=half_removed)
     found = load_stats(scene.process(), KEY)
     assert (found.messages, found.messages_exact) == (len(scene.ends) - 1, True)
-    shown = render.stats(found, EVERYTHING)
+    shown = catalog.render_stats(found, EVERYTHING)
     assert shown.packed_offset == render_offset(found.head.record.packed) > render_offset(0)
 
 

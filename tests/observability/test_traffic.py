@@ -11,10 +11,10 @@ import pytest
 
 from tests.authorization.tokens import SECRET, bearer
 from tests.authorization.ways import WAYS, Asgi, in_environment
-from tidemark.http import traffic
+from tidemark.http import metrics
 from tidemark.http.app import create_app
 from tidemark.http.backend import many_at_once
-from tidemark.http.traffic import StreamTraffic, Traffic
+from tidemark.http.metrics import StreamTraffic, Traffic
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.stores import connect
@@ -47,21 +47,21 @@ def test_what_is_older_than_two_windows_does_not_count() -> None:
     clock = Clock()
     counted = Traffic(clock)
     counted.appended(A, 1)
-    clock.now += traffic.WINDOW_SECONDS
+    clock.now += metrics.WINDOW_SECONDS
     counted.appended(B, 1)
     found = counted.snapshot(10)
-    assert (found.seconds, {key for key, _ in found.streams}) == (traffic.WINDOW_SECONDS, {A, B})
-    clock.now += traffic.WINDOW_SECONDS + 5
+    assert (found.seconds, {key for key, _ in found.streams}) == (metrics.WINDOW_SECONDS, {A, B})
+    clock.now += metrics.WINDOW_SECONDS + 5
     counted.appended(A, 7)
     found = counted.snapshot(10)
-    assert found.seconds == traffic.WINDOW_SECONDS + 5
+    assert found.seconds == metrics.WINDOW_SECONDS + 5
     assert dict(found.streams) == {A: StreamTraffic(1, 7), B: StreamTraffic(1, 1)}
-    clock.now += 10 * traffic.WINDOW_SECONDS
+    clock.now += 10 * metrics.WINDOW_SECONDS
     assert counted.snapshot(10).streams == []
 
 
 def test_streams_beyond_the_limit_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic, "MAX_STREAMS", 2)
+    monkeypatch.setattr(metrics, "MAX_STREAMS", 2)
     counted = Traffic(Clock())
     for name in ("a", "b", "c", "d", "a"):
         counted.appended(StreamKey("v1", name), 1)

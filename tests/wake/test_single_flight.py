@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.wake.single_flight import SingleFlight
+from tidemark.http.backend import SingleFlight
 
 
 class Calls:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -14,11 +15,50 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidemark.http import error_handlers
 from tidemark.http.backend import Backend
-from tidemark.http.dispatch import AnyOperation
+from tidemark.http.dispatch import AnyOperation, is_open
+from tidemark.http.error_handlers import error_response
 from tidemark.http.headers import ResponseHeaders
-from tidemark.http.traffic import CountedTraffic, Traffic
-from tidemark.protocol.errors import FormatTooNew, ProtocolError
+from tidemark.http.metrics import CountedTraffic, Traffic
+from tidemark.protocol.errors import FormatTooNew, ProtocolError, RateLimitExceeded
 from tidemark.service.concurrency import Run
+
+
+class TokenBucket:
+    """Gains `per_second` tokens a second, up to one second's worth. Used from one event loop."""
+
+    def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_second = per_second
+        self._holds = max(1.0, per_second)
+        self._tokens = self._holds
+        self._clock = clock
+        self._filled_at = clock()
+
+    def take(self) -> float:
+        """0 where there was a token; else the seconds until there is one."""
+        now = self._clock()
+        self._tokens = min(self._holds, self._tokens + (now - self._filled_at) * self._per_second)
+        self._filled_at = now
+        if self._tokens < 1:
+            return (1 - self._tokens) / self._per_second
+        self._tokens -= 1
+        return 0.0
+
+
+class RateLimited:
+    """ASGI middleware. A refused request costs nothing: neither keys nor storage are used."""
+
+    def __init__(self, app: ASGIApp, bucket: TokenBucket) -> None:
+        self._app = app
+        self._bucket = bucket
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or is_open(scope):
+            await self._app(scope, receive, send)
+            return
+        wait_seconds = self._bucket.take()
+        rejection = error_response(Request(scope), RateLimitExceeded(wait_seconds)) if wait_seconds else None
+        await (rejection or self._app)(scope, receive, send)
+
 
 _log = logging.getLogger("tidemark")
 _NOT_STORED: Final = ("/v1/health", "/v1/openapi.json", "/v1/docs", "/v1/console")
@@ -90,7 +130,5 @@ def guarded(app: ASGIApp, backend: Backend) -> ASGIApp:
         load = origin_secret_loader(settings, asyncio.to_thread)
         app = BehindEdge(app, load, is_required=settings.edge_only)
     if backend.settings.requests_per_second:
-        from tidemark.http.security.rate_limit import RateLimited, TokenBucket
-
         app = RateLimited(app, TokenBucket(backend.settings.requests_per_second))
     return app

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from starlette.requests import Request
 
 from tidemark.aws.sqs import Queues, receiving_client, sqs_client
-from tidemark.http.timing import timed
+from tidemark.http.headers import timed
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey
@@ -20,13 +20,61 @@ from tidemark.service.concurrency import Run
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 from tidemark.wake.hub import Hub
-from tidemark.wake.single_flight import Poll, SingleFlight
 from tidemark.wake.wake import Wake, WakeByQueue
 
 if TYPE_CHECKING:
     from tidemark.service.group_commit import Left
 
+
 _T = TypeVar("_T")
+
+
+class Poll(Protocol):
+    """Makes a blocking call from a coroutine. Calls of the same name may be one."""
+
+    def __call__(self, name: Hashable, call: Callable[[], _T], /) -> Awaitable[_T]: ...
+
+
+class SingleFlight:
+    """An append wakes every reader of a stream, and all of them want to read the same: one
+    call serves them all. Used from one event loop.
+
+    A call starts only after the last of those who share it has asked for it, so what it reads is
+    never older than any of their requests. A later request gets a call of its own.
+    """
+
+    def __init__(self, run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
+        self._run = run
+        self._shared: dict[Hashable, _SharedCall] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def share(self, name: Hashable, call: Callable[[], Any]) -> Any:
+        shared = self._shared.get(name)
+        if shared is None:
+            shared = self._shared[name] = _SharedCall(call)
+            # Readers are woken together, in one turn of the event loop; a task begins in the next.
+            task = asyncio.create_task(self._make(name))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        # A reader that is cancelled does not cancel the others' call.
+        return await asyncio.shield(shared.result)
+
+    async def _make(self, name: Hashable) -> None:
+        shared = self._shared.pop(name)
+        try:
+            result = await self._run(shared.call)
+        except Exception as failure:  # noqa: BLE001 - whatever it is, each reader must be told
+            shared.result.set_exception(failure)
+            shared.result.exception()  # Perhaps every reader has been cancelled.
+        else:
+            shared.result.set_result(result)
+
+
+class _SharedCall:
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
 
 #: How many storage calls a process that serves many requests makes at once.
 _THREADS = 64

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -19,7 +19,12 @@ from mangum.types import LambdaConfig, Response
 from starlette.types import ASGIApp, Message
 
 from tidemark.http import error_handlers
+from tidemark.http.app import create_app
+from tidemark.http.backend import one_at_a_time
+from tidemark.http.headers import ResponseHeaders
 from tidemark.observability.invocation import Handler
+from tidemark.service.stores import connect
+from tidemark.settings import Settings
 
 _log = logging.getLogger("tidemark")
 
@@ -99,3 +104,11 @@ async def _respond(app: ASGIApp, request: HttpApi) -> Response:
     start, *parts = sent
     body = b"".join([part.get("body", b"") for part in parts])
     return Response(status=start["status"], headers=start.get("headers", []), body=body)
+
+
+def create_function_app(settings: Settings, *, writes: bool = False) -> ResponseHeaders:
+    """Raises InvalidSetting for a function that would serve everybody without a token."""
+    settings.authorization.check_not_open()
+    stores = connect(settings)
+    check = partial(stores.check_format, raises=writes)
+    return create_app(one_at_a_time(stores, settings), check_format=check)

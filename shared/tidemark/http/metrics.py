@@ -1,14 +1,22 @@
-"""The process's numbers in Prometheus's text format, at `/v1/metrics`; of the local server
-alone, because a function's numbers are those of one environment among many."""
+"""The numbers of a server of your own: `/v1/metrics` in Prometheus's text format, its busiest streams at
+`/v1/traffic`.
+
+Both are counted in memory: nothing is stored or asked of storage. A function serves neither, because its
+numbers are those of one environment among many.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidemark.http.traffic import traffic_of
+from tidemark.http.requests import STREAM
 from tidemark.observability.metrics import (
     BOUNDS,
     COUNTERS,
@@ -18,6 +26,153 @@ from tidemark.observability.metrics import (
     MetricsSnapshot,
 )
 from tidemark.protocol.caching import NO_STORE
+from tidemark.protocol.errors import RouteNotFound
+from tidemark.protocol.stream_key import StreamKey
+
+_SHOWN: Final = 20
+#: There are two windows, one that is being counted and the one before it.
+WINDOW_SECONDS: Final = 30.0
+#: Streams in a window. A busy one is soon among them; those that come later are left out until the next.
+MAX_STREAMS: Final = 2_000
+
+
+@dataclass(slots=True)
+class StreamTraffic:
+    """Appends and reads that succeeded, and the bytes of their bodies."""
+
+    appends: int = 0
+    append_bytes: int = 0
+    reads: int = 0
+    read_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficSnapshot:
+    """The busiest first. `left_out` counts requests to streams for which there was no room."""
+
+    seconds: float
+    streams: list[tuple[StreamKey, StreamTraffic]]
+    left_out: int
+
+
+class Traffic:
+    """Used from one event loop. An append pays for a look into a dictionary and two additions."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._streams: dict[StreamKey, StreamTraffic] = {}
+        self._before: dict[StreamKey, StreamTraffic] = {}
+        self._began = self._before_began = clock()
+        self._left_out = self._left_out_before = 0
+
+    def appended(self, key: StreamKey, size: int) -> None:
+        counted = self._of(key)
+        counted.appends += 1
+        counted.append_bytes += size
+
+    def read(self, key: StreamKey) -> None:
+        self._of(key).reads += 1
+
+    def sent(self, key: StreamKey, size: int) -> None:
+        """Bytes of a read."""
+        self._of(key).read_bytes += size
+
+    def snapshot(self, limit: int) -> TrafficSnapshot:
+        now = self._turn()
+        total: dict[StreamKey, StreamTraffic] = {}
+        for window in (self._before, self._streams):
+            for key, counted in window.items():
+                shown = total.setdefault(key, StreamTraffic())
+                shown.appends += counted.appends
+                shown.append_bytes += counted.append_bytes
+                shown.reads += counted.reads
+                shown.read_bytes += counted.read_bytes
+        busiest = sorted(total.items(), key=lambda each: each[1].appends + each[1].reads, reverse=True)
+        left_out = self._left_out_before + self._left_out
+        return TrafficSnapshot(now - self._before_began, busiest[:limit], left_out)
+
+    def _of(self, key: StreamKey) -> StreamTraffic:
+        self._turn()
+        counted = self._streams.get(key)
+        if counted is None:
+            counted = StreamTraffic()
+            if len(self._streams) < MAX_STREAMS:
+                self._streams[key] = counted
+            else:
+                self._left_out += 1
+        return counted
+
+    def _turn(self) -> float:
+        """Begin a new window where this one is over. Returns the time."""
+        now = self._clock()
+        age = now - self._began
+        if age >= WINDOW_SECONDS:
+            is_recent = age < 2 * WINDOW_SECONDS
+            self._before = self._streams if is_recent else {}
+            self._left_out_before = self._left_out if is_recent else 0
+            self._before_began = self._began if is_recent else now
+            self._streams, self._left_out, self._began = {}, 0, now
+        return now
+
+
+class CountedTraffic:
+    """ASGI middleware: counts the appends and reads that succeed, with the bytes of their bodies."""
+
+    def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
+        self._app = app
+        self._traffic = traffic
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope.get("method")
+        if method not in {"GET", "POST"}:
+            await self._app(scope, receive, send)
+            return
+        received, key = 0, None
+
+        async def receive_counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            return message
+
+        async def send_counted(message: Message) -> None:
+            nonlocal key
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                key = self._begin(method, scope.get(STREAM), received)
+            elif key is not None:
+                self._traffic.sent(key, len(message.get("body", b"")))
+            await send(message)
+
+        await self._app(scope, receive_counted, send_counted)
+
+    def _begin(self, method: str, key: StreamKey | None, received: int) -> StreamKey | None:
+        """The stream of a read, whose bytes are still to come."""
+        if key is None:
+            return None
+        if method == "POST":
+            self._traffic.appended(key, received)
+            return None
+        self._traffic.read(key)
+        return key
+
+
+def traffic_of(request: Request) -> Traffic:
+    """Raises RouteNotFound on a server that shows no numbers of its process."""
+    traffic: Traffic | None = request.app.state.traffic
+    if traffic is None:
+        raise RouteNotFound
+    return traffic
+
+
+async def traffic(request: Request) -> Response:
+    """The busiest streams of this process."""
+    found = traffic_of(request).snapshot(_SHOWN)
+    streams = [
+        {"bucket_id": key.bucket, "stream_id": key.stream_id, **asdict(each)} for key, each in found.streams
+    ]
+    body = {"seconds": round(found.seconds, 3), "streams": streams, "left_out": found.left_out}
+    return JSONResponse(body, headers={"Cache-Control": NO_STORE})
+
 
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -234,28 +234,28 @@ _STREAM: Final = (
     Operation("DELETE", "routes:delete_stream", "manage", _GONE),
 )
 _BUCKET: Final = (
-    Operation("GET", "bucket_operations:describe_bucket", "read", returns="json"),
+    Operation("GET", "buckets:describe_bucket", "read", returns="json"),
     Operation(
         "PUT",
-        "bucket_operations:create_bucket",
+        "buckets:create_bucket",
         "manage",
         {201: ("It was made.", "Location"), 409: ("It is there.",)},
         returns="json",
     ),
-    Operation("DELETE", "bucket_operations:remove_bucket", "manage", {**_GONE, 409: ("It is not empty.",)}),
+    Operation("DELETE", "buckets:remove_bucket", "manage", {**_GONE, 409: ("It is not empty.",)}),
 )
 #: A snapshot makes older data unreadable, so publishing takes the right to manage, not to write.
 _ONE_SNAPSHOT: Final = (
     Operation(
         "GET",
-        "bucket_operations:get_snapshot",
+        "buckets:get_snapshot",
         "read",
         {200: ("Its bytes.", *_SNAPSHOT), 307: ("Where its bytes are, for a while.", "Location", *_SNAPSHOT)},
         returns="bytes",
     ),
     Operation(
         "PUT",
-        "bucket_operations:put_snapshot",
+        "buckets:put_snapshot",
         "manage",
         {
             204: ("It is the latest.", "Stream-Snapshot-Offset"),
@@ -265,27 +265,25 @@ _ONE_SNAPSHOT: Final = (
         ("Snapshot-Upload",),
         "bytes",
     ),
-    Operation(
-        "DELETE", "bucket_operations:remove_snapshot", "manage", {**_GONE, 409: ("It is the latest.",)}
-    ),
+    Operation("DELETE", "buckets:remove_snapshot", "manage", {**_GONE, 409: ("It is the latest.",)}),
 )
-_LISTING: Final = Operation("GET", "bucket_operations:list_bucket", "read", takes=_PAGE, returns="json")
+_LISTING: Final = Operation("GET", "buckets:list_bucket", "read", takes=_PAGE, returns="json")
 _LATEST: Final = Operation(
     "GET",
-    "bucket_operations:redirect_to_latest",
+    "buckets:redirect_to_latest",
     "read",
     {307: ("There.", "Location", "Stream-Snapshot-Offset")},
 )
 _UPLOAD: Final = Operation(
     "POST",
-    "bucket_operations:prepare_upload",
+    "buckets:prepare_upload",
     "manage",
     {201: ("There, and for how long.",), 409: ("Beyond the tail.", "Stream-Next-Offset")},
     returns="json",
 )
 _BOOTSTRAP: Final = Operation(
     "GET",
-    "bucket_operations:get_bootstrap",
+    "buckets:get_bootstrap",
     "read",
     {
         200: ("Them, as parts.", *_SNAPSHOT, "Stream-Closed"),
@@ -321,8 +319,8 @@ def _asked(
 ) -> Endpoint:
     """An endpoint of the catalog. `more` are its own answers, as `_304`."""
     answers = {200: ("It.",)} | {int(status[1:]): meaning for status, meaning in more.items()}
-    returns = f"http.catalog.models:{model}"
-    operation = Operation("GET", f"catalog.routes:{handler}", "read", answers, takes, returns=returns)
+    returns = f"http.catalog:{model}"
+    operation = Operation("GET", f"catalog:{handler}", "read", answers, takes, returns=returns)
     return Endpoint(path, "catalog", demand, (operation,))
 
 
@@ -330,7 +328,7 @@ _FAVICON: Final = Operation("GET", "routes:favicon", "", {204: ("None.",)})
 _NOT_MODIFIED: Final = ("As the entity tag in `If-None-Match` says.", "ETag")
 _OF_PROCESS: Final = (
     Operation("GET", "metrics:metrics", "read"),
-    Operation("GET", "traffic:traffic", "read"),
+    Operation("GET", "metrics:traffic", "read"),
 )
 #: `/`, and below `/v1`: by their whole path.
 FIXED: Final = {
@@ -342,8 +340,8 @@ FIXED: Final = {
         _page("/v1/openapi.json", "server", "routes:openapi_document"),
         Endpoint("/v1/metrics", "", _server, _OF_PROCESS[:1]),
         Endpoint("/v1/traffic", "", _server, _OF_PROCESS[1:]),
-        _page("/v1/console", "console", "console.routes:console", "bytes"),
-        _page("/v1/docs", "console", "console.routes:docs", "bytes"),
+        _page("/v1/console", "console", "console:console", "bytes"),
+        _page("/v1/docs", "console", "console:docs", "bytes"),
         _asked("/v1/streams", _plain_streams, "plain_streams", "StreamListingModel", *_PAGE),
         _asked("/v1/buckets", _all_buckets, "all_buckets", "BucketListingModel", *_PAGE),
         _asked("/v1/stats", _named_stream, "stream_stats", "Stats", "of"),
@@ -362,7 +360,7 @@ FIXED: Final = {
         _asked("/v1/me", _nothing, "me", "Me"),
     )
 }
-CONSOLE_FILE: Final = _page("/v1/console/{file}", "console", "console.routes:console_file", "bytes")
+CONSOLE_FILE: Final = _page("/v1/console/{file}", "console", "console:console_file", "bytes")
 
 
 def _below(path: str, *operations: Operation, demand: Demand = _subscription) -> Endpoint:
@@ -379,14 +377,14 @@ def _subscribed(
     body: str = "",
     takes: str = "",
 ) -> Operation:
-    model = returns if ":" in returns or not returns else f"http.subscriptions.rendered:{returns}"
+    model = returns if ":" in returns or not returns else f"http.subscription_bodies:{returns}"
     return Operation(
         method,
-        f"subscriptions.routes:{handler}",
+        f"subscriptions:{handler}",
         rights,
         answers,
         tuple(takes.split()),
-        body and f"http.subscriptions.models:{body}",
+        body and f"http.subscription_bodies:{body}",
         model,
     )
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from functools import partial
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from functools import cache, partial
+from html import escape
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.types import Receive
 
 from tidemark import __version__
 from tidemark.aws.clock import CLOCK
-from tidemark.build import built_from
 from tidemark.http import responses
 from tidemark.http.backend import Backend, backend_of
-from tidemark.http.cancel_on_disconnect import HungUp, cancel_on_disconnect, hang_up
 from tidemark.http.live import count_wake, event_stream, gathered_events, read_or_wait
 from tidemark.http.requests import (
     ACCESS,
@@ -35,15 +38,82 @@ from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
 
+FACTS: Final = {
+    "service": "Tidemark",
+    "version": __version__,
+    "what": "Durable Streams: append-only streams over HTTP",
+    "streams": "/v1/stream/{path}",
+    "console": "/v1/console",
+    "openapi": "/v1/openapi.json",
+    "api": "/v1/docs",
+    "health": "/v1/health",
+    "docs": "https://github.com/durable-streams/durable-streams/blob/main/PROTOCOL.md",
+}
+_LINKS: Final = ("console", "api", "openapi", "health", "docs")
+
+
+def _front_page_html() -> str:
+    """The same facts for a person who opens the server's address in a browser."""
+    links = "".join(f'<li><a href="{escape(FACTS[name])}">{name}</a></li>' for name in _LINKS)
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Tidemark</title>"
+        '<body style="font-family:sans-serif;max-width:40em;margin:3em auto">'
+        f"<h1>Tidemark {escape(__version__)}</h1><p>{escape(FACTS['what'])}.</p>"
+        f"<p>Streams live under <code>{escape(FACTS['streams'])}</code>:</p>"
+        "<pre>URL=<i>the address of this page</i>\n"
+        "curl -X PUT -H 'Content-Type: text/plain' -d hello \"${URL%/}/v1/stream/first\"\n"
+        'curl "${URL%/}/v1/stream/first?offset=-1"</pre>'
+        f"<ul>{links}</ul></html>"
+    )
+
+
+#: Written by what builds the package: shared/Makefile for the layer, the Dockerfile for the container.
+COMMIT_FILE: Final = Path(__file__).parents[1] / "commit.txt"
+
+
+@cache
+def built_from() -> str | None:
+    """The last commit that changed the package or its lock, with `-dirty` where files were not committed.
+    None in a checkout, which runs whatever its files say."""
+    try:
+        return COMMIT_FILE.read_text().strip() or None
+    except OSError:
+        return None
+
+
+_T = TypeVar("_T")
+
+
+class HungUp(Exception):
+    """The client hung up before its response was ready."""
+
+
+async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+    """The work's result. Raises HungUp, and then the work has been stopped."""
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(hang_up(receive))
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise HungUp
+        return working.result()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def hang_up(receive: Receive) -> None:
+    """Returns once the client has disconnected. Data that it still sends is discarded."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
 
 async def front_page(request: Request) -> Response:
     """What this is and where to read on, as a page for browsers and as JSON for programs."""
-    from tidemark.http import front_page as page
-
     # CloudFront's cache does not tell requests apart by Accept.
     headers = {"Cache-Control": NO_STORE, "Vary": "Accept"}
     is_browser = "text/html" in (header(request, "Accept") or "")
-    response = HTMLResponse(page.render_html()) if is_browser else JSONResponse(page.FACTS)
+    response = HTMLResponse(_front_page_html()) if is_browser else JSONResponse(FACTS)
     response.headers.update(headers)
     return response
 
@@ -67,7 +137,7 @@ async def health(_: Request) -> Response:
 
 async def openapi_document(_: Request) -> Response:
     """This document."""
-    from tidemark.http.openapi.document import rendered
+    from tidemark.http.openapi import rendered
 
     headers = {"Cache-Control": DOCUMENT}
     return Response(rendered(), media_type="application/json", headers=headers)

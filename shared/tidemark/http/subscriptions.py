@@ -15,8 +15,11 @@ from tidemark.delivery.signing_keys import render_jwks
 from tidemark.http.backend import Backend, backend_of
 from tidemark.http.requests import ACCESS, read_body, singles
 from tidemark.http.responses import absolute_url
-from tidemark.http.subscriptions.models import AnswerWake, ClaimWake, CreateSubscription, NameStreams
-from tidemark.http.subscriptions.rendered import (
+from tidemark.http.subscription_bodies import (
+    AnswerWake,
+    ClaimWake,
+    CreateSubscription,
+    NameStreams,
     SigningDescription,
     SubscriptionPage,
     WakeAnswered,

@@ -1,0 +1,282 @@
+"""The bucket surface: buckets, snapshots and the bootstrap (extensions §1 and §2).
+
+Imported by the first such request: appends and reads, which are most of what an environment serves, do
+without it. All responses describe this moment, so none is cached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from tidemark.http.backend import backend_of
+from tidemark.http.requests import (
+    MAX_BODY_BYTES,
+    STREAM_ROOT,
+    parse_body_type,
+    parse_limits,
+    parse_place,
+    read_body,
+    single,
+    single_header,
+)
+from tidemark.http.responses import absolute_url, data_headers, retention_headers
+from tidemark.log.records import BucketRecord, Snapshot
+from tidemark.protocol import content_type
+from tidemark.protocol.caching import NO_STORE
+from tidemark.protocol.content_type import ContentType, parse_content_type
+from tidemark.protocol.errors import Malformed, PayloadTooLarge
+from tidemark.protocol.etag import render_tail_etag
+from tidemark.protocol.listing import ListingRequest, parse_listing
+from tidemark.protocol.multipart import choose_boundary, render_multipart
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention
+from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES, parse_snapshot_offset, parse_upload_id
+from tidemark.service import buckets
+from tidemark.service.bootstrap import FEW_PARTS, Bootstrap, bootstrap
+from tidemark.service.list_streams import Listing, list_streams
+from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
+from tidemark.service.read_snapshot import SnapshotReading, delete_snapshot, latest_snapshot, read_snapshot
+from tidemark.service.upload_snapshot import Upload, begin_upload
+
+_WAY_OUT = "; POST to this path followed by /upload says where to put a larger snapshot"
+
+
+def parse_list(request: Request) -> ListingRequest:
+    return parse_listing(single(request, "prefix"), single(request, "after"), single(request, "limit"))
+
+
+async def parse_publish(request: Request, offset_token: str) -> PublishRequest:
+    offset = parse_snapshot_offset(offset_token)
+    upload = parse_upload_id(single_header(request, "Snapshot-Upload"))
+    body_type = parse_body_type(request) or parse_content_type(content_type.DEFAULT)
+    try:
+        body = await read_body(request)
+    except PayloadTooLarge:
+        raise PayloadTooLarge(MAX_BODY_BYTES, _WAY_OUT) from None
+    if upload is not None and body:
+        raise Malformed("A publish that names a Snapshot-Upload has no body of its own")
+    return PublishRequest(offset, body_type, body, upload)
+
+
+async def parse_bucket_creation(request: Request, bucket: str) -> Retention:
+    """A bucket takes no body, and of a stream's headers only the limits, which its streams get. A request
+    with other headers was meant for a stream: a forgotten `/v1/stream` does not create a bucket. So was one
+    with a content type from `fetch`, which the official clients and their command line send. Raises
+    Malformed."""
+    body_type = parse_body_type(request)
+    limits = {AGE_HEADER.lower(), SIZE_HEADER.lower()}
+    is_typed = body_type is not None and (not body_type.is_json or "sec-fetch-mode" in request.headers)
+    is_for_stream = is_typed or any(
+        name.startswith("stream-") and name not in limits for name in request.headers
+    )
+    if is_for_stream or await read_body(request):
+        raise Malformed(
+            f"/{bucket} is a bucket's path, and a bucket has no body, no Content-Type, and none of a "
+            f"stream's headers but {AGE_HEADER} and {SIZE_HEADER}; "
+            f"to create a stream, PUT {STREAM_ROOT}{bucket} or PUT /{bucket}/{{stream id}}"
+        )
+    return parse_limits(request)
+
+
+def check_bootstrap(request: Request) -> None:
+    """Extensions §3.1: it is answered once, and there is nothing to wait for."""
+    if "live" in request.query_params:
+        raise Malformed("bootstrap is answered once; read on from its Stream-Next-Offset with live")
+
+
+_NOT_CACHED = {"Cache-Control": NO_STORE}
+#: Without a type, a 204 leaves an HTTP API as application/json anyhow.
+_EMPTY = _NOT_CACHED | {"Content-Type": "application/json"}
+
+
+def render_bucket_made(request: Request, record: BucketRecord) -> Response:
+    headers = {"Location": absolute_url(request)} | _bucket_headers(record)
+    bucket = record.bucket
+    note = f"A bucket was made; to create a stream, PUT {STREAM_ROOT}{bucket} or PUT /{bucket}/{{stream id}}"
+    return JSONResponse(_bucket(record) | {"note": note}, 201, headers)
+
+
+def render_bucket(record: BucketRecord) -> Response:
+    return JSONResponse(_bucket(record), headers=_bucket_headers(record))
+
+
+def _bucket(record: BucketRecord) -> dict[str, Any]:
+    return {
+        "bucket_id": record.bucket,
+        "streams": record.streams,
+        "created_at_ms": record.created_ms,
+        **record.retention.named("retain_seconds", "retain_bytes"),
+    }
+
+
+def _bucket_headers(record: BucketRecord) -> dict[str, str]:
+    return _NOT_CACHED | retention_headers(record.retention)
+
+
+def render_listing(bucket_id: str, request: ListingRequest, found: Listing) -> Response:
+    streams = [
+        {
+            "stream_id": head.record.key.stream_id,
+            "status": "Closed" if head.tail.closed else "Open",
+            "content_type": head.record.content_type.served,
+            "tail_offset": head.tail.offset,
+            "created_at_ms": head.record.created_ms,
+            "last_write_at_ms": head.written_ms,
+            "retained_offset": render_offset(head.record.retained),
+            "etag": render_tail_etag(head.record.incarnation, head.tail.offset, closed=head.tail.closed),
+        }
+        for head in found.streams
+    ]
+    body = {
+        "bucket_id": bucket_id,
+        "prefix": request.prefix,
+        "stream_count": len(found.streams),
+        "streams": streams,
+        "next_cursor": found.next_cursor,
+        "has_more": found.has_more,
+    }
+    return JSONResponse(body, headers=_NOT_CACHED)
+
+
+def render_nothing() -> Response:
+    return Response(status_code=204, headers=_EMPTY)
+
+
+def render_published(snapshot: Snapshot) -> Response:
+    return Response(status_code=204, headers=_EMPTY | _snapshot_offset(snapshot))
+
+
+def render_upload_begun(upload: Upload) -> Response:
+    body = {
+        "upload": str(upload.id),
+        "method": "PUT",
+        "url": upload.url,
+        "url_expires_at_ms": upload.url_expires_ms,
+        "publish_before_ms": upload.id.lapses_ms,
+        "max_bytes": MAX_UPLOAD_BYTES,
+    }
+    return JSONResponse(body, 201, _NOT_CACHED)
+
+
+def render_latest_snapshot(request: Request, snapshot: Snapshot) -> Response:
+    location = f"{absolute_url(request)}/{render_offset(snapshot.offset)}"
+    return _redirect(location, _snapshot_offset(snapshot))
+
+
+def render_snapshot(reading: SnapshotReading) -> Response:
+    """A redirect carries the same headers, because S3, where it leads, knows nothing of streams."""
+    found, tail = reading.snapshot, reading.head.tail
+    headers = _NOT_CACHED | _snapshot_offset(found) | {"Stream-Next-Offset": render_offset(found.offset)}
+    if tail.offset == found.offset:
+        headers["Stream-Up-To-Date"] = "true"
+    if reading.url is not None:
+        return _redirect(reading.url, headers)
+    return Response(
+        reading.data,
+        headers=data_headers(found.content_type) | headers | {"Content-Type": found.content_type.value},
+    )
+
+
+def render_bootstrap(made: Bootstrap) -> Response:
+    headers = _NOT_CACHED | {"Stream-Next-Offset": render_offset(made.next_offset)}
+    headers |= _snapshot_offset(made.snapshot) if made.snapshot else {"Stream-Snapshot-Offset": "-1"}
+    if made.up_to_date:
+        headers["Stream-Up-To-Date"] = "true"
+    if made.closed:
+        headers["Stream-Closed"] = "true"
+    if made.url is not None:
+        return _redirect(made.url, headers)
+    boundary = choose_boundary(made.parts)
+    headers |= data_headers(ContentType(f"multipart/mixed; boundary={boundary}", "multipart/mixed"))
+    return Response(render_multipart(made.parts, boundary), headers=headers)
+
+
+def _redirect(location: str, headers: dict[str, str]) -> Response:
+    return Response(status_code=307, headers=_EMPTY | headers | {"Location": location})
+
+
+def _snapshot_offset(snapshot: Snapshot) -> dict[str, str]:
+    return {"Stream-Snapshot-Offset": render_offset(snapshot.offset)}
+
+
+async def create_bucket(request: Request) -> Response:
+    """Create a bucket (extensions §1.2)."""
+    backend, place = backend_of(request), parse_place(request)
+    retention = await parse_bucket_creation(request, place.bucket)
+    made = await backend.run(lambda: buckets.create_bucket(backend.stores, place.bucket, retention))
+    return render_bucket_made(request, made)
+
+
+async def describe_bucket(request: Request) -> Response:
+    """A bucket (extensions §1.3)."""
+    backend, place = backend_of(request), parse_place(request)
+    return render_bucket(await backend.run(lambda: buckets.describe_bucket(backend.stores, place.bucket)))
+
+
+async def remove_bucket(request: Request) -> Response:
+    """Delete an empty bucket (extensions §1.5)."""
+    backend, place = backend_of(request), parse_place(request)
+    await backend.run(lambda: buckets.delete_bucket(backend.stores, place.bucket))
+    return render_nothing()
+
+
+async def list_bucket(request: Request) -> Response:
+    """The streams of a bucket, in the order of their names' bytes (extensions §1.4)."""
+    backend, place = backend_of(request), parse_place(request)
+    listing_request = parse_list(request)
+    found = await backend.run(lambda: list_streams(backend.stores, place.bucket, listing_request))
+    return render_listing(place.bucket, listing_request, found)
+
+
+async def redirect_to_latest(request: Request) -> Response:
+    """Where the latest snapshot is (extensions §2.2)."""
+    backend, place = backend_of(request), parse_place(request)
+    latest = await backend.run(lambda: latest_snapshot(backend.stores, place.key))
+    return render_latest_snapshot(request, latest)
+
+
+async def put_snapshot(request: Request) -> Response:
+    """Publish a snapshot; what lies before it can be read no more (extensions §2.1)."""
+    backend, place = backend_of(request), parse_place(request)
+    publish_request = await parse_publish(request, place.offset_token)
+    published = await backend.run(lambda: publish_snapshot(backend.stores, place.key, publish_request))
+    return render_published(published)
+
+
+async def get_snapshot(request: Request) -> Response:
+    """A snapshot (extensions §2.3)."""
+    backend, place = backend_of(request), parse_place(request)
+    offset = parse_snapshot_offset(place.offset_token)
+    reading = await backend.run(lambda: read_snapshot(backend.stores, place.key, offset))
+    return render_snapshot(reading)
+
+
+async def remove_snapshot(request: Request) -> Response:
+    """Delete a superseded snapshot (extensions §2.4)."""
+    backend, place = backend_of(request), parse_place(request)
+    offset = parse_snapshot_offset(place.offset_token)
+    await backend.run(lambda: delete_snapshot(backend.stores, place.key, offset))
+    return render_nothing()
+
+
+async def prepare_upload(request: Request) -> Response:
+    """Where to put a snapshot that is too large for a request."""
+    backend, place = backend_of(request), parse_place(request)
+    offset = parse_snapshot_offset(place.offset_token)
+    upload = await backend.run(lambda: begin_upload(backend.stores, place.key, offset))
+    return render_upload_begun(upload)
+
+
+async def get_bootstrap(request: Request) -> Response:
+    """The latest snapshot and the messages since, in one answer (extensions §3)."""
+    backend, place = backend_of(request), parse_place(request)
+    check_bootstrap(request)
+    made = await backend.run(lambda: bootstrap(backend.stores, place.key))
+    render = partial(render_bootstrap, made)
+    # Rendering many parts takes long, so a thread does it.
+    return await asyncio.to_thread(render) if len(made.parts) > FEW_PARTS else render()

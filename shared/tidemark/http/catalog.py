@@ -1,0 +1,409 @@
+"""The catalog for people and monitors: listings, stats, start points, and a token's scopes.
+
+The protocol's own rules say what is wrong with a parameter, with the protocol's own errors. The schemas of
+the models are in the OpenAPI document.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+import orjson
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidemark.http.backend import backend_of
+from tidemark.http.error_handlers import HAS_TOKEN
+from tidemark.http.requests import ACCESS, STREAM_ROOT, header, parse_stream_parameter, singles
+from tidemark.log.tails import StreamHead
+from tidemark.protocol.authorization import EVERYTHING, Access, render_scopes
+from tidemark.protocol.caching import NO_STORE, decide_cache_control
+from tidemark.protocol.errors import Malformed
+from tidemark.protocol.etag import etag_matches, render_etag
+from tidemark.protocol.expiry import deadline_ms
+from tidemark.protocol.listing import ListingRequest, parse_plain_listing
+from tidemark.protocol.offset import NOW, parse_read_from, render_offset
+from tidemark.protocol.start_point import parse_start_point
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.service.buckets import BucketListing, list_buckets
+from tidemark.service.list_forks import Forks, list_forks
+from tidemark.service.list_streams import Listing, list_streams
+from tidemark.service.start_point import StartPoint, find_start
+from tidemark.service.stats import StreamStats, load_stats
+from tidemark.service.times import AppendTimes, load_times
+
+Offset = Annotated[str, Field(pattern=r"^[0-9]{16}$", examples=["0000000000000042"])]
+Milliseconds = Annotated[int, Field(description="Milliseconds since 1970-01-01T00:00:00Z.")]
+Path = Annotated[str, Field(description="The stream's path in its URL.", examples=["/v1/stream/chat/42"])]
+
+
+class Error(BaseModel):
+    error: str
+
+
+class ListedStream(BaseModel):
+    """As a bucket's listing shows it (extensions §1.4)."""
+
+    stream_id: str
+    status: Literal["Open", "Closed"]
+    content_type: str
+    tail_offset: int
+    created_at_ms: Milliseconds
+    last_write_at_ms: Milliseconds
+    expires_at_ms: Annotated[
+        int | None, Field(description="When it expires if nobody uses it; null is never.")
+    ]
+
+
+class StreamListingModel(BaseModel):
+    prefix: str
+    stream_count: int
+    streams: list[ListedStream]
+    next_cursor: Annotated[str | None, Field(description="Send it as `after` for the next page.")]
+    has_more: bool
+
+
+class ListedBucket(BaseModel):
+    bucket_id: str
+    streams: Annotated[int, Field(description="It may count streams that have just expired.")]
+    created_at_ms: Milliseconds
+
+
+class BucketListingModel(BaseModel):
+    prefix: str
+    bucket_count: int
+    buckets: list[ListedBucket]
+    next_cursor: str | None
+    has_more: bool
+
+
+class MessageCount(BaseModel):
+    """Counted where one query finds all batches; else estimated from the latest 500."""
+
+    count: int
+    exact: bool
+
+
+class ExpiryModel(BaseModel):
+    ttl_seconds: int | None
+    expires_at: str | None
+    ends_at_ms: Annotated[int | None, Field(description="When it expires if nobody uses it until then.")]
+
+
+class ListedProducer(BaseModel):
+    id: str
+    epoch: int
+    seq: Annotated[int, Field(description="The last one accepted.")]
+    offset: Offset
+
+
+class ClosedBy(BaseModel):
+    id: str
+    epoch: int
+    seq: int
+
+
+class ForkedFrom(BaseModel):
+    stream: Path
+    offset: Offset
+
+
+class SnapshotModel(BaseModel):
+    offset: Offset
+    content_type: str
+    bytes: int
+    published_at_ms: Milliseconds
+
+
+class Stats(BaseModel):
+    stream: Path
+    bucket_id: str
+    stream_id: str
+    status: Literal["Open", "Closed"]
+    content_type: str
+    tail_offset: Offset
+    retained_offset: Annotated[Offset, Field(description="The first offset that can be read.")]
+    packed_offset: Annotated[
+        Offset | None, Field(description="What lies before it is kept in packs; null where nothing is.")
+    ]
+    bytes: Annotated[int, Field(description="From the first retained offset to the tail.")]
+    messages: MessageCount
+    created_at_ms: Milliseconds
+    last_write_at_ms: Milliseconds
+    expiry: ExpiryModel | None = None
+    closed_by: Annotated[ClosedBy | None, Field(description="The producer that closed it, if one did.")] = (
+        None
+    )
+    producers: list[ListedProducer]
+    producers_complete: bool
+    forked_from: ForkedFrom | None = None
+    forks: Annotated[int, Field(description="How many forks were made of it and still exist.")]
+    snapshot: SnapshotModel | None = None
+
+
+class StartPointModel(BaseModel):
+    offset: Offset
+    messages: Annotated[int | None, Field(description="How many messages follow, where they were counted.")]
+    complete: Annotated[bool, Field(description="False where the batches are too large to count so many.")]
+
+
+class TimesModel(BaseModel):
+    """The writes from `offset` to `end_offset`, in order, a member of each list for each of them."""
+
+    offset: Offset
+    end_offset: Annotated[
+        Offset, Field(description="Go on from here. It is `offset` where nothing follows that.")
+    ]
+    times_ms: Annotated[
+        list[int], Field(description="When it was written, in milliseconds since 1970-01-01T00:00:00Z.")
+    ]
+    messages: Annotated[
+        list[int],
+        Field(description="How many messages it has, or appends where it is not JSON."),
+    ]
+    bytes: Annotated[
+        list[int],
+        Field(description="How many bytes it has. A JSON message counts with one more, for its comma."),
+    ]
+
+
+class ListedFork(BaseModel):
+    stream: Path
+    offset: Annotated[Offset, Field(description="Where it leaves its source.")]
+    deleted: Annotated[bool, Field(description="Only its own forks keep it.")]
+    forks: Annotated[int, Field(description="How many forks were made of it.")]
+    created_at_ms: Milliseconds
+
+
+class ForksModel(BaseModel):
+    stream: Path
+    fork_count: Annotated[int, Field(description="Of all its forks, also those that are not listed.")]
+    forks: Annotated[
+        list[ListedFork], Field(description="In the stream's own bucket, and such as the token may read.")
+    ]
+    complete: Annotated[
+        bool, Field(description="False where the bucket has too many streams, or other buckets have forks.")
+    ]
+
+
+class Me(BaseModel):
+    """What this request's token may do."""
+
+    authorization: Annotated[bool, Field(description="False on a server that is open to everybody.")]
+    token: Annotated[bool, Field(description="Whether the request had one.")]
+    scopes: Annotated[list[str], Field(examples=[["read:v1", "write:agents/user-1/*"]])]
+
+
+def stream_path(key: StreamKey) -> str:
+    if key.bucket == PLAIN_BUCKET:
+        return STREAM_ROOT + quote(key.stream_id)
+    return f"/{key.bucket}/{quote(key.stream_id, safe='')}"
+
+
+def _status(head: StreamHead) -> Literal["Open", "Closed"]:
+    return "Closed" if head.tail.closed else "Open"
+
+
+def render_streams(request: ListingRequest, found: Listing) -> StreamListingModel:
+    listed = [
+        ListedStream(
+            stream_id=head.record.key.stream_id,
+            status=_status(head),
+            content_type=head.record.content_type.served,
+            tail_offset=head.tail.offset,
+            created_at_ms=head.record.created_ms,
+            last_write_at_ms=head.written_ms,
+            expires_at_ms=deadline_ms(head.record.expiry, head.touched_ms),
+        )
+        for head in found.streams
+    ]
+    return StreamListingModel(
+        prefix=request.prefix,
+        stream_count=len(listed),
+        streams=listed,
+        next_cursor=found.next_cursor,
+        has_more=found.has_more,
+    )
+
+
+def render_buckets(request: ListingRequest, found: BucketListing) -> BucketListingModel:
+    listed = [
+        ListedBucket(bucket_id=record.bucket, streams=record.streams, created_at_ms=record.created_ms)
+        for record in found.buckets
+    ]
+    return BucketListingModel(
+        prefix=request.prefix,
+        bucket_count=len(listed),
+        buckets=listed,
+        next_cursor=listed[-1].bucket_id if found.has_more else None,
+        has_more=found.has_more,
+    )
+
+
+def render_stats(found: StreamStats, access: Access) -> Stats:
+    head, record, tail = found.head, found.head.record, found.head.tail
+    shown = Stats(
+        stream=stream_path(record.key),
+        bucket_id=record.key.bucket,
+        stream_id=record.key.stream_id,
+        status=_status(head),
+        content_type=record.content_type.served,
+        tail_offset=render_offset(tail.offset),
+        retained_offset=render_offset(record.retained),
+        packed_offset=render_offset(record.packed) if record.packed else None,
+        bytes=found.retained_bytes,
+        messages=MessageCount(count=found.messages, exact=found.messages_exact),
+        created_at_ms=record.created_ms,
+        last_write_at_ms=head.written_ms,
+        producers=[
+            ListedProducer(
+                id=state.producer_id, epoch=state.epoch, seq=state.seq, offset=render_offset(state.end)
+            )
+            for state in found.producers
+        ],
+        producers_complete=found.producers_complete,
+        forks=record.references,
+    )
+    if found.ends_ms is not None:
+        expiry = record.expiry
+        shown.expiry = ExpiryModel(
+            ttl_seconds=expiry.ttl_seconds, expires_at=expiry.expires_at, ends_at_ms=found.ends_ms
+        )
+    if tail.closed_by is not None:
+        claim = tail.closed_by
+        shown.closed_by = ClosedBy(id=claim.producer_id, epoch=claim.epoch, seq=claim.seq)
+    if record.fork is not None and access.may_read(record.fork.point.source):
+        source = stream_path(record.fork.point.source)
+        shown.forked_from = ForkedFrom(stream=source, offset=render_offset(record.base))
+    if record.snapshot is not None:
+        snapshot = record.snapshot
+        shown.snapshot = SnapshotModel(
+            offset=render_offset(snapshot.offset),
+            content_type=snapshot.content_type.value,
+            bytes=snapshot.size,
+            published_at_ms=snapshot.published_ms,
+        )
+    return shown
+
+
+def render_forks(found: Forks, access: Access) -> ForksModel:
+    listed = [
+        ListedFork(
+            stream=stream_path(record.key),
+            offset=render_offset(record.base),
+            deleted=record.deleted,
+            forks=record.references,
+            created_at_ms=record.created_ms,
+        )
+        for record in found.found
+        if access.may_read(record.key)
+    ]
+    return ForksModel(
+        stream=stream_path(found.source.key),
+        fork_count=found.source.references,
+        forks=listed,
+        complete=found.complete and len(listed) == len(found.found),
+    )
+
+
+def render_start_point(found: StartPoint) -> StartPointModel:
+    return StartPointModel(
+        offset=render_offset(found.offset), messages=found.messages, complete=found.complete
+    )
+
+
+def render_times(found: AppendTimes) -> bytes:
+    """`TimesModel` as JSON. It may have tens of thousands of numbers, too many for a model to look at."""
+    shown = {
+        "offset": render_offset(found.start),
+        "end_offset": render_offset(found.end),
+        "times_ms": found.times_ms,
+        "messages": found.messages,
+        "bytes": found.sizes,
+    }
+    return orjson.dumps(shown)
+
+
+def render_times_headers(found: AppendTimes) -> dict[str, str]:
+    """The times between two offsets of one incarnation never change, so a cache may keep them like the page
+    itself."""
+    has_data = found.end > found.start
+    return {
+        "Cache-Control": decide_cache_control(
+            has_data=has_data, closed=False, from_now=False, is_bound=False
+        ),
+        "ETag": render_etag(found.incarnation, found.start, found.end, closed=False, crc=found.crc),
+    }
+
+
+def answer(model: BaseModel) -> Response:
+    """It describes this moment, so no cache keeps it."""
+    body = model.model_dump_json(by_alias=True)
+    return Response(body, media_type="application/json", headers={"Cache-Control": NO_STORE})
+
+
+def parse_page(request: Request) -> ListingRequest:
+    asked = singles(request)
+    return parse_plain_listing(asked.get("prefix"), asked.get("after"), asked.get("limit"))
+
+
+async def plain_streams(request: Request) -> Response:
+    """List the streams of the plain surface."""
+    backend, asked = backend_of(request), parse_page(request)
+    found = await backend.run(lambda: list_streams(backend.stores, PLAIN_BUCKET, asked))
+    return answer(render_streams(asked, found))
+
+
+async def all_buckets(request: Request) -> Response:
+    """List the buckets."""
+    backend, asked = backend_of(request), parse_page(request)
+    return answer(render_buckets(asked, await backend.run(lambda: list_buckets(backend.stores, asked))))
+
+
+async def stream_stats(request: Request) -> Response:
+    """What is known of a stream: sizes, times, producers, forks, snapshot."""
+    backend, key = backend_of(request), parse_stream_parameter(singles(request).get("stream"))
+    found = await backend.run(lambda: load_stats(backend.stores, key))
+    return answer(render_stats(found, request.scope.get(ACCESS, EVERYTHING)))
+
+
+async def stream_forks(request: Request) -> Response:
+    """The forks that were made of a stream."""
+    backend, key = backend_of(request), parse_stream_parameter(singles(request).get("stream"))
+    found = await backend.run(lambda: list_forks(backend.stores, key))
+    return answer(render_forks(found, request.scope.get(ACCESS, EVERYTHING)))
+
+
+async def start_point(request: Request) -> Response:
+    """The offset of the last messages, or of what was written from a time on."""
+    backend, query = backend_of(request), singles(request)
+    key = parse_stream_parameter(query.get("stream"))
+    asked = parse_start_point(query.get("last"), query.get("from"))
+    return answer(render_start_point(await backend.run(lambda: find_start(backend.stores, key, asked))))
+
+
+async def append_times(request: Request) -> Response:
+    """When the messages of a page were appended."""
+    backend, query = backend_of(request), singles(request)
+    key, offset = parse_stream_parameter(query.get("stream")), query.get("offset")
+    start = parse_read_from(offset)
+    if start is None or start == NOW:
+        raise Malformed(
+            f"offset must be -1, or a Stream-Next-Offset that this server gave, got {offset!r:.80}"
+        )
+    found = await backend.run(lambda: load_times(backend.stores, key, start))
+    headers = render_times_headers(found)
+    if etag_matches(header(request, "If-None-Match"), headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    return Response(render_times(found), headers=headers, media_type="application/json")
+
+
+async def me(request: Request) -> Response:
+    """What this request's token may do."""
+    singles(request)
+    is_on = backend_of(request).settings.authorization.is_on
+    # On an open server, every client may do everything.
+    access: Access = request.scope.get(ACCESS, EVERYTHING)
+    return answer(Me(authorization=is_on, token=HAS_TOKEN in request.scope, scopes=render_scopes(access)))
