@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidemark.client import AsyncStream as AsyncStream
     from tidemark.client import Stream as Stream
     from tidemark.client import StreamError as StreamError
 
@@ -16,7 +17,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     """PEP 562."""
-    if name not in {"Stream", "StreamError"}:
+    if name not in {"AsyncStream", "Stream", "StreamError"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import tidemark.client
 

@@ -12,7 +12,8 @@ The rules are in `core` and `batches`, which do no I/O: generators that yield re
 
 from __future__ import annotations
 
-from tidemark.client.blocking import Stream
+from tidemark.client.asynchronous import AsyncProducer, AsyncStream
+from tidemark.client.blocking import Producer, Stream
 from tidemark.client.core import Appended, Chunk, Head, Retry
 from tidemark.client.errors import (
     Conflict,
@@ -36,6 +37,8 @@ from tidemark.client.errors import (
 
 __all__ = [
     "Appended",
+    "AsyncProducer",
+    "AsyncStream",
     "Chunk",
     "Conflict",
     "Head",
@@ -45,6 +48,7 @@ __all__ = [
     "NotFound",
     "OutcomeUnknown",
     "PreconditionFailed",
+    "Producer",
     "ProducerFenced",
     "Refused",
     "Retry",

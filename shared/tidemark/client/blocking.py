@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
 from datetime import datetime
@@ -12,6 +14,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 import httpx
 
 from tidemark.client import wire
+from tidemark.client.batches import Batch, Batches, Limits
 from tidemark.client.core import (
     Appended,
     Chunk,
@@ -28,6 +31,7 @@ from tidemark.client.core import (
     Sleep,
     Steps,
 )
+from tidemark.client.errors import StreamError
 
 T = TypeVar("T")
 
@@ -220,6 +224,33 @@ class Stream:
         raising StreamGone, if `offset` is older."""
         return self._driver().chunks(self._protocol.follow(offset, live, gone, cursor))
 
+    def producer(
+        self,
+        producer_id: str,
+        *,
+        epoch: int | None = None,
+        closes: bool = True,
+        linger_seconds: float = Limits.linger_seconds,
+        max_batch_bytes: int = Limits.max_batch_bytes,
+        max_batch_messages: int = Limits.max_batch_messages,
+        max_in_flight: int = Limits.max_in_flight,
+        max_held_bytes: int = Limits.max_held_bytes,
+    ) -> Producer:
+        """An idempotent producer. One that starts with the same id takes over from an earlier one, whose next
+        append raises ProducerFenced; `epoch` sets the epoch instead of claiming the next one. `closes`: the
+        end of its `with` closes the stream."""
+        limits = Limits(linger_seconds, max_batch_bytes, max_batch_messages, max_in_flight, max_held_bytes)
+        batches = Batches(
+            self.url,
+            producer_id,
+            self._run(self._protocol.known_content_type()),
+            epoch=epoch,
+            now_microseconds=time.time_ns() // 1000,
+            limits=limits,
+            retry=self._protocol.retry,
+        )
+        return Producer(self._driver(), batches, max_in_flight, closes=closes)
+
     def _driver(self) -> _Driver:
         return _Driver(self._client or _shared_client(), self._headers, self._params)
 
@@ -229,3 +260,118 @@ class Stream:
 
 def _values(given: Mapping[str, wire.Value]) -> dict[str, str]:
     return {name: value if isinstance(value, str) else value() for name, value in given.items()}
+
+
+class Producer:
+    """Writes each message once, in order, whatever is lost on the way: made by `Stream.producer`.
+
+    Threads of its own send the batches. What makes it fail (another producer has claimed its id, the stream
+    is closed or gone, the retries are used up) is raised by the next `append` and by `flush`. As a context
+    manager it closes the stream at the end of the block; after an exception it only sends what it has."""
+
+    def __init__(self, driver: _Driver, batches: Batches, workers: int, *, closes: bool) -> None:
+        self._driver, self._batches, self._max_workers, self._closes = driver, batches, workers, closes
+        self._changed = threading.Condition()
+        self._workers = self._idle = 0
+        self._stopped = False
+
+    @property
+    def epoch(self) -> int:
+        return self._batches.epoch
+
+    def append(self, data: Data) -> None:
+        """Queue one message. Waits while too much is held (`max_held_bytes`)."""
+        message = self._batches.encode(data)
+        with self._changed:
+            while self._batches.is_full and self._batches.failure is None:
+                self._changed.wait()
+            if self._batches.add(message, time.monotonic()):
+                self._wake_worker()
+
+    def flush(self) -> Appended | None:
+        """Wait until the server has acknowledged every message that was appended before. Returns where the
+        last one is."""
+        with self._changed:
+            self._batches.hurry()
+            self._wake_worker()
+            added = self._batches.added
+            while self._batches.failure is None and self._batches.acknowledged < added:
+                self._changed.wait()
+            self._batches.check()
+            return self._batches.result
+
+    def close(self, data: Data = None) -> Appended | None:
+        """Flush and close the stream, with `data` as its last message. A second call returns the same."""
+        message = b"" if data is None else self._batches.encode(data)
+        try:
+            with self._changed:
+                if not self._batches.is_closed:
+                    self._batches.add(message, time.monotonic())
+                    self._batches.close()
+                    self._wake_worker()
+                while self._batches.failure is None and not self._batches.is_closed:
+                    self._changed.wait()
+                self._batches.check()
+                return self._batches.result
+        finally:
+            self._stop()
+
+    def detach(self) -> None:
+        """Flush, and leave the stream open."""
+        try:
+            self.flush()
+        finally:
+            self._stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
+            self.close() if self._closes else self.detach()
+        elif isinstance(error, StreamError):
+            self._stop()
+        else:
+            with contextlib.suppress(StreamError):
+                self.detach()
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _wake_worker(self) -> None:
+        """Workers begin when there is work and all others are busy."""
+        if self._idle or self._workers >= self._max_workers:
+            self._changed.notify_all()
+        else:
+            self._workers += 1
+            threading.Thread(target=self._work, name="tidemark-producer", daemon=True).start()
+
+    def _work(self) -> None:
+        while (batch := self._next()) is not None:
+            reply: Any = None
+            try:
+                reply = self._driver.perform(self._batches.request(batch))
+            except Exception as error:  # noqa: BLE001 (raised by a header's function: the next append tells)
+                with self._changed:
+                    self._batches.fail(error)
+            with self._changed:
+                if reply is not None:
+                    self._batches.answered(batch, reply, time.monotonic())
+                self._changed.notify_all()
+
+    def _next(self) -> Batch | None:
+        """The next batch, whenever it is ready; None at the end."""
+        with self._changed:
+            while not self._stopped:
+                now = time.monotonic()
+                if (batch := self._batches.take(now)) is not None:
+                    if self._batches.next_at() is not None and not self._idle:
+                        self._wake_worker()
+                    return batch
+                at = self._batches.next_at()
+                self._idle += 1
+                self._changed.wait(None if at is None else max(0.0, at - now))
+                self._idle -= 1
+            return None

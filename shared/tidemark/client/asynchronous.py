@@ -1,0 +1,350 @@
+"""`AsyncStream` and `AsyncProducer` for programs with asyncio. The same operations as in `blocking`, each
+with await."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from datetime import datetime
+from typing import Any, Final, Literal, Self, TypeVar
+from weakref import WeakKeyDictionary
+
+import httpx
+
+from tidemark.client import wire
+from tidemark.client.batches import Batch, Batches, Limits
+from tidemark.client.core import (
+    Appended,
+    Chunk,
+    Data,
+    Effect,
+    Head,
+    Live,
+    Protocol,
+    Reply,
+    Request,
+    Retry,
+    Sleep,
+    Steps,
+)
+from tidemark.client.errors import StreamError
+
+T = TypeVar("T")
+
+_clients: Final[
+    WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None]]]
+] = WeakKeyDictionary()
+
+
+async def _shared_client() -> httpx.AsyncClient:
+    """One for all streams of an event loop. `asyncio.run` closes it: a loop that ends closes its
+    generators."""
+    loop = asyncio.get_running_loop()
+    if loop not in _clients:
+        client = wire.new_async_client()
+
+        async def until_the_loop_ends() -> AsyncGenerator[None]:
+            async with client:
+                yield
+
+        _clients[loop] = client, until_the_loop_ends()
+        await anext(_clients[loop][1])
+    return _clients[loop][0]
+
+
+class _AsyncDriver:
+    """Runs the steps of an operation on httpx. It holds at most one open event stream."""
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient | None,
+        headers: Mapping[str, wire.AsyncValue],
+        params: Mapping[str, wire.AsyncValue],
+    ) -> None:
+        self._client, self._headers, self._params = client, headers, params
+        self._open: httpx.Response | None = None
+        self._pieces: AsyncIterator[bytes] | None = None
+
+    async def run(self, steps: Steps[T]) -> T:
+        result = None
+        while True:
+            try:
+                effect = steps.send(result)
+            except StopIteration as done:
+                value: T = done.value
+                return value
+            result = await self.perform(effect)
+
+    async def chunks(self, steps: Generator[Effect | Chunk, Any, None]) -> AsyncGenerator[Chunk]:
+        try:
+            result = None
+            while True:
+                try:
+                    effect = steps.send(result)
+                except StopIteration:
+                    return
+                if isinstance(effect, Chunk):
+                    result = None
+                    yield effect
+                else:
+                    result = await self.perform(effect)
+        finally:
+            await self._close()
+
+    async def perform(self, effect: Effect) -> Any:
+        if isinstance(effect, Sleep):
+            return await asyncio.sleep(effect.seconds)
+        try:
+            if isinstance(effect, Request):
+                return await self._send(effect)
+            return b"" if self._pieces is None else await anext(self._pieces, b"")
+        except httpx.RequestError as error:
+            return wire.lost(error)
+
+    async def _send(self, request: Request) -> Reply:
+        await self._close()
+        client = self._client or await _shared_client()
+        prepared = wire.request_of(client, request, await _values(self._headers), await _values(self._params))
+        response = await client.send(
+            prepared, stream=request.streams, follow_redirects=wire.follows_redirects(request)
+        )
+        if not request.streams:
+            return wire.reply_of(response, response.content)
+        self._open, self._pieces = response, response.aiter_bytes()
+        if response.is_success:
+            return wire.reply_of(response, b"")
+        body = await response.aread()
+        await self._close()
+        return wire.reply_of(response, body)
+
+    async def _close(self) -> None:
+        if self._open is not None:
+            response, self._open, self._pieces = self._open, None, None
+            await response.aclose()
+
+
+class AsyncStream:
+    """One stream, by its URL: see `Stream`. The values of `headers` and `params` may be coroutine functions,
+    and `client` is an `httpx.AsyncClient`; without it all streams of an event loop share one."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        content_type: str | None = None,
+        headers: Mapping[str, wire.AsyncValue] | None = None,
+        params: Mapping[str, wire.AsyncValue] | None = None,
+        client: httpx.AsyncClient | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        self._protocol = Protocol(url, content_type, retry or Retry())
+        self._headers, self._params, self._client = headers or {}, params or {}, client
+
+    @classmethod
+    async def create(
+        cls,
+        url: str,
+        *,
+        content_type: str | None = None,
+        ttl: int | None = None,
+        expires_at: datetime | str | None = None,
+        closed: bool = False,
+        data: Data = None,
+        forked_from: str | None = None,
+        fork_offset: str | None = None,
+        fork_sub_offset: int | None = None,
+        headers: Mapping[str, wire.AsyncValue] | None = None,
+        params: Mapping[str, wire.AsyncValue] | None = None,
+        client: httpx.AsyncClient | None = None,
+        retry: Retry | None = None,
+    ) -> Self:
+        stream = cls(
+            url, content_type=content_type, headers=headers, params=params, client=client, retry=retry
+        )
+        await stream._run(
+            stream._protocol.create(
+                ttl=ttl,
+                expires_at=expires_at,
+                closed=closed,
+                data=data,
+                forked_from=forked_from,
+                fork_offset=fork_offset,
+                fork_sub_offset=fork_sub_offset,
+            )
+        )
+        return stream
+
+    @property
+    def url(self) -> str:
+        return self._protocol.url
+
+    @property
+    def content_type(self) -> str | None:
+        return self._protocol.content_type
+
+    async def head(self) -> Head:
+        return await self._run(self._protocol.head())
+
+    async def append(
+        self, data: Data, *, seq: str | None = None, if_match: str | None = None, close: bool = False
+    ) -> Appended:
+        return await self._run(self._protocol.append(data, seq=seq, if_match=if_match, close=close))
+
+    async def close(self, data: Data = None) -> Appended:
+        return await self._run(self._protocol.close(data))
+
+    async def delete(self) -> None:
+        await self._run(self._protocol.delete())
+
+    async def read(
+        self, offset: str = "-1", *, live: Literal["long-poll", False] = False, cursor: str | None = None
+    ) -> Chunk:
+        return await self._run(self._protocol.read(offset, live, cursor))
+
+    def follow(
+        self,
+        offset: str = "-1",
+        *,
+        live: Live = "auto",
+        gone: Literal["error", "earliest"] = "error",
+        cursor: str | None = None,
+    ) -> AsyncGenerator[Chunk]:
+        return self._driver().chunks(self._protocol.follow(offset, live, gone, cursor))
+
+    def producer(
+        self,
+        producer_id: str,
+        *,
+        epoch: int | None = None,
+        closes: bool = True,
+        linger_seconds: float = Limits.linger_seconds,
+        max_batch_bytes: int = Limits.max_batch_bytes,
+        max_batch_messages: int = Limits.max_batch_messages,
+        max_in_flight: int = Limits.max_in_flight,
+        max_held_bytes: int = Limits.max_held_bytes,
+    ) -> AsyncProducer:
+        limits = Limits(linger_seconds, max_batch_bytes, max_batch_messages, max_in_flight, max_held_bytes)
+        batches = Batches(
+            self.url,
+            producer_id,
+            self.content_type,
+            epoch=epoch,
+            now_microseconds=time.time_ns() // 1000,
+            limits=limits,
+            retry=self._protocol.retry,
+        )
+        return AsyncProducer(self._driver(), batches, self._protocol, closes=closes)
+
+    def _driver(self) -> _AsyncDriver:
+        return _AsyncDriver(self._client, self._headers, self._params)
+
+    async def _run(self, steps: Steps[T]) -> T:
+        return await self._driver().run(steps)
+
+
+async def _values(given: Mapping[str, wire.AsyncValue]) -> dict[str, str]:
+    values = {}
+    for name, value in given.items():
+        made = value if isinstance(value, str) else value()
+        values[name] = made if isinstance(made, str) else await made
+    return values
+
+
+class AsyncProducer:
+    """Writes each message once, in order: see `Producer`. Tasks of the event loop send the batches."""
+
+    def __init__(self, driver: _AsyncDriver, batches: Batches, protocol: Protocol, *, closes: bool) -> None:
+        self._driver, self._batches, self._protocol, self._closes = driver, batches, protocol, closes
+        self._changed = asyncio.Event()
+        self._tasks = set[asyncio.Task[None]]()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def epoch(self) -> int:
+        return self._batches.epoch
+
+    async def append(self, data: Data) -> None:
+        await self._know_content_type()
+        message = self._batches.encode(data)
+        await self._until(lambda: not self._batches.is_full)
+        if self._batches.add(message, time.monotonic()):
+            self._send_what_is_ready()
+
+    async def flush(self) -> Appended | None:
+        self._batches.hurry()
+        self._send_what_is_ready()
+        added = self._batches.added
+        await self._until(lambda: self._batches.acknowledged >= added)
+        return self._batches.result
+
+    async def close(self, data: Data = None) -> Appended | None:
+        await self._know_content_type()
+        try:
+            if not self._batches.is_closed:
+                self._batches.add(b"" if data is None else self._batches.encode(data), time.monotonic())
+                self._batches.close()
+                self._send_what_is_ready()
+            await self._until(lambda: self._batches.is_closed)
+            return self._batches.result
+        finally:
+            await self._stop()
+
+    async def detach(self) -> None:
+        try:
+            await self.flush()
+        finally:
+            await self._stop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
+            await (self.close() if self._closes else self.detach())
+        elif isinstance(error, StreamError):
+            await self._stop()
+        else:
+            with contextlib.suppress(StreamError):
+                await self.detach()
+
+    async def _know_content_type(self) -> None:
+        if self._batches.content_type is None:
+            self._batches.content_type = await self._driver.run(self._protocol.known_content_type())
+
+    async def _until(self, condition: Any) -> None:
+        while self._batches.failure is None and not condition():
+            self._changed.clear()
+            await self._changed.wait()
+        self._batches.check()
+
+    def _send_what_is_ready(self) -> None:
+        """Called whenever that may have changed. A timer calls it when waiting for more messages, or to try
+        again, ends."""
+        while (batch := self._batches.take(time.monotonic())) is not None:
+            task = asyncio.create_task(self._send(batch))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if self._timer is not None:
+            self._timer.cancel()
+        at = self._batches.next_at()
+        delay = None if at is None else max(0.0, at - time.monotonic())
+        loop = asyncio.get_running_loop()
+        self._timer = None if delay is None else loop.call_later(delay, self._send_what_is_ready)
+
+    async def _send(self, batch: Batch) -> None:
+        try:
+            reply = await self._driver.perform(self._batches.request(batch))
+            self._batches.answered(batch, reply, time.monotonic())
+        except Exception as error:  # noqa: BLE001 (raised by a header's function: the next append tells)
+            self._batches.fail(error)
+        self._changed.set()
+        self._send_what_is_ready()
+
+    async def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

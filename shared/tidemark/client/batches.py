@@ -1,0 +1,298 @@
+"""An idempotent producer without I/O, clock or threads (section 5.2.1 of the protocol).
+
+Messages wait until they are a batch. A batch has a sequence number, is sent, and is sent again until it has
+an answer; the server writes a number once. Several are on their way at once: one that overtakes the batch
+before it gets 409 and waits for it.
+
+A producer that starts claims its id by an epoch above all earlier ones: the time in microseconds. With a
+number that begins at 0 in an epoch that somebody has used, its first batch would be taken for a duplicate and
+dropped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from tidemark.client.core import (
+    Appended,
+    Lost,
+    Reply,
+    Request,
+    Retry,
+    encode_message,
+    failure,
+    is_json,
+    not_carried_out,
+    passing,
+)
+from tidemark.client.errors import (
+    MalformedReply,
+    ProducerFenced,
+    SequenceGap,
+    StreamClosed,
+    StreamError,
+    is_true,
+)
+
+#: JavaScript's servers count no further (section 5.2.1).
+_MAX_EPOCH: Final = 2**53 - 1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a batch is sent: `linger_seconds` after its first message, or as soon as it has so many bytes or
+    messages. `max_held_bytes` bounds what has no answer yet: at that, `append` waits."""
+
+    linger_seconds: float = 0.02
+    max_batch_bytes: int = 1024 * 1024
+    max_batch_messages: int = 10_000
+    max_in_flight: int = 5
+    max_held_bytes: int = 16 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if self.linger_seconds < 0:
+            raise ValueError(f"linger_seconds is {self.linger_seconds}; it must be 0 or more")
+        for name in ("max_batch_bytes", "max_batch_messages", "max_in_flight", "max_held_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    seq: int
+    #: How many messages were added before it.
+    since: int
+    body: bytes
+    closes: bool
+    #: Since the epoch is what it is; and how many of these failed, those not counted that overtook another
+    #: batch.
+    tries: int = 0
+    failures: int = 0
+    #: An earlier try may have been carried out.
+    may_be_written: bool = False
+    ready_at: float = 0.0
+    in_flight: bool = False
+    #: When it was sent last, no earlier batch was without an answer.
+    was_first: bool = False
+    #: The server had not seen the one before it.
+    overtook: bool = False
+
+
+class Batches:
+    """The state of one producer. Times are the caller's, of any clock that does not go back."""
+
+    def __init__(
+        self,
+        url: str,
+        producer_id: str,
+        content_type: str | None,
+        *,
+        epoch: int | None,
+        now_microseconds: int,
+        limits: Limits,
+        retry: Retry,
+    ) -> None:
+        if not producer_id or not (producer_id.isascii() and producer_id.isprintable()):
+            raise ValueError(f"producer_id is {producer_id!r}; it must be printable ASCII, and not empty")
+        if epoch is not None and not 0 <= epoch <= _MAX_EPOCH:
+            raise ValueError(f"epoch is {epoch}; it must be from 0 to {_MAX_EPOCH}")
+        self._url, self._id = url, producer_id
+        #: None until it is known; then messages can be added.
+        self.content_type = content_type
+        self._limits, self._retry = limits, retry
+        self.epoch = now_microseconds if epoch is None else epoch
+        #: Until the first answer the epoch is not known to be above all others, and only one batch is sent.
+        self._claiming = epoch is None
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = self._held_bytes = 0
+        self._waiting_since = 0.0
+        self._unanswered: list[Batch] = []
+        self._next_seq = 0
+        self.added = 0
+        self._urgent = False
+        self._closing = self._close_is_made = False
+        self.failure: Exception | None = None
+        self.result: Appended | None = None
+        self._result_seq = 0
+
+    def encode(self, data: object) -> bytes:
+        return encode_message(data, self.content_type or "")
+
+    @property
+    def is_full(self) -> bool:
+        return self._held_bytes >= self._limits.max_held_bytes
+
+    @property
+    def acknowledged(self) -> int:
+        """So many messages, the first ones, have been acknowledged by the server."""
+        return self._unanswered[0].since if self._unanswered else self.added - len(self._waiting)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._close_is_made and not self._unanswered and self.failure is None
+
+    def add(self, message: bytes, now: float) -> bool:
+        """Whether a batch may have become ready, or a time to wait for."""
+        self.check()
+        if not message:
+            return False  # nothing to write: a model's token may be empty
+        if self._closing:
+            raise ValueError("the producer is closed and takes no more messages")
+        if not self._waiting:
+            self._waiting_since = now
+        self._waiting.append(message)
+        self.added += 1
+        self._waiting_bytes += len(message)
+        self._held_bytes += len(message)
+        return len(self._waiting) == 1 or self._has_whole_batch()
+
+    def check(self) -> None:
+        """Raise what made the producer fail."""
+        if self.failure is not None:
+            raise self.failure
+
+    def hurry(self) -> None:
+        """What waits is sent without lingering."""
+        self._urgent = bool(self._waiting)
+
+    def close(self) -> None:
+        """The stream is closed with the last message, in one request."""
+        self._closing = True
+
+    def take(self, now: float) -> Batch | None:
+        """A batch that is to be sent now."""
+        if self.failure is not None:
+            return None
+        batch = next((one for one in self._unanswered if self._may_repeat(one) and one.ready_at <= now), None)
+        if batch is None and self._may_begin() and (self._is_due() or now >= self._linger_end):
+            batch = self._begin()
+        if batch is not None:
+            batch.in_flight, batch.was_first = True, batch is self._unanswered[0]
+            batch.tries += 1
+        return batch
+
+    def next_at(self) -> float | None:
+        """When `take` may give something that it does not give now, if nothing else happens."""
+        times = [batch.ready_at for batch in self._unanswered if self._may_repeat(batch)]
+        if self._waiting and self._may_begin():
+            times.append(self._linger_end)
+        return min(times, default=None)
+
+    def request(self, batch: Batch) -> Request:
+        headers = {
+            "Producer-Id": self._id,
+            "Producer-Epoch": str(self.epoch),
+            "Producer-Seq": str(batch.seq),
+        }
+        if batch.body:
+            headers["Content-Type"] = self.content_type or ""
+        if batch.closes:
+            headers["Stream-Closed"] = "true"
+        return Request("POST", self._url, headers, body=batch.body)
+
+    def answered(self, batch: Batch, reply: Reply | Lost, now: float) -> None:
+        batch.in_flight = False
+        if self.failure is not None:
+            return
+        request = self.request(batch)
+        if isinstance(reply, Lost) or not 200 <= reply.status < 300:
+            why: StreamError | None = failure(request, reply)
+        else:
+            why = _not_written(batch, request, reply)
+        if why is None or (isinstance(why, StreamClosed) and not batch.body):
+            assert isinstance(reply, Reply)
+            self._acknowledge(batch, reply)
+        elif isinstance(why, SequenceGap) and not batch.was_first:
+            batch.overtook = True
+        elif isinstance(why, ProducerFenced) and why.status == 403 and self._may_claim(batch):
+            self._claim_above(why.headers)
+            batch.tries = 0
+        elif passing(reply) and batch.failures < self._retry.max_retries:
+            batch.ready_at = now + self._retry.delay(batch.failures, reply)
+            batch.failures += 1
+            batch.may_be_written |= not not_carried_out(reply)
+        else:
+            self.failure = why
+
+    def fail(self, why: Exception) -> None:
+        self.failure = self.failure or why
+
+    def _acknowledge(self, batch: Batch, reply: Reply) -> None:
+        self._claiming = False
+        self._unanswered.remove(batch)
+        self._held_bytes -= len(batch.body)
+        headers = reply.headers
+        if "stream-next-offset" in headers and batch.seq >= self._result_seq:
+            closed = is_true(headers, "stream-closed")
+            self.result = Appended(headers["stream-next-offset"], closed, headers.get("etag"))
+            self._result_seq = batch.seq
+
+    def _may_claim(self, batch: Batch) -> bool:
+        """Not if the first batch may be there already, in the epoch before: it would be written twice."""
+        return self._claiming and not batch.may_be_written
+
+    def _claim_above(self, headers: Mapping[str, str]) -> None:
+        current = headers["producer-epoch"]
+        self.epoch = max(self.epoch, int(current) if current.isdigit() else 0) + 1
+
+    def _may_repeat(self, batch: Batch) -> bool:
+        return not batch.in_flight and (not batch.overtook or batch is self._unanswered[0])
+
+    def _may_begin(self) -> bool:
+        """A batch behind one that fails would only be refused."""
+        if not self._waiting and (not self._closing or self._close_is_made):
+            return False
+        if self._unanswered and (self._claiming or self._unanswered[0].failures):
+            return False
+        return len(self._unanswered) < self._limits.max_in_flight
+
+    def _is_due(self) -> bool:
+        return self._closing or self._urgent or self._has_whole_batch()
+
+    @property
+    def _linger_end(self) -> float:
+        return self._waiting_since + self._limits.linger_seconds
+
+    def _has_whole_batch(self) -> bool:
+        limits = self._limits
+        return (
+            self._waiting_bytes >= limits.max_batch_bytes or len(self._waiting) >= limits.max_batch_messages
+        )
+
+    def _begin(self) -> Batch:
+        messages, size = list[bytes](), 0
+        for message in islice(self._waiting, self._limits.max_batch_messages):
+            if messages and size + len(message) > self._limits.max_batch_bytes:
+                break
+            messages.append(message)
+            size += len(message)
+        since = self.added - len(self._waiting)
+        for _ in messages:
+            self._waiting.popleft()
+        self._waiting_bytes -= size
+        self._urgent = self._urgent and bool(self._waiting)
+        body = b"".join(messages)
+        if messages and is_json(self.content_type or ""):
+            body = b"[%b]" % b",".join(messages)
+        self._held_bytes += len(body) - size
+        self._close_is_made = self._closing and not self._waiting
+        batch = Batch(self._next_seq, since, body, closes=self._close_is_made)
+        self._next_seq += 1
+        self._unanswered.append(batch)
+        return batch
+
+
+def _not_written(batch: Batch, request: Request, reply: Reply) -> StreamError | None:
+    """A success that acknowledges nothing: from something that is no server of the protocol; or, of a batch
+    that was sent once, a duplicate. Then its number is another producer's."""
+    headers = reply.headers
+    if "stream-next-offset" not in headers and "producer-seq" not in headers:
+        return MalformedReply(f"{request.what}: {reply.status} is not an answer of the protocol")
+    if reply.status == 204 and batch.tries == 1 and "producer-seq" in headers and batch.body:
+        said = b"another producer has used this id, epoch and sequence number"
+        return ProducerFenced(request.what, reply.status, headers, said)
+    return None

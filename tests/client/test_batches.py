@@ -1,0 +1,221 @@
+"""The idempotent producer's rules, without I/O: exactly once, in order, whatever is lost or overtakes."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemark.client import errors
+from tidemark.client.batches import Batch, Batches, Limits
+from tidemark.client.core import Lost, Reply, Request, Retry
+
+LOST = Lost("ReadError")
+RETRY = Retry(max_retries=3)
+
+
+def batches(content_type: str = "text/plain", epoch: int | None = None, **limits: Any) -> Batches:
+    chosen = Limits(**{"linger_seconds": 0.0} | limits)
+    options = {"epoch": epoch, "now_microseconds": 1000, "limits": chosen, "retry": RETRY}
+    return Batches("http://server/s", "p", content_type, **options)  # type: ignore[arg-type]
+
+
+def taken(made: Batches, now: float = 0.0) -> Batch:
+    batch = made.take(now)
+    assert batch is not None
+    return batch
+
+
+@dataclass
+class Server:
+    """One stream and the state of its producers, as section 5.2.1 says."""
+
+    messages: list[str] = field(default_factory=list)
+    epoch: int = -1
+    seq: int = -1
+    closed: bool = False
+    closed_by: tuple[int, int] | None = None
+
+    def answer(self, request: Request) -> Reply:
+        epoch, seq = int(request.headers["Producer-Epoch"]), int(request.headers["Producer-Seq"])
+        told = {"stream-next-offset": str(len(self.messages))}
+        if self.closed:
+            same = (epoch, seq) == self.closed_by
+            return Reply(204 if same else 409, told | {"stream-closed": "true"})
+        if epoch < self.epoch:
+            return Reply(403, {"producer-epoch": str(self.epoch)})
+        last = self.seq if epoch == self.epoch else -1
+        if seq <= last:
+            return Reply(204, told | {"producer-seq": str(last)})
+        if seq > last + 1:
+            return Reply(409, {"producer-expected-seq": str(last + 1), "producer-received-seq": str(seq)})
+        self.epoch, self.seq = epoch, seq
+        self.messages += json.loads(request.body) if request.body else []
+        if request.headers.get("Stream-Closed"):
+            self.closed, self.closed_by = True, (epoch, seq)
+        return Reply(200, {"stream-next-offset": str(len(self.messages)), "producer-seq": str(seq)})
+
+
+@settings(max_examples=500)
+@given(st.integers(0, 2**32))
+def test_every_message_is_written_once_and_in_order_whatever_happens(seed: int) -> None:
+    """Requests arrive in any order; requests and answers are lost; the server may be busy."""
+    chance = random.Random(seed)
+    server = Server(epoch=chance.choice([-1, 0, 5000]), seq=3)
+    in_flight = chance.randint(1, 4)
+    made = batches("application/json", max_in_flight=in_flight, max_batch_messages=3)
+    on_the_way: list[tuple[Batch, Request]] = []
+    to_add, now, faults = [f"message {number}" for number in range(12)], 0.0, 3 if server.epoch == 5000 else 0
+    while not made.is_closed:
+        now += chance.choice([0.0, 0.1, 20.0])
+        if to_add and chance.random() < 0.5:
+            made.add(json.dumps(to_add.pop(0)).encode(), now)
+            if not to_add:
+                made.close()
+        while (batch := made.take(now)) is not None:
+            on_the_way.append((batch, made.request(batch)))
+        assert len(on_the_way) <= in_flight
+        if not on_the_way:
+            continue
+        batch, request = on_the_way.pop(chance.randrange(len(on_the_way)))
+        kinds = ["whole", "lost before", "lost after", "busy"] if faults < 3 else ["whole"]
+        kind = chance.choice(kinds)
+        faults += kind != "whole"
+        reply: Reply | Lost = Reply(429, {"retry-after": "1"}) if kind == "busy" else LOST
+        if kind in {"whole", "lost after"}:
+            answer = server.answer(request)
+            reply = answer if kind == "whole" else LOST
+        made.answered(batch, reply, now)
+        assert made.failure is None
+        written = len(server.messages)
+        assert made.acknowledged <= written, "nothing is acknowledged that is not written"
+    assert server.messages == [f"message {number}" for number in range(12)]
+    assert server.closed
+    assert made.acknowledged == 12
+
+
+def test_a_batch_is_sent_after_its_time_or_when_it_is_whole() -> None:
+    made = batches(linger_seconds=0.5, max_batch_bytes=4, max_batch_messages=3)
+    assert made.add(b"a", 1.0)
+    assert not made.add(b"b", 1.1)
+    assert (made.take(1.4), made.next_at()) == (None, 1.5)
+    first = taken(made, 1.5)
+    assert first.body == b"ab"
+    made.answered(first, Reply(200, {"stream-next-offset": "2"}), 1.6)
+    assert [made.add(message, 2.0) for message in (b"c", b"", b"d", b"efg")] == [True, False, False, True]
+    assert taken(made, 2.0).body == b"cd"
+    assert made.take(2.0) is None, "what is left is less than a batch"
+    made.hurry()
+    assert taken(made, 2.0).body == b"efg"
+
+
+def test_json_messages_become_one_array_each_a_message() -> None:
+    made = batches("application/json")
+    for value in ([1, 2], "a", b'{"b": 1}'):
+        made.add(made.encode(value), 0.0)
+    assert taken(made).body == b'[[1,2],"a",{"b": 1}]'
+
+
+def test_only_one_batch_is_on_its_way_until_the_epoch_is_claimed() -> None:
+    made = batches(max_batch_messages=1)
+    for message in (b"a", b"b", b"c"):
+        made.add(message, 0.0)
+    first = taken(made)
+    assert made.take(0.0) is None
+    made.answered(first, Reply(403, {"producer-epoch": "7000"}), 0.0)
+    assert taken(made) is first
+    assert made.request(first).headers["Producer-Epoch"] == "7001"
+    made.answered(first, Reply(200, {"stream-next-offset": "1"}), 0.0)
+    assert (taken(made).body, taken(made).body) == (b"b", b"c")
+
+
+def test_a_first_batch_that_may_be_written_is_not_sent_again_in_another_epoch() -> None:
+    made = batches()
+    made.add(b"a", 0.0)
+    made.answered(taken(made), LOST, 0.0)
+    made.answered(taken(made, 9.0), Reply(403, {"producer-epoch": "7000"}), 9.0)
+    with pytest.raises(errors.ProducerFenced):
+        made.check()
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (Reply(403, {"producer-epoch": "9"}), errors.ProducerFenced),
+        (Reply(409, {"stream-closed": "true"}), errors.StreamClosed),
+        (Reply(409, {"producer-expected-seq": "0"}), errors.SequenceGap),
+        (Reply(204, {"producer-seq": "5"}), errors.ProducerFenced),
+        (Reply(200, {"content-type": "text/html"}), errors.MalformedReply),
+        (Reply(404, {}), errors.NotFound),
+        (Reply(410, {}), errors.StreamGone),
+        (Reply(400, {}), errors.InvalidRequest),
+        (Reply(501, {}), errors.Unavailable),
+    ],
+)
+def test_what_cannot_be_mended_is_raised_by_the_next_append(reply: Reply, expected: type[Exception]) -> None:
+    """In an epoch that was given: a claiming producer would go above the one that it meets."""
+    made = batches(epoch=3)
+    made.add(b"a", 0.0)
+    made.answered(taken(made), reply, 0.0)
+    with pytest.raises(expected):
+        made.add(b"b", 0.0)
+    assert (made.take(0.0), made.acknowledged) == (None, 0)
+
+
+def test_a_close_that_finds_the_stream_closed_has_lost_nothing() -> None:
+    made = batches()
+    made.close()
+    closing = taken(made)
+    assert made.request(closing).headers["Stream-Closed"] == "true"
+    assert "Content-Type" not in made.request(closing).headers
+    made.answered(closing, Reply(409, {"stream-closed": "true", "stream-next-offset": "7"}), 0.0)
+    assert made.is_closed
+    assert made.result is not None
+    assert made.result.offset == "7"
+
+
+def test_retries_end_and_wait_as_long_as_the_server_asks() -> None:
+    made = batches()
+    made.add(b"a", 0.0)
+    batch = taken(made)
+    made.answered(batch, Reply(429, {"retry-after": "9"}), 0.0)
+    assert made.take(8.9) is None
+    assert 9 <= (made.next_at() or 0) <= 9 * 1.25
+    for _ in range(3):
+        made.answered(taken(made, 1000.0), LOST, 0.0)
+    with pytest.raises(errors.OutcomeUnknown):
+        made.check()
+
+
+def test_what_is_held_is_bounded_until_it_is_acknowledged() -> None:
+    made = batches(max_held_bytes=4)
+    made.add(b"abcd", 0.0)
+    assert made.is_full
+    batch = taken(made)
+    assert made.is_full
+    made.answered(batch, Reply(200, {"stream-next-offset": "4"}), 0.0)
+    assert not made.is_full
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"epoch": -1}, "epoch"),
+        ({"epoch": 2**53}, "epoch"),
+        ({"linger_seconds": -1}, "linger_seconds"),
+        ({"max_batch_bytes": 0}, "max_batch_bytes"),
+        ({"max_batch_messages": -1}, "max_batch_messages"),
+        ({"max_in_flight": 0}, "max_in_flight"),
+        ({"max_held_bytes": 0}, "max_held_bytes"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        batches(**options)
+    with pytest.raises(ValueError, match="producer_id"):
+        Batches("http://s/s", "", "", epoch=0, now_microseconds=0, limits=Limits(), retry=RETRY)

@@ -1,0 +1,333 @@
+"""Both drivers against a server in memory: the same life of a stream, blocking and asynchronous."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tidemark.client import (
+    AsyncStream,
+    Conflict,
+    NotFound,
+    OutcomeUnknown,
+    PreconditionFailed,
+    ProducerFenced,
+    Retry,
+    SequenceConflict,
+    Stream,
+    StreamClosed,
+    StreamGone,
+    wire,
+)
+from tidemark.client.core import Lost
+
+FAST = Retry(max_retries=20, initial_delay_seconds=0.001, max_delay_seconds=0.01)
+
+
+class Failing(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """Of four requests one is lost, one gets 503, of one the answer is lost, and one has its answer."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._blocking, self._asynchronous = httpx.HTTPTransport(), httpx.AsyncHTTPTransport()
+
+    def close(self) -> None:
+        self._blocking.close()
+
+    async def aclose(self) -> None:
+        await self._asynchronous.aclose()
+
+    def _fault(self) -> int:
+        self.count += 1
+        return self.count % 4
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if (fault := self._fault()) == 1:
+            raise httpx.ReadError("the request is lost")
+        if fault == 2:
+            return httpx.Response(503)
+        response = self._blocking.handle_request(request)
+        if fault == 3:
+            response.close()
+            raise httpx.ReadError("the answer is lost")
+        return response
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if (fault := self._fault()) == 1:
+            raise httpx.ReadError("the request is lost")
+        if fault == 2:
+            return httpx.Response(503)
+        response = await self._asynchronous.handle_async_request(request)
+        if fault == 3:
+            await response.aclose()
+            raise httpx.ReadError("the answer is lost")
+        return response
+
+
+async def awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+async def each(chunks: Iterator[Any] | AsyncIterator[Any]) -> AsyncIterator[Any]:
+    if isinstance(chunks, AsyncIterator):
+        async for chunk in chunks:
+            yield chunk
+    else:
+        for chunk in chunks:
+            yield chunk
+
+
+def client_of(kind: Any, transport: Any = None) -> Any:
+    return (httpx.Client if kind is Stream else httpx.AsyncClient)(transport=transport)
+
+
+both = pytest.mark.parametrize("kind", [Stream, AsyncStream])
+
+
+@both
+def test_the_life_of_a_stream(tidemark_url: str, kind: Any) -> None:
+    url = f"{tidemark_url}/v1/stream/life"
+
+    async def live() -> None:
+        with pytest.raises(NotFound, match="/v1/stream/life: 404"):
+            await awaited(kind(url).head())
+        stream = await awaited(kind.create(url, content_type="application/json", ttl=60))
+        with pytest.raises(Conflict):
+            await awaited(kind.create(url, content_type="text/plain"))
+        first = await awaited(stream.append({"n": 1}, seq="1"))
+        with pytest.raises(SequenceConflict):
+            await awaited(stream.append({"n": 1}, seq="1"))
+        await awaited(stream.append([2, 3], if_match=first.etag))
+        with pytest.raises(PreconditionFailed):
+            await awaited(stream.append(4, if_match=first.etag))
+        head = await awaited(kind(url).head())
+        assert (head.content_type, head.ttl_seconds, head.closed) == ("application/json", 60, False)
+        page = await awaited(kind(url).read(first.offset))
+        assert (page.messages, page.offset, page.up_to_date) == ([[2, 3]], head.offset, True)
+        fork = await awaited(kind.create(f"{url}-fork", forked_from=url, fork_offset=first.offset))
+        assert (await awaited(fork.close("end"))).closed
+        followed = [chunk async for chunk in each(kind(fork.url).follow())]
+        assert [message for chunk in followed for message in chunk.messages] == [{"n": 1}, "end"]
+        with pytest.raises(StreamClosed):
+            await awaited(fork.append(5))
+        await awaited(stream.delete())
+        with pytest.raises(StreamGone, match="forks still use its data"):
+            await awaited(stream.delete())
+
+    asyncio.run(live())
+
+
+@both
+def test_a_producer_writes_each_message_once_through_a_network_that_loses(
+    tidemark_url: str, kind: Any
+) -> None:
+    url, written = f"{tidemark_url}/v1/stream/lossy", list(range(200))
+
+    async def live() -> None:
+        with Stream.create(url, content_type="application/json").producer("earlier", closes=False) as earlier:
+            earlier.append(-1)
+        faulty = client_of(kind, Failing())
+        stream = kind(url, content_type="application/json", client=faulty, retry=FAST)
+        producer = stream.producer("p", max_batch_messages=7, linger_seconds=0.001)
+        for number in written:
+            await awaited(producer.append(number))
+            if number % 50 == 0:
+                await awaited(producer.flush())
+        closed = await awaited(producer.close("end"))
+        assert closed.closed
+        assert await awaited(producer.close()) == closed
+        followed = [chunk async for chunk in each(kind(url, client=faulty, retry=FAST).follow())]
+        assert [message for chunk in followed for message in chunk.messages] == [-1, *written, "end"]
+        await awaited(faulty.close() if kind is Stream else faulty.aclose())
+
+    asyncio.run(live())
+
+
+@both
+def test_a_reader_stops_the_writer(tidemark_url: str, kind: Any) -> None:
+    url = f"{tidemark_url}/v1/stream/stopped"
+
+    async def live() -> None:
+        producer = (await awaited(kind.create(url, content_type="text/plain"))).producer(
+            "p", linger_seconds=0
+        )
+        await awaited(producer.append("on and "))
+        await awaited(producer.flush())
+        await awaited(kind(url).close())
+        await awaited(producer.append("on and "))
+        with pytest.raises(StreamClosed):
+            await awaited(producer.flush())
+        with pytest.raises(StreamClosed):
+            await awaited(producer.append("on"))
+        with pytest.raises(StreamClosed):
+            await awaited(producer.close())
+
+    asyncio.run(live())
+
+
+@both
+def test_a_later_producer_of_the_same_id_takes_over(tidemark_url: str, kind: Any) -> None:
+    url = f"{tidemark_url}/v1/stream/taken-over"
+
+    async def live() -> None:
+        stream = await awaited(kind.create(url, content_type="text/plain"))
+        earlier, later = stream.producer("p", linger_seconds=0), stream.producer("p", linger_seconds=0)
+        for producer, text in ((earlier, "a"), (later, "b")):
+            await awaited(producer.append(text))
+            await awaited(producer.flush())
+        await awaited(earlier.append("c"))
+        with pytest.raises(ProducerFenced):
+            await awaited(earlier.flush())
+        await awaited(later.detach())
+        assert (await awaited(stream.read())).text == "ab"
+
+    asyncio.run(live())
+
+
+@both
+def test_the_end_of_a_with_closes_the_stream_and_an_exception_leaves_it_open(
+    tidemark_url: str, kind: Any
+) -> None:
+    url = f"{tidemark_url}/v1/stream/with"
+
+    async def write(text: str, error: Exception | None) -> None:
+        producer = kind(url).producer("p")
+        if kind is Stream:
+            with producer:
+                producer.append(text)
+                if error:
+                    raise error
+        else:
+            async with producer:
+                await producer.append(text)
+                if error:
+                    raise error
+
+    async def live() -> None:
+        await awaited(kind.create(url, content_type="text/plain"))
+        with pytest.raises(KeyError):
+            await write("a", KeyError())
+        assert not (await awaited(kind(url).head())).closed
+        await write("b", None)
+        head, page = await awaited(kind(url).head()), await awaited(kind(url).read())
+        assert (head.closed, page.text, page.closed) == (True, "ab", True)
+
+    asyncio.run(live())
+
+
+@both
+def test_headers_and_parameters_are_made_for_each_request(tidemark_url: str, kind: Any) -> None:
+    seen: list[tuple[str, str]] = []
+    counted = Counter[str]()
+
+    def token() -> str:
+        counted["token"] += 1
+        return f"token {counted['token']}"
+
+    async def later() -> str:
+        return token()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append((request.headers["X-Token"], str(request.url)))
+        status = 503 if len(seen) == 1 else 200
+        return httpx.Response(status, headers={"Stream-Next-Offset": "0", "Content-Type": "text/plain"})
+
+    async def live() -> None:
+        client = client_of(kind, httpx.MockTransport(answer))
+        made: Callable[[], Any] = token if kind is Stream else later
+        stream = kind(
+            f"{tidemark_url}/s?key=1",
+            headers={"X-Token": made},
+            params={"p": "a b"},
+            client=client,
+            retry=FAST,
+        )
+        await awaited(stream.read("5"))
+
+    asyncio.run(live())
+    assert [header for header, _ in seen] == ["token 1", "token 2"]
+    assert {url for _, url in seen} == {f"{tidemark_url}/s?key=1&p=a+b&offset=5"}
+
+
+@both
+def test_a_function_of_a_header_that_raises_ends_the_producer(tidemark_url: str, kind: Any) -> None:
+    def broken() -> str:
+        raise LookupError("no token")
+
+    async def live() -> None:
+        producer = kind(f"{tidemark_url}/s", content_type="text/plain", headers={"X": broken}).producer("p")
+        await awaited(producer.append("a"))
+        with pytest.raises(LookupError):
+            await awaited(producer.flush())
+
+    asyncio.run(live())
+
+
+@both
+def test_an_append_whose_answer_is_lost_says_that_nobody_knows(kind: Any) -> None:
+    def lose(_: httpx.Request) -> httpx.Response:
+        raise httpx.ReadError("lost")
+
+    async def live() -> None:
+        client = client_of(kind, httpx.MockTransport(lose))
+        with pytest.raises(OutcomeUnknown):
+            await awaited(kind("http://server/s", content_type="text/plain", client=client).append("a"))
+
+    asyncio.run(live())
+
+
+def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from subclasses(one)
+
+
+@pytest.mark.parametrize("error", sorted(set(subclasses(httpx.RequestError)), key=str))
+def test_each_error_of_httpx_has_a_meaning(error: type[httpx.RequestError]) -> None:
+    """One that says that the request is wrong is the caller's; the others mean that no whole reply came."""
+    if issubclass(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
+        with pytest.raises(ValueError, match="cannot be sent: why"):
+            wire.lost(error("why"))
+    else:
+        assert isinstance(wire.lost(error("why")), Lost)
+
+
+def test_append_waits_while_too_much_is_held(tidemark_url: str) -> None:
+    """Nothing is answered until the gate opens: what is held stays below its bound."""
+    gate = threading.Event()
+
+    class Gated(httpx.HTTPTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            gate.wait(60)
+            return super().handle_request(request)
+
+    stream = Stream.create(f"{tidemark_url}/v1/stream/held", content_type="text/plain")
+    client = httpx.Client(transport=Gated())
+    slow = Stream(stream.url, content_type="text/plain", client=client)
+    producer = slow.producer("p", max_held_bytes=100, linger_seconds=0)
+    appended = 0
+
+    def append() -> None:
+        nonlocal appended
+        for _ in range(50):
+            producer.append("x" * 10)
+            appended += 1
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    while appended < 10:
+        thread.join(0.01)
+    thread.join(0.2)
+    assert appended == 10
+    gate.set()
+    thread.join(60)
+    producer.close()
+    client.close()
+    assert len(stream.read().data) == 500
