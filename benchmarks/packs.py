@@ -39,8 +39,8 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append
 from tidemark.service.create import create
 from tidemark.service.delete import delete
-from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read
+from tidemark.service.snapshots import PublishRequest, publish_snapshot
 from tidemark.settings import Settings
 
 FORK: Final = StreamKey("v1", "fork")

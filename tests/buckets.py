@@ -16,7 +16,7 @@ from tidemark.protocol.snapshot import UploadId
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket
 from tidemark.service.load import load_head
-from tidemark.service.publish_snapshot import PublishRequest, check_snapshot_offset, publish_snapshot
+from tidemark.service.snapshots import PublishRequest, check_snapshot_offset, publish_snapshot
 
 
 def new_bucket(process: Process) -> str:

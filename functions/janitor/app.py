@@ -10,8 +10,7 @@ from tidemark.cold_start import garbage_collection_paused
 
 with garbage_collection_paused():
     from tidemark.aws.sqs import Queues, WorkQueue, sqs_client
-    from tidemark.janitor.queues import sweep_wake
-    from tidemark.janitor.subscriptions import remind
+    from tidemark.janitor.backstops import remind, sweep_wake
     from tidemark.janitor.sweep import SweepPart, sweep
     from tidemark.observability.report import Reporter
     from tidemark.observability.tracing import traced

@@ -29,9 +29,9 @@ def hurry() -> None:
     """Before anything else takes these by name."""
     tails.MAX_AGE_MS = TAILS_MS  # type: ignore[misc] # its name is final for the program, not for this one
     tails.RECLAIM_AFTER_MS = RECLAIM_MS  # type: ignore[misc]
-    from tidemark.service import upload_snapshot
+    from tidemark.service import snapshots
 
-    upload_snapshot.LAPSES_AFTER_MS = UPLOADS_MS  # type: ignore[misc]
+    snapshots.LAPSES_AFTER_MS = UPLOADS_MS  # type: ignore[misc]
     Packing.after_seconds = classmethod(small_packs)  # type: ignore[method-assign, assignment]
     if proxies := os.environ.get(PROXIES):
         _go_through(json.loads(proxies))

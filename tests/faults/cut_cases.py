@@ -39,12 +39,10 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.create import create
 from tidemark.service.load import load_head
-from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read
-from tidemark.service.read_snapshot import read_snapshot
+from tidemark.service.retention import trim_below
+from tidemark.service.snapshots import PublishRequest, begin_upload, publish_snapshot, read_snapshot
 from tidemark.service.stores import Stores
-from tidemark.service.trim import trim_below
-from tidemark.service.upload_snapshot import begin_upload
 
 LARGE: Final = b"large " * (INLINE_BYTES // 6 + 1)
 #: What a client may be told: try again.

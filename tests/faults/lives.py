@@ -29,11 +29,15 @@ from tidemark.service.append import INLINE_BYTES, _Attempt
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
-from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read
-from tidemark.service.read_snapshot import read_snapshot
-from tidemark.service.trim import trim_below
-from tidemark.service.upload_snapshot import LAPSES_AFTER_MS, begin_upload
+from tidemark.service.retention import trim_below
+from tidemark.service.snapshots import (
+    LAPSES_AFTER_MS,
+    PublishRequest,
+    begin_upload,
+    publish_snapshot,
+    read_snapshot,
+)
 
 WRITES = frozenset({"PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"})
 FOLDED = parse_content_type("text/plain")

@@ -16,8 +16,8 @@ from tidemark.protocol.errors import (
 from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service import buckets
+from tidemark.service.catalog import list_streams
 from tidemark.service.create import create
-from tidemark.service.list_streams import list_streams
 from tidemark.service.stores import Stores
 
 CASES: dict[str, Case] = {}

@@ -32,8 +32,8 @@ from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import _Attempt
 from tidemark.service.load import load_head
+from tidemark.service.retention import trim_below
 from tidemark.service.stores import Stores
-from tidemark.service.trim import trim_below
 
 _HOUR_MS: Final = 3_600_000
 #: Packs of two appends each.

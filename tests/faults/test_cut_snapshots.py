@@ -25,10 +25,14 @@ from tests.support import BYTES
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.load import load_head
-from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES, PublishRequest, publish_snapshot
-from tidemark.service.read_snapshot import read_snapshot
+from tidemark.service.snapshots import (
+    MAX_ANSWER_BYTES,
+    PublishRequest,
+    begin_upload,
+    publish_snapshot,
+    read_snapshot,
+)
 from tidemark.service.stores import Stores
-from tidemark.service.upload_snapshot import begin_upload
 
 CASES: dict[str, Case] = {}
 CASES["publish a snapshot"] = Case(

@@ -19,11 +19,11 @@ from tests.support import Process, World, a_key
 from tidemark.aws.s3 import Refusal
 from tidemark.aws.sqs import Queues, QueueUnavailable, sqs_client
 from tidemark.blobs.compose import Composition
-from tidemark.log.deflate import deflate, inflate
 from tidemark.log.read import load_last
 from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import decode_batch, encode_batch, log_pk
+from tidemark.log.schema.batches import deflate, inflate
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
@@ -31,7 +31,7 @@ from tidemark.service.append import INLINE_BYTES
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.load import load_head
 from tidemark.service.read import read
-from tidemark.service.read_snapshot import read_snapshot
+from tidemark.service.snapshots import read_snapshot
 
 SMALL, SHRINKS, LARGE = b"12345", b"shrinks " * 200, b"large " * (INLINE_BYTES // 6 + 1)
 Item = dict[str, Any]

@@ -17,7 +17,7 @@ import pytest
 from tests.faults.lives import LIVES, Life, Place
 from tests.support import World
 from tidemark.janitor.sweep import sweep
-from tidemark.service.upload_snapshot import LAPSES_AFTER_MS
+from tidemark.service.snapshots import LAPSES_AFTER_MS
 
 
 def is_harmless(life: Life, pk: str, item: Any) -> bool:

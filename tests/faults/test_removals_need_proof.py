@@ -26,9 +26,7 @@ from tidemark.protocol.errors import (
     UploadNotFound,
 )
 from tidemark.service.load import load_head
-from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
-from tidemark.service.read_snapshot import read_snapshot
-from tidemark.service.upload_snapshot import LAPSES_AFTER_MS
+from tidemark.service.snapshots import LAPSES_AFTER_MS, PublishRequest, publish_snapshot, read_snapshot
 
 
 def blind(life: Life, pk_begins: str) -> None:

@@ -36,11 +36,10 @@ from tidemark.service.buckets import create_bucket, delete_bucket, describe_buck
 from tidemark.service.create import CreateRequest, create
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
-from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read
-from tidemark.service.read_snapshot import read_snapshot
+from tidemark.service.retention import trim_below
+from tidemark.service.snapshots import PublishRequest, publish_snapshot, read_snapshot
 from tidemark.service.stores import Stores
-from tidemark.service.trim import trim_below
 
 BINARY: Final = parse_content_type("application/octet-stream")
 

@@ -13,7 +13,7 @@ import pytest
 from tests.http.asgi import Door
 from tests.support import Clock
 from tidemark.log.schema import bucket_entry_key
-from tidemark.service import list_forks
+from tidemark.service import catalog
 
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}
@@ -263,7 +263,7 @@ def test_stats_include_producers_that_the_last_batch_no_longer_carries(door: Doo
 def test_the_message_count_of_many_batches_is_an_estimate(
     door: Door, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.service.stats._COUNTED_BATCHES", 3)
+    monkeypatch.setattr("tidemark.service.catalog._COUNTED_BATCHES", 3)
     door.put(path, JSON)
     for _ in range(10):
         door.post(path, JSON, b"[1,2]")
@@ -553,6 +553,6 @@ def test_a_listing_of_forks_stops_after_a_limit_and_says_that_it_is_incomplete(
 ) -> None:
     door.put(path, JSON, b"[1]")
     fork(door, path, f"{path}/b", f"{2:016}")
-    monkeypatch.setattr(list_forks, "LOOKED_AT", 0)
+    monkeypatch.setattr(catalog, "LOOKED_AT", 0)
     listed = door.get(f"/v1/forks?stream={quote(path)}").json
     assert (listed["forks"], listed["fork_count"], listed["complete"]) == ([], 1, False)

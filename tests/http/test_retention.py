@@ -9,7 +9,7 @@ import pytest
 from tests.http.asgi import Door
 from tests.support import World
 from tidemark.protocol.stream_key import parse_plain_path
-from tidemark.service.trim import trim_below
+from tidemark.service.retention import trim_below
 
 JSON = {"Content-Type": "application/json"}
 

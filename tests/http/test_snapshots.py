@@ -14,7 +14,7 @@ from tests.mime import parse_parts
 from tests.support import HOUR_MS, Clock
 from tidemark.http.requests import MAX_BODY_BYTES
 from tidemark.janitor.sweep import sweep
-from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES
+from tidemark.service.snapshots import MAX_ANSWER_BYTES
 
 _serial = itertools.count(1)
 JSON = {"Content-Type": "application/json"}

@@ -19,7 +19,7 @@ from tidemark.blobs.compose import compose
 from tidemark.local.engines import LocalServices
 from tidemark.local.gateway import Gateway
 from tidemark.local.template import load_template
-from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES
+from tidemark.service.snapshots import MAX_ANSWER_BYTES
 
 TEXT = {"Content-Type": "text/plain"}
 FOLDED = b"x" * (MAX_ANSWER_BYTES + 1)

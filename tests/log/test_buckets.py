@@ -24,8 +24,8 @@ from tidemark.protocol.expiry import Expiry, parse_expiry
 from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
+from tidemark.service.catalog import list_streams
 from tidemark.service.delete import delete
-from tidemark.service.list_streams import list_streams
 from tidemark.service.load import load_head
 
 TTL = Expiry(ttl_seconds=100)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.costs.bodies import json_event, random_bytes
 from tests.support import JSON, Process, World, a_key
-from tidemark.log.deflate import deflate, inflate
 from tidemark.log.read import PAGE_BYTES, read_page
 from tidemark.log.schema import log_pk
+from tidemark.log.schema.batches import deflate, inflate
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.load import load_head

@@ -20,8 +20,8 @@ from tidemark.log.schema import (
 from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.catalog import list_streams
 from tidemark.service.delete import delete
-from tidemark.service.list_streams import list_streams
 
 
 @given(st.integers(0, 2**50), st.text(min_size=1), st.booleans())

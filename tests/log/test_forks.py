@@ -36,10 +36,9 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
-from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read, read_on
-from tidemark.service.read_snapshot import read_snapshot
-from tidemark.service.trim import trim_below
+from tidemark.service.retention import trim_below
+from tidemark.service.snapshots import PublishRequest, publish_snapshot, read_snapshot
 
 
 def source_of(world: World, *bodies: bytes, content_type: object = BYTES) -> tuple[Process, StreamKey]:

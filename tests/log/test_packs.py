@@ -32,8 +32,8 @@ from tidemark.service.bootstrap import bootstrap
 from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
-from tidemark.service.publish_snapshot import PublishRequest, check_snapshot_offset, publish_snapshot
 from tidemark.service.read import read
+from tidemark.service.snapshots import PublishRequest, check_snapshot_offset, publish_snapshot
 from tidemark.service.stores import Stores
 
 HOUR_MS: Final = 60 * 60 * 1000

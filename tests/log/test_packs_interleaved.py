@@ -23,8 +23,8 @@ from tidemark.protocol.packing import Packing
 from tidemark.service.append import append
 from tidemark.service.create import create
 from tidemark.service.load import load_head
-from tidemark.service.publish_snapshot import PublishRequest, check_snapshot_offset, publish_snapshot
 from tidemark.service.read import read
+from tidemark.service.snapshots import PublishRequest, check_snapshot_offset, publish_snapshot
 from tidemark.service.stores import Stores
 
 #: One pack of all, removed in three calls.

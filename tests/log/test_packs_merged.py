@@ -31,8 +31,8 @@ from tidemark.service.bootstrap import bootstrap
 from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
-from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read
+from tidemark.service.snapshots import PublishRequest, publish_snapshot
 
 #: Packs of some sixty bytes, none of which is small enough to be taken in.
 PARTS: Final = Packing(HOUR_MS, every_bytes=64, pack_bytes=60, min_batches=2, block_bytes=40)

@@ -33,10 +33,10 @@ from tidemark.service.append import append
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.create import create
 from tidemark.service.delete import delete
-from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read
+from tidemark.service.retention import trim_below
+from tidemark.service.snapshots import PublishRequest, publish_snapshot
 from tidemark.service.stores import Stores
-from tidemark.service.trim import trim_below
 
 KEY, FORK = StreamKey("v1", "a"), StreamKey("v1", "fork")
 PACKING = Packing(HOUR_MS, every_bytes=64, pack_bytes=200, min_batches=2, block_bytes=40)

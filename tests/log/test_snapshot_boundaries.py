@@ -17,7 +17,7 @@ from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.delete import delete
 from tidemark.service.read import read
-from tidemark.service.read_snapshot import delete_snapshot, latest_snapshot, read_snapshot
+from tidemark.service.snapshots import delete_snapshot, latest_snapshot, read_snapshot
 
 
 def test_boundaries_are_the_ends_of_messages(world: World) -> None:

@@ -13,11 +13,10 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
+from tidemark.service.catalog import list_streams
 from tidemark.service.delete import delete
-from tidemark.service.list_streams import list_streams
 from tidemark.service.read import read
-from tidemark.service.read_snapshot import latest_snapshot, read_snapshot
-from tidemark.service.upload_snapshot import begin_upload
+from tidemark.service.snapshots import begin_upload, latest_snapshot, read_snapshot
 
 
 @pytest.fixture

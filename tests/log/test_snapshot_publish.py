@@ -11,7 +11,7 @@ import pytest
 from tests.buckets import insert_before_commit, key_in_new_bucket, publish, record_of, snapshot_objects
 from tests.support import HOUR_MS, Faults, Process, World, before
 from tidemark.janitor.sweep import sweep
-from tidemark.log import snapshots
+from tidemark.log import retention
 from tidemark.log.records import StreamRecord
 from tidemark.log.table import Write
 from tidemark.protocol.content_type import parse_content_type
@@ -27,7 +27,7 @@ from tidemark.service.bootstrap import bootstrap
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
-from tidemark.service.read_snapshot import delete_snapshot, latest_snapshot, read_snapshot
+from tidemark.service.snapshots import delete_snapshot, latest_snapshot, read_snapshot
 
 
 def test_a_snapshot_is_read_back(world: World) -> None:
@@ -185,12 +185,12 @@ def test_without_the_pointers_condition_a_lower_snapshot_would_win(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `test_of_two_concurrent_publishes_the_higher_offset_wins`, without the rule."""
-    move = snapshots._move_pointer
+    move = retention._move_pointer
 
     def unconditional(record: StreamRecord, snapshot: object) -> Write:
         return Write(update=move(record, snapshot).update)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(snapshots, "_move_pointer", unconditional)
+    monkeypatch.setattr(retention, "_move_pointer", unconditional)
     process, rival = world.process(), world.process()
     key = key_in_new_bucket(process)
     process.create(key, body=b"12345")

@@ -13,7 +13,7 @@ from tidemark.service.bootstrap import bootstrap
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read
-from tidemark.service.read_snapshot import latest_snapshot
+from tidemark.service.snapshots import latest_snapshot
 
 
 @pytest.mark.parametrize("warm", [True, False])

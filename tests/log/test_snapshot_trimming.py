@@ -10,7 +10,7 @@ from tidemark.blobs.store import snapshot_prefix
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service import publish_snapshot as publishing
+from tidemark.service import snapshots as publishing
 from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.delete import delete

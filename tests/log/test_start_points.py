@@ -6,22 +6,22 @@ import pytest
 
 from tests.log.test_packs import KEY, SMALL, Scene
 from tests.support import JSON
-from tidemark.http import catalog
+from tidemark.http import catalog as shown_catalog
 from tidemark.log.records import StreamRecord
 from tidemark.protocol.authorization import EVERYTHING
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.start_point import LastMessages, WrittenFrom
-from tidemark.service import start_point, stats
+from tidemark.service import catalog, start_point
+from tidemark.service.catalog import load_stats
 from tidemark.service.load import load_head
 from tidemark.service.start_point import find_start
-from tidemark.service.stats import load_stats
 
 
 @pytest.fixture(autouse=True)
 def no_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short streams have many tiny packs here; real streams have few."""
     monkeypatch.setattr(start_point, "MAX_QUERIES", 10_000)
-    monkeypatch.setattr(stats, "_COUNTING_CALLS", 10_000)
+    monkeypatch.setattr(catalog, "_COUNTING_CALLS", 10_000)
 
 
 def a_scene(*, packed: bool, half_removed: bool = False) -> Scene:
@@ -54,7 +54,7 @@ def test_stats_count_the_messages_of_a_packed_stream(half_removed: bool) -> None
     scene = a_scene(packed=True, half_removed=half_removed)
     found = load_stats(scene.process(), KEY)
     assert (found.messages, found.messages_exact) == (len(scene.ends) - 1, True)
-    shown = catalog.render_stats(found, EVERYTHING)
+    shown = shown_catalog.render_stats(found, EVERYTHING)
     assert shown.packed_offset == render_offset(found.head.record.packed) > render_offset(0)
 
 
@@ -74,7 +74,7 @@ def test_the_start_point_of_a_time_in_a_packed_stream_misses_no_message(half_rem
 
 def test_counting_stops_before_it_reads_a_whole_packed_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_point, "MAX_QUERIES", 3)
-    monkeypatch.setattr(stats, "_COUNTING_CALLS", 3)
+    monkeypatch.setattr(catalog, "_COUNTING_CALLS", 3)
     scene = a_scene(packed=True)
     found = find_start(scene.process(), KEY, LastMessages(100))
     assert not found.complete

@@ -19,10 +19,10 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import create_bucket
+from tidemark.service.catalog import load_times
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read, read_on
-from tidemark.service.times import load_times
 
 SHORT, LONG = 10, 100_000
 MESSAGE = b"0123456789"

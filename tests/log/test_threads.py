@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidemark.service.concurrency import Threads
+from tidemark.service.stores import Threads
 
 THREADS = 2
 #: Far longer than it takes: what hangs, hangs for ever.

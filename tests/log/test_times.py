@@ -17,12 +17,12 @@ from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.packing import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append
+from tidemark.service.catalog import AppendTimes, load_times
 from tidemark.service.create import create
 from tidemark.service.delete import delete
 from tidemark.service.read import read
+from tidemark.service.retention import trim_below
 from tidemark.service.stores import Stores
-from tidemark.service.times import AppendTimes, load_times
-from tidemark.service.trim import trim_below
 
 
 def a_timed_scene(batches: int = 60, *, packing: Packing = SMALL, content_type: ContentType = JSON) -> Scene:

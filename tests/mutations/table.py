@@ -27,7 +27,7 @@ def mutation(name: str, file: str, before: str, after: str, *tests: str, covered
 MUTATIONS = (
     mutation(
         "a trim does not wait for forks",
-        "janitor/trim.py",
+        "janitor/sweep.py",
         "if record.references:",
         "if False:",
         "log/test_snapshot_trimming.py",
@@ -55,7 +55,7 @@ MUTATIONS = (
     ),
     mutation(
         "messages of the queue are not handed on",
-        "wake/receiver.py",
+        "wake/wake.py",
         "self._hub.wake(message.key, message.incarnation, message.start)",
         "pass",
         "wake/test_receiver.py",
@@ -111,7 +111,7 @@ MUTATIONS = (
     ),
     mutation(
         "retention lets go of messages too early",
-        "service/retain.py",
+        "service/retention.py",
         "now_ms - record.retention.seconds * 1000",
         "now_ms - record.retention.seconds * 500",
         "log/test_retention.py",

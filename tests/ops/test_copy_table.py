@@ -31,8 +31,8 @@ from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.packing import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket, describe_bucket
+from tidemark.service.catalog import list_streams
 from tidemark.service.delete import delete
-from tidemark.service.list_streams import list_streams
 from tidemark.service.load import load_head
 
 LARGE = b"x" * 70_000

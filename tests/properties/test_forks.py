@@ -20,7 +20,7 @@ from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
-from tidemark.service.trim import trim_below
+from tidemark.service.retention import trim_below
 
 NAMES = ("a", "b", "c")
 

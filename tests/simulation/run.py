@@ -38,8 +38,8 @@ from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.packing import Packing
 from tidemark.protocol.stream_key import StreamKey
+from tidemark.service.snapshots import begin_upload
 from tidemark.service.stores import Stores
-from tidemark.service.upload_snapshot import begin_upload
 
 MINUTE_MS: Final = 60 * 1000
 HOUR_MS: Final = 60 * MINUTE_MS

@@ -112,7 +112,7 @@ class Scheduler:
 
 
 class Turns:
-    """`tidemark.service.concurrency.Concurrency` for use cases that run in tasks."""
+    """`tidemark.service.stores.Concurrency` for use cases that run in tasks."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

@@ -17,12 +17,12 @@ from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import delete_bucket, describe_bucket
+from tidemark.service.catalog import load_times
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
-from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
 from tidemark.service.read import read
+from tidemark.service.snapshots import PublishRequest, publish_snapshot
 from tidemark.service.stores import Stores
-from tidemark.service.times import load_times
 
 
 def before_call(process: Process, operation: str, number: int, action: Callable[[], Any]) -> None:

@@ -16,7 +16,7 @@ _B = TypeVar("_B")
 
 class VirtualTime:
     """Runs greenlets in the order of the times at which they wake. Implements
-    `tidemark.service.concurrency.Concurrency` for what runs in them. Times are in seconds."""
+    `tidemark.service.stores.Concurrency` for what runs in them. Times are in seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0

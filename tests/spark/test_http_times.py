@@ -19,7 +19,7 @@ from tidemark.log.read import read_page
 from tidemark.protocol.packing import Packing
 from tidemark.service.append import append
 from tidemark.service.delete import delete
-from tidemark.service.trim import trim_below
+from tidemark.service.retention import trim_below
 from tidemark.spark.clients.http import HttpFault
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import columns_of, parse_read_options

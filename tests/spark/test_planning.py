@@ -23,8 +23,8 @@ from tidemark.protocol.offset import render_offset
 from tidemark.protocol.packing import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
-from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
-from tidemark.service.trim import trim_below
+from tidemark.service.retention import trim_below
+from tidemark.service.snapshots import PublishRequest, publish_snapshot
 from tidemark.spark.clients.storage import connect_to_write
 from tidemark.spark.options.read import ReadOptions, parse_read_options
 from tidemark.spark.queries.plan import load_heads, plan_partitions

@@ -27,7 +27,7 @@ from tidemark.wake.attention import (
     decode_attention,
     encode_attention,
 )
-from tidemark.wake.message import WakeMessage
+from tidemark.wake.notifier import WakeMessage
 
 POOL = "wake/pool"
 URL = "https://worker.example.com/hook"

@@ -29,7 +29,7 @@ from tests.simulation.memory import MemoryWorld
 from tests.subscriptions.scene import Receiver, Scene
 from tests.support import World, make_world
 from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse
-from tidemark.janitor.subscriptions import remind
+from tidemark.janitor.backstops import remind
 from tidemark.local.engines import LocalServices
 from tidemark.log.subscriptions import load_links, load_subscription
 from tidemark.protocol.errors import ProtocolError
@@ -37,7 +37,7 @@ from tidemark.protocol.wake_state import DeliveryFailure
 from tidemark.service.subscriptions import configure
 from tidemark.service.subscriptions.pending import acked_in, find_head
 from tidemark.wake.attention import TimeCame, decode_attention
-from tidemark.wake.message import WakeMessage
+from tidemark.wake.notifier import WakeMessage
 
 WRITES = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems", "BatchWriteItem"}
 LEASE_MS = 10_000

@@ -28,7 +28,7 @@ from tidemark.service.subscriptions import pending, wakes
 from tidemark.service.subscriptions.configure import require_subscription
 from tidemark.service.subscriptions.pending import acked_in, find_head, find_pending
 from tidemark.wake.attention import Appended, Subscribers
-from tidemark.wake.message import WakeMessage
+from tidemark.wake.notifier import WakeMessage
 
 A, B = "events/a", "events/b"
 

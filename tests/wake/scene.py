@@ -19,8 +19,7 @@ from tidemark.log.waiters import load_waiters
 from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.settings import Settings
-from tidemark.wake.message import WakeMessage
-from tidemark.wake.notifier import Notifier
+from tidemark.wake.notifier import Notifier, WakeMessage
 from tidemark.wake.wake import WakeByQueue
 
 #: Short, because tests wait for receives to end; what they assert is how many it takes.

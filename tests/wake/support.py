@@ -18,8 +18,7 @@ from tests.support import World
 from tidemark.aws.sqs import Queues, sqs_client
 from tidemark.local.template import Function, Template, load_template
 from tidemark.local.triggers import Pump
-from tidemark.wake.receiver import OwnQueue
-from tidemark.wake.wake import WakeByQueue
+from tidemark.wake.wake import OwnQueue, WakeByQueue
 
 ROOT: Final = Path(__file__).parents[2]
 #: Long enough that only a hang reaches it.

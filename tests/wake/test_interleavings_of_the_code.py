@@ -26,8 +26,7 @@ from tidemark.log.schema import log_pk
 from tidemark.service.read import Reading
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
-from tidemark.wake.message import WakeMessage
-from tidemark.wake.notifier import Notifier
+from tidemark.wake.notifier import Notifier, WakeMessage
 from tidemark.wake.wake import WakeByQueue
 
 #: Stream item, log, register, log, receive; and commit, waiters, send.

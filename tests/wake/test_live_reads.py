@@ -22,7 +22,7 @@ from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.stores import wall_clock_ms
 from tidemark.settings import Settings
-from tidemark.wake import receiver, wake
+from tidemark.wake import wake
 
 
 async def whole(exchange: Exchange) -> Any:
@@ -107,7 +107,7 @@ def test_a_reader_polls_the_log_although_the_receiver_is_stuck(
 
 def test_a_reader_polls_the_log_while_its_queue_is_new(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQS may not know a new queue everywhere, so a message could get lost. Here none arrives."""
-    monkeypatch.setattr(receiver, "SETTLING_SECONDS", 10 * PATIENCE_SECONDS)
+    monkeypatch.setattr(wake, "SETTLING_SECONDS", 10 * PATIENCE_SECONDS)
     monkeypatch.setattr(wake, "_OVERDUE_SECONDS", 10 * PATIENCE_SECONDS)
     scene = Scene(world, many_at_once, receive_seconds=20, make_queues=SilentQueues)
 

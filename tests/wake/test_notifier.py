@@ -19,8 +19,7 @@ from tidemark.log.records import Waiter
 from tidemark.log.waiters import load_waiters, put_waiter
 from tidemark.service.stores import wall_clock_ms
 from tidemark.service.stream_registry import StreamRegistry, Written
-from tidemark.wake.message import WakeMessage, decode_message
-from tidemark.wake.notifier import Notifier, message_from_record
+from tidemark.wake.notifier import Notifier, WakeMessage, decode_message, message_from_record
 
 FAR_MS = wall_clock_ms() + 3_600_000
 

@@ -11,7 +11,7 @@ from botocore.config import Config
 from tests.support import World
 from tests.wake.support import make_prefix, make_queues, shared_sqs
 from tidemark.aws.sqs import QueueGone, Queues, QueueUnavailable
-from tidemark.wake.message import NotAWakeMessage, WakeMessage, decode_message, encode_message
+from tidemark.wake.notifier import NotAWakeMessage, WakeMessage, decode_message, encode_message
 
 NOW_MS = 1_800_000_000_000
 

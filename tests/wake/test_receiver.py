@@ -18,10 +18,10 @@ from tests.wake.support import PATIENCE_SECONDS, until
 from tidemark.aws.sqs import QueueGone, Queues, QueueUnavailable
 from tidemark.log.schema import log_pk
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.wake import receiver as module
+from tidemark.wake import wake as module
 from tidemark.wake.hub import Hub
-from tidemark.wake.message import WakeMessage, encode_message
-from tidemark.wake.receiver import Receiver
+from tidemark.wake.notifier import WakeMessage, encode_message
+from tidemark.wake.wake import Receiver
 
 Answer = list[str] | Exception
 

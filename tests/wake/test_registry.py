@@ -10,7 +10,7 @@ from tests.support import Process, World
 from tidemark.log.records import Waiter
 from tidemark.log.schema import decode_waiter, encode_waiter
 from tidemark.log.waiters import all_waiters, load_waiters, put_waiter, remove_lapsed, remove_waiters
-from tidemark.wake.registry import LIFE_MS, RENEW_MS, Registry
+from tidemark.wake.wake import LIFE_MS, RENEW_MS, Registry
 
 URL = "https://sqs.us-east-1.amazonaws.com/123456789012/tidemark-wake-1"
 

@@ -11,12 +11,12 @@ import pytest
 from tests.support import HOUR_MS, MINUTE_MS, Process, World, make_world
 from tests.wake.support import ROOT, make_prefix, make_queues, shared_sqs, template
 from tidemark.aws.sqs import Queues
-from tidemark.janitor.queues import LAPSED_MS, ORPHAN_MS, WakeSwept, sweep_wake
+from tidemark.janitor.backstops import LAPSED_MS, ORPHAN_MS, WakeSwept, sweep_wake
 from tidemark.local.engines import LocalServices
 from tidemark.local.environments import call_handler, load_handler, make_context
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import all_waiters, put_waiter
-from tidemark.wake.registry import LIFE_MS
+from tidemark.wake.wake import LIFE_MS
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.wake.scene import CountedQueues, Scene
 from tests.wake.support import eventually, pumping, request, settled, shared_sqs
 from tidemark.aws.sqs import Queues, QueueUnavailable
 from tidemark.http.backend import many_at_once, one_at_a_time
-from tidemark.janitor.queues import ORPHAN_MS, sweep_wake
+from tidemark.janitor.backstops import ORPHAN_MS, sweep_wake
 from tidemark.protocol.errors import Busy
 from tidemark.settings import Settings
 

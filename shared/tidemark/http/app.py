@@ -20,7 +20,7 @@ from tidemark.http.error_handlers import error_response
 from tidemark.http.headers import ResponseHeaders
 from tidemark.http.metrics import CountedTraffic, Traffic
 from tidemark.protocol.errors import FormatTooNew, ProtocolError, RateLimitExceeded
-from tidemark.service.concurrency import Run
+from tidemark.service.stores import Run
 
 
 class TokenBucket:

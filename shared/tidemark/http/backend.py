@@ -16,8 +16,7 @@ from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import AppendRequest, append
-from tidemark.service.concurrency import Run
-from tidemark.service.stores import Stores
+from tidemark.service.stores import Run, Stores
 from tidemark.settings import Settings
 from tidemark.wake.hub import Hub
 from tidemark.wake.wake import Wake, WakeByQueue

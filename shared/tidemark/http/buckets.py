@@ -38,10 +38,17 @@ from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention
 from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES, parse_snapshot_offset, parse_upload_id
 from tidemark.service import buckets
 from tidemark.service.bootstrap import FEW_PARTS, Bootstrap, bootstrap
-from tidemark.service.list_streams import Listing, list_streams
-from tidemark.service.publish_snapshot import PublishRequest, publish_snapshot
-from tidemark.service.read_snapshot import SnapshotReading, delete_snapshot, latest_snapshot, read_snapshot
-from tidemark.service.upload_snapshot import Upload, begin_upload
+from tidemark.service.catalog import Listing, list_streams
+from tidemark.service.snapshots import (
+    PublishRequest,
+    SnapshotReading,
+    Upload,
+    begin_upload,
+    delete_snapshot,
+    latest_snapshot,
+    publish_snapshot,
+    read_snapshot,
+)
 
 _WAY_OUT = "; POST to this path followed by /upload says where to put a larger snapshot"
 

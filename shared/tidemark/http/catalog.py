@@ -28,11 +28,17 @@ from tidemark.protocol.offset import NOW, parse_read_from, render_offset
 from tidemark.protocol.start_point import parse_start_point
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.buckets import BucketListing, list_buckets
-from tidemark.service.list_forks import Forks, list_forks
-from tidemark.service.list_streams import Listing, list_streams
+from tidemark.service.catalog import (
+    AppendTimes,
+    Forks,
+    Listing,
+    StreamStats,
+    list_forks,
+    list_streams,
+    load_stats,
+    load_times,
+)
 from tidemark.service.start_point import StartPoint, find_start
-from tidemark.service.stats import StreamStats, load_stats
-from tidemark.service.times import AppendTimes, load_times
 
 Offset = Annotated[str, Field(pattern=r"^[0-9]{16}$", examples=["0000000000000042"])]
 Milliseconds = Annotated[int, Field(description="Milliseconds since 1970-01-01T00:00:00Z.")]

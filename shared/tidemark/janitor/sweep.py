@@ -6,28 +6,161 @@ is still due the next time.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from tidemark.blobs.store import bootstrap_blob_key, log_prefix, snapshot_prefix
 from tidemark.janitor.merge import remove_object
 from tidemark.janitor.pack import pack, remove_replaced
-from tidemark.janitor.reclaim import reclaim
-from tidemark.janitor.retain import retain
-from tidemark.janitor.trim import remove_unused, trim
 from tidemark.log.append import TailMoved
-from tidemark.log.due import due_entries, schedule, settle
-from tidemark.log.lifecycle import StreamChanged, load_stream
+from tidemark.log.due import claim, due_entries, schedule, settle
+from tidemark.log.lifecycle import StreamChanged, load_stream, next_look_ms
 from tidemark.log.read import load_last
 from tidemark.log.records import Due, DueKind
-from tidemark.log.schema import log_pk
+from tidemark.log.retention import batches_below
+from tidemark.log.schema import BLOB, PK, SK, batch_sk, log_pk, producer_pk
+from tidemark.log.table import MAX_DELETES, Table
+from tidemark.log.tails import RECLAIM_AFTER_MS
 from tidemark.observability.metrics import PROCESS, ROUNDS_CUT_SHORT
+from tidemark.protocol.errors import StreamGone, StreamNotFound
 from tidemark.protocol.expiry import deadline_ms
-from tidemark.service.delete import end
+from tidemark.service.delete import end, release
 from tidemark.service.load import head_from
-from tidemark.service.release import release
+from tidemark.service.retention import retained_from, trim_below, written_ms_at
 from tidemark.service.stores import Stores
+
+_log = logging.getLogger("tidemark")
+
+
+def trim(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
+    """Remove batches below the entry's offset and the blob it names. Whether it came to the end;
+    if not, the rest is still due.
+
+    An entry is carried out with its own offset, not the stream's current one: data between the two has been
+    below the retained offset for less than an hour. Forks may need what the stream itself does not: it waits
+    for them. The log of a stream that has ended is reclaimed as a whole.
+    """
+    record = load_stream(stores.table, due.key)
+    if record is not None and record.incarnation == due.incarnation:
+        if record.references:
+            schedule(stores.table, replace(due, due_ms=stores.clock_ms() + RECLAIM_AFTER_MS))
+            settle(stores.table, due)
+            return False
+        if due.offset > record.retained:
+            # The pointer and this entry are one transaction. Retained data stays, whatever an entry says.
+            _log.error(
+                "%s is not trimmed below %d: it is retained from %d on", due.key, due.offset, record.retained
+            )
+            return False
+        if due.offset and not trim_batches(stores, due, has_time_left):
+            return False
+        if due.blob is not None and not record.shows(due.blob):
+            stores.blobs.delete(due.blob, bootstrap_blob_key(due.blob))
+    settle(stores.table, due)
+    return True
+
+
+def trim_batches(stores: Stores, due: Due, has_time_left: Callable[[], bool]) -> bool:
+    """Remove the batches below the entry's offset. Returns whether there was time for all. A batch is removed
+    after its blob, so that a run that stops in between finds both again."""
+    for items in batches_below(stores.table, log_pk(due.key, due.incarnation), due.offset):
+        if not has_time_left():
+            return False
+        blobs = [item[BLOB]["S"] for item in items if BLOB in item]
+        if blobs:
+            stores.blobs.delete(*blobs)
+        stores.table.delete_many([{PK: item[PK], SK: item[SK]} for item in items])
+    return True
+
+
+def remove_unused(stores: Stores, due: Due) -> bool:
+    """Remove an upload that was not published, or the body of a stream that was not created. Returns whether
+    it was removed.
+
+    The entry is claimed first: from then on the publish or the creation that is still under way is
+    refused. The claim proves that the blob will not be used; the stream alone would only show that it is not
+    used now. A run that stops in between finds its claim again.
+    """
+    record = load_stream(stores.table, due.key)
+    is_used = record is not None and record.incarnation == due.incarnation
+    if is_used and due.blob is not None:
+        # A fork may have inherited it. The stream's objects in S3 are removed when its log is reclaimed.
+        assert record is not None
+        is_used = record.shows(due.blob) or record.references > 0
+    is_claimed = due.kind is DueKind.REMOVE or (not is_used and claim(stores.table, due))
+    if is_claimed and not is_used:
+        if due.blob is None:
+            stores.blobs.delete_prefix(log_prefix(due.incarnation))
+        else:
+            stores.blobs.delete(due.blob, bootstrap_blob_key(due.blob))
+    settle(stores.table, due)
+    return is_claimed and not is_used
+
+
+def reclaim(stores: Stores, due: Due) -> bool:
+    """Remove the log, and then its objects in S3. Returns False for a log that has not ended: it must not be
+    removed, whatever its entry says."""
+    if not remove_log(stores.table, due):
+        _log.error("%s is not reclaimed: its log has no tombstone", due.key)
+        return False
+    stores.blobs.delete_prefix(log_prefix(due.incarnation))
+    stores.blobs.delete_prefix(snapshot_prefix(due.incarnation))
+    settle(stores.table, due)
+    return True
+
+
+def remove_log(table: Table, due: Due) -> bool:
+    """Remove every batch and producer of an incarnation, and the tombstone last of all: that it is
+    there, or that there is nothing any more, is the proof that the stream has ended. False, and
+    nothing is removed, where the log goes on. Safe to repeat.
+    """
+    pk = log_pk(due.key, due.incarnation)
+    last = load_last(table, pk)
+    if last is not None and not last.tombstone:
+        return False
+    below = batch_sk(last) if last else "~"
+    for partition, stop in ((pk, below), (producer_pk(due.incarnation), "~")):
+        more = True
+        while more:
+            found, more = table.query(partition, at_least=" ", at_most=stop, attributes=(PK, SK), limit=1000)
+            keys = [key for key in found if key[SK]["S"] != stop]
+            for start in range(0, len(keys), MAX_DELETES):
+                table.delete_many(keys[start : start + MAX_DELETES])
+    if last is not None:
+        table.delete({PK: {"S": pk}, SK: {"S": below}})
+    return True
+
+
+def retain(stores: Stores, due: Due) -> bool:
+    """Trim the stream to its retention limits, and schedule the next look. Returns whether anything was
+    trimmed.
+
+    A stream that has ended, or has a snapshot, needs no look: publishing a snapshot trims the data below it.
+    """
+    record, now_ms = load_stream(stores.table, due.key), stores.clock_ms()
+    if (
+        record is None
+        or record.incarnation != due.incarnation
+        or record.deleted
+        or record.snapshot is not None
+        or not record.retention.is_limited
+    ):
+        settle(stores.table, due)
+        return False
+    head = head_from(record, load_last(stores.table, log_pk(record.key, record.incarnation)), now_ms)
+    begin, trimmed = retained_from(stores, head, now_ms), False
+    if begin > record.retained:
+        with suppress(StreamNotFound, StreamGone):  # It has ended meanwhile: the next look finds that.
+            trimmed = trim_below(stores, due.key, begin, due.incarnation)
+    oldest_ms = written_ms_at(stores, head, begin)
+    look_ms = next_look_ms(record, now_ms, oldest_ms, head.written_ms)
+    schedule(stores.table, replace(due, due_ms=look_ms))
+    settle(stores.table, due)
+    return trimmed
 
 
 @dataclass(slots=True)

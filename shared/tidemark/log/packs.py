@@ -38,7 +38,7 @@ FetchRange = Callable[[str, int, int], bytes]
 StorageUnavailable and the like."""
 
 Each = Callable[[Callable[[Sequence[Batch]], list[Batch]], Sequence[Sequence[Batch]]], list[list[Batch]]]
-"""The same call for several things at once (`service/concurrency.py`)."""
+"""The same call for several things at once (`service/stores.py`)."""
 
 Fill = Callable[[Sequence[Batch]], list[Batch]]
 """The batches with the bytes of those that are blocks: `fill_blocks` on some bucket."""

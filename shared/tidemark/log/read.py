@@ -11,15 +11,39 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from tidemark.log.chain import ChainWalk, Query, Span, cut_batch, spans_of
+from tidemark.log.chain import MOST_BEHIND, ChainWalk, Query, Span, cut_batch, spans_of
 from tidemark.log.packs import Fill, block_batches, cut_front
 from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch, StreamRecord
-from tidemark.log.schema import STATE_ATTRIBUTES, decode_batch
+from tidemark.log.schema import BOUNDARY_ATTRIBUTES, STATE_ATTRIBUTES, decode_batch
 from tidemark.log.table import Table
 from tidemark.protocol.errors import Damaged, HistoryGone, Malformed
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.tail import Tail
+
+
+def load_batch_at(
+    table: Table, record: StreamRecord, offset: int, fill: Fill, *, or_before: bool = False
+) -> Batch | None:
+    """The batch that holds the offset, in whichever log of a lineage that lies; of a pack, the block that
+    holds it. None if nothing is stored there. With `or_before` also one that ends there, and the last
+    one for an offset beyond the end.
+
+    Behind batches that are being removed, the pack that replaces them is found by the second query.
+    """
+    span = next(span for span in spans_of(record) if span.end is None or span.end > offset)
+    found: Batch | None = None
+    for limit in (1, MOST_BEHIND):
+        items, _ = table.query(
+            span.pk, at_most=render_offset(offset), attributes=BOUNDARY_ATTRIBUTES, limit=limit, backward=True
+        )
+        batches = [decode_batch(item) for item in items]
+        reaching = (each for each in batches if each.end > offset or (or_before and each.end == offset))
+        found = next(reaching, batches[0] if or_before and batches else None)
+        if not batches or (found is not None and found.end >= offset):
+            break
+    return None if found is None else cut_batch(fill([next(block_batches(found, offset))])[0], span.end)
+
 
 _log: Final = logging.getLogger("tidemark")
 

@@ -18,7 +18,7 @@ from tidemark.protocol.tail import Tail
 #: never lost (the first is the conditional write).
 MAX_AGE_MS: Final = 5 * 60 * 1000
 
-#: Tombstones and the batches before them stay at least this long (`janitor/reclaim.py`).
+#: Tombstones and the batches before them stay at least this long (`janitor/sweep.py`).
 RECLAIM_AFTER_MS: Final = 60 * 60 * 1000
 
 #: Some 60,000 streams, of which each takes about a kilobyte (`held_bytes`).

@@ -23,7 +23,7 @@ from tidemark.engine.files import BlobFiles
 from tidemark.engine.queue import EmbeddedQueue, Message
 from tidemark.engine.table import EmbeddedTable
 from tidemark.http.backend import in_turns
-from tidemark.janitor.subscriptions import remind
+from tidemark.janitor.backstops import remind
 from tidemark.janitor.sweep import sweep
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.recent import RecentBatches

@@ -14,9 +14,8 @@ from tidemark.protocol.content_type import DEFAULT
 from tidemark.protocol.multipart import Part, part_bytes
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import last_used_ms, require_live
-from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES
 from tidemark.service.read import Reading, read_record, renew
-from tidemark.service.read_snapshot import URL_SECONDS
+from tidemark.service.snapshots import MAX_ANSWER_BYTES, URL_SECONDS
 from tidemark.service.stores import Stores
 
 #: Making and rendering this many parts takes a few milliseconds at most.

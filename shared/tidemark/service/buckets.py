@@ -4,19 +4,44 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from tidemark.log import buckets
 from tidemark.log.append import TailMoved
 from tidemark.log.buckets import BucketChangedLater
-from tidemark.log.lifecycle import StreamChanged
-from tidemark.log.records import BucketRecord, EndMark
+from tidemark.log.due import overdue
+from tidemark.log.lifecycle import StreamChanged, load_stream
+from tidemark.log.read import load_last
+from tidemark.log.records import BucketRecord, Due, DueKind, EndMark
+from tidemark.log.schema import DUE_SHARDS, log_pk
+from tidemark.log.tails import StreamHead
 from tidemark.protocol.errors import BucketNotEmpty, BucketNotFound, Busy
 from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.service.delete import end
-from tidemark.service.overdue import overdue_streams
+from tidemark.service.load import head_from
 from tidemark.service.stores import Stores
+
+
+def overdue_streams(stores: Stores, bucket: str) -> list[StreamHead]:
+    now_ms = stores.clock_ms()
+
+    def load_expired(due: Due) -> StreamHead | None:
+        record = load_stream(stores.table, due.key)
+        if record is None or record.incarnation != due.incarnation or record.deleted:
+            return None
+        last = load_last(stores.table, log_pk(record.key, record.incarnation))
+        head = head_from(record, last, now_ms)
+        return head if head.is_expired(now_ms) else None
+
+    shards = stores.concurrency.each(partial(overdue, stores.table, now_ms), range(DUE_SHARDS))
+    entries = [
+        due for shard in shards for due in shard if due.kind is DueKind.EXPIRE and due.key.bucket == bucket
+    ]
+    found = stores.concurrency.each(load_expired, entries)
+    return [head for head in found if head is not None]
+
 
 _MAX_TRIES: Final = 5
 

@@ -2,14 +2,70 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tidemark.log.append import TailMoved
-from tidemark.log.lifecycle import StreamChanged, end_stream, tombstone
+from tidemark.log.due import settle
+from tidemark.log.lifecycle import StreamChanged, end_stream, load_stream, reclaim, tombstone
+from tidemark.log.records import Due, StreamRecord
+from tidemark.log.references import drop_reference, release_due, remove_released
+from tidemark.log.table import TransactionRefused, Write
 from tidemark.log.tails import StreamHead
-from tidemark.protocol.errors import Busy
+from tidemark.protocol.errors import Busy, ProtocolError
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import load_head
-from tidemark.service.release import release_writes, try_release
 from tidemark.service.stores import Stores
+
+
+def release_writes(stores: Stores, record: StreamRecord, now_ms: int) -> tuple[list[Write], Due | None]:
+    """The writes to the source that end `record`, and the due entry for checking the source afterwards."""
+    source = None if record.fork is None else load_stream(stores.table, record.fork.point.source)
+    if record.fork is None or source is None or source.incarnation != record.fork.incarnation:
+        return [], None
+    due = release_due(source, record.incarnation, now_ms) if source.deleted else None
+    return drop_reference(record.fork, source, due), due
+
+
+def remove_unreferenced(stores: Stores, record: StreamRecord) -> Due | None:
+    """Remove a deleted stream that no fork needs any more: its name is free then.
+
+    Returns the entry that says to look at its own source. Raises StreamChanged if another process
+    has removed it, or its source has changed just now.
+    """
+    now_ms = stores.clock_ms()
+    writes, due = release_writes(stores, record, now_ms)
+    try:
+        stores.table.transact([remove_released(record, now_ms), reclaim(record, now_ms), *writes])
+    except TransactionRefused as refused:
+        raise StreamChanged from refused
+    return due
+
+
+def release(stores: Stores, due: Due | None) -> int:
+    """Remove a deleted stream whose last fork is gone, and go on with its own source.
+
+    Returns how many were removed. Safe to repeat, and safe to leave to the janitor.
+    """
+    removed = 0
+    while due is not None:
+        next_due, record = None, load_stream(stores.table, due.key)
+        is_deleted = record is not None and record.incarnation == due.incarnation and record.deleted
+        if record is not None and is_deleted and not record.references:
+            try:
+                next_due = remove_unreferenced(stores, record)
+            except StreamChanged:
+                return removed  # The entry is still due.
+            removed += 1
+        settle(stores.table, due)
+        due = next_due
+    return removed
+
+
+def try_release(stores: Stores, due: Due | None) -> None:
+    """Release now if possible. The request has succeeded either way: the janitor does the rest."""
+    with suppress(ProtocolError):
+        release(stores, due)
+
 
 _MAX_TRIES = 40
 

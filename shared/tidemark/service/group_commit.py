@@ -21,8 +21,7 @@ from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import OutcomeUnknown, ProtocolError, StorageSilent, StorageUnavailable
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, AppendRequest, Spilled, append, spill
-from tidemark.service.concurrency import Run
-from tidemark.service.stores import Stores
+from tidemark.service.stores import Run, Stores
 
 #: Bounds the item's other attributes, and what a single loss costs to decide again.
 MAX_GROUP: Final = 64

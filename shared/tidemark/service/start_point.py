@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import count as count_up
 from typing import Final
 
-from tidemark.log.boundaries import load_batch_at
 from tidemark.log.chain import cut_batch, spans_of
 from tidemark.log.packs import block_batches
+from tidemark.log.read import load_batch_at
 from tidemark.log.records import Batch
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_batch
 from tidemark.log.tails import StreamHead

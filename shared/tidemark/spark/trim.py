@@ -21,7 +21,7 @@ from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, Stream
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.retention import contiguous_end
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.trim import check_may_trim, trim_below
+from tidemark.service.retention import check_may_trim, trim_below
 from tidemark.spark.clients.retry import retry
 from tidemark.spark.clients.storage import connect_to_write
 from tidemark.spark.options.connection import ConnectionOptions

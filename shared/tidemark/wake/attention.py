@@ -18,7 +18,7 @@ from tidemark.log.subscriptions import load_followers, load_roster
 from tidemark.log.table import Table
 from tidemark.protocol.glob import matches
 from tidemark.protocol.stream_key import PLAIN_BUCKET
-from tidemark.wake.message import WakeMessage
+from tidemark.wake.notifier import WakeMessage
 
 #: A message to SQS has at most 256 KB; these have a path and an id.
 _APPENDED: Final = "appended"

@@ -1,4 +1,6 @@
-"""A stream's item: its configuration, its expiry, its snapshot, and the logs that a fork inherits."""
+"""Items of a bucket and of a stream: their own, their end marks, and a stream's producers, due work and
+waiters.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +8,110 @@ from typing import Final
 
 import orjson
 
-from tidemark.log.records import Fork, Segment, Snapshot, StreamRecord
-from tidemark.log.schema.buckets import bucket_pk
+from tidemark.log.records import (
+    BucketRecord,
+    Due,
+    DueKind,
+    EndMark,
+    Fork,
+    Segment,
+    Snapshot,
+    StreamRecord,
+    Waiter,
+)
 from tidemark.log.schema.items import (
+    BLOB,
     CREATED_MS,
+    END,
     INCARNATION,
     PK,
     SK,
+    TTL,
     Item,
     Key,
     decode_retention,
     encode_retention,
     make_key,
     number,
+    shard_of,
 )
 from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.offset import render_offset
+from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.stream_key import StreamKey
+
+ENDED_MS: Final = "em"
+#: The incarnation that ended, or the mark of a bucket's deletion.
+ENDED_ID: Final = "ei"
+EXPIRED: Final = "ex"
+
+#: How long an end mark stays. A signed request is refused by AWS after fifteen minutes at the most
+#: (`docs/design.md`), so none can be repeated that late. DynamoDB removes the mark for free.
+END_MARK_KEPT_MS: Final = 24 * 60 * 60 * 1000
+
+
+def encode_end_mark(key: Key, mark: EndMark) -> Item:
+    item = key | {
+        ENDED_MS: {"N": str(mark.ended_ms)},
+        ENDED_ID: {"S": mark.ended_id},
+        TTL: {"N": str(-(-(mark.ended_ms + END_MARK_KEPT_MS) // 1000))},
+    }
+    return item | {EXPIRED: {"BOOL": True}} if mark.expired else item
+
+
+def is_end_mark(item: Item) -> bool:
+    return ENDED_MS in item
+
+
+def decode_end_mark(item: Item) -> EndMark:
+    return EndMark(ended_ms=int(item[ENDED_MS]["N"]), ended_id=item[ENDED_ID]["S"], expired=EXPIRED in item)
+
+
+STREAM_COUNT: Final = "n"
+CREATION_ID: Final = "i"
+#: When the count changed last.
+COUNTED_MS: Final = "ch"
+
+
+def bucket_pk(bucket: str) -> str:
+    return f"bucket/{bucket}"
+
+
+def bucket_key(bucket: str) -> Key:
+    return make_key(bucket_pk(bucket), ".")
+
+
+def encode_bucket(record: BucketRecord) -> Item:
+    item = bucket_key(record.bucket) | {
+        STREAM_COUNT: {"N": str(record.streams)},
+        CREATED_MS: {"N": str(record.created_ms)},
+        COUNTED_MS: {"N": str(record.counted_ms)},
+        CREATION_ID: {"S": record.creation_id},
+    }
+    return item | encode_retention(record.retention)
+
+
+def decode_bucket(item: Item) -> BucketRecord:
+    """The item must not be an end mark."""
+    return BucketRecord(
+        bucket=item[PK]["S"].removeprefix("bucket/"),
+        created_ms=int(item[CREATED_MS]["N"]),
+        creation_id=item[CREATION_ID]["S"],
+        streams=int(item[STREAM_COUNT]["N"]),
+        counted_ms=number(item, COUNTED_MS) or 0,
+        retention=decode_retention(item),
+    )
+
+
+#: The entries of all buckets, so that one query lists them: a bucket's own item has a partition of its own.
+BUCKETS_PK: Final = "buckets"
+
+
+def bucket_entry_key(bucket: str) -> Key:
+    return make_key(BUCKETS_PK, bucket)
+
 
 CONTENT_TYPE: Final = "ct"
 TOUCHED_MS: Final = "to"
@@ -144,3 +232,117 @@ def decode_stream(item: Item) -> StreamRecord:
         references=number(item, REFERENCES) or 0,
         deleted=DELETED_MS in item,
     )
+
+
+EPOCH: Final = "ep"
+SEQUENCE: Final = "sq"
+
+
+def producer_pk(incarnation: str) -> str:
+    return f"producer/{incarnation}"
+
+
+def producer_key(incarnation: str, producer_id: str) -> Key:
+    return make_key(producer_pk(incarnation), producer_id)
+
+
+def encode_producer(incarnation: str, state: ProducerState) -> Item:
+    """A producer that was pushed out of the batch."""
+    return producer_key(incarnation, state.producer_id) | {
+        EPOCH: {"N": str(state.epoch)},
+        SEQUENCE: {"N": str(state.seq)},
+        END: {"N": str(state.end)},
+    }
+
+
+def decode_producer(item: Item) -> ProducerState:
+    return ProducerState(
+        producer_id=item[SK]["S"],
+        epoch=int(item[EPOCH]["N"]),
+        seq=int(item[SEQUENCE]["N"]),
+        end=int(item[END]["N"]),
+    )
+
+
+KIND: Final = "kd"
+DUE_BUCKET: Final = "bk"
+DUE_STREAM: Final = "st"
+DUE_OFFSET: Final = "of"
+#: The janitor's queue is spread over this many partitions.
+DUE_SHARDS: Final = 8
+
+
+def due_pk(shard: int, *, packing: bool = False) -> str:
+    """Packing has partitions of its own: it takes long, and nothing else waits behind it."""
+    return f"due/p{shard}" if packing else f"due/{shard}"
+
+
+def due_key(due: Due) -> Key:
+    packing = due.kind in {DueKind.PACK, DueKind.PACKED, DueKind.REPLACED}
+    # Digits only, so that an instant before 1970 sorts with the rest.
+    sk = f"{render_offset(max(0, due.due_ms))}/{due.incarnation}"
+    pk = due_pk(shard_of(due.incarnation, DUE_SHARDS), packing=packing)
+    return make_key(pk, f"{sk}/{due.mark}" if due.mark else sk)
+
+
+def encode_due(due: Due) -> Item:
+    item = due_key(due) | {
+        KIND: {"S": due.kind.value},
+        DUE_BUCKET: {"S": due.key.bucket},
+        DUE_STREAM: {"S": due.key.stream_id},
+    }
+    if due.offset:
+        item[DUE_OFFSET] = {"N": str(due.offset)}
+    if due.blob is not None:
+        item[BLOB] = {"S": due.blob}
+    return item
+
+
+def decode_due(item: Item) -> Due:
+    due_ms, incarnation, *marks = item[SK]["S"].split("/")
+    return Due(
+        kind=DueKind(item[KIND]["S"]),
+        key=StreamKey(item[DUE_BUCKET]["S"], item[DUE_STREAM]["S"]),
+        incarnation=incarnation,
+        due_ms=int(due_ms),
+        mark=marks[0] if marks else "",
+        offset=number(item, DUE_OFFSET) or 0,
+        blob=item[BLOB]["S"] if BLOB in item else None,
+    )
+
+
+def due_before(now_ms: int) -> str:
+    """Sort keys below this one have fallen due."""
+    return render_offset(now_ms + 1)
+
+
+UNTIL_MS: Final = "u"
+#: Waiters are spread over this many partitions, so that those of a stream are found with one
+#: query, and all of them with this many, however many streams there are.
+WAIT_SHARDS: Final = 64
+
+
+def wait_pk(shard: int) -> str:
+    return f"wait/{shard}"
+
+
+def waiters_of(incarnation: str) -> tuple[str, str, str]:
+    """The partition of a stream's waiters, and the bounds of their sort keys."""
+    return wait_pk(shard_of(incarnation, WAIT_SHARDS)), f"{incarnation}/", f"{incarnation}0"
+
+
+def waiter_key(waiter: Waiter) -> Key:
+    pk, prefix, _ = waiters_of(waiter.incarnation)
+    return make_key(pk, prefix + waiter.queue_url)
+
+
+def encode_waiter(waiter: Waiter) -> Item:
+    return waiter_key(waiter) | {
+        UNTIL_MS: {"N": str(waiter.until_ms)},
+        TTL: {"N": str(-(-waiter.until_ms // 1000))},
+    }
+
+
+def decode_waiter(item: Item) -> Waiter:
+    incarnation, queue_url = item[SK]["S"].split("/", 1)
+    return Waiter(incarnation, queue_url, int(item[UNTIL_MS]["N"]))

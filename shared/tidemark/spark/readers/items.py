@@ -19,7 +19,6 @@ import orjson
 
 from tidemark.aws.retry import NoAnswer
 from tidemark.blobs.store import BlobStore
-from tidemark.log.deflate import inflate
 from tidemark.log.schema import (
     BLOB,
     END,
@@ -30,6 +29,7 @@ from tidemark.log.schema import (
     decode_checksums,
     decode_lengths,
 )
+from tidemark.log.schema.batches import inflate
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.offset import WIDTH
 from tidemark.protocol.pack import BlockColumns, CorruptPack, decode_columns, decode_index, inflate_library

@@ -15,9 +15,13 @@ from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, Snapsh
 from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import require_live
-from tidemark.service.publish_snapshot import MAX_ANSWER_BYTES, PublishRequest, publish_snapshot
-from tidemark.service.read_snapshot import latest_snapshot
-from tidemark.service.upload_snapshot import begin_upload
+from tidemark.service.snapshots import (
+    MAX_ANSWER_BYTES,
+    PublishRequest,
+    begin_upload,
+    latest_snapshot,
+    publish_snapshot,
+)
 from tidemark.spark.clients.http import REDIRECTS, HttpClient, HttpFault
 from tidemark.spark.clients.retry import retry
 from tidemark.spark.clients.storage import connect_to_write

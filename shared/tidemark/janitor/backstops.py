@@ -1,15 +1,21 @@
-"""Removes what crashed processes leave behind: their queues, and lapsed waiters."""
+"""What the janitor makes good: queues and waiters that crashed processes leave behind, and subscriptions
+whose message was lost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from tidemark.aws.sqs import QueueGone, Queues
+from tidemark.log.subscriptions import load_marks, load_roster, load_subscription
 from tidemark.log.table import Table
 from tidemark.log.waiters import all_waiters, remove_lapsed
+from tidemark.protocol.wake_state import Step, next_step
+from tidemark.service.stores import Stores
+from tidemark.wake.attention import Changed, encode_attention
 
 #: No registration lasts a tenth of this; a queue is younger until its first one.
 ORPHAN_MS: Final = 10 * 60 * 1000
@@ -53,3 +59,27 @@ def sweep_wake(
 
 def _name(url: str) -> str:
     return url.rpartition("/")[2]
+
+
+def remind(
+    stores: Stores, send: Callable[[Sequence[str]], None], has_time_left: Callable[[], bool] = lambda: True
+) -> int:
+    """Send a message for each subscription that is due, not created to the end, or idle with a mark. Returns
+    how many. It takes one query for the roster, and one or two small reads for each subscription."""
+    found: list[str] = []
+    for entry in load_roster(stores.table):
+        if not has_time_left():
+            break
+        record = load_subscription(stores.table, entry.subscription_id)
+        step = Step.WAIT if record is None else next_step(record.wake, stores.clock_ms())
+        if record is None or record.incarnation != entry.incarnation or not record.active:
+            is_due = True
+        elif step is Step.LOOK:
+            is_due = bool(load_marks(stores.table, record.incarnation, limit=1))
+        else:
+            is_due = step is not Step.WAIT
+        if is_due:
+            found.append(encode_attention(Changed(entry.subscription_id)))
+    if found:
+        send(list(dict.fromkeys(found)))
+    return len(found)

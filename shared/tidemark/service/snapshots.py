@@ -1,6 +1,9 @@
-"""Publishing a snapshot (extensions §2.2): check, store the blob whole, move the pointer.
+"""Snapshots (extensions §2): publish, upload, read.
 
-Appends are not in the way and not held up: they touch the log alone, and this the stream's item.
+A publish checks, stores the blob whole, and moves the pointer. Appends are not held up: they touch the log
+alone, and a publish the stream's item. A snapshot that is too large for one request is uploaded straight to
+S3 and then published by name: an extension of ours, which other clients can ignore. The latest snapshot
+cannot be deleted (§2.6).
 """
 
 from __future__ import annotations
@@ -13,19 +16,28 @@ from zlib import crc32
 
 from tidemark.blobs.compose import Composition
 from tidemark.blobs.store import bootstrap_blob_key, snapshot_blob_key
-from tidemark.log.boundaries import load_batch_at
-from tidemark.log.due import schedule
+from tidemark.log.due import schedule, schedule_once
 from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import load_batch_at
 from tidemark.log.records import Due, DueKind, Snapshot, StreamRecord
-from tidemark.log.snapshots import SnapshotMoved, commit_snapshot
-from tidemark.log.tails import RECLAIM_AFTER_MS
+from tidemark.log.retention import SnapshotMoved, commit_snapshot
+from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
 from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.errors import Busy, PayloadTooLarge, ProtocolError, StreamNotFound, UploadNotFound
+from tidemark.protocol.errors import (
+    Busy,
+    PayloadTooLarge,
+    ProtocolError,
+    SnapshotNeeded,
+    SnapshotNotFound,
+    StreamNotFound,
+    UploadNotFound,
+)
 from tidemark.protocol.multipart import Part, choose_boundary, close_parts, open_part
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES, UploadId, check_boundary, check_retained
 from tidemark.protocol.stream_key import StreamKey
-from tidemark.service.load import ended_error, last_used_ms, require_live
+from tidemark.service.load import ended_error, last_used_ms, load_head, require_live
+from tidemark.service.read import renew
 from tidemark.service.stores import Stores
 
 #: The most bytes of one response: their base64 must fit a Lambda response of 6 MB.
@@ -156,3 +168,73 @@ def upload_due(record: StreamRecord, blob: str, upload: UploadId) -> Due:
     """The entry that removes an upload when it lapses. Publishing settles it, and the janitor claims
     it before it removes anything: the first of the two has the blob."""
     return Due(DueKind.UPLOAD, record.key, record.incarnation, upload.lapses_ms, upload.mark, blob=blob)
+
+
+#: An upload must begin within this time,
+UPLOAD_SECONDS: Final = 60 * 60
+#: and be published within this one.
+LAPSES_AFTER_MS: Final = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    id: UploadId
+    url: str
+    url_expires_ms: int
+
+
+def begin_upload(stores: Stores, key: StreamKey, offset: int) -> Upload:
+    """A URL to upload the blob of a snapshot at `offset` to. Raises as `publish_snapshot`."""
+    record = check_snapshot_offset(stores, key, offset)
+    now_ms = stores.clock_ms()
+    upload = UploadId(now_ms + LAPSES_AFTER_MS, stores.new_id())
+    blob = snapshot_blob_key(record.incarnation, offset, upload.mark)
+    schedule_once(stores.table, upload_due(record, blob, upload))
+    return Upload(upload, stores.blobs.url_to_put(blob, UPLOAD_SECONDS), now_ms + UPLOAD_SECONDS * 1000)
+
+
+#: A client follows a redirect at once; a slow one still has to begin within this time.
+URL_SECONDS: Final = 15 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReading:
+    """`url` in place of `data` where the blob is too large for one answer."""
+
+    head: StreamHead
+    snapshot: Snapshot
+    data: bytes | None = None
+    url: str | None = None
+
+
+def latest_snapshot(stores: Stores, key: StreamKey) -> Snapshot:
+    """Raises StreamNotFound, SnapshotNotFound."""
+    snapshot = load_head(stores, key).record.snapshot
+    if snapshot is None:
+        raise SnapshotNotFound
+    return snapshot
+
+
+def read_snapshot(stores: Stores, key: StreamKey, offset: int) -> SnapshotReading:
+    """Raises StreamNotFound, SnapshotNotFound. Renews a sliding expiry, as every read does."""
+    head = load_head(stores, key)
+    snapshot = _snapshot_at(head, offset)
+    renew(stores, head.record, head.touched_ms, stores.clock_ms())
+    if snapshot.size > MAX_ANSWER_BYTES:
+        url = stores.blobs.url_to_get(snapshot.blob, URL_SECONDS, snapshot.content_type.value)
+        return SnapshotReading(head, snapshot, url=url)
+    return SnapshotReading(head, snapshot, data=stores.snapshot_blob(snapshot))
+
+
+def delete_snapshot(stores: Stores, key: StreamKey, offset: int) -> None:
+    """Never deletes any: the latest is needed, and all others are gone already.
+    Raises StreamNotFound, SnapshotNotFound, SnapshotNeeded."""
+    _snapshot_at(load_head(stores, key), offset)
+    raise SnapshotNeeded
+
+
+def _snapshot_at(head: StreamHead, offset: int) -> Snapshot:
+    snapshot = head.record.snapshot
+    if snapshot is None or snapshot.offset != offset:
+        raise SnapshotNotFound
+    return snapshot

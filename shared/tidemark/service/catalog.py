@@ -1,0 +1,243 @@
+"""The catalog: listings of streams (extensions §1.4) and forks, a stream's statistics, and when messages were
+appended.
+
+It is for people and monitors, never for a writer: nothing here reads a whole log.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
+from typing import Final
+
+from tidemark.log.buckets import list_records, load_bucket
+from tidemark.log.lifecycle import load_stream
+from tidemark.log.read import Page, load_last
+from tidemark.log.records import Batch, StreamRecord
+from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_producer, log_pk, producer_pk
+from tidemark.log.tails import StreamHead
+from tidemark.protocol.errors import StreamNotFound
+from tidemark.protocol.expiry import deadline_ms, is_expired
+from tidemark.protocol.listing import ListingRequest
+from tidemark.protocol.producer import ProducerState
+from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
+from tidemark.service.load import head_from, last_used_ms, load_head
+from tidemark.service.read import load_page, refuse_tombstone
+from tidemark.service.start_point import batches_back
+from tidemark.service.stores import Stores
+
+#: Decoding this many items takes a few milliseconds, for which an event loop may be held.
+AT_ONCE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A page of streams in the order of their ids' bytes in UTF-8."""
+
+    streams: list[StreamHead]
+    has_more: bool
+
+    @property
+    def next_cursor(self) -> str | None:
+        return self.streams[-1].record.key.stream_id if self.has_more else None
+
+
+def list_streams(stores: Stores, bucket: str, request: ListingRequest) -> Listing:
+    """Raises BucketNotFound; the plain surface is always there. Streams that have expired are not listed.
+
+    A stream's place is its id alone, so what is created or ended meanwhile moves no other one.
+    """
+    if bucket != PLAIN_BUCKET:
+        load_bucket(stores.table, bucket)
+    found: list[StreamHead] = []
+    after, more = request.after, True
+    while more:
+        left = min(request.limit - len(found), AT_ONCE)
+        # One more than are wanted, to see whether there is one.
+        records, more = list_records(stores.table, bucket, request.prefix, after, left + 1)
+        wanted, beyond = records[:left], records[left:]
+        found += _load_live(stores, wanted)
+        if len(found) < request.limit:
+            more, beyond = more or bool(beyond), []
+        elif any(_exists(stores, record) for record in beyond):
+            return Listing(found, has_more=True)
+        after = max([after, *(record.key.stream_id for record in (*wanted, *beyond))])
+    return Listing(found, has_more=False)
+
+
+def _load_live(stores: Stores, records: list[StreamRecord]) -> list[StreamHead]:
+    """The streams that exist, with their current tails."""
+    now_ms = stores.clock_ms()
+
+    def load(record: StreamRecord) -> StreamHead | None:
+        last = load_last(stores.table, log_pk(record.key, record.incarnation))
+        head = head_from(record, last, now_ms)
+        has_ended = record.deleted or (last is not None and last.tombstone)
+        return None if has_ended or head.is_expired(now_ms) else head
+
+    return [head for head in stores.concurrency.each(load, records) if head is not None]
+
+
+def _exists(stores: Stores, record: StreamRecord) -> bool:
+    """The item alone says so, unless a write may have renewed it."""
+    if record.deleted:
+        return False
+    if not is_expired(record.expiry, record.used_ms, stores.clock_ms()):
+        return True
+    return record.expiry.ttl_seconds is not None and bool(_load_live(stores, [record]))
+
+
+#: Streams whose items one request looks at: some megabytes.
+LOOKED_AT: Final = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Forks:
+    """`complete` is false where more streams are in the bucket than are looked at, or forks are in others."""
+
+    source: StreamRecord
+    found: list[StreamRecord]
+    complete: bool
+
+
+def list_forks(stores: Stores, key: StreamKey) -> Forks:
+    """The forks in the stream's own bucket, in the order of their ids. It takes a query for each 200 streams
+    of the bucket, and ends when as many are found as the stream counts. Raises StreamNotFound."""
+    source = load_stream(stores.table, key)
+    if source is None:
+        raise StreamNotFound
+    found: list[StreamRecord] = []
+    looked_at, after, more = 0, "", source.references > 0
+    while more and looked_at < LOOKED_AT and len(found) < source.references:
+        records, more = list_records(stores.table, key.bucket, "", after, AT_ONCE)
+        found += [each for each in records if each.fork and each.fork.incarnation == source.incarnation]
+        looked_at += len(records)
+        after = records[-1].key.stream_id if records else after
+    return Forks(source, found, len(found) >= source.references)
+
+
+#: Messages are counted in this many of the latest batches, and estimated from them where there are more.
+_COUNTED_BATCHES: Final = 500
+#: A fork's lie in several logs, and packed ones in S3.
+_COUNTING_CALLS: Final = 4
+#: Producers that have an item of their own, beside the recent ones.
+_MAX_PRODUCERS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStats:
+    """`messages` is exact, or estimated from the latest batches by the number of bytes."""
+
+    head: StreamHead
+    messages: int
+    messages_exact: bool
+    producers: tuple[ProducerState, ...]
+    producers_complete: bool
+
+    @property
+    def retained_bytes(self) -> int:
+        return self.head.tail.offset - self.head.record.retained
+
+    @property
+    def ends_ms(self) -> int | None:
+        """When the stream expires, if nobody uses it until then."""
+        return deadline_ms(self.head.record.expiry, self.head.touched_ms)
+
+
+def load_stats(stores: Stores, key: StreamKey) -> StreamStats:
+    """The stream's item, its last batch, a query or a few for the latest batches, and one for the producers
+    that the last batch does not carry any more. Raises StreamNotFound, StreamGone."""
+    head = load_head(stores, key)
+    messages, messages_exact = _count_messages(stores, head)
+    producers, producers_complete = _load_producers(stores, head)
+    return StreamStats(head, messages, messages_exact, producers, producers_complete)
+
+
+def _count_messages(stores: Stores, head: StreamHead) -> tuple[int, bool]:
+    record, tail = head.record, head.tail.offset
+    counted, reached = 0, tail
+    batches = batches_back(stores, head, _COUNTED_BATCHES)
+    for calls, batch in islice(batches, _COUNTED_BATCHES):
+        if calls > _COUNTING_CALLS:
+            break
+        ends = accumulate(reversed(batch.lengths), operator.sub, initial=batch.end)
+        counted += sum(1 for start in islice(ends, 1, None) if start >= record.retained)
+        reached = batch.start
+    if reached <= record.retained:
+        return counted, True
+    return round((tail - record.retained) * counted / max(tail - reached, 1)), False
+
+
+def _load_producers(stores: Stores, head: StreamHead) -> tuple[tuple[ProducerState, ...], bool]:
+    recent = head.tail.producers
+    if not head.tail.overflowed:
+        return recent, True
+    # Ids are printable ASCII (§5.2.1).
+    items, more = stores.table.query(
+        producer_pk(head.record.incarnation), at_least="!", at_most="\x7f", limit=_MAX_PRODUCERS
+    )
+    known = {state.producer_id for state in recent}
+    older = (decode_producer(item) for item in items)
+    return (*recent, *(state for state in older if state.producer_id not in known)), not more
+
+
+@dataclass(slots=True)
+class AppendTimes:
+    """The writes of [start, end), in order: when each was made, how many messages it has there, and how many
+    of the stream's bytes. A write is an append, or several that were committed together."""
+
+    incarnation: str
+    start: int
+    end: int
+    crc: int | None
+    times_ms: list[int] = field(default_factory=list)
+    messages: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+
+def load_times(stores: Stores, key: StreamKey, start: int) -> AppendTimes:
+    """The times of the page that a read at `start` returns. Raises as `read`.
+
+    The calls are those of the read, for the same items without their bytes. Bodies in S3 are not fetched; of
+    packs the blocks are, because they have the times. It does not renew a sliding expiry.
+    """
+    now_ms = stores.clock_ms()
+    record, page = load_page(stores, key, start, now_ms, {"attributes": BOUNDARY_ATTRIBUTES})
+    last_used_ms(stores, record, page.last.time_ms if page.last else 0, now_ms)
+    refuse_tombstone(stores, record, page)
+    found = AppendTimes(record.incarnation, page.start, page.end, page.crc)
+    for time_ms, messages, size in _writes_of(page):
+        found.times_ms.append(time_ms)
+        found.messages.append(messages)
+        found.sizes.append(size)
+    return found
+
+
+def _writes_of(page: Page) -> Iterator[tuple[int, int, int]]:
+    """Time, messages and bytes of each, without what lies before the page, and without a closure."""
+    skip = page.skip
+    for batch in page.batches:
+        for time_ms, lengths in _lengths_of(batch):
+            size = sum(lengths)
+            if size > skip:
+                left = len(lengths)
+                for length in lengths:
+                    if length > skip:
+                        break
+                    left, skip, size = left - 1, skip - length, size - length
+                yield time_ms, left, size - skip
+                skip = 0
+            else:
+                skip -= size
+
+
+def _lengths_of(batch: Batch) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The time of each write in it, and the lengths of its messages. A fork may have a part of the batch."""
+    if batch.times is None:
+        yield batch.time_ms, batch.lengths
+        return
+    lengths = iter(batch.lengths)
+    for count, time_ms in zip(batch.times.messages, batch.times.times_ms, strict=True):
+        yield time_ms, tuple(islice(lengths, count))
