@@ -22,9 +22,9 @@ from tests.simulation.virtual_time import VirtualTime
 from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.s3 import Objects
 from tidemark.log.dynamodb import DynamoDBTable
-from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import NEVER
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.append import AppendRequest, append
 from tidemark.service.create import CreateRequest, create

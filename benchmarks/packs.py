@@ -34,7 +34,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.table import Table
 from tidemark.protocol import pack
-from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append
 from tidemark.service.create import create

@@ -26,8 +26,8 @@ from tidemark.http.lambda_adapter import adapted
 from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import encode_batch, encode_stream, log_pk
-from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.expiry import NEVER
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import parse_plain_path
 from tidemark.protocol.tail import Tail
 from tidemark.service.stores import Stores

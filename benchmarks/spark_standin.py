@@ -19,8 +19,8 @@ import orjson
 
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import SK, encode_batch, encode_pack, encode_stream, log_pk
-from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.expiry import NEVER
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.pack import BLOCK_BYTES, PackWriter
 from tidemark.protocol.stream_key import StreamKey

@@ -10,8 +10,8 @@ from tidemark.blobs.store import snapshot_prefix
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import Snapshot, StreamRecord
 from tidemark.log.schema import log_pk
-from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import ProtocolError
+from tidemark.protocol.messages import ContentType
 from tidemark.protocol.snapshot import UploadId
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket

@@ -28,10 +28,10 @@ from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.recent import RecentBatches
 from tidemark.log.schema import Item, is_end_mark, table_definition
 from tidemark.protocol.append import Outcome
-from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import NEVER, Expiry
-from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey

@@ -11,8 +11,7 @@ from tidemark.cold_start import garbage_collection_paused
 with garbage_collection_paused():
     from tidemark.http.app import create_app
     from tidemark.http.backend import many_at_once
-    from tidemark.observability.report import Reporter
-    from tidemark.observability.streaming import Reporting
+    from tidemark.observability.report import Reporter, Reporting
     from tidemark.observability.tracing import traced_app
     from tidemark.service.stores import connect
     from tidemark.settings import Settings

@@ -16,9 +16,8 @@ from botocore.awsrequest import AWSRequest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tidemark.aws.account import EnvironmentCredentials
-from tidemark.aws.replies import crc32_header
-from tidemark.aws.sigv4 import AwsRequest, Service
+from tidemark.aws.account import AwsRequest, EnvironmentCredentials, Service
+from tidemark.aws.http import crc32_header
 
 SIGNERS = {"dynamodb": SigV4Auth, "s3": S3SigV4Auth}
 ENDPOINTS = [
@@ -141,7 +140,7 @@ def test_the_signing_key_is_derived_once_a_day(monkeypatch: pytest.MonkeyPatch) 
     """It takes four of the five HMACs of a signature."""
     service = Service("s3", "eu-central-1", ENDPOINTS[0], lambda: EnvironmentCredentials("a", "b", None))
     digests = mock.Mock(wraps=hmac.digest)
-    monkeypatch.setattr("tidemark.aws.sigv4.hmac.digest", digests)
+    monkeypatch.setattr("tidemark.aws.account.hmac.digest", digests)
     morning = dt.datetime(2026, 1, 2, 0, 0, 1)  # noqa: DTZ001
     for at, expected in [(morning, 5), (morning.replace(hour=23), 6), (morning.replace(day=3), 11)]:
         signed_by_us(service, AwsRequest("GET", "/b/k", {}), at)

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support import World, make_world
-from tidemark.aws.account import Account
+from tidemark.aws.account import Account, AwsRequest
 from tidemark.aws.clients import s3_client
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects, Refusal, connect_objects
-from tidemark.aws.sigv4 import AwsRequest
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import Busy, Damaged, StorageUnavailable
 

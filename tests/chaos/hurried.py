@@ -12,7 +12,7 @@ import os
 import sys
 
 from tidemark.log import tails
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 
 #: Of requests: a stop of 10 s, a delay of 7, the server's own tries of 11, and 30 s late make 58.
 TAILS_MS = 5_000

@@ -25,7 +25,7 @@ for package in (tidemark.log, tidemark.service):
                 found.add(name)
 assert found == set(wanted), found
 from tests.chaos.hurried import PACK_AFTER_SECONDS
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 packing = Packing.after_seconds(PACK_AFTER_SECONDS)
 assert packing.after_ms >= RECLAIM_MS and packing.is_due(0, Tail(3_000)), packing
 """

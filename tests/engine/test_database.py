@@ -15,8 +15,7 @@ import pytest
 
 from tidemark.engine.database import Database, Slow, UnusableDatabase
 from tidemark.engine.dynamodb import DynamoDBProtocol
-from tidemark.engine.queue import EmbeddedQueue
-from tidemark.engine.table import EmbeddedTable
+from tidemark.engine.table import EmbeddedQueue, EmbeddedTable
 from tidemark.protocol.errors import OutcomeUnknown, StorageUnavailable
 
 _T = TypeVar("_T")

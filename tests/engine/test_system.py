@@ -10,7 +10,7 @@ from typing import cast
 
 from tests.support import BYTES, append_request, create_request
 from tidemark.delivery.attend import Attendant
-from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.server.system import ChangeFollower, Deliveries, EmbeddedSystem
 from tidemark.service.append import append

@@ -26,6 +26,7 @@ from tests.support import BYTES, World, a_key, append_request, create_request, t
 from tidemark.blobs.store import snapshot_blob_key
 from tidemark.log.recent import RecentBatches
 from tidemark.log.tails import TailCache
+from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import (
     Busy,
     OutcomeUnknown,
@@ -34,7 +35,6 @@ from tidemark.protocol.errors import (
     StreamGone,
     StreamNotFound,
 )
-from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.create import create

@@ -15,14 +15,14 @@ from tests.support import HOUR_MS, JSON, MINUTE_MS, Process, World, a_key
 from tidemark.janitor.sweep import sweep
 from tidemark.log.records import Waiter
 from tidemark.log.waiters import put_waiter
-from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import (
     BucketNotEmpty,
     BucketNotFound,
     ProtocolError,
 )
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.packing import KEEP_REPLACED_MS, Packing
+from tidemark.protocol.messages import parse_content_type
+from tidemark.protocol.pack import KEEP_REPLACED_MS, Packing
 from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, _Attempt

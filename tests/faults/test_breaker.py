@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import refusal
-from tidemark.aws.breaker import PROBE_SECONDS, SILENT_SECONDS, SILENT_TRIES, Breaker, breaker_of
 from tidemark.aws.dynamodb import DynamoDB, Fault
-from tidemark.aws.retry import NoAnswer
+from tidemark.aws.retry import PROBE_SECONDS, SILENT_SECONDS, SILENT_TRIES, Breaker, NoAnswer, breaker_of
 from tidemark.protocol.errors import OutcomeUnknown, ProtocolError, StorageSilent
 
 #: Each step is (time, what happens): `s4` is the silence of a try that was sent at 4, `a` an answer.

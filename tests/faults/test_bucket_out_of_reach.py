@@ -48,7 +48,7 @@ def functions(world: World, s3: Breakable) -> Iterator[Functions]:
         patch.setenv("SSE_BUFFERED_SECONDS", "0")
         patch_stores(patch, s3)
         # However slow this machine is: the breaker has tests of its own.
-        patch.setattr("tidemark.aws.breaker.SILENT_SECONDS", math.inf)
+        patch.setattr("tidemark.aws.retry.SILENT_SECONDS", math.inf)
         # Trying again takes no time.
         patch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
         running.start()

@@ -9,11 +9,11 @@ import pytest
 
 from tests.faults.cut_cases import Case, Scene, check_every_reply_cut, check_one_cut_reply, nothing, returns
 from tests.support import create_request
+from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.errors import (
     BucketExists,
     BucketNotFound,
 )
-from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service import buckets
 from tidemark.service.catalog import list_streams

@@ -27,7 +27,7 @@ from tests.faults.cut_cases import (
 from tests.faults.test_cut_janitor import advance, due
 from tidemark.janitor.sweep import sweep
 from tidemark.log.schema import PACK_INDEX, log_pk
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 from tidemark.protocol.retention import Retention
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import _Attempt

@@ -19,12 +19,11 @@ import pytest
 
 from tests.faults.proxy import Proxy, Reply, Sent, Spoil, read_message, unspoiled
 from tests.support import World, make_world
-from tidemark.aws.account import Account
+from tidemark.aws.account import Account, AwsRequest
 from tidemark.aws.dynamodb import Fault, connect_dynamodb
 from tidemark.aws.http import whole
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import connect_objects
-from tidemark.aws.sigv4 import AwsRequest
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import Damaged, OutcomeUnknown, StorageUnavailable
 

@@ -16,8 +16,7 @@ import pytest
 
 from tests.simulation.world import combining
 from tests.support import HOUR_MS, MINUTE_MS, Faults, Process, World, a_key, before
-from tidemark.aws.breaker import Breaker
-from tidemark.aws.retry import NoAnswer
+from tidemark.aws.retry import Breaker, NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.log import append as log_append
 from tidemark.log import lifecycle, tails

@@ -12,10 +12,10 @@ import pytest
 
 from tests.authorization.ways import WAYS, Answer, Way, in_environment
 from tests.support import refusal
+from tidemark.aws.account import AwsRequest
 from tidemark.aws.dynamodb import DynamoDB, Fault
 from tidemark.aws.http import BlockingHttp
 from tidemark.aws.retry import NoAnswer
-from tidemark.aws.sigv4 import AwsRequest
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import OutcomeUnknown, StorageUnavailable
 from tidemark.settings import Settings
@@ -39,7 +39,7 @@ def way(request: pytest.FixtureRequest, services: LocalServices) -> Iterator[Way
     with in_environment(services), pytest.MonkeyPatch.context() as patch:
         patch.setattr("tidemark.aws.retry.random.uniform", lambda *_: 0.0)
         # However slow this machine is: the breaker has tests of its own.
-        patch.setattr("tidemark.aws.breaker.SILENT_SECONDS", math.inf)
+        patch.setattr("tidemark.aws.retry.SILENT_SECONDS", math.inf)
         with WAYS[request.param](Settings.from_environment(os.environ)) as opened:
             yield opened
 

@@ -22,10 +22,10 @@ from tests.histories.history import (
     Trim,
 )
 from tidemark.protocol.append import Kind, Outcome
-from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StorageSilent, StorageUnavailable
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.offset import NOW, ReadFrom
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.retention import Retention

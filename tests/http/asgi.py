@@ -22,7 +22,7 @@ from tests.protocol.event_source import Event, parse_comments, parse_events
 from tests.support import Process
 from tidemark.http.app import create_app
 from tidemark.http.backend import Backend
-from tidemark.protocol.cursor import MARK_BITS, mark_of
+from tidemark.protocol.caching import MARK_BITS, mark_of
 from tidemark.service.stores import Stores
 from tidemark.settings import Settings
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.http.asgi import Door
 from tests.support import World
-from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import StreamKey
 
 TEXT = {"Content-Type": "text/plain"}

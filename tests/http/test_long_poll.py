@@ -11,7 +11,7 @@ import pytest
 from tests.http.asgi import Answer, Door
 from tests.support import Clock
 from tidemark.http import live
-from tidemark.protocol.cursor import EPOCH_SECONDS, INTERVAL_SECONDS
+from tidemark.protocol.caching import EPOCH_SECONDS, INTERVAL_SECONDS
 from tidemark.service.read import read
 
 TEXT = {"Content-Type": "text/plain"}

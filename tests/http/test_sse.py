@@ -17,7 +17,7 @@ from tests.support import TEXT as PLAIN
 from tests.support import Clock
 from tidemark.http import live
 from tidemark.observability.metrics import PROCESS, WAKE_SECONDS, Distribution
-from tidemark.protocol.cursor import EPOCH_SECONDS, INTERVAL_SECONDS
+from tidemark.protocol.caching import EPOCH_SECONDS, INTERVAL_SECONDS
 from tidemark.protocol.sse import HEARTBEAT
 from tidemark.protocol.stream_key import StreamKey
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.authorization.ways import ROOT, Answer, Asgi
 from tests.support import World, make_world
-from tidemark.blobs.compose import compose
+from tidemark.blobs.store import compose
 from tidemark.local.engines import LocalServices
 from tidemark.local.gateway import Gateway
 from tidemark.local.template import load_template

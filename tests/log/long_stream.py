@@ -25,7 +25,7 @@ from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Due, DueKind
 from tidemark.log.schema import PACK_INDEX, log_pk
 from tidemark.protocol.offset import WIDTH, render_offset
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append
 from tidemark.service.create import create

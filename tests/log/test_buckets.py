@@ -19,9 +19,9 @@ from tidemark.log.buckets import list_buckets, list_records, load_bucket
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import StreamRecord
 from tidemark.log.schema import bucket_key
+from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.errors import BucketExists, BucketNotEmpty, BucketNotFound, StreamNotFound
 from tidemark.protocol.expiry import Expiry, parse_expiry
-from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket, delete_bucket, describe_bucket
 from tidemark.service.catalog import list_streams

@@ -18,7 +18,7 @@ from tidemark.log.schema import (
     stream_key,
 )
 from tidemark.log.tails import RECLAIM_AFTER_MS
-from tidemark.protocol.listing import ListingRequest
+from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.catalog import list_streams
 from tidemark.service.delete import delete

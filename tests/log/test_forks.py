@@ -20,6 +20,7 @@ from tests.support import (
 )
 from tidemark.janitor.sweep import sweep
 from tidemark.log.lifecycle import StreamChanged, bury, load_stream
+from tidemark.protocol.create import MAX_GENERATIONS
 from tidemark.protocol.errors import (
     Conflict,
     ContentTypeMismatch,
@@ -31,7 +32,6 @@ from tidemark.protocol.errors import (
     StreamNotFound,
 )
 from tidemark.protocol.expiry import NEVER, Expiry
-from tidemark.protocol.fork import MAX_GENERATIONS
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, append
 from tidemark.service.delete import delete

@@ -21,10 +21,10 @@ from tidemark.log.packs import block_batches
 from tidemark.log.read import read_page
 from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import decode_batch, encode_batch
-from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import Damaged, Malformed, ProtocolError, RetentionGone, StorageUnavailable
-from tidemark.protocol.fork import ForkPoint
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.messages import ContentType
+from tidemark.protocol.pack import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail
 from tidemark.service.append import append

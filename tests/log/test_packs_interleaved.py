@@ -17,9 +17,9 @@ from tests.support import BYTES, append_request, create_request, table_of
 from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.log.chain import ChainWalk
+from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import Damaged, ProtocolError
-from tidemark.protocol.fork import ForkPoint
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 from tidemark.service.append import append
 from tidemark.service.create import create
 from tidemark.service.load import load_head

@@ -22,10 +22,10 @@ from tidemark.log.chain import ChainWalk
 from tidemark.log.due import due_entries
 from tidemark.log.records import DueKind
 from tidemark.log.schema import decode_batch
-from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import ProtocolError, StorageUnavailable
-from tidemark.protocol.fork import ForkPoint
-from tidemark.protocol.packing import KEEP_REPLACED_MS, Packing
+from tidemark.protocol.messages import ContentType
+from tidemark.protocol.pack import KEEP_REPLACED_MS, Packing
 from tidemark.service.append import append
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.create import create

@@ -7,8 +7,8 @@ import pytest
 from tests.support import BYTES, JSON, Process, World, a_key, before
 from tidemark.log.read import load_last, read_page
 from tidemark.log.schema import log_pk
+from tidemark.protocol.caching import render_etag
 from tidemark.protocol.errors import HistoryGone, Malformed, StreamNotFound
-from tidemark.protocol.etag import render_etag
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.delete import delete

@@ -17,6 +17,7 @@ from tidemark.aws.retry import NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import StreamRecord
+from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import (
     Conflict,
     Malformed,
@@ -25,8 +26,7 @@ from tidemark.protocol.errors import (
     RetentionGone,
     StreamNotFound,
 )
-from tidemark.protocol.fork import ForkPoint
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 from tidemark.protocol.retention import FOREVER, Retention, contiguous_end
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append

@@ -57,10 +57,10 @@ from tidemark.log.schema import (
     waiter_key,
     waiters_of,
 )
-from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.expiry import NEVER, Expiry, parse_expiry
-from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.offset import MAX_OFFSET, render_offset
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.stream_key import MAX_STREAM_ID_BYTES, StreamKey

@@ -6,9 +6,9 @@ import pytest
 
 from tests.buckets import key_in_new_bucket, new_bucket, publish
 from tests.support import BYTES, JSON, Process, World
+from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.errors import RetentionGone
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES
 from tidemark.service.bootstrap import bootstrap

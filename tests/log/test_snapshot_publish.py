@@ -14,7 +14,6 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log import retention
 from tidemark.log.records import StreamRecord
 from tidemark.log.table import Write
-from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import (
     ProtocolError,
     RetentionGone,
@@ -23,6 +22,7 @@ from tidemark.protocol.errors import (
     StreamNotFound,
 )
 from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.messages import parse_content_type
 from tidemark.service.bootstrap import bootstrap
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head

@@ -10,11 +10,10 @@ from tidemark.http import catalog as shown_catalog
 from tidemark.log.records import StreamRecord
 from tidemark.protocol.authorization import EVERYTHING
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.start_point import LastMessages, WrittenFrom
 from tidemark.service import catalog, start_point
 from tidemark.service.catalog import load_stats
 from tidemark.service.load import load_head
-from tidemark.service.start_point import find_start
+from tidemark.service.start_point import LastMessages, WrittenFrom, find_start
 
 
 @pytest.fixture(autouse=True)

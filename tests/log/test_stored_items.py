@@ -48,11 +48,10 @@ from tidemark.log.schema import (
     decode_waiter,
 )
 from tidemark.protocol.append import Append
-from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.expiry import NEVER, Expiry, parse_expiry
-from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.mail import Mail, Mailed
-from tidemark.protocol.messages import Messages
+from tidemark.protocol.messages import Messages, parse_content_type
 from tidemark.protocol.pack import BlockEntry, PackIndex
 from tidemark.protocol.producer import Claim, ProducerState
 from tidemark.protocol.retention import Retention

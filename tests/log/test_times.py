@@ -10,11 +10,11 @@ import pytest
 from tests.log.test_packs import FORK, HOUR_MS, KEY, SMALL, Scene, counted
 from tests.support import BYTES, JSON, append_request, create_request
 from tidemark.log.schema import decode_batch
-from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import HistoryGone, Malformed, RetentionGone, StreamGone, StreamNotFound
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.fork import ForkPoint
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.messages import ContentType
+from tidemark.protocol.pack import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import append
 from tidemark.service.catalog import AppendTimes, load_times

@@ -34,7 +34,7 @@ MUTATIONS = (
     ),
     mutation(
         "storage that is silent is asked again by every request",
-        "aws/breaker.py",
+        "aws/retry.py",
         "return is_probe",
         "return True",
         "faults/test_breaker.py",
@@ -125,7 +125,7 @@ MUTATIONS = (
     ),
     mutation(
         "the ETag of another life of the stream fits",
-        "protocol/etag.py",
+        "protocol/caching.py",
         """return f'"{incarnation}:{render_offset(start)}{history}:""",
         """return f'"{render_offset(start)}{history}:""",
         "protocol/test_etag.py",
@@ -153,7 +153,7 @@ MUTATIONS = (
     ),
     mutation(
         "the cursor does not move on",
-        "protocol/cursor.py",
+        "protocol/caching.py",
         "(client_cursor >> MARK_BITS) + 1)",
         "client_cursor >> MARK_BITS)",
         "protocol/test_cursor.py",

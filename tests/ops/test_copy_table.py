@@ -14,10 +14,9 @@ import pytest
 from tests.ports import free_port
 from tests.support import HOUR_MS, JSON, TEXT, Process, World, a_key, before, make_world, refusal
 from tidemark.aws.account import Account
-from tidemark.aws.breaker import Breaker
 from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import DynamoDB, connect_dynamodb
-from tidemark.aws.retry import NoAnswer
+from tidemark.aws.retry import Breaker, NoAnswer
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.log.records import Waiter
@@ -25,10 +24,10 @@ from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format, encode_
 from tidemark.log.waiters import all_waiters, put_waiter
 from tidemark.ops import copy_table
 from tidemark.ops.copy_table import CannotCopy, Copy, main
+from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.listing import ListingRequest
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.buckets import create_bucket, describe_bucket
 from tidemark.service.catalog import list_streams

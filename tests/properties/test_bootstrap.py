@@ -25,7 +25,7 @@ from tests.support import BYTES, HOUR_MS, JSON, Process, World, append_request, 
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.errors import ProtocolError, RetentionGone
-from tidemark.protocol.multipart import Part, part_bytes
+from tidemark.protocol.snapshot import Part, part_bytes
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service import bootstrap as bootstrapping
 from tidemark.service.append import INLINE_BYTES, append

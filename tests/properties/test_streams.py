@@ -22,9 +22,9 @@ from tests.support import BYTES, HOUR_MS, TEXT, World, a_key, make_world
 from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.protocol.append import Kind, Outcome
-from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.messages import ContentType
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.service.read import read

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.protocol.content_type import MAX_LENGTH, parse_content_type
 from tidemark.protocol.errors import Malformed
+from tidemark.protocol.messages import MAX_LENGTH, parse_content_type
 
 
 @pytest.mark.parametrize(

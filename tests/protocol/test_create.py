@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.create import StreamConfiguration, check_same_configuration
 from tidemark.protocol.errors import Conflict
 from tidemark.protocol.expiry import parse_expiry
+from tidemark.protocol.messages import parse_content_type
 
 
 def configuration(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.protocol.cursor import (
+from tidemark.protocol.caching import (
     EPOCH_SECONDS,
     INTERVAL_SECONDS,
     LIMIT,

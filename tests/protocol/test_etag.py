@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.protocol.caching import etag_matches, parse_if_match, render_etag, render_tail_etag
 from tidemark.protocol.errors import Malformed, PreconditionFailed
-from tidemark.protocol.etag import etag_matches, parse_if_match, render_etag, render_tail_etag
 
 ETAG = '"abc:0000000000000000:0000000000000010"'
 OTHER = '"abc:0000000000000000:0000000000000011"'

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.protocol.glob import literal_prefix, matches
+from tidemark.protocol.subscription import literal_prefix, matches
 
 CASES = [
     ("events/*", "events/a", True),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.protocol.errors import Malformed
-from tidemark.protocol.integer import MAX_SAFE_INTEGER, parse_integer
+from tidemark.protocol.header_values import MAX_SAFE_INTEGER, parse_integer
 
 NOT_CANONICAL = [
     "",

@@ -12,10 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.json_text import BLANK, VALUES, arrays
-from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import Malformed, TooManyMessages
 from tidemark.protocol.json_text import MAX_DEPTH
-from tidemark.protocol.messages import MAX_MESSAGES, NOTHING, Messages, parse_messages, render_body
+from tidemark.protocol.messages import (
+    MAX_MESSAGES,
+    NOTHING,
+    Messages,
+    parse_content_type,
+    parse_messages,
+    render_body,
+)
 
 JSON = parse_content_type("application/json")
 OTHERS = [

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.mime import parse_parts
-from tidemark.protocol import multipart
-from tidemark.protocol.multipart import (
+from tidemark.protocol import snapshot
+from tidemark.protocol.snapshot import (
     Part,
     choose_boundary,
     close_parts,
@@ -84,7 +84,7 @@ def test_a_boundary_that_occurs_in_a_part_is_not_used(monkeypatch: pytest.Monkey
     def foreseen(_parts: Iterable[Part], attempt: int) -> str:
         return f"{attempt:032d}"
 
-    monkeypatch.setattr(multipart, "_digest", foreseen)
+    monkeypatch.setattr(snapshot, "_digest", foreseen)
     taken = [f"tidemark-{attempt:032d}" for attempt in range(3)]
     hostile = [
         Part("a/b", b"..." + taken[0].encode()),

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.json_text import BLANK
-from tidemark.protocol.content_type import ContentType, parse_content_type
 from tidemark.protocol.errors import Malformed
 from tidemark.protocol.json_text import split_array
-from tidemark.protocol.messages import parse_messages
+from tidemark.protocol.messages import ContentType, parse_content_type, parse_messages
 
 JSON: ContentType = parse_content_type("application/json")
 #: What stands beside the value that goes deeper. Brackets and quotes in strings are no structure.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 from tidemark.protocol.tail import Tail
 
 HOUR_MS = 3_600_000

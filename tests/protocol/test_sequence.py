@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.protocol.errors import Malformed, SequenceRegression
-from tidemark.protocol.producer import parse_claim
-from tidemark.protocol.sequence import MAX_LENGTH, check_stream_seq, parse_stream_seq
+from tidemark.protocol.producer import MAX_LENGTH, check_stream_seq, parse_claim, parse_stream_seq
 
 ascii_text = st.text(alphabet=st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=8)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.protocol.bucket import ListingRequest, parse_listing
 from tidemark.protocol.errors import Malformed, OffsetBeyondTail, RetentionGone
-from tidemark.protocol.listing import ListingRequest, parse_listing
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.snapshot import (
     UploadId,

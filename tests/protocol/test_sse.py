@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.protocol.event_source import Event, parse_comments, parse_events
 from tests.protocol.json_text import arrays
-from tidemark.protocol.content_type import parse_content_type
-from tidemark.protocol.messages import parse_messages
+from tidemark.protocol.messages import parse_content_type, parse_messages
 from tidemark.protocol.sse import HEARTBEAT, render_control_event, render_data_event, text_end
 
 TEXT = parse_content_type("text/plain")

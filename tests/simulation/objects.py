@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemark.aws.s3 import Objects
-from tidemark.blobs.compose import Composition
+from tidemark.blobs.store import Composition
 
 _MISSING = b"<Error><Code>NoSuchKey</Code></Error>"
 

@@ -27,7 +27,7 @@ from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, StreamNotFound
 from tidemark.protocol.mail import ChainEnd
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 from tidemark.service import combine
 from tidemark.service.append import append
 from tidemark.service.create import create

@@ -24,7 +24,7 @@ from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.recent import RecentBatches
 from tidemark.protocol import mail, tail, turns
 from tidemark.protocol.mail import fits_mail
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 from tidemark.service import append, combine, create
 from tidemark.service.stores import MEGABYTE, Stores
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from benchmarks.spark_standin import PAGE_ROWS, row
-from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.messages import ContentType
 from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.options.write import parse_write_options

@@ -16,7 +16,7 @@ from tests.spark.streams import filled, key, plan_here, started, table_options
 from tests.support import BYTES, JSON, World, append_request
 from tidemark.janitor.sweep import sweep
 from tidemark.log.read import read_page
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 from tidemark.service.append import append
 from tidemark.service.delete import delete
 from tidemark.service.retention import trim_below

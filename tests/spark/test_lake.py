@@ -20,7 +20,7 @@ from pyiceberg.types import NestedField, StringType
 from tests.spark.lakes import Content, Lake, digest
 from tests.spark.streams import Start, filled, key, read_here, table_options
 from tests.support import BYTES, JSON, World
-from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.messages import parse_content_type
 from tidemark.service.load import load_head
 from tidemark.spark.failures import Exit
 from tidemark.spark.lake import LakeTable

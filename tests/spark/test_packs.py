@@ -11,7 +11,7 @@ from tests.spark.streams import key, plan_here, read_here, table_options
 from tests.support import BYTES, JSON, World
 from tidemark.janitor.sweep import sweep
 from tidemark.log.schema import encode_lengths
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 from tidemark.service.append import INLINE_BYTES
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.read import parse_read_options

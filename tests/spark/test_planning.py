@@ -20,7 +20,7 @@ from tidemark.log.schema import FORMAT_EPOCH, FORMAT_KEY, decode_format, encode_
 from tidemark.protocol.errors import FormatTooNew, ProtocolError
 from tidemark.protocol.expiry import Expiry
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.service.retention import trim_below

@@ -14,7 +14,7 @@ from tests.infra.test_pipeline import JOB_STATEMENTS
 from tests.spark.recorder import Recorder
 from tests.spark.streams import table_options
 from tests.support import World
-from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.tail import RECENT_PRODUCERS
 from tidemark.service.append import INLINE_BYTES
 from tidemark.spark.clients.http import HttpClient

@@ -16,7 +16,7 @@ from tidemark.http.app import create_app
 from tidemark.http.backend import Backend
 from tidemark.log.schema import log_pk
 from tidemark.log.waiters import load_waiters
-from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.messages import ContentType
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.settings import Settings
 from tidemark.wake.notifier import Notifier, WakeMessage

@@ -16,9 +16,9 @@ from tidemark.janitor.sweep import sweep
 from tidemark.local.engines import LocalServices
 from tidemark.local.template import load_template
 from tidemark.local.triggers import Record, matches
-from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import Busy, OutcomeUnknown
 from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service import stream_registry
 from tidemark.service.append import append

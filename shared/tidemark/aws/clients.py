@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import urllib3
 
-from tidemark.aws.replies import has_tag, missing
+from tidemark.aws.http import has_tag, missing
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Refusal
 from tidemark.observability.metrics import PROCESS, STORAGE_CALLS, Watch

@@ -14,11 +14,19 @@ from typing import Any, Final
 
 import orjson
 
-from tidemark.aws.account import Account
-from tidemark.aws.breaker import Breaker, breaker_of
+from tidemark.aws.account import Account, AwsRequest, Service
 from tidemark.aws.http import BlockingHttp, Http
-from tidemark.aws.retry import REQUEST_POLICY, Attempts, Exchange, Failure, NoAnswer, RetryPolicy, Silent
-from tidemark.aws.sigv4 import AwsRequest, Service
+from tidemark.aws.retry import (
+    REQUEST_POLICY,
+    Attempts,
+    Breaker,
+    Exchange,
+    Failure,
+    NoAnswer,
+    RetryPolicy,
+    Silent,
+    breaker_of,
+)
 from tidemark.protocol.errors import OutcomeUnknown, StorageSilent, StorageUnavailable
 
 Send = Callable[[str, bytes], tuple[int, bytes]]

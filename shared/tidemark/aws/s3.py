@@ -10,12 +10,9 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote
 
-from tidemark.aws.account import Account
-from tidemark.aws.breaker import Breaker, breaker_of
-from tidemark.aws.http import BlockingHttp, Http
-from tidemark.aws.replies import crc32_header
-from tidemark.aws.retry import Attempts, Exchange, Failure, NoAnswer, Silent
-from tidemark.aws.sigv4 import AwsRequest, Service
+from tidemark.aws.account import Account, AwsRequest, Service
+from tidemark.aws.http import BlockingHttp, Http, crc32_header
+from tidemark.aws.retry import Attempts, Breaker, Exchange, Failure, NoAnswer, Silent, breaker_of
 from tidemark.protocol.errors import Busy, Damaged, StorageSilent, StorageUnavailable
 
 Send = Callable[[str, str, bytes], tuple[int, bytes]]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import quote, urlencode
 
-from tidemark.blobs.compose import Composition
+from tidemark.blobs.store import Composition
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 
 #: The path of the signed URLs under which the server hands out and takes blobs.

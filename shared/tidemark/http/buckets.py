@@ -26,16 +26,20 @@ from tidemark.http.requests import (
 )
 from tidemark.http.responses import absolute_url, data_headers, retention_headers
 from tidemark.log.records import BucketRecord, Snapshot
-from tidemark.protocol import content_type
-from tidemark.protocol.caching import NO_STORE
-from tidemark.protocol.content_type import ContentType, parse_content_type
+from tidemark.protocol import messages
+from tidemark.protocol.bucket import ListingRequest, parse_listing
+from tidemark.protocol.caching import NO_STORE, render_tail_etag
 from tidemark.protocol.errors import Malformed, PayloadTooLarge
-from tidemark.protocol.etag import render_tail_etag
-from tidemark.protocol.listing import ListingRequest, parse_listing
-from tidemark.protocol.multipart import choose_boundary, render_multipart
+from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention
-from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES, parse_snapshot_offset, parse_upload_id
+from tidemark.protocol.snapshot import (
+    MAX_UPLOAD_BYTES,
+    choose_boundary,
+    parse_snapshot_offset,
+    parse_upload_id,
+    render_multipart,
+)
 from tidemark.service import buckets
 from tidemark.service.bootstrap import FEW_PARTS, Bootstrap, bootstrap
 from tidemark.service.catalog import Listing, list_streams
@@ -60,7 +64,7 @@ def parse_list(request: Request) -> ListingRequest:
 async def parse_publish(request: Request, offset_token: str) -> PublishRequest:
     offset = parse_snapshot_offset(offset_token)
     upload = parse_upload_id(single_header(request, "Snapshot-Upload"))
-    body_type = parse_body_type(request) or parse_content_type(content_type.DEFAULT)
+    body_type = parse_body_type(request) or parse_content_type(messages.DEFAULT)
     try:
         body = await read_body(request)
     except PayloadTooLarge:

@@ -19,13 +19,11 @@ from tidemark.http.error_handlers import HAS_TOKEN
 from tidemark.http.requests import ACCESS, STREAM_ROOT, header, parse_stream_parameter, singles
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.authorization import EVERYTHING, Access, render_scopes
-from tidemark.protocol.caching import NO_STORE, decide_cache_control
+from tidemark.protocol.bucket import ListingRequest, parse_plain_listing
+from tidemark.protocol.caching import NO_STORE, decide_cache_control, etag_matches, render_etag
 from tidemark.protocol.errors import Malformed
-from tidemark.protocol.etag import etag_matches, render_etag
 from tidemark.protocol.expiry import deadline_ms
-from tidemark.protocol.listing import ListingRequest, parse_plain_listing
 from tidemark.protocol.offset import NOW, parse_read_from, render_offset
-from tidemark.protocol.start_point import parse_start_point
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.buckets import BucketListing, list_buckets
 from tidemark.service.catalog import (
@@ -38,7 +36,7 @@ from tidemark.service.catalog import (
     load_stats,
     load_times,
 )
-from tidemark.service.start_point import StartPoint, find_start
+from tidemark.service.start_point import StartPoint, find_start, parse_start_point
 
 Offset = Annotated[str, Field(pattern=r"^[0-9]{16}$", examples=["0000000000000042"])]
 Milliseconds = Annotated[int, Field(description="Milliseconds since 1970-01-01T00:00:00Z.")]

@@ -16,10 +16,10 @@ from tidemark.http.requests import ReadRequest
 from tidemark.log.read import PAGE_BYTES, Page
 from tidemark.log.records import StreamRecord
 from tidemark.observability.metrics import PROCESS, WAKE_SECONDS
-from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.cursor import decide_cursor
+from tidemark.protocol.caching import decide_cursor
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.expiry import renew_waiting_at_ms
+from tidemark.protocol.messages import ContentType
 from tidemark.protocol.sse import (
     HEARTBEAT,
     render_control_event,

@@ -11,17 +11,16 @@ from urllib.parse import quote, unquote
 
 from starlette.requests import Request
 
-from tidemark.protocol import content_type, cursor, offset
+from tidemark.protocol import caching, messages, offset
 from tidemark.protocol.bucket import Place, Resource, parse_bucket_path
-from tidemark.protocol.content_type import ContentType, parse_content_type
+from tidemark.protocol.caching import parse_if_match
+from tidemark.protocol.create import ForkPoint, parse_fork_offset, parse_sub_offset
 from tidemark.protocol.errors import Malformed, PayloadTooLarge, UnsupportedEncoding
-from tidemark.protocol.etag import parse_if_match
 from tidemark.protocol.expiry import parse_expiry
-from tidemark.protocol.fork import ForkPoint, parse_fork_offset, parse_sub_offset
+from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.offset import ReadFrom
-from tidemark.protocol.producer import parse_claim
+from tidemark.protocol.producer import parse_claim, parse_stream_seq
 from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention, parse_retention
-from tidemark.protocol.sequence import parse_stream_seq
 from tidemark.protocol.stream_key import RESERVED_SEGMENT, StreamKey, parse_plain_path
 from tidemark.service.append import AppendRequest
 from tidemark.service.create import CreateRequest
@@ -177,7 +176,7 @@ async def parse_create(request: Request) -> CreateRequest:
     fork = parse_fork(request)
     body_type = parse_body_type(request)
     if body_type is None and fork is None:
-        body_type = parse_content_type(content_type.DEFAULT)
+        body_type = parse_content_type(messages.DEFAULT)
     if body_type is not None and body_type.essence in _FORMS:
         raise Malformed(
             f"{body_type.essence} is a form's type, not a stream's; "
@@ -275,7 +274,7 @@ def parse_read(request: Request) -> ReadRequest:
         raise Malformed(
             f"offset must be -1, now, or a Stream-Next-Offset that this server gave, got {token!r:.80}"
         )
-    parse = cursor.parse_cursor if live else cursor.known_cursor
+    parse = caching.parse_cursor if live else caching.known_cursor
     return ReadRequest(
         read_from=read_from,
         live=live,

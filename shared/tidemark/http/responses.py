@@ -11,12 +11,20 @@ from tidemark.http.requests import EDGE_HOST, ReadRequest, header, url_path
 from tidemark.log.records import StreamRecord
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Kind, Outcome
-from tidemark.protocol.caching import EVENT_STREAM, NO_STORE, decide_cache_control, decide_long_poll
-from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.cursor import decide_catch_up_cursor, decide_cursor, is_of
-from tidemark.protocol.etag import etag_matches, render_etag, render_tail_etag
+from tidemark.protocol.caching import (
+    EVENT_STREAM,
+    NO_STORE,
+    decide_cache_control,
+    decide_catch_up_cursor,
+    decide_cursor,
+    decide_long_poll,
+    etag_matches,
+    is_of,
+    render_etag,
+    render_tail_etag,
+)
 from tidemark.protocol.expiry import deadline_ms
-from tidemark.protocol.messages import render_body
+from tidemark.protocol.messages import ContentType, render_body
 from tidemark.protocol.offset import NOW, render_offset
 from tidemark.protocol.retention import AGE_HEADER, SIZE_HEADER, Retention
 from tidemark.service.append import AppendRequest

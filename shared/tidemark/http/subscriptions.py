@@ -29,15 +29,15 @@ from tidemark.http.subscription_bodies import (
     render_wake,
 )
 from tidemark.protocol.authorization import Access, RequiredScope, Right, Target
+from tidemark.protocol.bucket import parse_plain_listing
 from tidemark.protocol.caching import DOCUMENT, NO_STORE
 from tidemark.protocol.errors import InvalidSubscription
-from tidemark.protocol.glob import literal_prefix
-from tidemark.protocol.listing import parse_plain_listing
 from tidemark.protocol.stream_key import PLAIN_BUCKET
 from tidemark.protocol.subscription import (
     SubscriptionConfiguration,
     SubscriptionKind,
     check_subscription_id,
+    literal_prefix,
     stream_path,
 )
 from tidemark.service.subscriptions import configure

@@ -7,10 +7,10 @@ from enum import Enum
 from typing import Final
 from zlib import crc32
 
-from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.fork import ForkPoint
 from tidemark.protocol.mail import Mailed
+from tidemark.protocol.messages import ContentType
 from tidemark.protocol.pack import BatchTimes, BlockEntry, PackIndex
 from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.stream_key import StreamKey

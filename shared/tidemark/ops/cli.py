@@ -20,7 +20,7 @@ import click
 
 from tidemark import __version__
 from tidemark.ops.client import RemoteServer, RequestFailed, stream_path
-from tidemark.ops.progress import progress_bar
+from tidemark.ops.copy_table import progress_bar
 from tidemark.protocol.errors import Malformed, ProtocolError
 from tidemark.protocol.json_text import check_value, split_array
 from tidemark.protocol.offset import parse_read_from

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from tidemark.protocol.caching import IfMatch
 from tidemark.protocol.errors import ProducerFenced, ProtocolError, StreamClosed
-from tidemark.protocol.etag import IfMatch
 from tidemark.protocol.messages import NOTHING, Messages
-from tidemark.protocol.producer import Claim, ProducerState, check_producer, is_duplicate
-from tidemark.protocol.sequence import check_stream_seq
+from tidemark.protocol.producer import Claim, ProducerState, check_producer, check_stream_seq, is_duplicate
 from tidemark.protocol.tail import Tail, remember
 
 

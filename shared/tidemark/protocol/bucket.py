@@ -1,4 +1,4 @@
-"""Buckets (extensions §1): their names, and the resources under `/{bucket}`.
+"""Buckets (extensions §1): their names, their listings (§1.4), and the resources under `/{bucket}`.
 
 A stream id has no slash here, so what follows it can only be a resource of the stream's own:
 `snapshot` and `bootstrap` stay legal names of streams.
@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from tidemark.protocol.errors import Malformed, RouteNotFound, StreamNotFound
-from tidemark.protocol.stream_key import RESERVED_SEGMENT, StreamKey, parse_segment
+from tidemark.protocol.stream_key import MAX_STREAM_ID_BYTES, RESERVED_SEGMENT, StreamKey, parse_segment
 
 #: The most bytes of a stream id, and of `{bucket}/{stream id}` together, in UTF-8.
 MAX_KEY_BYTES: Final = 122
@@ -109,3 +109,43 @@ def _place_of_stream(bucket: str, stream_id: str, rest: Sequence[str]) -> Place:
             return Place(Resource.UPLOAD, bucket, stream_id, token)
         case _:
             raise RouteNotFound
+
+
+MAX_LIMIT: Final = 1000
+
+_LIMIT = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ListingRequest:
+    """`after` is the last id of the page before; ids sort by their bytes in UTF-8."""
+
+    prefix: str = ""
+    after: str = ""
+    limit: int = MAX_LIMIT
+
+
+def parse_listing(prefix: str | None, after: str | None, limit: str | None) -> ListingRequest:
+    """Parse the listing of a bucket. Raises Malformed."""
+    request = ListingRequest(prefix or "", after or "", _parse_limit(limit))
+    check_id_text("prefix", request.prefix)
+    check_id_text("after", request.after)
+    return request
+
+
+def parse_plain_listing(prefix: str | None, after: str | None, limit: str | None) -> ListingRequest:
+    """Parse the listing of the plain surface, whose names have slashes, or of all buckets. Raises
+    Malformed."""
+    request = ListingRequest(prefix or "", after or "", _parse_limit(limit))
+    for name, text in (("prefix", request.prefix), ("after", request.after)):
+        if len(text.encode(errors="replace")) > MAX_STREAM_ID_BYTES:
+            raise Malformed(f"{name} must be at most {MAX_STREAM_ID_BYTES} bytes in UTF-8")
+        if not text.isprintable():
+            raise Malformed(f"{name} must not contain control characters, got {text[:80]!r}")
+    return request
+
+
+def _parse_limit(limit: str | None) -> int:
+    if limit is not None and (not _LIMIT.fullmatch(limit) or int(limit) > MAX_LIMIT):
+        raise Malformed(f"limit must be an integer between 1 and {MAX_LIMIT}, got {limit[:40]!r}")
+    return MAX_LIMIT if limit is None else int(limit)

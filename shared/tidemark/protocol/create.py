@@ -1,13 +1,21 @@
-"""Creating a stream (§5.1): idempotent where the configuration matches."""
+"""Creating a stream (§5.1), idempotent where the configuration matches; and forks (§4.2): a stream that
+begins as another one up to an offset, without a copy.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
-from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.errors import Conflict
-from tidemark.protocol.expiry import Expiry
+from tidemark.protocol.errors import Conflict, ContentTypeMismatch, Malformed
+from tidemark.protocol.expiry import NEVER, Expiry
+from tidemark.protocol.header_values import parse_integer
+from tidemark.protocol.messages import ContentType
+from tidemark.protocol.offset import parse_token
 from tidemark.protocol.retention import FOREVER, Retention
+from tidemark.protocol.stream_key import StreamKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +42,114 @@ def check_same_configuration(existing: StreamConfiguration, requested: StreamCon
     if existing.closed != requested.closed:
         state = "closed" if existing.closed else "open"
         raise Conflict(f"Stream exists and is {state}; Stream-Closed must match")
+
+
+#: A read visits each generation's log at most once, and the item that names them must
+#: stay small.
+MAX_GENERATIONS: Final = 32
+
+#: How other servers write the beginning of a stream. Clients that fork at the very
+#: beginning construct it, and so does the official suite.
+_BEGINNINGS: Final = frozenset({"-1", "0" * 16 + "_" + "0" * 16})
+
+
+@dataclass(frozen=True, slots=True)
+class ForkPoint:
+    """The point at which a fork leaves its source. `offset` None is the source's tail.
+
+    `sub_offset` counts from there: messages of a JSON stream, bytes of any other.
+    """
+
+    source: StreamKey
+    offset: int | None = None
+    sub_offset: int = 0
+
+
+def parse_fork_offset(token: str | None) -> int | None:
+    if token is None:
+        return None
+    position = 0 if token in _BEGINNINGS else parse_token(token)
+    if position is None:
+        raise Malformed(
+            f"Stream-Fork-Offset must be a Stream-Next-Offset that this server gave, got {token!r:.80}"
+        )
+    return position
+
+
+def parse_sub_offset(value: str | None) -> int:
+    return 0 if value is None else parse_integer("Stream-Fork-Sub-Offset", value)
+
+
+def decide_content_type(source: ContentType, requested: ContentType | None) -> ContentType:
+    """A fork has its source's type; naming another one is a mistake."""
+    if requested is None:
+        return source
+    if requested.essence != source.essence:
+        raise ContentTypeMismatch(source.essence, requested.essence)
+    return requested
+
+
+def decide_expiry(source: Expiry, requested: Expiry) -> Expiry:
+    """The table of §4.2: the fork's own expiry, or else its source's."""
+    return source if requested == NEVER else requested
+
+
+def check_generation(generation: int) -> None:
+    if generation > MAX_GENERATIONS:
+        raise Malformed(f"Forks of forks go at most {MAX_GENERATIONS} generations deep")
+
+
+def check_same_fork(existing: ForkPoint | None, requested: ForkPoint | None) -> None:
+    """Whether a repeated PUT asks for the fork that is there (§4.2, idempotent creation).
+
+    A request that leaves the offset open matches wherever the tail was the first time.
+    Raises Conflict.
+    """
+    if existing is None or requested is None:
+        if existing is not requested:
+            raise Conflict("Stream exists and is not that fork; Stream-Forked-From must match")
+        return
+    if existing.source != requested.source:
+        raise Conflict("Stream exists and is a fork of another stream")
+    same_offset = requested.offset is None or requested.offset == existing.offset
+    if not same_offset or existing.sub_offset != requested.sub_offset:
+        raise Conflict("Stream exists and was forked at another offset")
+
+
+def decide_sub_offset(
+    content_type: ContentType, lengths: Sequence[int], appends: Sequence[int], skip: int, count: int
+) -> int:
+    """How many bytes past the anchor `count` is: messages of JSON, bytes of anything else.
+
+    The anchor lies `skip` bytes into a batch whose messages have these `lengths`, of which
+    each append brought as many as `appends` says (empty: all came with one). A sub-offset
+    may not reach past the end of the append that follows the anchor. Raises Malformed.
+    """
+    following = _following(content_type, lengths, appends, skip)
+    if content_type.is_json:
+        if count <= len(following):
+            return sum(following[:count])
+    elif count <= sum(following):
+        return count
+    unit = "messages" if content_type.is_json else "bytes"
+    raise Malformed(f"Stream-Fork-Sub-Offset {count} reaches past the next append's {unit}")
+
+
+def _following(
+    content_type: ContentType, lengths: Sequence[int], appends: Sequence[int], skip: int
+) -> list[int]:
+    """The lengths of the messages, or of what is left of one, from `skip` to its append's end."""
+    if not content_type.is_json:
+        appends = [1] * len(lengths)
+    rest = iter(lengths)
+    begin = 0
+    for messages in appends or [len(lengths)]:
+        append = list(islice(rest, messages))
+        size = sum(append)
+        if begin + size > skip:
+            skip -= begin
+            while skip >= append[0]:
+                skip -= append.pop(0)
+            return [append[0] - skip, *append[1:]]
+        begin += size
+    return []

@@ -461,7 +461,7 @@ class Damaged(ProtocolError):
 
 
 class StorageSilent(ProtocolError):
-    """Storage is known not to answer, so this request was not sent to it (`aws/breaker.py`)."""
+    """Storage is known not to answer, so this request was not sent to it (`aws/retry.py`)."""
 
     status = 503
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from tidemark.protocol.errors import Malformed
-from tidemark.protocol.integer import parse_integer
+from tidemark.protocol.header_values import parse_integer
 
 #: One recorded renewal per this share of the window.
 RENEWALS_PER_WINDOW: Final = 20

@@ -1,4 +1,9 @@
-"""Idempotent producers (§5.2.1): a retried append lands once."""
+"""What orders the appends of writers: Stream-Seq (§5.2), and idempotent producers, whose retried append lands
+once (§5.2.1).
+
+Writers agree on a Stream-Seq by themselves; it is compared byte by byte. Tidemark's scope is the stream: one
+last value for all its writers.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,27 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from tidemark.protocol.errors import Malformed, ProducerFenced, SequenceGap
-from tidemark.protocol.integer import parse_integer
-from tidemark.protocol.single_value import check_sent_once
+from tidemark.protocol.errors import Malformed, ProducerFenced, SequenceGap, SequenceRegression
+from tidemark.protocol.header_values import check_sent_once, parse_integer
+
+MAX_LENGTH: Final = 256
+
+
+def parse_stream_seq(value: str | None) -> str | None:
+    if value is not None and (not 0 < len(value) <= MAX_LENGTH or not value.isascii()):
+        raise Malformed(f"Stream-Seq must be 1 to {MAX_LENGTH} ASCII characters")
+    check_sent_once("Stream-Seq", value)
+    return value
+
+
+def check_stream_seq(last: str | None, received: str | None) -> None:
+    """Raises SequenceRegression unless `received` is absent or greater than `last`.
+
+    Both are ASCII, so comparing characters is comparing bytes.
+    """
+    if last is not None and received is not None and received <= last:
+        raise SequenceRegression(last, received)
+
 
 MAX_ID_LENGTH: Final = 256
 

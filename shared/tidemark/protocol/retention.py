@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemark.protocol.errors import Malformed
-from tidemark.protocol.integer import parse_integer
+from tidemark.protocol.header_values import parse_integer
 
 AGE_HEADER: Final = "Stream-Retain-Seconds"
 SIZE_HEADER: Final = "Stream-Retain-Bytes"

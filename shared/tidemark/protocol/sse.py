@@ -8,8 +8,7 @@ from typing import Final
 
 import orjson
 
-from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.messages import render_body
+from tidemark.protocol.messages import ContentType, render_body
 from tidemark.protocol.offset import render_offset
 
 #: A comment: keeps proxies from dropping a silent connection, and no client sees it.

@@ -20,8 +20,7 @@ from tidemark.delivery.attend import Attendant
 from tidemark.delivery.connect import signing_keys
 from tidemark.engine.database import MEMORY, Database
 from tidemark.engine.files import BlobFiles
-from tidemark.engine.queue import EmbeddedQueue, Message
-from tidemark.engine.table import EmbeddedTable
+from tidemark.engine.table import EmbeddedQueue, EmbeddedTable, Message
 from tidemark.http.backend import in_turns
 from tidemark.janitor.backstops import remind
 from tidemark.janitor.sweep import sweep
@@ -30,7 +29,7 @@ from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch
 from tidemark.log.schema import PK, ROSTER_PK, SK, Key, is_log_pk, make_key, stream_key
 from tidemark.log.subscriptions import load_roster
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 from tidemark.server.request_log import report_failure
 from tidemark.service.stores import MEGABYTE, Stores, wall_clock_ms
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_by

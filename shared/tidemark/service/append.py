@@ -65,11 +65,10 @@ from tidemark.log.append import TailMoved, put_batch
 from tidemark.log.records import Batch, Checksums, StreamRecord
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Append, AppendPlan, Outcome, plan_appends, unknown_producers
-from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.caching import IfMatch
 from tidemark.protocol.errors import Busy, ContentTypeMismatch, Malformed, ProtocolError, SequenceGap
-from tidemark.protocol.etag import IfMatch
 from tidemark.protocol.mail import fits_mail
-from tidemark.protocol.messages import NOTHING
+from tidemark.protocol.messages import NOTHING, ContentType
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.combine import combine

@@ -10,8 +10,8 @@ from typing import Final
 from tidemark.blobs.store import bootstrap_blob_key
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import Snapshot, StreamRecord
-from tidemark.protocol.content_type import DEFAULT
-from tidemark.protocol.multipart import Part, part_bytes
+from tidemark.protocol.messages import DEFAULT
+from tidemark.protocol.snapshot import Part, part_bytes
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import last_used_ms, require_live
 from tidemark.service.read import Reading, read_record, renew

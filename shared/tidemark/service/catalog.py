@@ -18,9 +18,9 @@ from tidemark.log.read import Page, load_last
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, decode_producer, log_pk, producer_pk
 from tidemark.log.tails import StreamHead
+from tidemark.protocol.bucket import ListingRequest
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.expiry import deadline_ms, is_expired
-from tidemark.protocol.listing import ListingRequest
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.service.load import head_from, last_used_ms, load_head

@@ -23,19 +23,19 @@ from tidemark.log.read import load_last, read_page
 from tidemark.log.records import Batch, Checksums, Due, DueKind, Fork, Segment, Snapshot, StreamRecord
 from tidemark.log.schema import log_pk
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
-from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.create import StreamConfiguration, check_same_configuration
-from tidemark.protocol.errors import Busy, Conflict, Malformed, StreamGone, StreamNotFound
-from tidemark.protocol.expiry import NEVER, Expiry
-from tidemark.protocol.fork import (
+from tidemark.protocol.create import (
     ForkPoint,
+    StreamConfiguration,
     check_generation,
+    check_same_configuration,
     check_same_fork,
     decide_content_type,
     decide_expiry,
     decide_sub_offset,
 )
-from tidemark.protocol.messages import Messages
+from tidemark.protocol.errors import Busy, Conflict, Malformed, StreamGone, StreamNotFound
+from tidemark.protocol.expiry import NEVER, Expiry
+from tidemark.protocol.messages import ContentType, Messages
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.retention import FOREVER, Retention
 from tidemark.protocol.snapshot import check_retained

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from tidemark.protocol.content_type import ContentType
-from tidemark.protocol.messages import Messages, parse_messages
+from tidemark.protocol.messages import ContentType, Messages, parse_messages
 from tidemark.service.stores import Stores
 
 #: The worst JSON text of this size takes a few milliseconds.

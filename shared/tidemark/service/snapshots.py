@@ -14,15 +14,13 @@ from functools import partial
 from typing import Final
 from zlib import crc32
 
-from tidemark.blobs.compose import Composition
-from tidemark.blobs.store import bootstrap_blob_key, snapshot_blob_key
+from tidemark.blobs.store import Composition, bootstrap_blob_key, snapshot_blob_key
 from tidemark.log.due import schedule, schedule_once
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_batch_at
 from tidemark.log.records import Due, DueKind, Snapshot, StreamRecord
 from tidemark.log.retention import SnapshotMoved, commit_snapshot
 from tidemark.log.tails import RECLAIM_AFTER_MS, StreamHead
-from tidemark.protocol.content_type import ContentType
 from tidemark.protocol.errors import (
     Busy,
     PayloadTooLarge,
@@ -32,9 +30,18 @@ from tidemark.protocol.errors import (
     StreamNotFound,
     UploadNotFound,
 )
-from tidemark.protocol.multipart import Part, choose_boundary, close_parts, open_part
+from tidemark.protocol.messages import ContentType
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES, UploadId, check_boundary, check_retained
+from tidemark.protocol.snapshot import (
+    MAX_UPLOAD_BYTES,
+    Part,
+    UploadId,
+    check_boundary,
+    check_retained,
+    choose_boundary,
+    close_parts,
+    open_part,
+)
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import ended_error, last_used_ms, load_head, require_live
 from tidemark.service.read import renew

@@ -26,7 +26,7 @@ from tidemark.log.records import Batch, Snapshot
 from tidemark.log.table import Table
 from tidemark.log.tails import TailCache
 from tidemark.protocol.errors import Damaged
-from tidemark.protocol.packing import Packing
+from tidemark.protocol.pack import Packing
 from tidemark.service.crowd import Crowd
 from tidemark.settings import Settings
 

@@ -36,9 +36,9 @@ from tidemark.log.schema import (
 )
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.append import Outcome
-from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import ProducerFenced, StreamGone, StreamNotFound
 from tidemark.protocol.expiry import is_expired
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.registry import (
     REGISTRY_ID,

@@ -16,8 +16,8 @@ from tidemark.log.records import PendingMark, RosterEntry
 from tidemark.log.schema import decode_subscription_pk, is_subscription_pk
 from tidemark.log.subscriptions import load_followers, load_roster
 from tidemark.log.table import Table
-from tidemark.protocol.glob import matches
 from tidemark.protocol.stream_key import PLAIN_BUCKET
+from tidemark.protocol.subscription import matches
 from tidemark.wake.notifier import WakeMessage
 
 #: A message to SQS has at most 256 KB; these have a path and an id.

@@ -35,9 +35,9 @@ from tidemark.log.schema.items import (
     number,
     shard_of,
 )
-from tidemark.protocol.content_type import parse_content_type
+from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.expiry import Expiry
-from tidemark.protocol.fork import ForkPoint
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.producer import ProducerState
 from tidemark.protocol.stream_key import StreamKey

@@ -40,9 +40,8 @@ from tidemark.log.subscriptions import (
     remove_link,
 )
 from tidemark.protocol.errors import Busy, SubscriptionExists, SubscriptionNotFound
-from tidemark.protocol.glob import literal_prefix
 from tidemark.protocol.stream_key import PLAIN_BUCKET
-from tidemark.protocol.subscription import SubscriptionConfiguration, configuration_hash
+from tidemark.protocol.subscription import SubscriptionConfiguration, configuration_hash, literal_prefix
 from tidemark.protocol.wake_state import WakeState
 from tidemark.service.stores import Stores
 from tidemark.service.subscriptions.pending import find_head

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from tidemark.protocol.content_type import ContentType, parse_content_type
+from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.spark.options.connection import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
 from tidemark.spark.options.given import MEGABYTE, GivenOptions, parse_boolean, parse_size
 

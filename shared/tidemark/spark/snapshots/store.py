@@ -10,8 +10,8 @@ import orjson
 
 from tidemark.blobs.store import snapshot_blob_key
 from tidemark.log.lifecycle import load_stream
-from tidemark.protocol.content_type import parse_content_type
 from tidemark.protocol.errors import Busy, OutcomeUnknown, ProtocolError, SnapshotNotFound
+from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.offset import parse_token, render_offset
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.load import require_live

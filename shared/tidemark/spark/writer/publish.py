@@ -12,7 +12,6 @@ from typing import Any, Final, Protocol
 
 from urllib3 import BaseHTTPResponse
 
-from tidemark.protocol.content_type import ContentType, parse_content_type
 from tidemark.protocol.errors import (
     Busy,
     Conflict,
@@ -22,7 +21,8 @@ from tidemark.protocol.errors import (
     StreamNotFound,
 )
 from tidemark.protocol.expiry import NEVER
-from tidemark.protocol.integer import MAX_SAFE_INTEGER
+from tidemark.protocol.header_values import MAX_SAFE_INTEGER
+from tidemark.protocol.messages import ContentType, parse_content_type
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.append import INLINE_BYTES, AppendRequest, append

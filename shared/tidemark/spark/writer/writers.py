@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from tidemark.protocol.content_type import ContentType
+from tidemark.protocol.messages import ContentType
 from tidemark.spark.archives import forget_archives
 from tidemark.spark.options.given import InvalidOptions
 from tidemark.spark.options.write import SHARED_PLACES, STAGED, WriteOptions, parse_write_options
