@@ -206,7 +206,7 @@ def to_directory(
     spark: Any, source: Any, given: argparse.Namespace, *, is_first: bool
 ) -> tuple[Callable[[], Any], Callable[[], list[str]]]:
     """What starts the query, and the files that it has written since."""
-    from tidemark.spark.queries.checkpoints import pending_batch
+    from tidemark.spark.progress import pending_batch
 
     files_before = frozenset() if is_first else files_of(spark, given.out)
     # A batch that the archive has and the checkpoint does not know of belongs to this run.
@@ -241,7 +241,7 @@ def to_table(
 def require_own_checkpoint(spark: Any, given: argparse.Namespace, streams: SubscribedStreams) -> None:
     """Raises JobFailed where the checkpoint is that of another archive or older than this one, and where it
     is new and the archive is not: the archive would lack messages, or a table would have them twice."""
-    from tidemark.spark.queries.checkpoints import file_sink_fits, is_new, last_planned, query_id
+    from tidemark.spark.progress import file_sink_fits, is_new, last_planned, query_id
 
     if given.out:
         if not file_sink_fits(spark, given.checkpoint, given.out):
@@ -334,8 +334,7 @@ def record_closed(lake: Any, bucket: str, heads: Any, reached: Any) -> None:
 
 def progress(spark: Any, checkpoint: str) -> Any:
     """How far the archive has come; nothing before its first run."""
-    from tidemark.spark.progress import Progress
-    from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_progress
+    from tidemark.spark.progress import NoCheckpoint, Progress, taken_progress
 
     try:
         return taken_progress(spark, checkpoint)

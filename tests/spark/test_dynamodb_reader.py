@@ -26,7 +26,7 @@ from tidemark.service.append import INLINE_BYTES
 from tidemark.service.buckets import create_bucket
 from tidemark.service.delete import delete
 from tidemark.service.snapshots import PublishRequest, publish_snapshot
-from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, join_batches
 from tidemark.spark.readers.items import (

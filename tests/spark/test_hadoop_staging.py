@@ -23,12 +23,11 @@ from tests.spark.serving import ThreadedServer, is_append, posts_fail
 from tests.spark.streams import filled, key, started, stored_values, table_options
 from tests.support import JSON, World
 from tidemark.spark.failures import Exit, explain_failure
-from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.staging.hadoop import HadoopStaging, StagingFault, open_staging
 from tidemark.spark.staging.manifest import ReusedId
-from tidemark.spark.writer.frames import write_frame
-from tidemark.spark.writer.spark_files import SparkFiles
+from tidemark.spark.writer.frames import SparkFiles, write_frame
 from tidemark.spark.writer.writers import make_write
 
 ROOT = Path(__file__).parents[2]

@@ -21,16 +21,15 @@ from tidemark.aws.clock import CLOCK
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.delete import delete
 from tidemark.spark.clients.http import HttpClient
-from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.progress import Positions
-from tidemark.spark.queries.driver import Driver
 from tidemark.spark.queries.plan import load_heads, plan_partitions
-from tidemark.spark.readers import json_array
+from tidemark.spark.queries.streaming import Driver
+from tidemark.spark.readers import http_page
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.http import incarnation_in
-from tidemark.spark.readers.http_page import HttpPage
-from tidemark.spark.readers.json_array import NotAnArray, split_array, split_arriving, split_column
+from tidemark.spark.readers.http_page import HttpPage, NotAnArray, split_array, split_arriving, split_column
 from tidemark.spark.readers.port import DataLoss, Position
 
 
@@ -415,7 +414,7 @@ ARRAYS = [
 def test_an_array_arriving_in_chunks_is_split_as_a_whole_one(
     monkeypatch: pytest.MonkeyPatch, array: bytes, chunk: int, piece: int
 ) -> None:
-    monkeypatch.setattr(json_array, "PIECE_BYTES", piece)
+    monkeypatch.setattr(http_page, "PIECE_BYTES", piece)
     chunks = [array[start : start + chunk] for start in range(0, len(array), chunk)]
     assert [each for part in split_arriving(chunks) for each in part.to_pylist()] == split_array(array)
 

@@ -9,7 +9,7 @@ from typing import Any
 from tests.spark.streams import Start, filled, key
 from tests.support import BYTES, JSON, World
 from tidemark.spark.failures import Exit
-from tidemark.spark.queries.checkpoints import taken_progress
+from tidemark.spark.progress import taken_progress
 
 
 def test_archive_and_replay_give_the_same_bytes(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.spark.options.connection import Transport
-from tidemark.spark.options.given import InvalidOptions
-from tidemark.spark.options.read import parse_read_options
-from tidemark.spark.options.where import AtTime, Earliest, Latest
+from tidemark.spark.options.connection import InvalidOptions, Transport
+from tidemark.spark.options.read import AtTime, Earliest, Latest, parse_read_options
 from tidemark.spark.options.write import parse_write_options
 
 TABLE = {"subscribe": "a"}

@@ -13,7 +13,7 @@ from tidemark.janitor.sweep import sweep
 from tidemark.log.schema import encode_lengths
 from tidemark.protocol.pack import Packing
 from tidemark.service.append import INLINE_BYTES
-from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.readers import dynamodb
 from tidemark.spark.readers.export import is_replaced, outermost

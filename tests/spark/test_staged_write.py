@@ -24,11 +24,16 @@ from tidemark.service.append import append
 from tidemark.service.delete import delete
 from tidemark.service.load import load_head
 from tidemark.spark.clients.storage import s3_client
-from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.write import parse_write_options
-from tidemark.spark.staging import bodies, manifest
-from tidemark.spark.staging.bodies import decode_bodies, encode_body
-from tidemark.spark.staging.files import BucketStaging, DirectoryStaging, SharedStaging
+from tidemark.spark.staging import files, manifest
+from tidemark.spark.staging.files import (
+    BucketStaging,
+    DirectoryStaging,
+    SharedStaging,
+    decode_bodies,
+    encode_body,
+)
 from tidemark.spark.staging.manifest import (
     AppendRun,
     ForeignBatch,
@@ -123,7 +128,7 @@ def bodies_in(root: Path, run: AppendRun) -> list[bytes]:
 
 @pytest.mark.parametrize("piece", [1, 3, 4, 5, 11, 1000])
 def test_bodies_are_read_back_wherever_pieces_are_cut(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
-    monkeypatch.setattr(bodies, "PIECE_BYTES", piece)
+    monkeypatch.setattr(files, "PIECE_BYTES", piece)
     expected = [b"one", b"", b"x" * 300, b"\x00\x00\x00\x01", b"end"]
     file = io.BytesIO()
     file.write(b"before")

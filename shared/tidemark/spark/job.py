@@ -125,7 +125,7 @@ def require_driver(what: str) -> None:
 
 def taken_by(spark: Any, checkpoint: str) -> Any:
     """How far this checkpoint's query has come. Raises JobFailed."""
-    from tidemark.spark.queries.checkpoints import NoCheckpoint, taken_progress
+    from tidemark.spark.progress import NoCheckpoint, taken_progress
 
     require_driver("--consumer reads a checkpoint: it")
     try:

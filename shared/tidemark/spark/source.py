@@ -27,7 +27,7 @@ from tidemark.spark.options.read import (
     render_schema,
 )
 from tidemark.spark.queries.batch import BatchReader, PushdownBatchReader
-from tidemark.spark.queries.streaming_4_0 import StreamReader
+from tidemark.spark.queries.streaming import StreamReader
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

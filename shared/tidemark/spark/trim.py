@@ -22,7 +22,7 @@ from tidemark.protocol.offset import render_offset
 from tidemark.protocol.retention import contiguous_end
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.retention import check_may_trim, trim_below
-from tidemark.spark.clients.retry import retry
+from tidemark.spark.clients.http import retry
 from tidemark.spark.clients.storage import connect_to_write
 from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.progress import Progress, least_taken

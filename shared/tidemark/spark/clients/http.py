@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 import urllib3
 
-from tidemark.spark.clients.retry import retry
+T = TypeVar("T")
+
+_FIRST_DELAY_SECONDS: Final = 0.05
+_LONGEST_DELAY_SECONDS: Final = 5.0
+
+
+def retry(act: Callable[[], T], seconds: float, *errors: type[Exception]) -> T:
+    """Return the result of `act`. One of the `errors` is retried, with longer and longer pauses, until
+    `seconds` have passed: then the last error is raised."""
+    deadline = time.monotonic() + seconds
+    delay = _FIRST_DELAY_SECONDS
+    while True:
+        try:
+            return act()
+        except errors:
+            if time.monotonic() + delay > deadline:
+                raise
+        time.sleep(random.uniform(0.5, 1) * delay)
+        delay = min(_LONGEST_DELAY_SECONDS, 2 * delay)
+
 
 #: Statuses after which the same request may succeed a moment later.
 RETRYABLE: Final = frozenset({408, 425, 429, 500, 502, 503, 504})

@@ -10,8 +10,15 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tidemark.protocol.messages import ContentType, parse_content_type
-from tidemark.spark.options.connection import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
-from tidemark.spark.options.given import MEGABYTE, GivenOptions, parse_boolean, parse_size
+from tidemark.spark.options.connection import (
+    CONNECTION_OPTIONS,
+    MEGABYTE,
+    ConnectionOptions,
+    GivenOptions,
+    parse_boolean,
+    parse_connection,
+    parse_size,
+)
 
 WRITE_OPTIONS: Final = (
     "stream",

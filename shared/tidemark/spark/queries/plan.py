@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
-from tidemark.spark.options.given import InvalidOptions
-from tidemark.spark.options.read import ReadOptions
-from tidemark.spark.options.where import SIDES, AtTime, Earliest, Latest, Side
+from tidemark.spark.options.connection import InvalidOptions
+from tidemark.spark.options.read import SIDES, AtTime, Earliest, Latest, ReadOptions, Side
 from tidemark.spark.progress import Positions, Progress
 from tidemark.spark.readers.port import (
     ASKED_AT_ONCE,

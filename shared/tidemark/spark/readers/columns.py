@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.protocol.offset import WIDTH
-from tidemark.spark.options.read import COLUMNS
+from tidemark.spark.options.read import COLUMNS, JSON_COLUMNS
+from tidemark.spark.readers.items import MessageRun, Producer, producers_by_end
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _ARROW: Final = {
@@ -67,3 +70,85 @@ def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rows, size = rows + batch.num_rows, size + batch.nbytes
     if held:
         yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+
+
+_ABSENT: Final = msgspec.Raw(b"null")
+
+
+class _Change(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
+    type: msgspec.Raw = _ABSENT
+    key: msgspec.Raw = _ABSENT
+    headers: msgspec.Raw = _ABSENT
+
+
+_decoder: Final = msgspec.json.Decoder(_Change)
+
+
+def json_arrays(columns: Sequence[str], values: Sequence[bytes]) -> dict[str, pa.Array]:
+    """The columns that are members of these JSON messages."""
+    wanted = JSON_COLUMNS.intersection(columns)
+    if not wanted:
+        return {}
+    changes = list(map(_decode, values))
+    return {
+        name: pa.array([_text(getattr(change, name)) for change in changes], pa.string()) for name in wanted
+    }
+
+
+def _decode(value: bytes) -> _Change:
+    try:
+        change: _Change = _decoder.decode(value)
+    except msgspec.ValidationError:
+        return _Change()  # JSON, and no object.
+    return change
+
+
+def _text(member: msgspec.Raw) -> str | None:
+    """A text as it is, anything else as it was written; None if there is none."""
+    raw = bytes(member)
+    text: str = msgspec.json.decode(raw) if raw.startswith(b'"') else raw.decode()
+    return None if raw == b"null" else text
+
+
+_PRODUCER_COLUMNS: Final = frozenset({"producer_id", "producer_epoch", "producer_seq"})
+
+
+def run_arrays(
+    columns: Sequence[str], runs: Sequence[MessageRun], separator_bytes: int, low: int, high: int
+) -> dict[str, pa.Array]:
+    """The columns that differ between rows, and always the value, for the messages of consecutive runs that
+    begin in [low, high). The value leaves out `separator_bytes` at the end of each message."""
+    edges = np.zeros(sum(len(run.lengths) for run in runs) + 1, np.int32)
+    np.cumsum(np.concatenate([run.lengths for run in runs]), out=edges[1:])
+    places = edges + np.int64(runs[0].start)
+    first, last = (int(place) for place in np.searchsorted(places[:-1], (low, high)))
+    places = places[first : last + 1]
+    # The bounds of messages, counted from the first run's start; Arrow's offsets have the same form.
+    data = b"".join(piece for run in runs for piece in run.data)
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
+    values = pa.Array.from_buffers(pa.binary(), last - first, buffers, offset=first)
+    arrays = {"value": pc.binary_slice(values, 0, -separator_bytes) if separator_bytes else values}
+    if "offset" in columns or "end_offset" in columns:
+        rendered = offset_column(places)
+        arrays |= {"offset": rendered[:-1], "end_offset": rendered[1:]}
+    if "timestamp" in columns:
+        times = np.concatenate([np.repeat(run.times_ms, run.batches) for run in runs])[first:last]
+        arrays["timestamp"] = time_column(times)
+    producing = [item for run in runs for item in run.producing]
+    if producing and not _PRODUCER_COLUMNS.isdisjoint(columns):
+        known = {end: each for item in producing for end, each in producers_by_end(item).items()}
+        arrays |= producer_arrays(columns, [known.get(end) for end in places[1:].tolist()])
+    return arrays
+
+
+def producer_arrays(columns: Sequence[str], producers: Sequence[Producer | None]) -> dict[str, pa.Array]:
+    """The producer of the append that ends with each message. Empty if no producer is known."""
+    if _PRODUCER_COLUMNS.isdisjoint(columns) or not any(producers):
+        return {}
+    rows = [(each.producer_id, each.epoch, each.seq) if each else (None, None, None) for each in producers]
+    ids, epochs, seqs = zip(*rows, strict=True)
+    return {
+        "producer_id": pa.array(ids, pa.string()),
+        "producer_epoch": pa.array(epochs, pa.int64()),
+        "producer_seq": pa.array(seqs, pa.int64()),
+    }

@@ -28,7 +28,9 @@ from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.options.read import DEFAULT_COLUMNS
 from tidemark.spark.readers.http_page import (
     HttpPage,
+    PageTimes,
     RanPastTheEnd,
+    TimesDoNotFit,
     bytes_between,
     cut_by_position,
     rows_of,
@@ -45,7 +47,6 @@ from tidemark.spark.readers.port import (
     StreamPartition,
     is_past,
 )
-from tidemark.spark.readers.times import PageTimes, TimesDoNotFit
 
 _log = logging.getLogger(__name__)
 

@@ -2,22 +2,161 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, takewhile
+from itertools import accumulate, chain, islice, repeat, takewhile
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import urllib3
 
 from tidemark.protocol.offset import parse_token
 from tidemark.spark.options.read import JSON_COLUMNS
-from tidemark.spark.readers.columns import BATCH_ROWS, make_batch
-from tidemark.spark.readers.json_array import PIECE_BYTES, split_array, split_arriving
-from tidemark.spark.readers.json_columns import json_arrays
+from tidemark.spark.readers.columns import BATCH_ROWS, json_arrays, make_batch, time_column
 from tidemark.spark.readers.port import BEGINNING
-from tidemark.spark.readers.times import PageTimes
+
+#: How much of an array is held before its first part is split off.
+PIECE_BYTES: Final = 4 * 1024 * 1024
+#: The number of places tried from the end, to cut a piece off; deeper nesting waits for more data.
+_TRIES: Final = 64
+
+_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class NotAnArray(ValueError):
+    """The body is not the JSON array that a read of a JSON stream answers with."""
+
+
+def _elements(body: bytes) -> list[msgspec.Raw]:
+    try:
+        elements: list[msgspec.Raw] = _decoder.decode(body)
+    except msgspec.MsgspecError as fault:
+        raise NotAnArray(str(fault)) from None
+    return elements
+
+
+def split_array(body: bytes) -> list[bytes]:
+    """Raises NotAnArray."""
+    return list(map(bytes, _elements(body)))
+
+
+def split_column(body: bytes) -> pa.Array:
+    """The same as an Arrow array. Elements with nothing but a comma between two of them, as this project's
+    server sends them, are copied together. Raises NotAnArray."""
+    elements = _elements(body)
+    count = len(elements)
+    lengths = np.fromiter(map(len, elements), np.int32, count)
+    if len(body) != lengths.sum() + count + 1:
+        return pa.array(list(map(bytes, elements)), pa.binary())
+    edges = np.zeros(count + 1, np.int32)
+    np.cumsum(lengths + 1, out=edges[1:])
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(body).slice(1)]
+    with_separators = pa.Array.from_buffers(pa.binary(), count, buffers)
+    return pc.binary_slice(with_separators, 0, -1)
+
+
+def split_arriving(chunks: Iterable[bytes]) -> Iterator[pa.Array]:
+    """The elements in Arrow arrays, each as soon as it is there. Raises NotAnArray.
+
+    A text between two brackets that is itself an array of values ended at a comma between
+    elements, and nowhere else: so where a cut is tried, the parser says if it was right.
+    """
+    held: list[bytes] = []
+    size, wanted = 0, PIECE_BYTES
+    for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size >= wanted:
+            body = b"".join(held)
+            cut, elements = _cut(body)
+            if cut:
+                yield elements
+                body = b"[" + body[cut + 1 :]
+            held, size = [body], len(body)
+            wanted = max(PIECE_BYTES, 2 * size)
+    # A single chunk is not copied.
+    yield split_column(b"".join(held))
+
+
+def _cut(held: bytes) -> tuple[int, pa.Array]:
+    """The last comma between two elements that can be found, and the elements before it."""
+    for mark in (b"},{", b","):
+        place = len(held)
+        for _ in range(_TRIES):
+            place = held.rfind(mark, 1, place)
+            if place < 0:
+                break
+            comma = place + mark.index(b",")
+            try:
+                return comma, split_column(b"".join((memoryview(held)[:comma], b"]")))
+            except NotAnArray:
+                continue
+    return 0, None
+
+
+class TimesDoNotFit(Exception):
+    """The server's times do not match the page's messages."""
+
+
+class PageTimes:
+    """The writes from `start` up to `end`, added as the server's answers come; then the times of the page's
+    rows, taken in order."""
+
+    def __init__(self, start: str, *, is_json: bool) -> None:
+        self.end = start
+        self._first = 0 if start == BEGINNING else parse_token(start) or 0
+        self._is_json = is_json
+        self._times_ms: list[int] = []
+        self._messages: list[int] = []
+        self._sizes: list[int] = []
+        self._taken = 0
+        self._left: Iterator[int] = iter(())
+
+    def add(self, told: Mapping[str, Any]) -> None:
+        """An answer that begins at `end`."""
+        self._times_ms += told["times_ms"]
+        self._messages += told["messages"]
+        self._sizes += told["bytes"]
+        self.end = told["end_offset"]
+
+    def take(self, values: Sequence[bytes]) -> pa.Array:
+        """The times of the next rows. Raises TimesDoNotFit if there are more rows than messages."""
+        return time_column(self._of_messages(len(values)) if self._is_json else self._of_pieces(values))
+
+    def _of_messages(self, count: int) -> list[int]:
+        if not self._taken:
+            self._left = chain.from_iterable(map(repeat, self._times_ms, self._messages))
+        times = list(islice(self._left, count))
+        self._taken += count
+        if len(times) != count:
+            raise TimesDoNotFit(f"tidemark: {self._taken} messages, and times of {sum(self._messages)}")
+        return times
+
+    def _of_pieces(self, values: Sequence[bytes]) -> list[int]:
+        ends, times = list(accumulate(self._sizes)), []
+        for value in values:
+            times += self._times_ms[(place := bisect_right(ends, self._taken)) : place + 1]
+            self._taken += len(value)
+        if len(times) != len(values) or (ends and self._taken > ends[-1]):
+            raise TimesDoNotFit(f"tidemark: {self._taken} bytes, and times of {sum(self._sizes)}")
+        return times
+
+    def check(self, end: str) -> None:
+        """Once all rows before `end` were taken. Raises TimesDoNotFit if their number differs from the
+        server's. Does not check an offset inside a write."""
+        wanted = (parse_token(end) or 0) - self._first
+        ends = list(accumulate(self._sizes, initial=0))
+        expected: int | None = wanted
+        if self._is_json:
+            counts = dict(zip(ends, accumulate(self._messages, initial=0), strict=True))
+            expected = counts.get(wanted)
+        if expected not in (None, self._taken):
+            raise TimesDoNotFit(f"tidemark: {self._taken} rows up to {end}, and times of {expected}")
+
 
 _CHUNK_BYTES: Final = 1024 * 1024
 #: A page that runs past the pinned end is cut by comparing; it must fit in memory for that.

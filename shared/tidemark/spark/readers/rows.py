@@ -8,10 +8,17 @@ import pyarrow as pa
 
 from tidemark.protocol.offset import WIDTH
 from tidemark.spark.options.read import DEFAULT_COLUMNS, JSON_COLUMNS
-from tidemark.spark.readers.blocks import producer_arrays, run_arrays
-from tidemark.spark.readers.columns import BATCH_BYTES, BATCH_ROWS, make_batch, offset_column, time_column
+from tidemark.spark.readers.columns import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    json_arrays,
+    make_batch,
+    offset_column,
+    producer_arrays,
+    run_arrays,
+    time_column,
+)
 from tidemark.spark.readers.items import MessageRun, PackBlock, Piece, Producer
-from tidemark.spark.readers.json_columns import json_arrays
 
 
 class Rows:

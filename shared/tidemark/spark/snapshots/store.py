@@ -22,8 +22,7 @@ from tidemark.service.snapshots import (
     latest_snapshot,
     publish_snapshot,
 )
-from tidemark.spark.clients.http import REDIRECTS, HttpClient, HttpFault
-from tidemark.spark.clients.retry import retry
+from tidemark.spark.clients.http import REDIRECTS, HttpClient, HttpFault, retry
 from tidemark.spark.clients.storage import connect_to_write
 from tidemark.spark.options.connection import ConnectionOptions, Transport
 

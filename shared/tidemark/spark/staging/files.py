@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 from urllib.parse import urlsplit
@@ -19,8 +19,40 @@ from urllib.parse import urlsplit
 from botocore.exceptions import ClientError
 
 from tidemark.spark.clients.storage import s3_client
-from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.write import WriteOptions
+
+_PREFIX_BYTES: Final = 4
+#: How much of a staged file is asked for at once.
+PIECE_BYTES: Final = 4 * 1024 * 1024
+
+
+def encode_body(file: BinaryIO, body: Any) -> int:
+    """Write a body (anything with a length and bytes); how many bytes that took."""
+    file.write(len(body).to_bytes(_PREFIX_BYTES, "big"))
+    file.write(body)
+    return _PREFIX_BYTES + len(body)
+
+
+def decode_bodies(read: Callable[[int, int], bytes], start: int, length: int) -> Iterator[bytes]:
+    """The bodies between two places; `read` is given a place and a number of bytes."""
+    held, place, end = b"", start, start + length
+    while place < end:
+        piece = read(place, min(PIECE_BYTES, end - place))
+        place += len(piece)
+        held += piece
+        low = 0
+        while low + _PREFIX_BYTES <= len(held):
+            begin = low + _PREFIX_BYTES
+            high = begin + int.from_bytes(held[low:begin], "big")
+            if high > len(held):
+                break
+            yield held[begin:high]
+            low = high
+        held = held[low:]
+        if not piece:
+            raise EOFError(f"a staged file ends at {place}, before {end}")
+
 
 #: S3's errors for a name that is taken: with `If-None-Match`, or while another process puts the same name.
 _TAKEN: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
@@ -28,7 +60,7 @@ _ABSENT: Final = frozenset({"NoSuchKey", "404", "NotFound"})
 
 
 class StagedFiles(Protocol):
-    """The staging of a task: files of bodies (`bodies.py`)."""
+    """The staging of a task: files of bodies (`encode_body`)."""
 
     def create(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
         """A file to write to, which appears under its name once the context ends without error."""

@@ -2,7 +2,7 @@
 
 The driver keeps its notes there with the class by which Spark keeps the checkpoint of a streaming query, so a
 manifest is as safe as a checkpoint on the same file system. Python tasks do not reach Java: Spark itself
-writes and reads their files (`spark/writer/spark_files.py`).
+writes and reads their files (`spark/writer/frames.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JJavaError
 
-from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.write import SHARED_PLACES, WriteOptions
 from tidemark.spark.staging.files import Staging, connect_staging
 

@@ -50,8 +50,8 @@ class ReusedId(Exception):
 
 @dataclass(frozen=True)
 class AppendRun:
-    """Appends to one stream that lie back to back in `length` bytes of a staged file (`bodies.py`). If Spark
-    stages (`spark/writer/spark_files.py`), `start` is a place in one task's output, and the runs of a stream
+    """Appends to one stream that lie back to back in `length` bytes of a staged file (`encode_body`). If
+    Spark stages (`spark/writer/frames.py`), `start` is a place in one task's output, and the runs of a stream
     are in the order of their tasks."""
 
     stream: str

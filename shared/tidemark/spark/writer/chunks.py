@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.spark.staging.bodies import encode_body
+from tidemark.spark.staging.files import encode_body
 from tidemark.spark.staging.manifest import AppendRun
 
 #: The most bytes of one append, including the brackets of a JSON array.

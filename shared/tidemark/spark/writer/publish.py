@@ -29,12 +29,10 @@ from tidemark.service.append import INLINE_BYTES, AppendRequest, append
 from tidemark.service.create import CreateRequest, create
 from tidemark.service.group_commit import MAX_GROUP
 from tidemark.service.load import load_head
-from tidemark.spark.clients.http import HttpClient, HttpFault
-from tidemark.spark.clients.retry import retry
+from tidemark.spark.clients.http import HttpClient, HttpFault, retry
 from tidemark.spark.clients.storage import connect_to_write
 from tidemark.spark.options.connection import ConnectionOptions, Transport
-from tidemark.spark.staging.bodies import decode_bodies
-from tidemark.spark.staging.files import StagedFiles
+from tidemark.spark.staging.files import StagedFiles, decode_bodies
 from tidemark.spark.staging.manifest import AppendRun
 
 _STREAMS_AT_ONCE: Final = 8

@@ -28,7 +28,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from tidemark.protocol.messages import ContentType
 from tidemark.spark.archives import forget_archives
-from tidemark.spark.options.given import InvalidOptions
+from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.write import SHARED_PLACES, STAGED, WriteOptions, parse_write_options
 from tidemark.spark.staging.files import StagedFiles, Staging, connect_staging
 from tidemark.spark.staging.manifest import AppendRun, Fingerprint, Manifest, StagedBatches
