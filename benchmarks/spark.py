@@ -28,7 +28,7 @@ from tidemark.spark.job import open_session
 from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.options.read import DEFAULT_COLUMNS, parse_read_options
 from tidemark.spark.readers.columns import BATCH_ROWS
-from tidemark.spark.snapshots.fold_streams import SnapshotPlan, snapshot_streams
+from tidemark.spark.snapshots.folds import SnapshotPlan, snapshot_streams
 
 RESULTS = Path(__file__).with_name("results")
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -59,8 +59,7 @@ def snapshot(spark: Any, given: argparse.Namespace, job: Job) -> None:
     from tidemark.spark.options.read import parse_read_options
     from tidemark.spark.queries.plan import load_heads, require_all
     from tidemark.spark.readers.connect import connect
-    from tidemark.spark.snapshots.fold_streams import SnapshotPlan, snapshot_streams
-    from tidemark.spark.snapshots.folds import UnknownFold, find_fold
+    from tidemark.spark.snapshots.folds import SnapshotPlan, UnknownFold, find_fold, snapshot_streams
 
     options = parse_read_options(read_options(given), streaming=False)
     url = (given.publish_url or given.url or "").rstrip("/")

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 
 from tests.support import BYTES, Process, World, before
-from tidemark.blobs.store import snapshot_prefix
+from tidemark.blobs import snapshot_prefix
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import Snapshot, StreamRecord
 from tidemark.log.schema import log_pk

@@ -20,7 +20,7 @@ from tidemark.aws.clients import s3_client
 from tidemark.aws.dynamodb import DynamoDB, Send, connect_dynamodb
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects, connect_objects
-from tidemark.blobs.store import BlobStore
+from tidemark.blobs import BlobStore
 from tidemark.local import engines
 from tidemark.local.emulators import DEFAULT_REGION
 from tidemark.local.engines import LocalServices

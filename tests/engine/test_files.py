@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.blobs.store import Composition
+from tidemark.blobs import Composition
 from tidemark.engine.files import BlobFiles
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 

@@ -28,7 +28,7 @@ from tests.faults.cut_cases import (
     trimmed_to,
 )
 from tests.support import HOUR_MS, JSON, create_request
-from tidemark.blobs.store import log_prefix
+from tidemark.blobs import log_prefix
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import (
     Conflict,

@@ -18,7 +18,7 @@ from tests.faults.proxy import Proxy, Reply, Sent
 from tests.support import Process, World, a_key
 from tidemark.aws.s3 import Refusal
 from tidemark.aws.sqs import Queues, QueueUnavailable, sqs_client
-from tidemark.blobs.store import Composition
+from tidemark.blobs import Composition
 from tidemark.log.read import load_last
 from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch, Checksums
@@ -352,8 +352,8 @@ def test_a_composition_is_whole_or_not_there(
     bucket: tuple[Process, Proxy], monkeypatch: pytest.MonkeyPatch, small_object: int
 ) -> None:
     """One of its replies is cut, in turn: some ten bytes of each reply."""
-    monkeypatch.setattr("tidemark.blobs.store.SMALL_OBJECT", small_object)
-    monkeypatch.setattr("tidemark.blobs.store._SMALLEST_PART", 1000)
+    monkeypatch.setattr("tidemark.blobs.SMALL_OBJECT", small_object)
+    monkeypatch.setattr("tidemark.blobs._SMALLEST_PART", 1000)
     process, proxy = bucket
     data = bytes(range(256)) * 20
     process.stores.blobs.put("source", data)
@@ -378,8 +378,8 @@ def test_a_composition_repeats_calls_whose_reply_has_no_tag(
 ) -> None:
     """A reply without a body can end behind its length; the tag may come later."""
     if operation != "PutObject":
-        monkeypatch.setattr("tidemark.blobs.store.SMALL_OBJECT", 0)
-        monkeypatch.setattr("tidemark.blobs.store._SMALLEST_PART", 1000)
+        monkeypatch.setattr("tidemark.blobs.SMALL_OBJECT", 0)
+        monkeypatch.setattr("tidemark.blobs._SMALLEST_PART", 1000)
     process, proxy = bucket
     data, spoiled = bytes(5000), list[Reply]()
     process.stores.blobs.put("source", data)

@@ -18,8 +18,8 @@ from tests.infra.test_template import FUNCTION_GLOBALS, TEMPLATE, CloudFormation
 from tidemark.http import dispatch
 from tidemark.http.openapi import document
 from tidemark.http.security import authorization, origin_secret
-from tidemark.local.edge import api_path, header_path, is_event_stream
 from tidemark.local.events import decode_path
+from tidemark.local.gateway import api_path, header_path, is_event_stream
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "edge" / "route.js"

@@ -15,7 +15,7 @@ import pytest
 
 from tests.authorization.ways import ROOT, Answer, Asgi
 from tests.support import World, make_world
-from tidemark.blobs.store import compose
+from tidemark.blobs import compose
 from tidemark.local.engines import LocalServices
 from tidemark.local.gateway import Gateway
 from tidemark.local.template import load_template
@@ -53,7 +53,7 @@ def world(services: LocalServices) -> World:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> SlowS3:
     slow = SlowS3()
-    monkeypatch.setattr("tidemark.blobs.store.compose", slow.compose)
+    monkeypatch.setattr("tidemark.blobs.compose", slow.compose)
     return slow
 
 

@@ -18,8 +18,7 @@ import pytest
 
 from tests.local.polling import DEADLINE_SECONDS
 from tests.local.test_server import _answer, _live, _until_refused
-from tidemark.server import connections
-from tidemark.server.asgi import Message, Receive, Scope, Send
+from tidemark.server import Message, Receive, Scope, Send, connections
 from tidemark.server.connections import (
     TRIM_AFTER,
     TRIM_WAITS,

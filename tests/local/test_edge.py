@@ -7,9 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from tidemark.local.edge import Edge
-from tidemark.local.gateway import Gateway
-from tidemark.server.asgi import Receive, Scope, Send
+from tidemark.local.gateway import Edge, Gateway
+from tidemark.server import Receive, Scope, Send
 
 
 class Origin:

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from tidemark.server.asgi import Message, Receive, Scope, Send
+from tidemark.server import Message, Receive, Scope, Send
 from tidemark.server.http_server import Requests
 from tidemark.server.request_log import RequestLog, error_text, printable, wants_colour
 

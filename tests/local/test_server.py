@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.local.polling import DEADLINE_SECONDS
+from tidemark.server import Message, Receive, Scope, Send
 from tidemark.server import http_server as server
-from tidemark.server.asgi import Message, Receive, Scope, Send
 from tidemark.server.http_server import HEALTH_PATH, NotHealthy, serve
 from tidemark.server.ports import LOOPBACK, listening_socket, port_of
 

@@ -15,7 +15,7 @@ from tests.log.test_packs import FORK, HOUR_MS, KEY, Scene, counted
 from tests.log.test_packs_interleaved import broken, each_call, goes_wrong, play_on
 from tests.simulation.scheduler import Crashed
 from tests.support import BYTES, JSON, append_request, create_request, table_of
-from tidemark.janitor.merge import remove_object
+from tidemark.janitor.pack import remove_object
 from tidemark.janitor.sweep import sweep
 from tidemark.log import recent
 from tidemark.log.chain import ChainWalk

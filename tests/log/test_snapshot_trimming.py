@@ -6,7 +6,7 @@ import pytest
 
 from tests.buckets import batch_starts, key_in_new_bucket, objects, publish, record_of
 from tests.support import HOUR_MS, MINUTE_MS, Process, World, a_key, append_request, before
-from tidemark.blobs.store import snapshot_prefix
+from tidemark.blobs import snapshot_prefix
 from tidemark.janitor.sweep import sweep
 from tidemark.protocol.errors import ProtocolError
 from tidemark.protocol.stream_key import StreamKey

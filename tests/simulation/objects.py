@@ -1,11 +1,11 @@
-"""A bucket of S3 in memory, behind the same interface as `tidemark.blobs.store.BlobStore`."""
+"""A bucket of S3 in memory, behind the same interface as `tidemark.blobs.BlobStore`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from tidemark.aws.s3 import Objects
-from tidemark.blobs.store import Composition
+from tidemark.blobs import Composition
 
 _MISSING = b"<Error><Code>NoSuchKey</Code></Error>"
 

@@ -14,7 +14,7 @@ from tests.histories.workload import PRODUCERS, RETENTION, WEIGHTS
 from tests.simulation.run import run_seed
 from tidemark.janitor import pack as janitor_pack
 from tidemark.janitor import sweep as janitor
-from tidemark.janitor.merge import take_in
+from tidemark.janitor.pack import take_in
 from tidemark.log import append as log_append
 from tidemark.log import lifecycle, tails
 from tidemark.log import read as log_read

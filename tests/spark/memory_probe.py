@@ -21,7 +21,7 @@ from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.options.write import parse_write_options
 from tidemark.spark.readers.connect import connect
-from tidemark.spark.snapshots.fold_streams import SnapshotPlan, Snapshotter
+from tidemark.spark.snapshots.folds import SnapshotPlan, Snapshotter
 from tidemark.spark.staging.files import connect_staging
 from tidemark.spark.staging.manifest import Manifest
 from tidemark.spark.writer.publish import Publication, TargetStream, publish_here

@@ -14,7 +14,7 @@ import pytest
 
 from tests.spark.streams import filled, key, plan_here, read_here, rows_of, table_options
 from tests.support import BYTES, JSON, World
-from tidemark.blobs.store import BlobStore
+from tidemark.blobs import BlobStore
 from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import decode_batch, encode_batch, encode_lengths, log_pk
 from tidemark.protocol.errors import Damaged

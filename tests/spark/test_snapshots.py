@@ -16,7 +16,7 @@ from tidemark.spark.options.connection import ConnectionOptions, Transport
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.progress import Progress, least_taken
 from tidemark.spark.readers.port import Position
-from tidemark.spark.snapshots.fold_streams import (
+from tidemark.spark.snapshots.folds import (
     CONFLICT,
     NOT_TAKEN,
     PUBLISHED,

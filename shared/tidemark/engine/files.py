@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import quote, urlencode
 
-from tidemark.blobs.store import Composition
+from tidemark.blobs import Composition
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 
 #: The path of the signed URLs under which the server hands out and takes blobs.
@@ -114,7 +114,7 @@ class BlobFiles:
                     found.unlink(missing_ok=True)
 
     def path_of(self, key: str) -> Path:
-        """Keys are made of ids of ours, offsets and slashes (`blobs/store.py`)."""
+        """Keys are made of ids of ours, offsets and slashes (`blobs.py`)."""
         assert ".." not in key, "a key leads out of the folder"
         return self.root / key
 

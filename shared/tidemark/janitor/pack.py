@@ -3,7 +3,7 @@
 The order of the writes:
 
 1. The object is put, under a name that is never used again. Nothing points to it yet. Small packs right
-   before the new one are taken in (`janitor/merge.py`).
+   before the new one are taken in (`janitor/pack.py`).
 2. One transaction makes the pack: it takes the place of its first batch, the stream's item says how far
    packs reach now, and an entry in the queue names the batches to remove. If two janitors pack the same
    stretch, a condition on the stream's item refuses one.
@@ -15,18 +15,19 @@ A run may stop behind any of these. The last batch of a log is never packed: wri
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
-from tidemark.blobs.store import batch_blob_key
-from tidemark.janitor.merge import schedule_removal, take_in
+from tidemark.blobs import batch_blob_key
 from tidemark.log.chain import ChainWalk, Span
 from tidemark.log.due import schedule, settle
 from tidemark.log.lifecycle import load_stream
-from tidemark.log.packs import NewPack, PackRefused, commit_pack, pack_start
+from tidemark.log.packs import NewPack, PackRefused, commit_pack, pack_mark, pack_start
 from tidemark.log.read import load_last
-from tidemark.log.records import Batch, Due, StreamRecord
+from tidemark.log.records import Batch, Due, DueKind, StreamRecord
 from tidemark.log.schema import BLOB, PK, SK, batch_key, decode_batch, decode_batch_start, just_behind, log_pk
 from tidemark.log.table import MAX_DELETES
 from tidemark.observability.metrics import (
@@ -37,10 +38,99 @@ from tidemark.observability.metrics import (
     PACKS,
     PROCESS,
 )
-from tidemark.protocol.errors import Damaged
+from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.pack import PackWriter
+from tidemark.protocol.pack import CorruptPack, PackIndex, PackWriter, decode_index
 from tidemark.service.stores import Stores
+
+#: Each is a request.
+_MOST_TAKEN_IN: Final = 64
+
+_log: Final = logging.getLogger("tidemark")
+
+
+def take_in(
+    stores: Stores, record: StreamRecord, pack: bytes, index: bytes
+) -> tuple[list[Batch], bytes, bytes]:
+    """The packs that a new one takes in, and the merged pack's object and index. If one of them is missing or
+    damaged, nothing is merged: readers of the damaged pack get the error."""
+    new, merged = decode_index(index), None
+    try:
+        before = _packs_before(stores, record, new)
+        for batch in before:
+            merged = merged or PackWriter(batch.start, stores.packing.block_bytes)
+            _take_object(stores, merged, batch)
+    except (CorruptPack, Damaged, StorageUnavailable) as fault:
+        _log.error("a pack of %s cannot be read, and is not packed again: %s", record.key, fault)
+        return [], pack, index
+    if merged is None:
+        return [], pack, index
+    _take_blocks(merged, new, memoryview(pack)[new.blocks[0].first_byte :])
+    return before, *merged.finish()
+
+
+def _packs_before(stores: Stores, record: StreamRecord, new: PackIndex) -> list[Batch]:
+    """The small packs right before the new one, one after the other. All of them are at or above the retained
+    offset."""
+    start, data_bytes = new.start, new.end - new.start
+    if record.packed != start or start <= record.retained:
+        return []
+    items, _ = stores.table.query(
+        log_pk(record.key, record.incarnation),
+        at_least=render_offset(record.retained),
+        at_most=render_offset(start - 1),
+        limit=_MOST_TAKEN_IN,
+        backward=True,
+    )
+    found: list[Batch] = []
+    for batch in map(decode_batch, items):
+        # A plain batch here was replaced by a pack, and is not removed yet.
+        if batch.index is None or batch.end != start or not stores.packing.takes_in(data_bytes, batch.size):
+            break
+        found.append(batch)
+        start, data_bytes = batch.start, data_bytes + batch.size
+    return found[::-1]
+
+
+def _take_object(stores: Stores, merged: PackWriter, batch: Batch) -> None:
+    """All blocks of a pack in the log, with one request."""
+    assert batch.index is not None, "a pack"
+    assert batch.blob is not None, "a pack has an object"
+    first, last = batch.index.blocks[0], batch.index.blocks[-1]
+    size = last.first_byte + last.stored_bytes - first.first_byte
+    _take_blocks(merged, batch.index, memoryview(stores.blobs.get_range(batch.blob, first.first_byte, size)))
+
+
+def _take_blocks(merged: PackWriter, index: PackIndex, stored: memoryview) -> None:
+    """All blocks of a pack, whose bytes from the first one on are `stored`. They are not copied."""
+    position = 0
+    for block in index.blocks:
+        merged.take(block, stored[position : position + block.stored_bytes])
+        position += block.stored_bytes
+
+
+def schedule_removal(stores: Stores, replaced: Due, start: int, blob: str) -> None:
+    """The object of the pack that began at `start` is due for removal once it cannot be read any more: no
+    process remembers the pack, and the table cannot be restored to a moment at which it had it. `replaced` is
+    the entry of the pack that has replaced it."""
+    due_ms, mark = replaced.due_ms + stores.packing.keep_replaced_ms, pack_mark(start, blob)
+    due = replace(replaced, kind=DueKind.REPLACED, due_ms=due_ms, mark=mark, offset=0, blob=blob)
+    schedule(stores.table, due)
+
+
+def remove_object(stores: Stores, due: Due) -> bool:
+    """Remove the object of a pack that was replaced. If an item in the table still names it, this waits until
+    that item is removed. Returns whether the object was removed."""
+    assert due.blob is not None, "scheduled with its name"
+    start = pack_start(due)
+    found = stores.table.get(batch_key(log_pk(due.key, due.incarnation), start))
+    is_named = found is not None and found.get(BLOB) == {"S": due.blob}
+    if is_named:
+        schedule_removal(stores, replace(due, due_ms=stores.clock_ms()), start, due.blob)
+    else:
+        stores.blobs.delete(due.blob)
+    settle(stores.table, due)
+    return not is_named
 
 
 class _NoTimeLeft(Exception):

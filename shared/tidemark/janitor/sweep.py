@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from tidemark.blobs.store import bootstrap_blob_key, log_prefix, snapshot_prefix
-from tidemark.janitor.merge import remove_object
-from tidemark.janitor.pack import pack, remove_replaced
+from tidemark.blobs import bootstrap_blob_key, log_prefix, snapshot_prefix
+from tidemark.janitor.pack import pack, remove_object, remove_replaced
 from tidemark.log.append import TailMoved
 from tidemark.log.due import claim, due_entries, schedule, settle
 from tidemark.log.lifecycle import StreamChanged, load_stream, next_look_ms

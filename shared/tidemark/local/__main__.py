@@ -25,15 +25,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tidemark.aws.sqs import WorkQueue, sqs_client
 from tidemark.cold_start import spare_what_is_loaded
 from tidemark.engine.database import UnusableDatabase
-from tidemark.local.edge import Edge, load_application
 from tidemark.local.engines import ROOT, LocalServices
 from tidemark.local.environments import FunctionNotLoaded
-from tidemark.local.gateway import Gateway
+from tidemark.local.gateway import Edge, Gateway, load_application
 from tidemark.local.process import EngineFailed
 from tidemark.local.template import InvalidTemplate, Template, load_template
 from tidemark.local.triggers import Pump, QueuePump, ScheduledFunction
 from tidemark.protocol.errors import FormatTooNew
-from tidemark.server.asgi import Application
+from tidemark.server import Application
 from tidemark.server.configuration import InvalidConfiguration, LocalConfiguration, Via
 from tidemark.server.http_server import WILDCARDS, NotHealthy, loop_factory, serve
 from tidemark.server.lock import DataDirectoryInUse

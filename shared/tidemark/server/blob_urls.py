@@ -13,7 +13,7 @@ import orjson
 from tidemark.engine.files import BLOBS_PATH, BlobFiles
 from tidemark.protocol.caching import NO_STORE
 from tidemark.protocol.snapshot import MAX_UPLOAD_BYTES
-from tidemark.server.asgi import Application, Receive, Scope, Send
+from tidemark.server import Application, Receive, Scope, Send
 
 _PIECE_BYTES: Final = 256 * 1024
 #: Pages of other origins use these URLs too, and a browser saves what comes, whatever its type.

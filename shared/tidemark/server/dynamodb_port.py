@@ -16,7 +16,7 @@ import orjson
 from tidemark.engine.dynamodb import DynamoDBProtocol, Refused
 from tidemark.log.schema import PK, SK, table_definition
 from tidemark.protocol.errors import ProtocolError
-from tidemark.server.asgi import Receive, Scope, Send
+from tidemark.server import Receive, Scope, Send
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 _TARGET: Final = b"x-amz-target"

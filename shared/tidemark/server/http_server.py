@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from tidemark.server.asgi import Application, Message, Receive, Scope, Send
+from tidemark.server import Application, Message, Receive, Scope, Send
 from tidemark.server.connections import (
     Connection,
     Limits,

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Final, TextIO
 
-from tidemark.server.asgi import Message, Scope
+from tidemark.server import Message, Scope
 
 #: How much of an error's body is kept: the reason is at its beginning.
 ERROR_BYTES: Final = 4096

@@ -60,7 +60,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidemark.blobs.store import batch_blob_key
+from tidemark.blobs import batch_blob_key
 from tidemark.log.append import TailMoved, put_batch
 from tidemark.log.records import Batch, Checksums, StreamRecord
 from tidemark.log.tails import StreamHead

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tidemark.blobs.store import bootstrap_blob_key
+from tidemark.blobs import bootstrap_blob_key
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.records import Snapshot, StreamRecord
 from tidemark.protocol.messages import DEFAULT

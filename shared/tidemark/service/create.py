@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tidemark.blobs.store import batch_blob_key
+from tidemark.blobs import batch_blob_key
 from tidemark.log.append import TailMoved
 from tidemark.log.buckets import BucketRetains, load_bucket
 from tidemark.log.due import schedule_once

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 from zlib import crc32
 
-from tidemark.blobs.store import Composition, bootstrap_blob_key, snapshot_blob_key
+from tidemark.blobs import Composition, bootstrap_blob_key, snapshot_blob_key
 from tidemark.log.due import schedule, schedule_once
 from tidemark.log.lifecycle import load_stream
 from tidemark.log.read import load_batch_at

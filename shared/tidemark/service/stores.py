@@ -17,7 +17,7 @@ from tidemark.aws.clients import s3_client
 from tidemark.aws.clock import CLOCK
 from tidemark.aws.dynamodb import connect_dynamodb
 from tidemark.aws.s3 import connect_objects
-from tidemark.blobs.store import Blobs, BlobStore
+from tidemark.blobs import Blobs, BlobStore
 from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.format import check_format
 from tidemark.log.packs import fill_blocks

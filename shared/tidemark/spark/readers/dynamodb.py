@@ -40,6 +40,7 @@ from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
 from tidemark.spark.clients.storage import connect_blobs, connect_table
 from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.options.read import DEFAULT_COLUMNS
+from tidemark.spark.readers.columns import Rows
 from tidemark.spark.readers.items import (
     BOUNDARY_ATTRIBUTES,
     BatchItem,
@@ -59,7 +60,6 @@ from tidemark.spark.readers.port import (
     Position,
     StreamPartition,
 )
-from tidemark.spark.readers.rows import Rows
 
 _LISTED_AT_ONCE: Final = 1000
 

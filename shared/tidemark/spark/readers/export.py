@@ -20,8 +20,8 @@ from tidemark.protocol.stream_key import StreamKey
 from tidemark.spark.clients.storage import connect_blobs
 from tidemark.spark.options.connection import ConnectionOptions
 from tidemark.spark.options.read import render_schema
+from tidemark.spark.readers.columns import Rows
 from tidemark.spark.readers.items import BatchItem, Text, pieces_of
-from tidemark.spark.readers.rows import Rows
 
 
 class _Keyed(msgspec.Struct):

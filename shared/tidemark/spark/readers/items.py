@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 
 from tidemark.aws.retry import NoAnswer
-from tidemark.blobs.store import BlobStore
+from tidemark.blobs import BlobStore
 from tidemark.log.schema import (
     BLOB,
     END,

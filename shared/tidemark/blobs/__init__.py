@@ -1,1 +1,0 @@
-"""Bodies too large for the table, in S3."""
