@@ -72,7 +72,7 @@ SLOW_FILES = frozenset(
         "local/test_engines.py",
         "local/test_lock.py",
         "local/test_main.py",
-        "local/test_ministack.py",
+        "local/test_emulators.py",
         "local/test_raw_requests.py",
         "local/test_server.py",
         "local/test_workers.py",

@@ -76,7 +76,7 @@ def producer(**changes: str | None) -> dict[str, str]:
     return {name: value for name, value in (JSON | NEXT | named).items() if value is not None}
 
 
-#: Every form of a wrong integer is in `protocol/test_integer.py`; these show which headers are held to it.
+#: Every form of a wrong integer is in `protocol/test_header_values.py`; these show which headers are checked.
 NOT_INTEGERS = {"empty": "", "two": "1, 1", "too large": str(TOO_BIG)}
 
 APPENDS = cases(
@@ -315,7 +315,7 @@ QUERIES = {
     "live twice": "offset=-1&live=sse&live=sse",
     "two lives": "offset=-1&live=sse&live=long-poll",
     "unknown live without offset": "live=x",
-    # Every form of a wrong cursor is in `protocol/test_cursor.py`.
+    # Every form of a wrong cursor is in `protocol/test_caching.py`.
     **{
         f"{live} with cursor {name}": f"offset=-1&live={live}&cursor={value}"
         for live in ("long-poll", "sse")

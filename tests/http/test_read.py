@@ -281,7 +281,7 @@ def test_a_matching_entity_tag_gets_304_without_a_body(door: Door, make_stream: 
 def test_if_none_match_is_a_list_of_tags_in_any_number_of_headers(
     door: Door, make_stream: Make, forms: list[str], status: int
 ) -> None:
-    """RFC 9110 §13.1.2. Every form is in `protocol/test_etag.py`. `{}` stands for the response's ETag."""
+    """RFC 9110 §13.1.2. Every form is in `protocol/test_caching.py`. `{}` stands for the response's ETag."""
     path = make_stream(body=b"hello")
     etag = door.get(path)["etag"] or ""
     asked = [("If-None-Match", form.replace("{}", etag)) for form in forms]

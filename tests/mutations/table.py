@@ -128,7 +128,7 @@ MUTATIONS = (
         "protocol/caching.py",
         """return f'"{incarnation}:{render_offset(start)}{history}:""",
         """return f'"{render_offset(start)}{history}:""",
-        "protocol/test_etag.py",
+        "protocol/test_caching.py",
     ),
     mutation(
         "whoever may write a stream may delete it",
@@ -156,7 +156,7 @@ MUTATIONS = (
         "protocol/caching.py",
         "(client_cursor >> MARK_BITS) + 1)",
         "client_cursor >> MARK_BITS)",
-        "protocol/test_cursor.py",
+        "protocol/test_caching.py",
     ),
     mutation(
         "an array of JSON is one message",

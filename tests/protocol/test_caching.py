@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidemark.protocol.caching import (
+    EPOCH_SECONDS,
     EVENT_STREAM,
+    INTERVAL_SECONDS,
+    LIMIT,
+    MARK_BITS,
     NO_STORE,
     REVALIDATED,
     SHARED,
     decide_cache_control,
+    decide_catch_up_cursor,
+    decide_cursor,
     decide_long_poll,
     decide_private,
+    etag_matches,
+    is_of,
+    known_cursor,
+    mark_of,
+    parse_cursor,
+    parse_if_match,
+    render_etag,
+    render_tail_etag,
 )
+from tidemark.protocol.errors import Malformed, PreconditionFailed
 
 
 @pytest.mark.parametrize(
@@ -101,3 +119,210 @@ def test_no_cache_serves_a_stream_for_longer_than_it_lives(life_ms: int | None, 
             has_data=True, closed=closed, from_now=False, is_bound=True, life_ms=life_ms
         )
         assert decided == expected
+
+
+ETAG = '"abc:0000000000000000:0000000000000010"'
+OTHER = '"abc:0000000000000000:0000000000000011"'
+
+
+def test_a_tag_holds_incarnation_range_and_closure() -> None:
+    assert render_etag("abc", 0, 10, closed=False) == ETAG
+    assert render_etag("abc", 0, 10, closed=True) == '"abc:0000000000000000:0000000000000010:c"'
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ETAG,
+        f" {ETAG} ",
+        f"W/{ETAG}",
+        f"{OTHER}, {ETAG}",
+        f"{ETAG},{OTHER}",
+        f"{OTHER} , W/{ETAG}",
+        "*",
+        " * ",
+    ],
+)
+def test_if_none_match_matches_weakly_in_a_list_or_by_a_star(header: str) -> None:
+    """RFC 9110 §13.1.2: a list, compared weakly, or anything at all."""
+    assert etag_matches(header, ETAG)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        ",",
+        OTHER,
+        ETAG.strip('"'),
+        f"w/{ETAG}",
+        ETAG[:-2] + '"',
+        ETAG[:-1] + ':c"',
+        f"{OTHER}, {OTHER}",
+        '"*"',
+    ],
+)
+def test_if_none_match_does_not_match_another_or_a_malformed_tag(header: str | None) -> None:
+    assert not etag_matches(header, ETAG)
+
+
+ranges = st.tuples(
+    st.sampled_from(["a", "b", "a:1"]),
+    st.integers(min_value=0, max_value=30),
+    st.integers(min_value=0, max_value=30),
+    st.booleans(),
+)
+
+
+@given(ranges, ranges)
+def test_two_responses_that_differ_have_different_tags(
+    one: tuple[str, int, int, bool], other: tuple[str, int, int, bool]
+) -> None:
+    """Incarnation, start, end and closure: when one of them differs, so does the tag (§10.1)."""
+    same = etag_matches(render_etag(*one[:3], closed=one[3]), render_etag(*other[:3], closed=other[3]))
+    assert same == (one == other)
+
+
+# --- If-Match -----------------------------------------------------------------------
+
+TAIL = '"abc:0000000000000010"'
+
+
+def test_a_tails_tag_is_not_that_of_a_page_and_changes_with_closing() -> None:
+    assert render_tail_etag("abc", 10, closed=False) == TAIL
+    assert render_tail_etag("abc", 10, closed=True) == '"abc:0000000000000010:c"'
+    assert render_etag("abc", 0, 10, closed=False) != TAIL
+
+
+@pytest.mark.parametrize("value", ["*", TAIL, f'"x", {TAIL}', f'W/"y"\t,{TAIL},"z"'])
+def test_an_if_match_that_names_the_tail_passes(value: str) -> None:
+    condition = parse_if_match(value)
+    assert condition is not None
+    condition.check("abc", 10, closed=False)
+
+
+@pytest.mark.parametrize("value", [f"W/{TAIL}", '"*"', '""', '"abc:0000000000000010:c"', ETAG])
+def test_an_if_match_that_names_another_tail_is_a_failed_precondition(value: str) -> None:
+    condition = parse_if_match(value)
+    assert condition is not None
+    with pytest.raises(PreconditionFailed) as refused:
+        condition.check("abc", 10, closed=False)
+    assert refused.value.status == 412
+    assert refused.value.headers == {"ETag": TAIL, "Stream-Next-Offset": "0000000000000010"}
+
+
+@pytest.mark.parametrize(
+    "value", ["", "abc", '"abc', 'abc"', "*, *", f"{TAIL},", f"{TAIL} {TAIL}", f"w/{TAIL}"]
+)
+def test_an_if_match_of_another_form_is_malformed(value: str) -> None:
+    with pytest.raises(Malformed, match="If-Match"):
+        parse_if_match(value)
+
+
+@given(st.text(max_size=40))
+def test_no_text_breaks_the_parser_of_if_match(value: str) -> None:
+    with contextlib.suppress(Malformed):
+        assert parse_if_match(value) is not None
+
+
+def test_an_append_without_if_match_has_no_condition() -> None:
+    assert parse_if_match(None) is None
+
+
+MAX_SAFE = 2**53 - 1
+STREAM, AGAIN = "hVoUT3vW1_oWzWtg", "pQ0c8jv1nY2sXa7D"
+times = st.integers(min_value=0, max_value=10**14)
+cursors = st.one_of(st.none(), st.integers(min_value=0, max_value=LIMIT - 1))
+
+
+def at_interval(interval: int, *, plus_ms: int = 0) -> int:
+    return (EPOCH_SECONDS + interval * INTERVAL_SECONDS) * 1000 + plus_ms
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(None, None), ("0", 0), ("1000", 1000), (str(LIMIT - 1), LIMIT - 1)]
+)
+def test_a_cursor_is_a_plain_integer_or_absent(value: str | None, expected: int | None) -> None:
+    assert parse_cursor(value) == expected
+
+
+@pytest.mark.parametrize(
+    "value", ["", "abc", "-1", "1.5", "01", " 1", "1e9", str(LIMIT), str(MAX_SAFE), str(2**53), "9" * 5000]
+)
+def test_any_other_cursor_is_malformed(value: str) -> None:
+    with pytest.raises(Malformed, match="cursor"):
+        parse_cursor(value)
+
+
+def test_intervals_of_twenty_seconds_count_from_the_protocols_epoch() -> None:
+    """October 9, 2024 00:00:00 UTC is interval 0, and twenty seconds later is interval 1 (§10.1)."""
+    assert decide_cursor(None, 1_728_432_000_000, STREAM) >> MARK_BITS == 0
+    assert decide_cursor(None, 1_728_432_019_999, STREAM) >> MARK_BITS == 0
+    assert decide_cursor(None, 1_728_432_020_000, STREAM) >> MARK_BITS == 1
+
+
+@pytest.mark.parametrize(
+    ("client", "expected"),
+    [(None, 1000), (0, 1000), (999, 1000), (1000, 1001), (1001, 1002), (5000, 5001)],
+)
+def test_the_cursor_is_the_interval_now_or_one_more_than_the_clients(
+    client: int | None, expected: int
+) -> None:
+    """A client at or ahead of the clock moves on by one, any other is brought up to it."""
+    own = None if client is None else client << MARK_BITS | mark_of(STREAM)
+    decided = decide_cursor(own, at_interval(1000, plus_ms=12_345), STREAM)
+    assert decided == expected << MARK_BITS | mark_of(STREAM)
+
+
+def test_a_clock_before_the_epoch_gives_interval_zero() -> None:
+    assert decide_cursor(None, 0, STREAM) == mark_of(STREAM)
+
+
+def test_a_cursor_says_which_incarnation_gave_it() -> None:
+    """Also that of a stream that is created again under the same name."""
+    given = decide_cursor(None, at_interval(1000), STREAM)
+    assert is_of(given, STREAM)
+    assert not is_of(given, AGAIN)
+    assert not is_of(None, STREAM)
+    assert is_of(decide_cursor(given, at_interval(1000), AGAIN), AGAIN)
+
+
+def test_readers_that_catch_up_share_one_cursor_or_keep_their_own() -> None:
+    shared = decide_catch_up_cursor(None, STREAM)
+    assert is_of(shared, STREAM)
+    assert decide_catch_up_cursor(decide_cursor(None, at_interval(7), AGAIN), STREAM) == shared
+    own = decide_cursor(None, at_interval(7), STREAM)
+    assert decide_catch_up_cursor(own, STREAM) == own
+    assert decide_cursor(shared, at_interval(7), STREAM) == own, "it becomes a live one without a jump"
+
+
+def test_a_catch_up_read_ignores_what_is_no_cursor() -> None:
+    assert known_cursor("x") is known_cursor(str(MAX_SAFE)) is known_cursor(None) is None
+    assert known_cursor("7") == 7
+
+
+@given(cursors, times)
+def test_javascript_holds_every_cursor_exactly(client: int | None, now_ms: int) -> None:
+    assert decide_cursor(client, min(now_ms, at_interval(LIMIT >> MARK_BITS) - 1), STREAM) <= MAX_SAFE
+
+
+@given(cursors, times)
+def test_the_cursor_is_always_greater_than_the_clients(client: int | None, now_ms: int) -> None:
+    """The MUST of §10.1: or the client is handed the cached answer to its own request."""
+    assert client is None or decide_cursor(client, now_ms, STREAM) > client
+
+
+@given(cursors, times, times)
+def test_the_cursor_never_falls_as_time_goes_on(client: int | None, one: int, other: int) -> None:
+    earlier, later = sorted((one, other))
+    assert decide_cursor(client, earlier, STREAM) <= decide_cursor(client, later, STREAM)
+
+
+@given(cursors, times, st.integers(min_value=0, max_value=INTERVAL_SECONDS * 1000 - 1))
+def test_equal_requests_within_an_interval_get_equal_cursors(
+    client: int | None, now_ms: int, later_ms: int
+) -> None:
+    """Within an interval, equal requests get equal cursors, so a cache collapses their next ones too."""
+    start = now_ms - now_ms % (INTERVAL_SECONDS * 1000)
+    assert decide_cursor(client, start, STREAM) == decide_cursor(client, start + later_ms, STREAM)

@@ -1,4 +1,4 @@
-"""Integers in headers."""
+"""Values of headers: integers (§5.1, §5.2.1)."""
 
 from __future__ import annotations
 

@@ -1,19 +1,120 @@
-"""How moto's server differs from moto: one request at a time, transactions that copy no table, and objects of
-any content type."""
+"""The emulators of AWS and the environment that leads to them."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 import urllib3
 
+from tidemark.local.emulators import environment_for
 from tidemark.local.engines import LocalServices
+
+
+@pytest.mark.parametrize("service", ["dynamodb", "s3", "sqs"])
+def test_boto3_follows_the_variables(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment_for({service: "http://127.0.0.1:1234"}, {}).items():
+        monkeypatch.setenv(name, value)
+    with closing(boto3.client(service)) as made:
+        assert made.meta.endpoint_url == "http://127.0.0.1:1234"
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"])
+def test_placeholder_credentials_are_set_only_if_there_are_none(name: str) -> None:
+    assert "AWS_SECRET_ACCESS_KEY" in environment_for({}, {})
+    assert "AWS_SECRET_ACCESS_KEY" not in environment_for({}, {name: "given"})
+
+
+@pytest.mark.parametrize(
+    ("environment", "region"),
+    [
+        ({}, "us-east-1"),
+        ({"AWS_REGION": "eu-west-1"}, "eu-west-1"),
+        ({"AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-2"),
+    ],
+)
+def test_both_region_variables_are_set_from_either(environment: dict[str, str], region: str) -> None:
+    added = environment_for({}, environment)
+    assert (added["AWS_REGION"], added["AWS_DEFAULT_REGION"]) == (region, region)
+
+
+def test_a_proxy_is_not_used_for_a_loopback_address() -> None:
+    """botocore would send even 127.0.0.1 to HTTP_PROXY."""
+    environment = environment_for({}, {"HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": "intranet"})
+    assert environment["NO_PROXY"] == "intranet,127.0.0.1,localhost"
+    assert "NO_PROXY" not in environment_for({}, {"PATH": "/bin"})
+
+
+s3 = pytest.importorskip("ministack.services.s3", reason="ministack is not installed")
+ministack_server = pytest.importorskip("tidemark.local.ministack_server", reason="ministack is not installed")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The system calls that make a write durable, in order."""
+    made: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def recorded_fsync(descriptor: int) -> None:
+        made.append(f"fsync {Path(f'/proc/self/fd/{descriptor}').resolve().name}")
+        fsync(descriptor)
+
+    def recorded_replace(path: Path, target: Path) -> Path:
+        made.append(f"rename {path.name}")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(Path, "replace", recorded_replace)
+    monkeypatch.setattr(ministack_server, "_settled", set())
+    return made
+
+
+def test_an_object_is_synced_then_renamed_then_its_directories_are_synced(
+    calls: list[str], tmp_path: Path
+) -> None:
+    """In any other order a power cut leaves an empty file, or none, for an acknowledged object."""
+    bucket = tmp_path / "s3/bucket/new"
+    bucket.mkdir(parents=True)
+    ministack_server._settled.add(tmp_path / "s3")
+    ministack_server._durable_write(str(bucket / "first"), b"tide")
+    assert calls == ["fsync first.tmp", "rename first.tmp", "fsync new", "fsync s3", "fsync bucket"]
+    calls.clear()
+    ministack_server._durable_write(str(bucket / "second"), "description", text=True)
+    assert calls == ["fsync second.tmp", "rename second.tmp", "fsync new"]
+    assert (bucket / "first").read_bytes() == b"tide"
+    assert (bucket / "second").read_text() == "description"
+
+
+WRITE = """
+import sys
+from tidemark.local.ministack_server import _durable_write
+_durable_write(sys.argv[1], b"tide")
+print("acknowledged")
+"""
+
+
+def test_ministack_ends_if_it_cannot_write(tmp_path: Path) -> None:
+    """ministack itself would log the error and acknowledge the object."""
+    command = [sys.executable, "-c", WRITE, str(tmp_path / "missing/object")]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    assert process.stdout == ""
+    assert "FileNotFoundError" in process.stderr
+
+
+def test_the_pinned_ministack_has_the_function_that_is_replaced() -> None:
+    assert callable(getattr(s3, ministack_server.WRITER))
+
 
 moto_server = pytest.importorskip("tidemark.local.moto_server", reason="moto is not installed")
 
