@@ -25,8 +25,8 @@ from tidemark.local import engines
 from tidemark.local.emulators import DEFAULT_REGION
 from tidemark.local.engines import LocalServices
 from tidemark.log.dynamodb import DynamoDBTable
-from tidemark.log.recent import RecentBatches
 from tidemark.log.schema import Item, is_end_mark, table_definition
+from tidemark.log.tails import RecentBatches
 from tidemark.protocol.append import Outcome
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import ProtocolError

@@ -24,8 +24,7 @@ import pytest
 from tests.faults.proxy import Proxy, Reply, Sent
 from tests.support import BYTES, World, a_key, append_request, create_request, table_of
 from tidemark.blobs import snapshot_blob_key
-from tidemark.log.recent import RecentBatches
-from tidemark.log.tails import TailCache
+from tidemark.log.tails import RecentBatches, TailCache
 from tidemark.protocol.create import ForkPoint
 from tidemark.protocol.errors import (
     Busy,

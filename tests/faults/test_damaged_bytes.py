@@ -20,10 +20,10 @@ from tidemark.aws.s3 import Refusal
 from tidemark.aws.sqs import Queues, QueueUnavailable, sqs_client
 from tidemark.blobs import Composition
 from tidemark.log.read import load_last
-from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch, Checksums
 from tidemark.log.schema import decode_batch, encode_batch, log_pk
 from tidemark.log.schema.batches import deflate, inflate
+from tidemark.log.tails import RecentBatches
 from tidemark.protocol.errors import Damaged, StorageUnavailable
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.protocol.tail import Tail

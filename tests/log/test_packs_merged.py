@@ -17,7 +17,7 @@ from tests.simulation.scheduler import Crashed
 from tests.support import BYTES, JSON, append_request, create_request, table_of
 from tidemark.janitor.pack import remove_object
 from tidemark.janitor.sweep import sweep
-from tidemark.log import recent
+from tidemark.log import tails
 from tidemark.log.chain import ChainWalk
 from tidemark.log.due import due_entries
 from tidemark.log.records import DueKind
@@ -387,7 +387,7 @@ def test_a_pack_is_not_remembered_until_its_object_is_removed() -> None:
 
 
 def test_without_that_a_process_asks_for_an_object_that_was_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, "MAX_AGE_MS", 10**15)
+    monkeypatch.setattr(tails, "MAX_AGE_MS", 10**15)
     assert not remembered_pack_is_read()
 
 

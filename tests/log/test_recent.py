@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from tests.support import World, a_key
-from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch
+from tidemark.log.tails import RecentBatches
 from tidemark.protocol.errors import StreamNotFound
 from tidemark.protocol.pack import PackWriter, decode_index
 from tidemark.protocol.tail import Tail

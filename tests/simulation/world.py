@@ -21,7 +21,7 @@ from tidemark.aws.dynamodb import DynamoDB
 from tidemark.aws.retry import NoAnswer
 from tidemark.aws.s3 import Objects
 from tidemark.log.dynamodb import DynamoDBTable
-from tidemark.log.recent import RecentBatches
+from tidemark.log.tails import RecentBatches
 from tidemark.protocol import mail, tail, turns
 from tidemark.protocol.mail import fits_mail
 from tidemark.protocol.pack import Packing

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from typing import Final
 
+from tidemark.log.lifecycle import is_live, retains_from
 from tidemark.log.records import Batch, Checksums, Due, DueKind, StreamRecord
-from tidemark.log.references import is_live, retains_from
 from tidemark.log.schema import (
     APPEND_ID,
     BLOB,

@@ -13,10 +13,10 @@ from zlib import crc32
 
 from tidemark.log.chain import MOST_BEHIND, ChainWalk, Query, Span, cut_batch, spans_of
 from tidemark.log.packs import Fill, block_batches, cut_front
-from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch, StreamRecord
 from tidemark.log.schema import BOUNDARY_ATTRIBUTES, STATE_ATTRIBUTES, decode_batch
 from tidemark.log.table import Table
+from tidemark.log.tails import RecentBatches
 from tidemark.protocol.errors import Damaged, HistoryGone, Malformed
 from tidemark.protocol.offset import render_offset
 from tidemark.protocol.tail import Tail

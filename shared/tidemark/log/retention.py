@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidemark.log.due import settle_for_good
+from tidemark.log.lifecycle import is_live, retains_from, shows_snapshot
 from tidemark.log.read import load_last
 from tidemark.log.records import Due, Snapshot, StreamRecord
-from tidemark.log.references import is_live, retains_from, shows_snapshot
 from tidemark.log.schema import (
     BLOB,
     END,

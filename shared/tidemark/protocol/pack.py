@@ -93,7 +93,7 @@ class BlockColumns:
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
     """How many messages each batch of a block has, and when it was written. As compact as in the block:
-    blocks are kept in memory (`log/recent.py`)."""
+    blocks are kept in memory (`log/tails.py`)."""
 
     messages: array[int]
     times_ms: array[int]

@@ -25,10 +25,10 @@ from tidemark.http.backend import in_turns
 from tidemark.janitor.backstops import remind
 from tidemark.janitor.sweep import sweep
 from tidemark.log.lifecycle import load_stream
-from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch
 from tidemark.log.schema import PK, ROSTER_PK, SK, Key, is_log_pk, make_key, stream_key
 from tidemark.log.subscriptions import load_roster
+from tidemark.log.tails import RecentBatches
 from tidemark.protocol.pack import Packing
 from tidemark.server.request_log import report_failure
 from tidemark.service.stores import MEGABYTE, Stores, wall_clock_ms

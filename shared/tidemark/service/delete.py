@@ -6,9 +6,17 @@ from contextlib import suppress
 
 from tidemark.log.append import TailMoved
 from tidemark.log.due import settle
-from tidemark.log.lifecycle import StreamChanged, end_stream, load_stream, reclaim, tombstone
+from tidemark.log.lifecycle import (
+    StreamChanged,
+    drop_reference,
+    end_stream,
+    load_stream,
+    reclaim,
+    release_due,
+    remove_released,
+    tombstone,
+)
 from tidemark.log.records import Due, StreamRecord
-from tidemark.log.references import drop_reference, release_due, remove_released
 from tidemark.log.table import TransactionRefused, Write
 from tidemark.log.tails import StreamHead
 from tidemark.protocol.errors import Busy, ProtocolError

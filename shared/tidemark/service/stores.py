@@ -21,10 +21,9 @@ from tidemark.blobs import Blobs, BlobStore
 from tidemark.log.dynamodb import DynamoDBTable
 from tidemark.log.format import check_format
 from tidemark.log.packs import fill_blocks
-from tidemark.log.recent import RecentBatches
 from tidemark.log.records import Batch, Snapshot
 from tidemark.log.table import Table
-from tidemark.log.tails import TailCache
+from tidemark.log.tails import RecentBatches, TailCache
 from tidemark.protocol.errors import Damaged
 from tidemark.protocol.pack import Packing
 from tidemark.service.crowd import Crowd
