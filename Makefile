@@ -80,6 +80,21 @@ coverage: $(DEV) npm-if-possible ## the tests, and which lines and branches they
 conformance: $(DEV) $(NODE) ## the official conformance suite, both ways (VIA=asgi|lambda for one)
 	@$(VENV) -m tests.conformance.run
 
+# The suite is not on npm, and it takes the path of a program without arguments.
+define NO_SUITE
+SKIPPED: the suite for clients is not in SUITE=$(SUITE). To get it:
+  git clone https://github.com/durable-streams/durable-streams && cd durable-streams/packages/client-conformance-tests
+  sed -i 's/workspace:\*/latest/' package.json && npm install --ignore-scripts --omit=dev
+  make clientconformance SUITE=$$PWD
+endef
+export NO_SUITE
+.PHONY: clientconformance
+clientconformance: $(DEV) ## upstream's suite for clients against tidemark.client (SUITE=…/packages/client-conformance-tests of a clone)
+	@[ -x "$(SUITE)/node_modules/.bin/tsx" ] || { echo "$$NO_SUITE" >&2; exit 0; }; \
+	adapter=$$(mktemp); trap 'rm -f "$$adapter"' EXIT; chmod +x "$$adapter"; for way in "" --async; do \
+		printf '#!/bin/sh\ncd "%s" && exec .venv/bin/python -m tests.client.adapter %s\n' "$(CURDIR)" "$$way" > "$$adapter"; \
+		(cd "$(SUITE)" && node_modules/.bin/tsx src/cli.ts --run "$$adapter"); done
+
 # One process: the emulator is heavy, and each file starts one of its own.
 .PHONY: emulated
 emulated: $(DEV) $(NODE) ## the built template deployed into an emulated AWS, and tested there (after make build)

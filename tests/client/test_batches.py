@@ -149,7 +149,6 @@ def test_a_first_batch_that_may_be_written_is_not_sent_again_in_another_epoch() 
         (Reply(403, {"producer-epoch": "9"}), errors.ProducerFenced),
         (Reply(409, {"stream-closed": "true"}), errors.StreamClosed),
         (Reply(409, {"producer-expected-seq": "0"}), errors.SequenceGap),
-        (Reply(204, {"producer-seq": "5"}), errors.ProducerFenced),
         (Reply(200, {"content-type": "text/html"}), errors.MalformedReply),
         (Reply(404, {}), errors.NotFound),
         (Reply(410, {}), errors.StreamGone),
@@ -167,16 +166,36 @@ def test_what_cannot_be_mended_is_raised_by_the_next_append(reply: Reply, expect
     assert (made.take(0.0), made.acknowledged) == (None, 0)
 
 
-def test_a_close_that_finds_the_stream_closed_has_lost_nothing() -> None:
-    made = batches()
+def test_a_close_whose_answer_was_lost_may_find_the_stream_closed_by_itself() -> None:
+    """Not every server knows that it was this request. That another has closed the stream is an error."""
+    closed = Reply(409, {"stream-closed": "true", "stream-next-offset": "7"})
+    made, stopped = batches(), batches()
     made.close()
     closing = taken(made)
     assert made.request(closing).headers["Stream-Closed"] == "true"
     assert "Content-Type" not in made.request(closing).headers
-    made.answered(closing, Reply(409, {"stream-closed": "true", "stream-next-offset": "7"}), 0.0)
+    made.answered(closing, LOST, 0.0)
+    made.answered(taken(made, 9.0), closed, 9.0)
     assert made.is_closed
     assert made.result is not None
     assert made.result.offset == "7"
+    stopped.close()
+    stopped.answered(taken(stopped), closed, 0.0)
+    with pytest.raises(errors.StreamClosed):
+        stopped.check()
+
+
+def test_a_duplicate_is_a_success_in_an_epoch_that_was_given_and_anothers_in_one_that_was_claimed() -> None:
+    """An epoch is given to repeat an earlier run's batches."""
+    for epoch in (3, None):
+        made = batches(epoch=epoch)
+        made.add(b"a", 0.0)
+        made.answered(taken(made), Reply(204, {"producer-seq": "5"}), 0.0)
+        if epoch is None:
+            with pytest.raises(errors.ProducerFenced, match="another producer has used"):
+                made.check()
+        else:
+            assert made.acknowledged == 1
 
 
 def test_retries_end_and_wait_as_long_as_the_server_asks() -> None:

@@ -263,8 +263,10 @@ def page(data: bytes, offset: str, *more: str, content_type: str = "text/plain")
     return Reply(200, headers | dict.fromkeys(more, "true"), data)
 
 
-def follow(live: Any = "auto", gone: Any = "error", content_type: str = "text/plain") -> Any:
-    return protocol(content_type).follow("-1", live, gone, None)
+def follow(
+    live: Any = "auto", gone: Any = "error", content_type: str = "text/plain", offset: str = "-1"
+) -> Any:
+    return protocol(None if offset == "now" else content_type).follow(offset, live, gone, None)
 
 
 STREAM = Reply(200, {"content-type": "text/event-stream"})
@@ -336,6 +338,16 @@ FOLLOWED = [
         follow(gone="earliest"),
         [Reply(410, {}), Reply(200, AT_42 | {"stream-retained-offset": "40"}), page(b"cd", "42", END)],
         [(b"cd", "42")],
+    ),
+    (
+        "from now on nothing is caught up with",
+        follow(offset="now"),
+        [
+            Reply(200, AT_42),
+            STREAM,
+            b'event: control\ndata: {"streamNextOffset":"7","streamClosed":true}\n\n',
+        ],
+        [(b"", "7")],
     ),
     (
         "several data events before their offset",

@@ -106,7 +106,7 @@ class Batches:
         self._limits, self._retry = limits, retry
         self.epoch = now_microseconds if epoch is None else epoch
         #: Until the first answer the epoch is not known to be above all others, and only one batch is sent.
-        self._claiming = epoch is None
+        self._claiming = self._chooses_epoch = epoch is None
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = self._held_bytes = 0
         self._waiting_since = 0.0
@@ -202,8 +202,8 @@ class Batches:
         if isinstance(reply, Lost) or not 200 <= reply.status < 300:
             why: StreamError | None = failure(request, reply)
         else:
-            why = _not_written(batch, request, reply)
-        if why is None or (isinstance(why, StreamClosed) and not batch.body):
+            why = self._not_written(batch, request, reply)
+        if why is None or (isinstance(why, StreamClosed) and batch.may_be_written and not batch.body):
             assert isinstance(reply, Reply)
             self._acknowledge(batch, reply)
         elif isinstance(why, SequenceGap) and not batch.was_first:
@@ -230,6 +230,19 @@ class Batches:
             closed = is_true(headers, "stream-closed")
             self.result = Appended(headers["stream-next-offset"], closed, headers.get("etag"))
             self._result_seq = batch.seq
+
+    def _not_written(self, batch: Batch, request: Request, reply: Reply) -> StreamError | None:
+        """A success that acknowledges nothing: from something that is no server of the protocol; or a
+        duplicate, in an epoch that this producer has chosen, of a batch that was sent once. Then its number
+        is another producer's."""
+        headers = reply.headers
+        if "stream-next-offset" not in headers and "producer-seq" not in headers:
+            return MalformedReply(f"{request.what}: {reply.status} is not an answer of the protocol")
+        duplicate = reply.status == 204 and "producer-seq" in headers and batch.body
+        if duplicate and batch.tries == 1 and self._chooses_epoch:
+            said = b"another producer has used this id, epoch and sequence number"
+            return ProducerFenced(request.what, reply.status, headers, said)
+        return None
 
     def _may_claim(self, batch: Batch) -> bool:
         """Not if the first batch may be there already, in the epoch before: it would be written twice."""
@@ -284,15 +297,3 @@ class Batches:
         self._next_seq += 1
         self._unanswered.append(batch)
         return batch
-
-
-def _not_written(batch: Batch, request: Request, reply: Reply) -> StreamError | None:
-    """A success that acknowledges nothing: from something that is no server of the protocol; or, of a batch
-    that was sent once, a duplicate. Then its number is another producer's."""
-    headers = reply.headers
-    if "stream-next-offset" not in headers and "producer-seq" not in headers:
-        return MalformedReply(f"{request.what}: {reply.status} is not an answer of the protocol")
-    if reply.status == 204 and batch.tries == 1 and "producer-seq" in headers and batch.body:
-        said = b"another producer has used this id, epoch and sequence number"
-        return ProducerFenced(request.what, reply.status, headers, said)
-    return None

@@ -351,7 +351,8 @@ class Protocol:
         self, offset: str, live: Live, gone: Literal["error", "earliest"], cursor: str | None
     ) -> Generator[Effect | Chunk, Any, None]:
         """Every chunk once, whatever breaks: the offset moves on only with what has been handed out whole."""
-        chunk = Chunk(b"", offset, cursor=cursor)
+        # There is nothing to catch up with from `now` on.
+        chunk = Chunk(b"", offset, cursor=cursor, up_to_date=offset == "now" and live is not False)
         silent, ever = 0, False
         while not chunk.closed:
             try:
@@ -374,7 +375,7 @@ class Protocol:
         chunk = yield from self._page(
             place.offset, live=place.up_to_date, cursor=place.cursor, forever=forever
         )
-        if chunk.data or chunk.closed or chunk.up_to_date != place.up_to_date:
+        if _tells(chunk, place):
             yield chunk
         return chunk
 
@@ -422,6 +423,7 @@ class Protocol:
         """One event stream to its end, whatever ends it; returns the last chunk, or `place` if there was
         none. Data counts only with the control event behind it, which has its offset (section 5.8)."""
         request = self._event_stream(place)
+        yield from self.known_content_type()
         try:
             reply = yield from exchange(request, self.retry, forever=True)
         except Refused as refused:
@@ -438,7 +440,7 @@ class Protocol:
                     pieces.append(_decode_base64(text) if base64 else text.encode())
                 elif name == "control":
                     before, last, pieces = last, self._chunk(pieces, text), []
-                    if last.data or last.closed or last.up_to_date != before.up_to_date:
+                    if _tells(last, before):
                         yield last
         return last
 
@@ -539,6 +541,12 @@ class EventParser:
         elif name == "data":
             self._data.append(value)
         return None
+
+
+def _tells(chunk: Chunk, before: Chunk) -> bool:
+    """It has data, or what it says of the stream is new."""
+    news = chunk.closed or chunk.offset != before.offset or chunk.up_to_date != before.up_to_date
+    return bool(chunk.data) or news
 
 
 def _decode_base64(text: str) -> bytes:
