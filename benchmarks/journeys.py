@@ -1,9 +1,10 @@
-"""How many functions of Tidemark a request passes: `python -m benchmarks.journeys [--list append]`.
+"""How many functions and files of Tidemark a request passes: `python -m benchmarks.journeys [--list append]`.
 
 Each journey goes through a function's own handler, with an event of API Gateway, to the local engines and
 back; the process knows the stream's tail, as in a warm environment. `sys.setprofile` names what is called, on
-any thread: a function counts once, however often it is called, and comprehensions do not count. `--list`
-prints a journey's functions in the order of their first calls, each indented below its caller.
+any thread: a function counts once, however often it is called, and comprehensions do not count. A hop is a
+call from one file into another, counted once for each two functions. `--list` prints a journey's functions in
+the order of their first calls, each indented below its caller.
 """
 
 from __future__ import annotations
@@ -37,20 +38,23 @@ class Watch:
 
     def __init__(self) -> None:
         self.found: dict[CodeType, int] | None = None
+        self.hops: set[tuple[CodeType, CodeType]] = set()
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         code = frame.f_code
-        if self.found is None or event != "call" or code in self.found or not is_counted(code):
+        if self.found is None or event != "call" or not is_counted(code):
             return
-        depth, caller = 0, frame.f_back
+        callers, caller = [], frame.f_back
         while caller is not None:
-            depth += is_counted(caller.f_code)
+            callers += [caller.f_code] if is_counted(caller.f_code) else []
             caller = caller.f_back
-        self.found[code] = depth
+        if callers and callers[0].co_filename != code.co_filename:
+            self.hops.add((callers[0], code))
+        self.found.setdefault(code, len(callers))
 
     def during(self, call: Callable[[], object]) -> dict[CodeType, int]:
         found: dict[CodeType, int] = {}
-        self.found = found
+        self.found, self.hops = found, set()
         try:
             call()
         finally:
@@ -84,7 +88,8 @@ def main() -> int:
                 if response and response.get("statusCode", 200) >= 300:
                     raise AssertionError(f"{journey}: {response}")
             found = watch.during(call)
-            print(f"{journey}: {len(found)} functions, {len({code.co_filename for code in found})} files")
+            files = {code.co_filename for code in found}
+            print(f"{journey}: {len(found)} functions, {len(files)} files, {len(watch.hops)} hops")
             if journey == listed:
                 for code, depth in found.items():
                     place = Path(code.co_filename).relative_to(PACKAGE)
