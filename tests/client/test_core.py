@@ -399,6 +399,11 @@ def test_following_ends_with_what_waiting_would_not_mend(
         play(follow(), *answers)
 
 
+def test_a_follower_from_now_on_gives_up_on_a_server_that_never_answers() -> None:
+    with pytest.raises(errors.Unreachable):
+        play(protocol().follow("now", "sse", "error", None), LOST, LOST, LOST)
+
+
 def test_a_server_that_does_not_wait_is_not_asked_in_a_circle() -> None:
     answers = [page(b"", "0", UP), page(b"", "0", UP), page(b"", "0", UP), page(b"", "0", END)]
     seen, _ = play(follow("long-poll"), *answers)

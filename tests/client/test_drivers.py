@@ -143,6 +143,8 @@ def test_a_producer_writes_each_message_once_through_a_network_that_loses(
         closed = await awaited(producer.close("end"))
         assert closed.closed
         assert await awaited(producer.close()) == closed
+        with pytest.raises(ValueError, match="closed"):
+            await awaited(producer.append("more"))
         followed = [chunk async for chunk in each(kind(url, client=faulty, retry=FAST).follow())]
         assert [message for chunk in followed for message in chunk.messages] == [-1, *written, "end"]
         await awaited(faulty.close() if kind is Stream else faulty.aclose())
@@ -186,6 +188,8 @@ def test_a_later_producer_of_the_same_id_takes_over(tidemark_url: str, kind: Any
         with pytest.raises(ProducerFenced):
             await awaited(earlier.flush())
         await awaited(later.detach())
+        with pytest.raises(ValueError, match="detached"):
+            await awaited(later.append("d"))
         assert (await awaited(stream.read())).text == "ab"
 
     asyncio.run(live())

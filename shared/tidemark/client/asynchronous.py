@@ -260,6 +260,7 @@ class AsyncProducer:
         self._changed = asyncio.Event()
         self._tasks = set[asyncio.Task[None]]()
         self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
 
     @property
     def epoch(self) -> int:
@@ -301,6 +302,8 @@ class AsyncProducer:
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if self._stopped:
+            return
         if error is None:
             await (self.close() if self._closes else self.detach())
         elif isinstance(error, StreamError):
@@ -343,6 +346,8 @@ class AsyncProducer:
         self._send_what_is_ready()
 
     async def _stop(self) -> None:
+        self._stopped = True
+        self._batches.detach()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:

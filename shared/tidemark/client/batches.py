@@ -163,6 +163,11 @@ class Batches:
         """The stream is closed with the last message, in one request."""
         self._closing = True
 
+    def detach(self) -> None:
+        """Nothing is sent any more. What comes after a close has its result."""
+        if not self.is_closed:
+            self.fail(ValueError("the producer is detached and takes no more messages"))
+
     def take(self, now: float) -> Batch | None:
         """A batch that is to be sent now."""
         if self.failure is not None:

@@ -327,6 +327,8 @@ class Producer:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if self._stopped:
+            return
         if error is None:
             self.close() if self._closes else self.detach()
         elif isinstance(error, StreamError):
@@ -338,6 +340,7 @@ class Producer:
     def _stop(self) -> None:
         with self._changed:
             self._stopped = True
+            self._batches.detach()
             self._changed.notify_all()
 
     def _wake_worker(self) -> None:

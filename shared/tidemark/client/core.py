@@ -361,7 +361,10 @@ class Protocol:
                 elif live is False:
                     return
                 else:
-                    before, (chunk, has_events) = chunk, (yield from self._try_events(chunk, live))
+                    before, (chunk, has_events) = (
+                        chunk,
+                        (yield from self._try_events(chunk, live, forever=ever)),
+                    )
                     silent = 0 if chunk is not before else silent + 1
                     if not has_events or (live == "auto" and silent >= _SILENT_EVENT_STREAMS):
                         live = "long-poll"
@@ -379,10 +382,12 @@ class Protocol:
             yield chunk
         return chunk
 
-    def _try_events(self, place: Chunk, live: Live) -> Generator[Effect | Chunk, Any, tuple[Chunk, bool]]:
+    def _try_events(
+        self, place: Chunk, live: Live, *, forever: bool
+    ) -> Generator[Effect | Chunk, Any, tuple[Chunk, bool]]:
         """The last chunk, and whether the server has event streams for this stream."""
         try:
-            chunk = yield from self._events(place)
+            chunk = yield from self._events(place, forever=forever)
         except _NoEventStream as refused:
             if live == "sse":
                 raise refused.reason from None
@@ -419,13 +424,13 @@ class Protocol:
             cursor=headers.get("stream-cursor", cursor),
         )
 
-    def _events(self, place: Chunk) -> Generator[Effect | Chunk, Any, Chunk]:
+    def _events(self, place: Chunk, *, forever: bool) -> Generator[Effect | Chunk, Any, Chunk]:
         """One event stream to its end, whatever ends it; returns the last chunk, or `place` if there was
         none. Data counts only with the control event behind it, which has its offset (section 5.8)."""
         request = self._event_stream(place)
         yield from self.known_content_type()
         try:
-            reply = yield from exchange(request, self.retry, forever=True)
+            reply = yield from exchange(request, self.retry, forever=forever)
         except Refused as refused:
             if refused.status in {400, 405, 406, 415, 501}:
                 raise _NoEventStream(refused) from refused
