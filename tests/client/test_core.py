@@ -150,6 +150,7 @@ def test_a_write_is_repeated_only_where_a_second_copy_cannot_be(
 
 def test_a_delete_whose_answer_was_lost_has_succeeded_if_nothing_is_found_then() -> None:
     play(protocol().delete(), LOST, Reply(404, {}))
+    play(protocol().delete(missing_ok=True), Reply(404, {}))
     with pytest.raises(errors.NotFound):
         play(protocol().delete(), Reply(404, {}))
 

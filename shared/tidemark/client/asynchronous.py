@@ -195,8 +195,8 @@ class AsyncStream:
     async def close(self, data: Data = None) -> Appended:
         return await self._run(self._protocol.close(data))
 
-    async def delete(self) -> None:
-        await self._run(self._protocol.delete())
+    async def delete(self, *, missing_ok: bool = False) -> None:
+        await self._run(self._protocol.delete(missing_ok=missing_ok))
 
     async def read(
         self, offset: str = "-1", *, live: Literal["long-poll", False] = False, cursor: str | None = None

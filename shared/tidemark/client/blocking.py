@@ -195,8 +195,9 @@ class Stream:
         stops a writer."""
         return self._run(self._protocol.close(data))
 
-    def delete(self) -> None:
-        self._run(self._protocol.delete())
+    def delete(self, *, missing_ok: bool = False) -> None:
+        """Raises NotFound if there is no stream, unless that is as good."""
+        self._run(self._protocol.delete(missing_ok=missing_ok))
 
     def read(
         self,

@@ -327,10 +327,10 @@ class Protocol:
             return (yield from self.append(data, close=True))
         return (yield from self._write(Request("POST", self.url, {"Stream-Closed": "true"})))
 
-    def delete(self) -> Steps[None]:
+    def delete(self, *, missing_ok: bool = False) -> Steps[None]:
         """A repeat that finds nothing has deleted the stream the first time."""
         request = Request("DELETE", self.url)
-        repeated = False
+        repeated = missing_ok
 
         def noticing(reply: Reply | Lost) -> bool:
             nonlocal repeated
