@@ -10,8 +10,8 @@ LOOPBACK = "127.0.0.1"
 def listening_socket(host: str, port: int) -> socket.socket:
     """A socket that already listens, so that nobody can take the port in between. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only where the protocol is named; without it each answer on a connection that stays
-    # open waits 40 ms for the client's delayed acknowledgement. uvloop sets it always.
+    # asyncio sets TCP_NODELAY only where the protocol is named; without it each answer on a connection that
+    # stays open waits 40 ms for the client's delayed acknowledgement. uvloop sets it always.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
