@@ -78,7 +78,7 @@ class RequestLog:
         error = error_text(request.error)
         line = f"{scope['method']} {path} {self._status(request.status)} {', '.join(parts)}"
         reason = f": {error}" if error else ""
-        # One write, as in `standard_error`: other threads write there too.
+        # One write, as in `report`: other threads write there too.
         self._output.write(f"{time.strftime('%H:%M:%S')} {line}{reason}\n")
         self._output.flush()
 
