@@ -5,23 +5,31 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from tests.support import BYTES, append_request, create_request
-from tidemark.delivery.attend import Attendant
+from tidemark.delivery.attend import Attendant, CallWebhook
+from tidemark.delivery.webhook import DeliveryFailed, WebhookResponse
+from tidemark.log.records import PendingMark
 from tidemark.protocol.messages import parse_content_type
 from tidemark.protocol.stream_key import PLAIN_BUCKET, StreamKey
-from tidemark.server.system import ChangeFollower, Deliveries, EmbeddedSystem
+from tidemark.protocol.wake_state import DeliveryFailure
+from tidemark.protocol.webhook_url import parse_webhook_url
+from tidemark.server.system import ChangeFollower, Deliveries, EmbeddedSystem, Turns
 from tidemark.service.append import append
 from tidemark.service.create import create
 from tidemark.service.read import read
 from tidemark.service.stream_registry import REGISTRY
 from tidemark.settings import Settings
-from tidemark.wake.attention import Changed, encode_attention
+from tidemark.wake.attention import Appended, Attention, Changed, encode_attention
 
 JSON = parse_content_type("application/json")
 KEY = StreamKey(PLAIN_BUCKET, "a")
+URL = parse_webhook_url("https://hook.example.com/", allow_local=False)
 
 
 def a_system(folder: Path) -> EmbeddedSystem:
@@ -68,22 +76,32 @@ def test_each_commit_wakes_those_who_wait_whoever_writes(tmp_path: Path) -> None
     assert asyncio.run(woken_by(lambda: append(system.stores, KEY, [append_request(b"x")])))
 
 
+@dataclass(frozen=True)
+class Calling:
+    """It calls the webhook for each message, and nothing else."""
+
+    call: CallWebhook
+
+    def attend(self, message: Changed) -> None:
+        self.call(URL, message.subscription_id.encode(), {}, 1.0)
+
+
 def test_a_thousand_webhooks_that_hang_hold_up_no_other(tmp_path: Path) -> None:
     """None of them has ended when the last one is attended to."""
     system = a_system(tmp_path)
     over, good, hanging = threading.Event(), threading.Event(), list[str]()
 
-    class Hanging:
-        def attend(self, message: Changed) -> None:
-            if message.subscription_id == "good":
-                good.set()
-                return
-            hanging.append(message.subscription_id)
+    def call(_url: object, body: bytes, _headers: object, _seconds: float) -> WebhookResponse:
+        if body == b"good":
+            good.set()
+        else:
+            hanging.append(body.decode())
             over.wait(60)
+        return WebhookResponse(200, b"")
 
     names = [*(f"hung-{number}" for number in range(1000)), "good"]
     system.attention.send([encode_attention(Changed(name)) for name in names])
-    deliveries = Deliveries(system.attention, cast(Attendant, Hanging()))
+    deliveries = Deliveries(system.attention, cast(Attendant, Calling(call)))
     try:
         while deliveries.work():
             pass
@@ -91,6 +109,42 @@ def test_a_thousand_webhooks_that_hang_hold_up_no_other(tmp_path: Path) -> None:
         assert len(hanging) == 1000
     finally:
         over.set()
+
+
+def test_a_new_wake_comes_before_a_crowd_and_before_retries() -> None:
+    """One computes at once here. The first of the crowd calls its webhook in vain, and goes on last."""
+    turns, order, over = Turns(1), list[str](), threading.Event()
+
+    def in_vain(*_: object) -> WebhookResponse:
+        raise DeliveryFailed("silent", DeliveryFailure.SILENT)
+
+    def begin(name: str, message: Attention) -> None:
+        turns.begin(message, lambda: pool.submit(attend, name, message))
+
+    def attend(name: str, message: Attention) -> None:
+        order.append(name)
+        if name == "crowd 0":
+            for later in waiting:
+                begin(*later)
+            with suppress(DeliveryFailed):
+                turns.calling(in_vain)(URL, b"", {}, 1.0)
+            order.append("after the call")
+            over.set()
+        turns.end(message)
+
+    def appended(path: str) -> Appended:
+        return Appended("s", PendingMark("i", path, "j", 0))
+
+    waiting: list[tuple[str, Attention]] = [
+        ("retry", Changed("s")),
+        ("crowd 1", appended("crowd")),
+        ("crowd 2", appended("crowd")),
+        ("quiet", appended("quiet")),
+    ]
+    with ThreadPoolExecutor() as pool:
+        begin("crowd 0", appended("crowd"))
+        assert over.wait(60)
+    assert order == ["crowd 0", "quiet", "crowd 1", "crowd 2", "retry", "after the call"]
 
 
 def test_readers_take_no_batch_from_memory_before_it_is_committed(tmp_path: Path) -> None:

@@ -111,6 +111,8 @@ class Attendant:
     chance: Callable[[], float] = random.random
     #: The hosts that have just hung, and until when they count as slow.
     hung: dict[str, int] = field(default_factory=dict)
+    #: The slots that calls of this process have: it need not ask the table whether they are free.
+    held: set[int] = field(default_factory=set)
 
     def attend(self, message: Attention) -> None:
         """Raises what storage and the queue raise; the message must come again then."""
@@ -195,14 +197,17 @@ class Attendant:
             return self._attempt(seen, wake, streams, host, FIRST_MS)
         taken_by = self.stores.new_id()
         slots = [(zlib.crc32(host.encode()) + more) % SLOW_SLOTS for more in range(SLOTS_OF_A_HOST)]
+        others = [slot for slot in slots if slot not in self.held]
         until_ms = now_ms + WEBHOOK_MS + _SPARE_MS
-        slot = take_slow_slot(self.stores.table, slots, taken_by, now_ms, until_ms)
+        slot = take_slow_slot(self.stores.table, others, taken_by, now_ms, until_ms)
         if slot is None:
             commit(self.stores, seen, attempt_deferred(wake, now_ms, self.chance()))
             return None
+        self.held.add(slot)
         try:
             self._attempt(seen, wake, streams, host, WEBHOOK_MS)
         finally:
+            self.held.discard(slot)
             free_slow_slot(self.stores.table, slot, taken_by)
 
     def _attempt(

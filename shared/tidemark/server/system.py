@@ -11,13 +11,17 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tidemark.delivery.attend import Attendant
+from tidemark.delivery.attend import Attendant, CallWebhook
 from tidemark.delivery.connect import signing_keys
+from tidemark.delivery.webhook import WebhookResponse
 from tidemark.engine.database import MEMORY, Database
 from tidemark.engine.files import BlobFiles
 from tidemark.engine.table import EmbeddedQueue, EmbeddedTable, Message
@@ -30,11 +34,19 @@ from tidemark.log.schema import PK, ROSTER_PK, SK, Key, is_log_pk, make_key, str
 from tidemark.log.subscriptions import load_roster
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.pack import Packing
+from tidemark.protocol.webhook_url import WebhookUrl
 from tidemark.server.request_log import report_failure
 from tidemark.service.stores import MEGABYTE, Stores, wall_clock_ms
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_by
 from tidemark.settings import Settings
-from tidemark.wake.attention import NotAttention, Subscribers, changed_from_record, decode_attention
+from tidemark.wake.attention import (
+    Appended,
+    Attention,
+    NotAttention,
+    Subscribers,
+    changed_from_record,
+    decode_attention,
+)
 from tidemark.wake.notifier import message_from_record
 from tidemark.wake.wake import WakeByHub
 
@@ -42,11 +54,17 @@ _T = TypeVar("_T")
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
-#: Deliveries under way at once, a few more than in Lambda: a webhook that hangs holds up one of them. Threads
-#: are made as they are needed.
-_DELIVERIES: Final = 1100
+#: Messages in memory at once: those under way, and those that wait for their turn. Each can have a thread,
+#: so that no turn waits for one. They are made as they are needed: while webhooks are called.
+_DELIVERIES: Final = 4000
 #: Of these, as many as are taken from the queue by one write.
-_TOGETHER: Final = 32
+_TOGETHER: Final = 256
+#: Deliveries that compute or ask the engine at once: more only wait for each other.
+_TURNS: Final = 32
+#: How many that come later may pass a delivery, for each that its stream has under way already.
+_PASSED_BY: Final = 1000
+#: A retry waits as a delivery whose stream has so many under way.
+_LATER: Final = 10
 #: Changes that are handed on together.
 _CHANGES: Final = 256
 #: The visibility timeout: a message that was taken and not done comes again. Longer than the longest
@@ -195,12 +213,77 @@ class ChangeFollower:
         return bool(taken)
 
 
+class Turns:
+    """Whose delivery computes. An append to a stream that keeps nobody busy comes before the rest of a crowd
+    that another append has woken, and both before retries. Each is passed by a bounded number."""
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[int, int, Callable[[], object]]] = []
+        self._came = 0
+        self._under_way: Counter[str] = Counter()
+
+    def begin(self, message: Attention, start: Callable[[], object]) -> None:
+        """`start` it when it has its turn; then it must `end`."""
+        ahead = _LATER
+        if isinstance(message, Appended):
+            with self._lock:
+                ahead = min(self._under_way[message.mark.path], _LATER - 1)
+                self._under_way[message.mark.path] += 1
+        self._take(ahead, start)
+
+    def end(self, message: Attention) -> None:
+        if isinstance(message, Appended):
+            with self._lock:
+                self._under_way[message.mark.path] -= 1
+                self._under_way += Counter()  # Forgets those at zero.
+        self._give()
+
+    def calling(self, call: CallWebhook) -> CallWebhook:
+        """Waiting for a webhook takes no turn. What follows a call in vain is as late as a retry."""
+
+        def without_turn(
+            url: WebhookUrl, body: bytes, headers: Mapping[str, str], timeout_seconds: float
+        ) -> WebhookResponse:
+            self._give()
+            ahead = _LATER
+            try:
+                response = call(url, body, headers, timeout_seconds)
+                ahead = 0
+                return response
+            finally:
+                goes_on = threading.Event()
+                self._take(ahead, goes_on.set)
+                goes_on.wait()
+
+        return without_turn
+
+    def _take(self, ahead: int, start: Callable[[], object]) -> None:
+        with self._lock:
+            self._came += 1
+            if not self._free:
+                heappush(self._waiting, (self._came + _PASSED_BY * ahead, self._came, start))
+                return
+            self._free -= 1
+        start()
+
+    def _give(self) -> None:
+        with self._lock:
+            if not self._waiting:
+                self._free += 1
+                return
+            *_, start = heappop(self._waiting)
+        start()
+
+
 class Deliveries:
     """Attends to the subscriptions that messages name, several at once."""
 
     def __init__(self, attention: EmbeddedQueue, attendant: Attendant) -> None:
         self._attention = attention
-        self._attendant = attendant
+        self._turns = Turns(_TURNS)
+        self._attendant = replace(attendant, call=self._turns.calling(attendant.call))
         self._free = threading.Semaphore(_DELIVERIES)
         self._pool = ThreadPoolExecutor(_DELIVERIES, thread_name_prefix="tidemark-deliver")
 
@@ -211,18 +294,26 @@ class Deliveries:
         if len(taken) < places:
             self._free.release(places - len(taken))
         for message in taken:
-            self._pool.submit(self._attend, message)
+            self._begin(message)
         return bool(taken)
 
-    def _attend(self, message: Message) -> None:
+    def _begin(self, message: Message) -> None:
         try:
-            self._attendant.attend(decode_attention(message.body))
-            self._attention.done([message])
+            attention = decode_attention(message.body)
         except NotAttention:
+            self._attention.done([message])
+            self._free.release()
+        else:
+            self._turns.begin(attention, lambda: self._pool.submit(self._attend, message, attention))
+
+    def _attend(self, message: Message, attention: Attention) -> None:
+        try:
+            self._attendant.attend(attention)
             self._attention.done([message])
         except Exception:  # noqa: BLE001 - whatever it is, it comes again
             _log.exception("a subscription could not be attended to; the message comes again")
         finally:
+            self._turns.end(attention)
             self._free.release()
 
 
