@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -612,6 +613,27 @@ def test_a_wake_is_put_off_with_one_write_where_its_process_has_the_hosts_places
         scene.clock.advance(5_000)
     assert scene.receiver.bodies == []
     assert writes[0] - writes[1] == SLOTS_OF_A_HOST, writes
+
+
+def test_a_host_that_hangs_is_known_before_other_wakes_go_on(scene: Scene) -> None:
+    scene.stream("events/a")
+    scene.subscribe(webhook=True)
+    known = list[set[str]]()
+
+    def silent(_: object) -> WebhookResponse:
+        raise DeliveryFailed("silent", DeliveryFailure.SILENT)
+
+    def meanwhile(call: Callable[[], WebhookResponse]) -> WebhookResponse:
+        try:
+            return call()
+        finally:
+            known.append(set(scene.attendant.hung))
+
+    scene.receiver.answer = silent
+    scene.attendant = replace(scene.attendant, meanwhile=meanwhile)
+    scene.tell(scene.append("events/a"))
+    scene.work_off()
+    assert known == [{"worker.example.com"}] * 2
 
 
 def test_a_place_among_the_slow_is_free_again_when_its_holder_has_died(scene: Scene) -> None:

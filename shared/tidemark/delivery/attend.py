@@ -113,6 +113,8 @@ class Attendant:
     hung: dict[str, int] = field(default_factory=dict)
     #: The slots that calls of this process have: it need not ask the table whether they are free.
     held: set[int] = field(default_factory=set)
+    #: Around a call: lets others compute until it has ended.
+    meanwhile: Callable[[Callable[[], WebhookResponse]], WebhookResponse] = lambda call: call()
 
     def attend(self, message: Attention) -> None:
         """Raises what storage and the queue raise; the message must come again then."""
@@ -226,7 +228,7 @@ class Attendant:
         failure: DeliveryFailure | None = None
         done = False
         try:
-            response = self._call(record, streams, timeout_ms / 1000)
+            response = self._call(record, streams, host, timeout_ms / 1000)
         except (DeliveryFailed, WebhookUrlRejected) as failed:
             _log.warning("webhook of %s: %s", record.subscription_id, failed)
             failure = failed.failure if isinstance(failed, DeliveryFailed) else DeliveryFailure.REFUSED
@@ -236,7 +238,8 @@ class Attendant:
                 failure = DeliveryFailure.REFUSED
             done = says_done(response.body)
         slow = failure is DeliveryFailure.SILENT or self.stores.clock_ms() - now_ms >= FIRST_MS
-        self._remember(host, hung=slow and failure is not None)
+        if failure is not DeliveryFailure.SILENT:
+            self._remember(host, hung=slow and failure is not None)
         if failure is not None:
             is_first = failure is DeliveryFailure.SILENT and timeout_ms < min(WEBHOOK_MS, lease_ttl_ms)
             self._fail(record, failure, slow=slow, is_first=is_first)
@@ -274,7 +277,7 @@ class Attendant:
         self._settle(record, lambda state: replace(attempt_succeeded(state, now_ms), slow=slow))
 
     def _call(
-        self, record: SubscriptionRecord, streams: Sequence[PendingStream], timeout_seconds: float
+        self, record: SubscriptionRecord, streams: Sequence[PendingStream], host: str, timeout_seconds: float
     ) -> WebhookResponse:
         if self.keys is None or self.public_url is None:
             raise DeliveryFailed("this server has no signing key or no public URL")
@@ -296,7 +299,17 @@ class Attendant:
             "User-Agent": "Tidemark",
             "Webhook-Signature": self.keys.sign(body, now_ms),
         }
-        return self.call(url, body, headers, timeout_seconds)
+
+        def call() -> WebhookResponse:
+            """A host that hangs is remembered before others have computed: they need not wait for it."""
+            try:
+                return self.call(url, body, headers, timeout_seconds)
+            except DeliveryFailed as failed:
+                if failed.failure is DeliveryFailure.SILENT:
+                    self._remember(host, hung=True)
+                raise
+
+        return self.meanwhile(call)
 
     def _settle(self, record: SubscriptionRecord, change: Callable[[WakeState], WakeState]) -> None:
         """Commit the attempt's result, unless a callback or a claim has shown that the wake has arrived."""

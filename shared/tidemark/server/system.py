@@ -12,14 +12,14 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tidemark.delivery.attend import Attendant, CallWebhook
+from tidemark.delivery.attend import Attendant
 from tidemark.delivery.connect import signing_keys
 from tidemark.delivery.webhook import WebhookResponse
 from tidemark.engine.database import MEMORY, Database
@@ -34,7 +34,6 @@ from tidemark.log.schema import PK, ROSTER_PK, SK, Key, is_log_pk, make_key, str
 from tidemark.log.subscriptions import load_roster
 from tidemark.log.tails import RecentBatches
 from tidemark.protocol.pack import Packing
-from tidemark.protocol.webhook_url import WebhookUrl
 from tidemark.server.request_log import report_failure
 from tidemark.service.stores import MEGABYTE, Stores, wall_clock_ms
 from tidemark.service.stream_registry import REGISTRY, StreamRegistry, written_by
@@ -240,24 +239,18 @@ class Turns:
                 self._under_way += Counter()  # Forgets those at zero.
         self._give()
 
-    def calling(self, call: CallWebhook) -> CallWebhook:
+    def meanwhile(self, call: Callable[[], WebhookResponse]) -> WebhookResponse:
         """Waiting for a webhook takes no turn. What follows a call in vain is as late as a retry."""
-
-        def without_turn(
-            url: WebhookUrl, body: bytes, headers: Mapping[str, str], timeout_seconds: float
-        ) -> WebhookResponse:
-            self._give()
-            ahead = _LATER
-            try:
-                response = call(url, body, headers, timeout_seconds)
-                ahead = 0
-                return response
-            finally:
-                goes_on = threading.Event()
-                self._take(ahead, goes_on.set)
-                goes_on.wait()
-
-        return without_turn
+        self._give()
+        ahead = _LATER
+        try:
+            response = call()
+            ahead = 0
+            return response
+        finally:
+            goes_on = threading.Event()
+            self._take(ahead, goes_on.set)
+            goes_on.wait()
 
     def _take(self, ahead: int, start: Callable[[], object]) -> None:
         with self._lock:
@@ -283,7 +276,7 @@ class Deliveries:
     def __init__(self, attention: EmbeddedQueue, attendant: Attendant) -> None:
         self._attention = attention
         self._turns = Turns(_TURNS)
-        self._attendant = replace(attendant, call=self._turns.calling(attendant.call))
+        self._attendant = replace(attendant, meanwhile=self._turns.meanwhile)
         self._free = threading.Semaphore(_DELIVERIES)
         self._pool = ThreadPoolExecutor(_DELIVERIES, thread_name_prefix="tidemark-deliver")
 
