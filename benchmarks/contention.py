@@ -14,6 +14,7 @@ import random
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Final
 
 from benchmarks.metered_table import MeteredTable
@@ -60,8 +61,8 @@ class Row:
 class Contest:
     """One stream, and the writers that append to it."""
 
-    def __init__(self, writers: int, seed: int = 1, jitter: float = 0.0) -> None:
-        self._writers = writers
+    def __init__(self, writers: int, seed: int = 1, jitter: float = 0.0, apart_ms: int = 0) -> None:
+        self._writers, self._apart_ms = writers, apart_ms
         self._random = random.Random(seed)
         self.time = VirtualTime()
         self.table = MeteredTable(self.time, LATENCY_SECONDS, jitter, seed)
@@ -78,15 +79,17 @@ class Contest:
             )
         )
         self.time.run(until=0.5)
-        for _ in range(self._writers):
-            self.time.spawn(self._write_for_ever, after=self._random.uniform(0, BETWEEN_REQUESTS_SECONDS))
+        for number in range(self._writers):
+            write = partial(self._write_for_ever, self._apart_ms * (number % 2))
+            self.time.spawn(write, after=self._random.uniform(0, BETWEEN_REQUESTS_SECONDS))
         self.time.run(until=WARM_UP_SECONDS)
         self._milliseconds, self._refused, self.table.counts = [], 0, Counter()
         self.time.run(until=WARM_UP_SECONDS + seconds)
         return self._row(seconds)
 
-    def _write_for_ever(self) -> None:
-        stores, body = new_process(self.time, self.table, self._random), self._random.randbytes(BODY_BYTES)
+    def _write_for_ever(self, ahead_ms: int) -> None:
+        stores = new_process(self.time, self.table, self._random, ahead_ms)
+        body = self._random.randbytes(BODY_BYTES)
         while True:
             started = self.time.now
             try:
@@ -113,14 +116,14 @@ class Contest:
         )
 
 
-def new_process(time: VirtualTime, table: MeteredTable, chance: random.Random) -> Stores:
+def new_process(time: VirtualTime, table: MeteredTable, chance: random.Random, ahead_ms: int = 0) -> Stores:
     """The stores of a process that knows nothing yet."""
     dynamodb, bucket = DynamoDB(table.send), SimulatedBucket()
     dynamodb.sleep, dynamodb.now = time.sleep, lambda: time.now
     return Stores(
         DynamoDBTable(dynamodb, "simulated"),
         SimulatedBlobs(bucket, Objects(bucket.send), lambda: None),
-        clock_ms=lambda: 1_800_000_000_000 + round(time.now * 1000),
+        clock_ms=lambda: 1_800_000_000_000 + ahead_ms + round(time.now * 1000),
         new_id=lambda: f"{chance.getrandbits(64):016x}",
         concurrency=time,
     )
@@ -139,13 +142,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of virtual time")
     parser.add_argument("--seed", type=int, default=1, help="when the writers begin, and how calls vary")
     parser.add_argument("--jitter", type=float, default=0.0, help="by what share of its time a call varies")
+    parser.add_argument("--apart", type=float, default=0.0, help="seconds that every second clock is ahead")
     asked = parser.parse_args()
     print("Write units, writes, reads and read units are per append.\n")
     print("| writers | appends/s | p50 ms | p99 ms | write units | writes | reads | read units | refused |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     rows = []
     for writers in asked.writers:
-        row = Contest(writers, asked.seed, asked.jitter).run(asked.seconds)
+        row = Contest(writers, asked.seed, asked.jitter, round(asked.apart * 1000)).run(asked.seconds)
         rows.append(row)
         print(_line(row), flush=True)
     if asked.json:
