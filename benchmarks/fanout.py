@@ -22,7 +22,7 @@ from zlib import crc32
 import orjson
 
 from benchmarks.contention import BODY_BYTES, CONTENT_TYPE, LATENCY_SECONDS, new_process
-from benchmarks.metered_table import PARTITIONS, MeteredTable
+from benchmarks.metered_table import PARTITIONS, MeteredTable, constant
 from benchmarks.scale import BATCH_RECORDS, BATCHES_AT_ONCE, SEND_SECONDS, SENDS_AT_ONCE
 from tests.simulation.virtual_time import VirtualTime
 from tidemark.aws.sqs import BATCH
@@ -132,7 +132,7 @@ class _Table(MeteredTable):
     """Every new batch is a record in the shard of its partition."""
 
     def __init__(self, time: VirtualTime, shards: Sequence[_Shard]) -> None:
-        super().__init__(time, LATENCY_SECONDS)
+        super().__init__(time, constant(LATENCY_SECONDS))
         self._shards = shards
 
     def send(self, operation: str, body: bytes) -> tuple[int, bytes]:

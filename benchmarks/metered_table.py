@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 from base64 import b64decode
 from collections import Counter
+from collections.abc import Callable
+from math import log
+from statistics import NormalDist
 from typing import Any, Final
 from zlib import crc32
 
@@ -26,6 +29,28 @@ BURST_SECONDS: Final = 1.0
 _READS: Final = frozenset({"GetItem", "Query"})
 
 
+Latency = Callable[[], float]
+"""Draws the seconds that a call takes."""
+
+#: The 99th percentile of a normal distribution, in standard deviations.
+_P99: Final = NormalDist().inv_cdf(0.99)
+
+
+def constant(seconds: float) -> Latency:
+    return lambda: seconds
+
+
+def lognormal(p50: float, p99: float, chance: random.Random) -> Latency:
+    """In seconds; as DynamoDB's calls are: most are near the median, and one in a hundred takes `p99`."""
+    spread = log(p99 / p50) / _P99
+    return lambda: chance.lognormvariate(log(p50), spread)
+
+
+def with_stalls(latency: Latency, share: float, seconds: float, chance: random.Random) -> Latency:
+    """A share of the calls takes so many seconds more."""
+    return lambda: latency() + (seconds if chance.random() < share else 0.0)
+
+
 class _Bucket:
     """A token bucket. As DynamoDB's, it lets a request through while it is not empty, and the request may
     cost more than is left."""
@@ -45,30 +70,26 @@ class _Bucket:
 
 
 class MeteredTable:
-    """`send` is the seam of `tidemark.aws.dynamodb.DynamoDB`. A request takes effect after half of
-    `latency` (seconds); either half is longer or shorter by a share of up to `jitter`.
+    """`send` is the seam of `tidemark.aws.dynamodb.DynamoDB`. `latency` draws the seconds of a call, which
+    takes effect after half of them.
 
     `counts`: calls as `writes` and `reads`, `write_units`, `read_units` (reads are consistent: one unit for
     each 4 KB), and calls that were `throttled`.
     """
 
-    def __init__(self, time: VirtualTime, latency: float, jitter: float = 0.0, seed: float = 1) -> None:
+    def __init__(self, time: VirtualTime, latency: Latency) -> None:
         self._time = time
         self._latency = latency
-        self._jitter = jitter
-        self._random = random.Random(seed)
         self._table = SimulatedTable(lambda: round(time.now * 1000))
         self._buckets: dict[tuple[int, float], _Bucket] = {}
         self.counts: Counter[str] = Counter()
 
     def send(self, operation: str, body: bytes) -> tuple[int, bytes]:
-        self._time.sleep(self._half_latency())
+        seconds = self._latency()
+        self._time.sleep(seconds / 2)
         answer = self._answer(operation, body)
-        self._time.sleep(self._half_latency())
+        self._time.sleep(seconds / 2)
         return answer
-
-    def _half_latency(self) -> float:
-        return self._latency / 2 * self._random.uniform(1 - self._jitter, 1 + self._jitter)
 
     def _answer(self, operation: str, body: bytes) -> tuple[int, bytes]:
         arguments = orjson.loads(body)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.contention import BODY_BYTES, CONTENT_TYPE, LATENCY_SECONDS, new_process
-from benchmarks.metered_table import MeteredTable
+from benchmarks.metered_table import MeteredTable, constant
 from tests.simulation.virtual_time import VirtualTime
 from tidemark.protocol.errors import Busy
 from tidemark.protocol.expiry import NEVER
@@ -48,7 +48,7 @@ class Surge:
 def surge(environments: int, streams: int, seed: int = 1) -> Surge:
     chance, time = random.Random(seed), VirtualTime()
     random.seed(chance.random())  # The jitter of pauses and retries.
-    table = MeteredTable(time, LATENCY_SECONDS)
+    table = MeteredTable(time, constant(LATENCY_SECONDS))
     keys = [StreamKey(PLAIN_BUCKET, f"surge-{number}") for number in range(streams)]
     acknowledged: list[float] = []
     refused = 0

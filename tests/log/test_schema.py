@@ -132,7 +132,7 @@ def tails(draw: st.DrawFn, offset: int) -> Tail:
         offset=offset,
         closed=draw(st.booleans()),
         stream_seq=draw(st.one_of(st.none(), printable)),
-        producers=tuple(draw(st.lists(producers, max_size=8))),
+        producers=tuple(draw(st.lists(producers, max_size=40))),
         overflowed=draw(st.booleans()),
         closed_by=draw(st.one_of(st.none(), claims)),
     )

@@ -192,6 +192,36 @@ STORED = {
             Append(Messages(b"[1,2,", (3, 2)), stream_seq="7", claim=Claim("p", 1, 2), incarnation=FIRST),
         ),
     ),
+    "mail of a producer that was looked up": (
+        decode_mail,
+        """{"pk":{"S":"mail/Zk3v9QpLw2Xa_-01/0000000000000042"},"sk":{"S":"00112233aabbccdd"},"e":{"N":"2"},
+        "po":{"N":"1767225600000"},"ttl":{"N":"1767229200"},"b":{"B":"WzE="},
+        "cl":{"S":"[\\"p\\",1,2,[1,1,40]]"}}""",
+        Mail(
+            "00112233aabbccdd",
+            42,
+            AT,
+            Append(Messages(b"[1", (2,)), claim=Claim("p", 1, 2), incarnation=FIRST),
+            {"p": ProducerState("p", 1, 1, 40)},
+        ),
+    ),
+    "batch with many producers": (
+        decode_batch,
+        """{"pk":{"S":"log/v1/orders/eu#Zk3v9QpLw2Xa_-01"},"sk":{"S":"0000000000000042"},"e":{"N":"43"},
+        "i":{"S":"Zk3v9QpLw2Xa_-02"},"t":{"N":"1767225600000"},"b":{"B":"eA=="},"p":{"B":\""""
+        "VdI7bsNQEEPRvbhWAJF8/q3FUJkirREg208xVHDT3ooHM6/X5ef99f35/tgv275p24/tL2mSkDzJSJkU"
+        "pDVpIV0nXZFuk25I90l3pMekB9Jz0hNJna9/+08ABSpBNKgIUaEyRIcKESUqRbSoGFGjckSPChJFrsgU"
+        "uSJT5PMoFLkiU+SKTJErMkWuyBS5IlPkikyRKzJFqSgUpaJQlIpCUc5HoygVhaJUFIpSUShKRaEoFYWi"
+        "VBSKVkWLolXRomhVtHwcvw==" + """"}}""",
+        Batch(
+            42,
+            Tail(43, producers=tuple(ProducerState(f"writer-{n}", 0, 1, n) for n in range(43))),
+            SECOND,
+            AT,
+            b"x",
+            lengths=(1,),
+        ),
+    ),
     "batch of mail, as its state is read": (
         decode_batch,
         """{"pk":{"S":"log/v1/orders/eu#Zk3v9QpLw2Xa_-01"},"sk":{"S":"0000000000000042"},"e":{"N":"245"},

@@ -138,6 +138,3 @@ def test_a_batch_takes_one_s_own_mail_and_the_oldest_that_fit(monkeypatch: pytes
     assert fitting(mails[5].id, mails) == [mails[0], mails[1], mails[5]]
     monkeypatch.setattr(rules, "MAX_BYTES", 2)
     assert fitting(mails[5].id, mails) == [mails[0], mails[5]]
-    claimed = [replace(one, append=replace(one.append, claim=Claim("p", 0, 0))) for one in mails]
-    monkeypatch.setattr(rules, "MAX_CLAIMS", 1)
-    assert fitting(claimed[5].id, claimed) == [claimed[5]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import orjson
 
-from benchmarks.contention import Contest
-from benchmarks.metered_table import WRITE_UNITS, MeteredTable, item_size
+from benchmarks.contention import STEADY, WEATHER, Contest
+from benchmarks.metered_table import WRITE_UNITS, MeteredTable, constant, item_size
 from tests.simulation.virtual_time import VirtualTime
 
 
@@ -16,14 +16,14 @@ def put(pk: str, size: int = 1) -> bytes:
 
 def test_one_writer_makes_one_call_an_append_and_never_reads() -> None:
     """The cost of an append that nobody contends."""
-    row = Contest(1).run(seconds=1)
+    row = Contest(1, STEADY).run(seconds=1)
     assert (row.writes, row.write_units, row.reads, row.refused) == (1.0, 1.0, 0.0, 0)
     assert row.p50_ms == row.p99_ms == 5.0
 
 
 def test_writers_that_combine_share_their_writes_and_nobody_is_refused() -> None:
     """A mail each, and a share of a batch; racing, eight writers would pay three writes and more."""
-    row = Contest(8).run(seconds=0.5)
+    row = Contest(8, STEADY).run(seconds=0.5)
     assert row.appends_per_second > 300
     assert row.p99_ms < 100
     assert row.write_units < 1.5
@@ -31,14 +31,14 @@ def test_writers_that_combine_share_their_writes_and_nobody_is_refused() -> None
 
 
 def test_a_row_is_the_same_every_time() -> None:
-    """Virtual time and seeded jitter leave no noise."""
-    assert Contest(4).run(seconds=1) == Contest(4).run(seconds=1)
+    """Virtual time and seeded latencies leave no noise."""
+    assert Contest(4, WEATHER).run(seconds=1) == Contest(4, WEATHER).run(seconds=1)
 
 
 def test_a_partition_that_has_spent_its_units_throttles_and_no_other_does() -> None:
     """1,000 write units a second for each partition key, and what a second of rest has saved up."""
     time = VirtualTime()
-    table = MeteredTable(time, latency=0.0)
+    table = MeteredTable(time, constant(0.0))
     statuses: list[int] = []
 
     def hammer() -> None:
@@ -56,7 +56,7 @@ def test_a_partition_that_has_spent_its_units_throttles_and_no_other_does() -> N
 def test_write_units_are_kilobytes_and_a_transaction_costs_twice() -> None:
     """As DynamoDB bills."""
     time = VirtualTime()
-    table = MeteredTable(time, latency=0.005)
+    table = MeteredTable(time, constant(0.005))
     writes = [{"Put": orjson.loads(put(pk, 1500))} for pk in ("a", "b")]
     time.spawn(lambda: table.send("PutItem", put("c", 1500)))
     time.spawn(lambda: table.send("TransactWriteItems", orjson.dumps({"TransactItems": writes})))

@@ -42,6 +42,7 @@ def small_limits(recent_producers: int = 2) -> Iterator[None]:
         patch.object(append, "INLINE_BYTES", 32),
         patch.object(create, "INLINE_BYTES", 32),
         patch.object(tail, "RECENT_PRODUCERS", recent_producers),
+        patch.object(tail, "MOST_PRODUCERS", recent_producers + 1),
     ):
         yield
 

@@ -10,7 +10,7 @@ from tidemark.protocol.caching import IfMatch
 from tidemark.protocol.errors import ProducerFenced, ProtocolError, StreamClosed
 from tidemark.protocol.messages import NOTHING, Messages
 from tidemark.protocol.producer import Claim, ProducerState, check_producer, check_stream_seq, is_duplicate
-from tidemark.protocol.tail import Tail, remember
+from tidemark.protocol.tail import MOST_PUSHED_OUT, Tail, remember, room_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,9 @@ class AppendPlan:
 
     before: Tail
     after: Tail
+    looked_up: Mapping[str, ProducerState | None] = field(default_factory=dict)
+    #: How many producers take part.
+    producers: int = 0
     results: list[Outcome | ProtocolError] = field(default_factory=list)
     accepted: list[Messages] = field(default_factory=list)
     pushed_out: dict[str, ProducerState] = field(default_factory=dict)
@@ -92,7 +95,8 @@ def plan_appends(
 
     `looked_up` holds the states of `unknown_producers`.
     """
-    plan = AppendPlan(before=tail, after=tail)
+    producers = {append.claim.producer_id for append in appends if append.claim}
+    plan = AppendPlan(before=tail, after=tail, looked_up=looked_up, producers=len(producers))
     for append in appends:
         try:
             outcome = _decide_append(plan, append, looked_up)
@@ -122,7 +126,8 @@ def _decide_append(
     if append.if_match is not None:
         append.if_match.check(append.incarnation, tail.offset, closed=tail.closed)
     check_stream_seq(tail.stream_seq, append.stream_seq)
-    return _accept(plan, append)
+    is_back = state is not None and claim is not None and tail.producer(claim.producer_id) is None
+    return _accept(plan, append, is_back=is_back)
 
 
 def _decide_on_closed(tail: Tail, append: Append, state: ProducerState | None) -> Outcome:
@@ -146,13 +151,15 @@ def _duplicate(tail: Tail, append: Append, state: ProducerState | None) -> Outco
     return Outcome(Kind.DUPLICATE, next_offset, tail.closed, state, append.incarnation)
 
 
-def _accept(plan: AppendPlan, append: Append) -> Outcome:
+def _accept(plan: AppendPlan, append: Append, *, is_back: bool) -> Outcome:
     tail, claim = plan.after, append.claim
     end = tail.offset + len(append.messages.data)
     producer = ProducerState(claim.producer_id, claim.epoch, claim.seq, end) if claim else None
     producers, pushed_out = tail.producers, tuple[ProducerState, ...]()
     if producer is not None:
-        producers, pushed_out = remember(tail.producers, producer)
+        room = room_for(tail.producers, producer, is_back=is_back, at_once=plan.producers)
+        most_out = MOST_PUSHED_OUT - len(plan.pushed_out)
+        producers, pushed_out = remember(tail.producers, producer, room, most_out)
         plan.pushed_out.pop(producer.producer_id, None)
         plan.pushed_out.update((state.producer_id, state) for state in pushed_out)
     plan.after = Tail(

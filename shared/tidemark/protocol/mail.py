@@ -21,21 +21,20 @@ has a part in this.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidemark.protocol.append import Append
+from tidemark.protocol.producer import ProducerState
 
 #: Four bytes of the sender, which is a process, and four of the append.
 MAIL_ID_BYTES: Final = 8
 SENDER_DIGITS: Final = 8
 #: Larger appends go on racing: a box is read whole.
 MAIL_BYTES: Final = 8 * 1024
-#: The limits of one batch. With the state that it carries, and the producers that it pushes out, it fits an
-#: item and a transaction.
+#: The limits of one batch. With the state that it carries, it fits an item.
 MAX_APPENDS: Final = 128
-MAX_CLAIMS: Final = 64
 MAX_BYTES: Final = 56 * 1024
 #: A writer does not wait longer for its mail, so others leave it out then: it only keeps the appends of dead
 #: writers out of the log. All go by storage's clock, to two seconds (`aws/clock.py`).
@@ -45,12 +44,18 @@ MAIL_LIVES_MS: Final = 20_000
 @dataclass(frozen=True, slots=True)
 class Mail:
     """An append that other writers may commit. `id` is 16 hexadecimal digits, `box` the offset that it was
-    posted for."""
+    posted for.
+
+    `looked_up` is what its writer has found of a producer that the tail at the box does not carry: its state,
+    or None if it has none. It holds for the batch at the box's offset, which is written only if no batch came
+    between; for the one behind it, it may be too old.
+    """
 
     id: str
     box: int
     posted_ms: int
     append: Append
+    looked_up: Mapping[str, ProducerState | None] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +107,10 @@ def open_mail(end: ChainEnd, own: Mail, found: Sequence[Mail], now_ms: int) -> l
 def fitting(own_id: str, mails: Sequence[Mail]) -> list[Mail]:
     """One's own mail, and the oldest of the others' that fit one batch; in the order of posting."""
     taken: list[Mail] = []
-    size = claims = 0
+    size = 0
     for mail in sorted(mails, key=lambda mail: mail.id != own_id):
         size += len(mail.append.messages.data)
-        claims += mail.append.claim is not None
-        if len(taken) == MAX_APPENDS or size > MAX_BYTES or claims > MAX_CLAIMS:
+        if len(taken) == MAX_APPENDS or size > MAX_BYTES:
             break
         taken.append(mail)
     return sorted(taken, key=lambda mail: (mail.posted_ms, mail.id))

@@ -6,7 +6,7 @@ proves that it was decided on the latest state there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,8 +14,16 @@ from tidemark.protocol.producer import Claim, ProducerState
 
 #: How many producers a batch carries; the rest have an item of their own.
 RECENT_PRODUCERS: Final = 8
-#: Long ids displace others earlier: a batch should stay within its first kilobyte.
+#: How many it carries while those that were pushed out come back: to push out and to look up again costs more
+#: than to carry.
+MOST_PRODUCERS: Final = 128
+#: Long ids displace others earlier. A batch that carries few should stay within its first kilobyte.
 RECENT_PRODUCERS_BYTES: Final = 512
+MOST_PRODUCERS_BYTES: Final = 4096
+#: So many at most leave with one batch: their items are written in its transaction, which takes 100.
+MOST_PUSHED_OUT: Final = 90
+#: A batch that carries more than it should loses one in so many appends of the latest few.
+_FORGETS_EVERY: Final = 16
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -44,15 +52,36 @@ class Tail:
 EMPTY: Final = Tail()
 
 
+def room_for(
+    producers: Sequence[ProducerState], latest: ProducerState, *, is_back: bool, at_once: int
+) -> int:
+    """How many producers a batch carries behind an append of `latest`.
+
+    `is_back` says that it was pushed out: then more are active than are carried, and there is room for it
+    beside them. So there is for those who share a batch, `at_once` of them, and for as many who do not yet.
+    Where only the latest few write, the others leave one by one.
+    """
+    room = max(RECENT_PRODUCERS, len(producers))
+    if is_back or 2 * at_once > room:
+        return max(min(max(room + is_back, 2 * at_once), MOST_PRODUCERS), RECENT_PRODUCERS)
+    few = producers[-RECENT_PRODUCERS:]
+    is_among_few = any(state.producer_id == latest.producer_id for state in few)
+    leaves = is_among_few and latest.seq % _FORGETS_EVERY == 0
+    return max(RECENT_PRODUCERS, room - leaves)
+
+
 def remember(
-    producers: Iterable[ProducerState], latest: ProducerState
+    producers: Sequence[ProducerState], latest: ProducerState, room: int, most_out: int = MOST_PUSHED_OUT
 ) -> tuple[tuple[ProducerState, ...], tuple[ProducerState, ...]]:
-    """The recent producers with `latest` added, and those it pushes out."""
+    """The recent producers with `latest` added, and those it pushes out, `most_out` of them at most, so that
+    there are no more than `room`."""
+    most_bytes = RECENT_PRODUCERS_BYTES if room <= RECENT_PRODUCERS else MOST_PRODUCERS_BYTES
     kept = [state for state in producers if state.producer_id != latest.producer_id]
     kept.append(latest)
     id_bytes = sum(len(state.producer_id) for state in kept)
-    pushed_out = []
-    while len(kept) > 1 and (len(kept) > RECENT_PRODUCERS or id_bytes > RECENT_PRODUCERS_BYTES):
+    pushed_out: list[ProducerState] = []
+    most_out = min(most_out, len(kept) - 1)
+    while len(pushed_out) < most_out and (len(kept) > room or id_bytes > most_bytes):
         pushed_out.append(kept.pop(0))
         id_bytes -= len(pushed_out[-1].producer_id)
     return tuple(kept), tuple(pushed_out)

@@ -72,7 +72,7 @@ from tidemark.protocol.messages import NOTHING, ContentType
 from tidemark.protocol.producer import Claim
 from tidemark.protocol.stream_key import StreamKey
 from tidemark.service.combine import combine
-from tidemark.service.crowd import CROWD, CROWDED_MS
+from tidemark.service.crowd import CROWD, CROWDED_APART_MS, CROWDED_MS, SHARED_MS, STALE_MS
 from tidemark.service.decide import decide
 from tidemark.service.load import head_from, load_head, reload_tail
 from tidemark.service.packing import schedule_packing
@@ -169,7 +169,7 @@ class _Attempt:
             return False
         if self._losses >= (1 if self._has_lost_before else 3):
             return True
-        return len(head.mailed) >= CROWD and self._stores.clock_ms() - head.written_ms < CROWDED_MS
+        return len(head.mailed) >= CROWD and self._stores.clock_ms() - head.written_ms < CROWDED_APART_MS
 
     def parse(self, record: StreamRecord) -> list[Append]:
         spilled = self._spilled
@@ -217,7 +217,8 @@ class _Attempt:
         one may have its name."""
         self._losses += 1
         crowd, now_ms = self._stores.crowd, self._stores.clock_ms()
-        self._has_lost_before = self._has_lost_before or (self._losses == 1 and crowd.has_lost_lately(now_ms))
+        if self._losses == 1:
+            self._has_lost_before = crowd.has_lost_in(CROWDED_MS, now_ms)
         crowd.lost_ms = now_ms
         if winner.tombstone:
             self._stores.tails.forget(self._key)
@@ -261,6 +262,8 @@ def _remembered_or_read(stores: Stores, key: StreamKey) -> tuple[StreamHead, boo
     head = stores.tails.get(key, now_ms)
     if head is None or head.is_expired(now_ms):
         return load_head(stores, key), True
+    if now_ms - head.learned_ms > STALE_MS and stores.crowd.has_lost_in(SHARED_MS, now_ms):
+        return reload_tail(stores, head.record), True
     return head, False
 
 

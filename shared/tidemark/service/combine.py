@@ -58,7 +58,7 @@ from tidemark.protocol.turns import (
     pause_seconds,
     rank,
 )
-from tidemark.service.decide import decide
+from tidemark.service.decide import NONE_KNOWN, decide
 from tidemark.service.load import head_from, load_head, reload_tail
 from tidemark.service.packing import schedule_packing
 from tidemark.service.stores import Stores
@@ -102,6 +102,7 @@ class _Combining:
         #: None while nobody else can commit the append.
         self._mail: Mail | None = None
         self._decided_on: Tail | None = None
+        self._looked_up = NONE_KNOWN
         self._adopt(head)
 
     def _adopt(self, head: StreamHead) -> None:
@@ -141,7 +142,12 @@ class _Combining:
             self._adopt(latest)
         if self._decided_on != self._head.tail:
             self._decided_on = self._head.tail
-            if not decide(self._stores, self._head, [self._own]).writes:
+            # Of an append that is mail already, its writer knows what it has looked up. The batch behind may
+            # refuse it for another reason; it is looked up again before it is posted again.
+            known = self._looked_up if self._mail is not None else NONE_KNOWN
+            plan = decide(self._stores, self._head, [self._own], known)
+            self._looked_up = plan.looked_up
+            if not plan.writes:
                 return self._refused()
         if self._mail is None:
             if looks > _MAX_LOOKS:
@@ -173,7 +179,8 @@ class _Combining:
     # --- mail ---
 
     def _post(self) -> None:
-        mail = Mail(self._id, self._head.tail.offset, self._stores.clock_ms(), self._own)
+        box, now_ms = self._head.tail.offset, self._stores.clock_ms()
+        mail = Mail(self._id, box, now_ms, self._own, self._looked_up)
         self._mail = mail
 
         def posting() -> None:
@@ -247,7 +254,11 @@ class _Combining:
         if self._head.is_expired(self._stores.clock_ms()):
             self._check_renewed()
         mails = fitting(self._id, self._open)
-        plan = decide(self._stores, self._head, [mail.append for mail in mails])
+        known: dict[str, ProducerState | None] = {}
+        for mail in mails:
+            if mail.box == self._head.tail.offset:
+                known.update(mail.looked_up)
+        plan = decide(self._stores, self._head, [mail.append for mail in mails], known)
         if not plan.writes:
             # The item of a producer is ahead of the head, which accepted this append a moment ago: others
             # have committed it, and the next batch is there.
@@ -324,7 +335,7 @@ class _Combining:
                 Kind.APPENDED, end, closed=False, producer=producer, incarnation=self._record.incarnation
             )
         if self._mail is not None and not self._head.chain_end.is_open(self._mail.box, self._id):
-            self._mail = None
+            self._mail = self._decided_on = None
             self._is_behind = True
         elif lost_to_a_racer:
             self._found, self._has_looked = mails, True

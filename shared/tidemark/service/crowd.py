@@ -7,6 +7,13 @@ from typing import Final
 
 #: How long after a lost race, or a batch of several writers, others are expected.
 CROWDED_MS: Final = 1_000
+#: How long after its time a batch of several writers says so to a process whose clock may be 2 s ahead of its
+#: writer's (`aws/clock.py` corrects what is further off).
+CROWDED_APART_MS: Final = CROWDED_MS + 2_000
+#: How long after a lost race other processes are expected to write now and then to the same streams.
+SHARED_MS: Final = 60_000
+#: A tail of a stream that others write to is read again when it is so old: a lost put costs more than a read.
+STALE_MS: Final = 50
 #: So many appends in a batch say that writers combine.
 CROWD: Final = 2
 _KEPT: Final = 0.9
@@ -20,8 +27,8 @@ class Crowd:
     lost_ms: int = 0
     size: float = 0.0
 
-    def has_lost_lately(self, now_ms: int) -> bool:
-        return now_ms - self.lost_ms < CROWDED_MS
+    def has_lost_in(self, last_ms: int, now_ms: int) -> bool:
+        return now_ms - self.lost_ms < last_ms
 
     def meet(self, writers: int) -> None:
         self.size = max(writers, self.size * _KEPT)

@@ -52,6 +52,14 @@ def inflate(deflated: bytes, size: int, library: Any = zlib) -> bytes:
     return data
 
 
+def _inflate_all(deflated: bytes) -> bytes:
+    """Of what was deflated here, and is small. Raises ValueError if it is not whole."""
+    try:
+        return zlib.decompress(deflated, _RAW)
+    except zlib.error as failure:
+        raise ValueError(str(failure)) from failure
+
+
 def _smaller(data: bytes) -> bytes | None:
     deflated = zlib.compress(data, _LEVEL, _RAW)
     return deflated if len(deflated) <= len(data) * 7 // 8 else None
@@ -69,7 +77,7 @@ TOMBSTONE: Final = "x"
 CLOSED: Final = "c"
 CLOSED_BY: Final = "k"  # JSON: the claim that closed the stream
 STREAM_SEQ: Final = "q"
-PRODUCERS: Final = "p"  # JSON: the most recent producers
+PRODUCERS: Final = "p"  # JSON, deflated where it is long: the most recent producers
 OVERFLOWED: Final = "o"  # some producer has an item of its own
 COMMITTED_MAIL: Final = "v"  # id and size of each append in it, where they were combined
 CHECKSUMS: Final = "h"  # CRC-32 of the chain before the batch, if known, and behind it: 4 bytes each
@@ -227,7 +235,9 @@ def _encode_tail(tail: Tail) -> Item:
         item[STREAM_SEQ] = {"S": tail.stream_seq}
     if tail.producers:
         rows = [[state.producer_id, state.epoch, state.seq, state.end] for state in tail.producers]
-        item[PRODUCERS] = {"S": orjson.dumps(rows).decode()}
+        encoded = orjson.dumps(rows)
+        many = deflate(encoded)  # A batch of a crowded stream stays within its first kilobyte.
+        item[PRODUCERS] = {"S": encoded.decode()} if many is None else binary(many)
     if tail.overflowed:
         item[OVERFLOWED] = {"BOOL": True}
     if tail.closed_by is not None:
@@ -313,15 +323,19 @@ def _place(item: Item) -> tuple[str, str]:
 def _decode_tail(item: Item, offset: int) -> Tail:
     if _TAIL_ATTRIBUTES.isdisjoint(item):  # Most batches say nothing of these.
         return Tail(offset)
-    rows = orjson.loads(item[PRODUCERS]["S"]) if PRODUCERS in item else ()
     return Tail(
         offset=offset,
         closed=CLOSED in item,
         stream_seq=item[STREAM_SEQ]["S"] if STREAM_SEQ in item else None,
-        producers=tuple(ProducerState(*row) for row in rows),
+        producers=_decode_producers(item[PRODUCERS]) if PRODUCERS in item else (),
         overflowed=OVERFLOWED in item,
         closed_by=Claim(*orjson.loads(item[CLOSED_BY]["S"])) if CLOSED_BY in item else None,
     )
+
+
+def _decode_producers(encoded: dict[str, str]) -> tuple[ProducerState, ...]:
+    rows = encoded["S"] if "S" in encoded else _inflate_all(a2b_base64(encoded["B"]))
+    return tuple(ProducerState(*row) for row in orjson.loads(rows))
 
 
 def encode_lengths(lengths: Iterable[int]) -> bytes:

@@ -4,7 +4,7 @@ attributes END, DATA or DEFLATED_DATA, MESSAGE_LENGTHS and STREAM_SEQ, as a batc
 from __future__ import annotations
 
 from binascii import a2b_base64
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -25,10 +25,10 @@ from tidemark.protocol.append import Append
 from tidemark.protocol.mail import Mail
 from tidemark.protocol.messages import Messages
 from tidemark.protocol.offset import render_offset
-from tidemark.protocol.producer import Claim
+from tidemark.protocol.producer import Claim, ProducerState
 
 POSTED_MS: Final = "po"
-CLAIM: Final = "cl"  # JSON
+CLAIM: Final = "cl"  # JSON: id, epoch, seq, and what was looked up of the producer
 
 #: How long mail and receipts stay, until DynamoDB removes them for free. They are not needed any more by
 #: then. A late copy has its time of removal, too.
@@ -56,7 +56,11 @@ def encode_mail(incarnation: str, mail: Mail) -> Item:
         item[STREAM_SEQ] = {"S": append.stream_seq}
     if append.claim is not None:
         claim = append.claim
-        item[CLAIM] = {"S": orjson.dumps([claim.producer_id, claim.epoch, claim.seq]).decode()}
+        row: list[Any] = [claim.producer_id, claim.epoch, claim.seq]
+        if claim.producer_id in mail.looked_up:
+            state = mail.looked_up[claim.producer_id]
+            row.append([state.epoch, state.seq, state.end] if state else None)
+        item[CLAIM] = {"S": orjson.dumps(row).decode()}
     return item
 
 
@@ -68,6 +72,12 @@ def decode_mail(item: Item) -> Mail:
         lengths = decode_lengths(a2b_base64(item[MESSAGE_LENGTHS]["B"]))
     else:
         lengths = (len(data),)
+    claim, looked_up = None, dict[str, ProducerState | None]()
+    if CLAIM in item:
+        row = orjson.loads(item[CLAIM]["S"])
+        claim = Claim(*row[:3])
+        for known in row[3:]:
+            looked_up[claim.producer_id] = ProducerState(claim.producer_id, *known) if known else None
     return Mail(
         id=item[SK]["S"],
         box=int(box),
@@ -75,9 +85,10 @@ def decode_mail(item: Item) -> Mail:
         append=Append(
             Messages(data, lengths),
             stream_seq=item[STREAM_SEQ]["S"] if STREAM_SEQ in item else None,
-            claim=Claim(*orjson.loads(item[CLAIM]["S"])) if CLAIM in item else None,
+            claim=claim,
             incarnation=incarnation,
         ),
+        looked_up=looked_up,
     )
 
 
