@@ -250,7 +250,9 @@ def main() -> int:
         for producers in kinds:
             load = Load(size, producers, asked.think, asked.every)
             for writers in asked.writers:
-                row = Contest(writers, Weather(asked.latency, asked.apart), load, asked.seed).run(asked.seconds)
+                row = Contest(writers, Weather(asked.latency, asked.apart), load, asked.seed).run(
+                    asked.seconds
+                )
                 rows.append(row)
                 print(_line(row), flush=True)
     if asked.json:
