@@ -24,8 +24,7 @@ from tidemark.spark.clients.http import HttpClient
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import parse_read_options
 from tidemark.spark.progress import Positions
-from tidemark.spark.queries.plan import load_heads, plan_partitions
-from tidemark.spark.queries.streaming import Driver
+from tidemark.spark.queries.plan import Driver, load_heads, plan_partitions
 from tidemark.spark.readers import http_page
 from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.http import incarnation_in

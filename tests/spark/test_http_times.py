@@ -23,8 +23,7 @@ from tidemark.service.retention import trim_below
 from tidemark.spark.clients.http import HttpFault
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import columns_of, parse_read_options
-from tidemark.spark.queries.plan import plan_partitions
-from tidemark.spark.queries.streaming import Driver
+from tidemark.spark.queries.plan import Driver, plan_partitions
 from tidemark.spark.readers.http_page import PageTimes, TimesDoNotFit
 from tidemark.spark.readers.port import BEGINNING, DataLoss, NoTimes, Reader
 

@@ -4,14 +4,16 @@ and for each batch of a streaming query."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
 from tidemark.spark.options.connection import InvalidOptions
 from tidemark.spark.options.read import SIDES, AtTime, Earliest, Latest, ReadOptions, Side
-from tidemark.spark.progress import Positions, Progress
+from tidemark.spark.progress import Look, Positions, Progress
+from tidemark.spark.readers.connect import connect
 from tidemark.spark.readers.port import (
     ASKED_AT_ONCE,
     BadOffset,
@@ -27,6 +29,8 @@ from tidemark.spark.readers.port import (
 #: The bytes that a task could read in the time it takes to open a stream: no stream counts for less in a
 #: pack.
 STREAM_BYTES: Final = 128 * 1024
+#: An idle query is asked for its latest offset every 10 ms; the streams are asked once a second.
+LOOK_SECONDS = 1.0
 
 
 def load_heads(options: ReadOptions, reader: Reader) -> dict[str, Head]:
@@ -219,3 +223,52 @@ def backlog_of(options: ReadOptions, reader: Reader, starts: Positions, ends: Po
     """How many bytes a batch of all that lies between would have."""
     known = _starts_before(options, reader, starts, ends)
     return sum(reader.backlog(known[name], end) for name, end in ends.items())
+
+
+class Driver:
+    """A connected reader, and the streams as they were up to a second ago."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.options = options
+        self._clock = clock
+        self._looked = float("-inf")
+        self._let_go = float("-inf")
+        self._last_look = Look({}, 0)
+        self._connected: Reader | None = None
+
+    @property
+    def reader(self) -> Reader:
+        if self._connected is None:
+            self._connected = connect(self.options.connection)
+        return self._connected
+
+    def initial(self) -> Progress:
+        heads = self.look(fresh=True).heads
+        require_all(self.options, self.reader, heads)
+        return Progress(positions_of("starting", self.options, self.reader, heads))
+
+    def look(self, *, fresh: bool = False) -> Look:
+        if fresh or self._clock() - self._looked >= LOOK_SECONDS:
+            began = self._clock()
+            heads = load_heads(self.options, self.reader)
+            self._looked = self._clock()
+            # By the clock that wrote when the streams were created; it is known once the server has answered.
+            at_ms = self.reader.now_ms() - round(1000 * (self._looked - began))
+            self._last_look = Look(heads, max(0, at_ms))
+        return self._last_look
+
+    def waits(self, starts: Positions, ends: Positions) -> bool:
+        """Whether too little has come for a batch, and the last one was not so long ago. The first batch
+        after a start does not wait."""
+        if self.options.least_bytes is None:
+            return False
+        size, now = backlog_of(self.options, self.reader, starts, ends), self._clock()
+        is_enough = size >= self.options.least_bytes
+        if size and (is_enough or now - self._let_go >= self.options.delay_seconds):
+            self._let_go = now
+            return False
+        return True
