@@ -246,6 +246,11 @@ def test_the_bulk_decoder_and_the_schema_decode_the_same_batches() -> None:
     assert {end: each.producer_id for end, each in producers_by_end(decoded(batches[0])).items()} == {
         107: "new"
     }
+    many = tuple(ProducerState(f"writer-{number}", 0, 0, number) for number in range(108))
+    crowded = decoded(Batch(100, Tail(107, producers=many), "id", 1, b"abcdefg", lengths=(7,)))
+    assert crowded.p is not None
+    assert crowded.p.B, "of many producers the item has them deflated"
+    assert sorted(producers_by_end(crowded)) == [101, 102, 103, 104, 105, 106, 107]
     assert encode_lengths([1]) == b"\x01"
 
 

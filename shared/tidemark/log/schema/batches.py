@@ -52,7 +52,7 @@ def inflate(deflated: bytes, size: int, library: Any = zlib) -> bytes:
     return data
 
 
-def _inflate_all(deflated: bytes) -> bytes:
+def inflate_all(deflated: bytes) -> bytes:
     """Of what was deflated here, and is small. Raises ValueError if it is not whole."""
     try:
         return zlib.decompress(deflated, _RAW)
@@ -334,7 +334,7 @@ def _decode_tail(item: Item, offset: int) -> Tail:
 
 
 def _decode_producers(encoded: dict[str, str]) -> tuple[ProducerState, ...]:
-    rows = encoded["S"] if "S" in encoded else _inflate_all(a2b_base64(encoded["B"]))
+    rows = encoded["S"] if "S" in encoded else inflate_all(a2b_base64(encoded["B"]))
     return tuple(ProducerState(*row) for row in orjson.loads(rows))
 
 

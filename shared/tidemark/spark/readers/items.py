@@ -28,6 +28,7 @@ from tidemark.log.schema import (
     TIME_MS,
     decode_checksums,
     decode_lengths,
+    inflate_all,
 )
 from tidemark.log.schema.batches import inflate
 from tidemark.protocol.errors import Damaged
@@ -64,6 +65,18 @@ class Binary(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is n
     B: bytes
 
 
+class Producers(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
+    """JSON; deflated where it is long."""
+
+    S: str | None = None
+    B: bytes | None = None
+
+    @property
+    def rows(self) -> list[tuple[str, int, int, int]]:
+        rows: list[tuple[str, int, int, int]] = orjson.loads(self.S or inflate_all(self.B or b""))
+        return rows
+
+
 class BatchItem(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec is not where types are checked
     """The attributes by their names in the table (`log/schema/batches.py` says what they are)."""
 
@@ -74,7 +87,7 @@ class BatchItem(msgspec.Struct, gc=False):  # type: ignore[call-arg] # msgspec i
     z: Binary | None = None
     s: Text | None = None
     m: Binary | None = None
-    p: Text | None = None
+    p: Producers | None = None
     h: Binary | None = None
     px: Binary | None = None
 
@@ -298,6 +311,4 @@ def producers_by_end(item: BatchItem) -> dict[int, Producer]:
     if item.p is None:
         return {}
     start = item.start
-    return {
-        end: Producer(name, epoch, seq) for name, epoch, seq, end in orjson.loads(item.p.S) if end > start
-    }
+    return {end: Producer(name, epoch, seq) for name, epoch, seq, end in item.p.rows if end > start}
