@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tidemark._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from tidemark.client import AsyncStream as AsyncStream
     from tidemark.client import Stream as Stream
     from tidemark.client import StreamError as StreamError
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -25,15 +25,15 @@ from tidemark import __version__
 from tidemark.client import (
     AsyncStream,
     Chunk,
-    Conflict,
     InvalidRequest,
     MalformedReply,
     NotFound,
-    Refused,
     Retry,
     SequenceConflict,
+    StatusError,
     Stream,
     StreamClosed,
+    StreamConflict,
     StreamError,
     Unreachable,
 )
@@ -47,9 +47,9 @@ ERROR_CODES: Final = (
     (NotFound, "NOT_FOUND"),
     (StreamClosed, "STREAM_CLOSED"),
     (SequenceConflict, "SEQUENCE_CONFLICT"),
-    (Conflict, "CONFLICT"),
+    (StreamConflict, "CONFLICT"),
     (InvalidRequest, "INVALID_OFFSET"),
-    (Refused, "UNEXPECTED_STATUS"),
+    (StatusError, "UNEXPECTED_STATUS"),
     (MalformedReply, "PARSE_ERROR"),
     (Unreachable, "NETWORK_ERROR"),
     (ValueError, "INVALID_ARGUMENT"),
@@ -89,7 +89,7 @@ class Adapter:
             result: Result = await getattr(self, kind.replace("-", "_"))(command)
         except (StreamError, ValueError) as error:
             code = next(code for known, code in ERROR_CODES if isinstance(error, known))
-            status = {"status": error.status} if isinstance(error, Refused) else {}
+            status = {"status": error.status} if isinstance(error, StatusError) else {}
             message = re.sub("|".join(OPTIONS.values()), lambda found: _theirs(found[0]), str(error))
             failed = {"type": "error", "success": False, "commandType": kind, "errorCode": code}
             return failed | status | {"message": message}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemark.client import errors
-from tidemark.client.batches import Batch, Batches, Limits
+from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits
 from tidemark.client.core import Lost, Reply, Request, Retry
 
 LOST = Lost("ReadError")
@@ -20,12 +20,12 @@ RETRY = Retry(max_retries=3)
 
 
 def batches(content_type: str = "text/plain", epoch: int | None = None, **limits: Any) -> Batches:
-    chosen = Limits(**{"linger_seconds": 0.0} | limits)
+    chosen = ProducerLimits(**{"linger_seconds": 0.0} | limits)
     options = {"epoch": epoch, "now_microseconds": 1000, "limits": chosen, "retry": RETRY}
     return Batches("http://server/s", "p", content_type, **options)  # type: ignore[arg-type]
 
 
-def taken(made: Batches, now: float = 0.0) -> Batch:
+def taken(made: Batches, now: float = 0.0) -> ProducerBatch:
     batch = made.take(now)
     assert batch is not None
     return batch
@@ -69,7 +69,7 @@ def test_every_message_is_written_once_and_in_order_whatever_happens(seed: int) 
     server = Server(epoch=chance.choice([-1, 0, 5000]), seq=3)
     in_flight = chance.randint(1, 4)
     made = batches("application/json", max_in_flight=in_flight, max_batch_messages=3)
-    on_the_way: list[tuple[Batch, Request]] = []
+    on_the_way: list[tuple[ProducerBatch, Request]] = []
     to_add, now, faults = [f"message {number}" for number in range(12)], 0.0, 3 if server.epoch == 5000 else 0
     while not made.is_closed:
         now += chance.choice([0.0, 0.1, 20.0])
@@ -148,7 +148,7 @@ def test_a_first_batch_that_may_be_written_is_not_sent_again_in_another_epoch() 
     [
         (Reply(403, {"producer-epoch": "9"}), errors.ProducerFenced),
         (Reply(409, {"stream-closed": "true"}), errors.StreamClosed),
-        (Reply(409, {"producer-expected-seq": "0"}), errors.SequenceGap),
+        (Reply(409, {"producer-expected-seq": "0"}), errors.OutOfOrderSequence),
         (Reply(200, {"content-type": "text/html"}), errors.MalformedReply),
         (Reply(404, {}), errors.NotFound),
         (Reply(410, {}), errors.StreamGone),
@@ -207,7 +207,7 @@ def test_retries_end_and_wait_as_long_as_the_server_asks() -> None:
     assert 9 <= (made.next_at() or 0) <= 9 * 1.25
     for _ in range(3):
         made.answered(taken(made, 1000.0), LOST, 0.0)
-    with pytest.raises(errors.OutcomeUnknown):
+    with pytest.raises(errors.UnconfirmedWrite):
         made.check()
 
 
@@ -237,4 +237,4 @@ def test_wrong_options_are_named(options: dict[str, Any], name: str) -> None:
     with pytest.raises(ValueError, match=name):
         batches(**options)
     with pytest.raises(ValueError, match="producer_id"):
-        Batches("http://s/s", "", "", epoch=0, now_microseconds=0, limits=Limits(), retry=RETRY)
+        Batches("http://s/s", "", "", epoch=0, now_microseconds=0, limits=ProducerLimits(), retry=RETRY)

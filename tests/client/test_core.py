@@ -125,14 +125,14 @@ WRITTEN = Reply(204, AT_42)
         (append, Reply(503, {}), None),
         (append, NOT_SENT, None),
         (append, Reply(502, {}), errors.Unavailable),
-        (append, LOST, errors.OutcomeUnknown),
+        (append, LOST, errors.UnconfirmedWrite),
         (lambda: append(seq="1"), LOST, None),
         (lambda: append(seq="1"), Reply(504, {}), None),
         (lambda: append(if_match="*"), LOST, None),
         (lambda: protocol().close(), LOST, None),
-        (lambda: protocol().close("x"), LOST, errors.OutcomeUnknown),
+        (lambda: protocol().close("x"), LOST, errors.UnconfirmedWrite),
         (append, Reply(200, {}), errors.MalformedReply),
-        (append, Reply(307, {"location": "/"}), errors.Refused),
+        (append, Reply(307, {"location": "/"}), errors.StatusError),
         (append, Reply(501, {}), errors.Unavailable),
     ],
 )
@@ -172,15 +172,15 @@ def test_a_read_gives_up_after_its_retries() -> None:
         (409, {}, errors.SequenceConflict),
         (409, {"stream-closed": "TRUE"}, errors.StreamClosed),
         (409, {"stream-closed": "yes"}, errors.SequenceConflict),
-        (409, {"producer-expected-seq": "5"}, errors.SequenceGap),
+        (409, {"producer-expected-seq": "5"}, errors.OutOfOrderSequence),
         (410, {}, errors.StreamGone),
-        (412, {}, errors.PreconditionFailed),
-        (413, {}, errors.Refused),
+        (412, {}, errors.ETagMismatch),
+        (413, {}, errors.StatusError),
         (501, {}, errors.Unavailable),
     ],
 )
 def test_each_refusal_has_its_exception_and_says_what_the_server_said(
-    status: int, headers: dict[str, str], expected: type[errors.Refused]
+    status: int, headers: dict[str, str], expected: type[errors.StatusError]
 ) -> None:
     with pytest.raises(expected) as raised:
         play(append(seq="1"), Reply(status, headers, b'{"error": "no such tide"}'))

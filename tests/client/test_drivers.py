@@ -14,16 +14,16 @@ import pytest
 
 from tidemark.client import (
     AsyncStream,
-    Conflict,
+    ETagMismatch,
     NotFound,
-    OutcomeUnknown,
-    PreconditionFailed,
     ProducerFenced,
     Retry,
     SequenceConflict,
     Stream,
     StreamClosed,
+    StreamConflict,
     StreamGone,
+    UnconfirmedWrite,
     wire,
 )
 from tidemark.client.core import Lost
@@ -99,13 +99,13 @@ def test_the_life_of_a_stream(tidemark_url: str, kind: Any) -> None:
         with pytest.raises(NotFound, match="/v1/stream/life: 404"):
             await awaited(kind(url).head())
         stream = await awaited(kind.create(url, content_type="application/json", ttl=60))
-        with pytest.raises(Conflict):
+        with pytest.raises(StreamConflict):
             await awaited(kind.create(url, content_type="text/plain"))
         first = await awaited(stream.append({"n": 1}, seq="1"))
         with pytest.raises(SequenceConflict):
             await awaited(stream.append({"n": 1}, seq="1"))
         await awaited(stream.append([2, 3], if_match=first.etag))
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(ETagMismatch):
             await awaited(stream.append(4, if_match=first.etag))
         head = await awaited(kind(url).head())
         assert (head.content_type, head.ttl_seconds, head.closed) == ("application/json", 60, False)
@@ -281,7 +281,7 @@ def test_an_append_whose_answer_is_lost_says_that_nobody_knows(kind: Any) -> Non
 
     async def live() -> None:
         client = client_of(kind, httpx.MockTransport(lose))
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(UnconfirmedWrite):
             await awaited(kind("http://server/s", content_type="text/plain", client=client).append("a"))
 
     asyncio.run(live())

@@ -13,23 +13,23 @@ from weakref import WeakKeyDictionary
 
 import httpx
 
-from tidemark.client import wire
-from tidemark.client.batches import Batch, Batches, Limits
+from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits
 from tidemark.client.core import (
-    Appended,
     Chunk,
     Data,
     Effect,
-    Head,
     Live,
     Protocol,
+    Receipt,
     Reply,
     Request,
     Retry,
     Sleep,
     Steps,
+    StreamInfo,
 )
 from tidemark.client.errors import StreamError
+from tidemark.client.wire import AsyncValue, follows_redirects, lost, new_async_client, reply_of, request_of
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ async def _shared_client() -> httpx.AsyncClient:
     generators."""
     loop = asyncio.get_running_loop()
     if loop not in _clients:
-        client = wire.new_async_client()
+        client = new_async_client()
 
         async def until_the_loop_ends() -> AsyncGenerator[None]:
             async with client:
@@ -60,8 +60,8 @@ class _AsyncDriver:
     def __init__(
         self,
         client: httpx.AsyncClient | None,
-        headers: Mapping[str, wire.AsyncValue],
-        params: Mapping[str, wire.AsyncValue],
+        headers: Mapping[str, AsyncValue],
+        params: Mapping[str, AsyncValue],
     ) -> None:
         self._client, self._headers, self._params = client, headers, params
         self._open: httpx.Response | None = None
@@ -101,23 +101,23 @@ class _AsyncDriver:
                 return await self._send(effect)
             return b"" if self._pieces is None else await anext(self._pieces, b"")
         except httpx.RequestError as error:
-            return wire.lost(error)
+            return lost(error)
 
     async def _send(self, request: Request) -> Reply:
         await self._close()
         client = self._client or await _shared_client()
-        prepared = wire.request_of(client, request, await _values(self._headers), await _values(self._params))
+        prepared = request_of(client, request, await _values(self._headers), await _values(self._params))
         response = await client.send(
-            prepared, stream=request.streams, follow_redirects=wire.follows_redirects(request)
+            prepared, stream=request.streams, follow_redirects=follows_redirects(request)
         )
         if not request.streams:
-            return wire.reply_of(response, response.content)
+            return reply_of(response, response.content)
         self._open, self._pieces = response, response.aiter_bytes()
         if response.is_success:
-            return wire.reply_of(response, b"")
+            return reply_of(response, b"")
         body = await response.aread()
         await self._close()
-        return wire.reply_of(response, body)
+        return reply_of(response, body)
 
     async def _close(self) -> None:
         if self._open is not None:
@@ -134,8 +134,8 @@ class AsyncStream:
         url: str,
         *,
         content_type: str | None = None,
-        headers: Mapping[str, wire.AsyncValue] | None = None,
-        params: Mapping[str, wire.AsyncValue] | None = None,
+        headers: Mapping[str, AsyncValue] | None = None,
+        params: Mapping[str, AsyncValue] | None = None,
         client: httpx.AsyncClient | None = None,
         retry: Retry | None = None,
     ) -> None:
@@ -155,8 +155,8 @@ class AsyncStream:
         forked_from: str | None = None,
         fork_offset: str | None = None,
         fork_sub_offset: int | None = None,
-        headers: Mapping[str, wire.AsyncValue] | None = None,
-        params: Mapping[str, wire.AsyncValue] | None = None,
+        headers: Mapping[str, AsyncValue] | None = None,
+        params: Mapping[str, AsyncValue] | None = None,
         client: httpx.AsyncClient | None = None,
         retry: Retry | None = None,
     ) -> Self:
@@ -184,15 +184,15 @@ class AsyncStream:
     def content_type(self) -> str | None:
         return self._protocol.content_type
 
-    async def head(self) -> Head:
+    async def head(self) -> StreamInfo:
         return await self._run(self._protocol.head())
 
     async def append(
         self, data: Data, *, seq: str | None = None, if_match: str | None = None, close: bool = False
-    ) -> Appended:
+    ) -> Receipt:
         return await self._run(self._protocol.append(data, seq=seq, if_match=if_match, close=close))
 
-    async def close(self, data: Data = None) -> Appended:
+    async def close(self, data: Data = None) -> Receipt:
         return await self._run(self._protocol.close(data))
 
     async def delete(self, *, missing_ok: bool = False) -> None:
@@ -219,13 +219,15 @@ class AsyncStream:
         *,
         epoch: int | None = None,
         closes: bool = True,
-        linger_seconds: float = Limits.linger_seconds,
-        max_batch_bytes: int = Limits.max_batch_bytes,
-        max_batch_messages: int = Limits.max_batch_messages,
-        max_in_flight: int = Limits.max_in_flight,
-        max_held_bytes: int = Limits.max_held_bytes,
+        linger_seconds: float = ProducerLimits.linger_seconds,
+        max_batch_bytes: int = ProducerLimits.max_batch_bytes,
+        max_batch_messages: int = ProducerLimits.max_batch_messages,
+        max_in_flight: int = ProducerLimits.max_in_flight,
+        max_held_bytes: int = ProducerLimits.max_held_bytes,
     ) -> AsyncProducer:
-        limits = Limits(linger_seconds, max_batch_bytes, max_batch_messages, max_in_flight, max_held_bytes)
+        limits = ProducerLimits(
+            linger_seconds, max_batch_bytes, max_batch_messages, max_in_flight, max_held_bytes
+        )
         batches = Batches(
             self.url,
             producer_id,
@@ -244,7 +246,7 @@ class AsyncStream:
         return await self._driver().run(steps)
 
 
-async def _values(given: Mapping[str, wire.AsyncValue]) -> dict[str, str]:
+async def _values(given: Mapping[str, AsyncValue]) -> dict[str, str]:
     values = {}
     for name, value in given.items():
         made = value if isinstance(value, str) else value()
@@ -273,14 +275,14 @@ class AsyncProducer:
         if self._batches.add(message, time.monotonic()):
             self._send_what_is_ready()
 
-    async def flush(self) -> Appended | None:
+    async def flush(self) -> Receipt | None:
         self._batches.hurry()
         self._send_what_is_ready()
         added = self._batches.added
         await self._until(lambda: self._batches.acknowledged >= added)
         return self._batches.result
 
-    async def close(self, data: Data = None) -> Appended | None:
+    async def close(self, data: Data = None) -> Receipt | None:
         await self._know_content_type()
         try:
             if not self._batches.is_closed:
@@ -336,7 +338,7 @@ class AsyncProducer:
         loop = asyncio.get_running_loop()
         self._timer = None if delay is None else loop.call_later(delay, self._send_what_is_ready)
 
-    async def _send(self, batch: Batch) -> None:
+    async def _send(self, batch: ProducerBatch) -> None:
         try:
             reply = await self._driver.perform(self._batches.request(batch))
             self._batches.answered(batch, reply, time.monotonic())

@@ -18,8 +18,8 @@ from itertools import islice
 from typing import Final
 
 from tidemark.client.core import (
-    Appended,
     Lost,
+    Receipt,
     Reply,
     Request,
     Retry,
@@ -31,8 +31,8 @@ from tidemark.client.core import (
 )
 from tidemark.client.errors import (
     MalformedReply,
+    OutOfOrderSequence,
     ProducerFenced,
-    SequenceGap,
     StreamClosed,
     StreamError,
     is_true,
@@ -43,7 +43,7 @@ _MAX_EPOCH: Final = 2**53 - 1
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProducerLimits:
     """When a batch is sent: `linger_seconds` after its first message, or as soon as it has so many bytes or
     messages. `max_held_bytes` bounds what has no answer yet: at that, `append` waits."""
 
@@ -62,7 +62,7 @@ class Limits:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class ProducerBatch:
     seq: int
     #: How many messages were added before it.
     since: int
@@ -93,7 +93,7 @@ class Batches:
         *,
         epoch: int | None,
         now_microseconds: int,
-        limits: Limits,
+        limits: ProducerLimits,
         retry: Retry,
     ) -> None:
         if not producer_id or not (producer_id.isascii() and producer_id.isprintable()):
@@ -110,13 +110,13 @@ class Batches:
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = self._held_bytes = 0
         self._waiting_since = 0.0
-        self._unanswered: list[Batch] = []
+        self._unanswered: list[ProducerBatch] = []
         self._next_seq = 0
         self.added = 0
         self._urgent = False
         self._closing = self._close_is_made = False
         self.failure: Exception | None = None
-        self.result: Appended | None = None
+        self.result: Receipt | None = None
         self._result_seq = 0
 
     def encode(self, data: object) -> bytes:
@@ -168,7 +168,7 @@ class Batches:
         if not self.is_closed:
             self.fail(ValueError("the producer is detached and takes no more messages"))
 
-    def take(self, now: float) -> Batch | None:
+    def take(self, now: float) -> ProducerBatch | None:
         """A batch that is to be sent now."""
         if self.failure is not None:
             return None
@@ -187,7 +187,7 @@ class Batches:
             times.append(self._linger_end)
         return min(times, default=None)
 
-    def request(self, batch: Batch) -> Request:
+    def request(self, batch: ProducerBatch) -> Request:
         headers = {
             "Producer-Id": self._id,
             "Producer-Epoch": str(self.epoch),
@@ -199,7 +199,7 @@ class Batches:
             headers["Stream-Closed"] = "true"
         return Request("POST", self._url, headers, body=batch.body)
 
-    def answered(self, batch: Batch, reply: Reply | Lost, now: float) -> None:
+    def answered(self, batch: ProducerBatch, reply: Reply | Lost, now: float) -> None:
         batch.in_flight = False
         if self.failure is not None:
             return
@@ -211,7 +211,7 @@ class Batches:
         if why is None or (isinstance(why, StreamClosed) and batch.may_be_written and not batch.body):
             assert isinstance(reply, Reply)
             self._acknowledge(batch, reply)
-        elif isinstance(why, SequenceGap) and not batch.was_first:
+        elif isinstance(why, OutOfOrderSequence) and not batch.was_first:
             batch.overtook = True
         elif isinstance(why, ProducerFenced) and why.status == 403 and self._may_claim(batch):
             self._claim_above(why.headers)
@@ -226,17 +226,17 @@ class Batches:
     def fail(self, why: Exception) -> None:
         self.failure = self.failure or why
 
-    def _acknowledge(self, batch: Batch, reply: Reply) -> None:
+    def _acknowledge(self, batch: ProducerBatch, reply: Reply) -> None:
         self._claiming = False
         self._unanswered.remove(batch)
         self._held_bytes -= len(batch.body)
         headers = reply.headers
         if "stream-next-offset" in headers and batch.seq >= self._result_seq:
             closed = is_true(headers, "stream-closed")
-            self.result = Appended(headers["stream-next-offset"], closed, headers.get("etag"))
+            self.result = Receipt(headers["stream-next-offset"], closed, headers.get("etag"))
             self._result_seq = batch.seq
 
-    def _not_written(self, batch: Batch, request: Request, reply: Reply) -> StreamError | None:
+    def _not_written(self, batch: ProducerBatch, request: Request, reply: Reply) -> StreamError | None:
         """A success that acknowledges nothing: from something that is no server of the protocol; or a
         duplicate, in an epoch that this producer has chosen, of a batch that was sent once. Then its number
         is another producer's."""
@@ -249,7 +249,7 @@ class Batches:
             return ProducerFenced(request.what, reply.status, headers, said)
         return None
 
-    def _may_claim(self, batch: Batch) -> bool:
+    def _may_claim(self, batch: ProducerBatch) -> bool:
         """Not if the first batch may be there already, in the epoch before: it would be written twice."""
         return self._claiming and not batch.may_be_written
 
@@ -257,7 +257,7 @@ class Batches:
         current = headers["producer-epoch"]
         self.epoch = max(self.epoch, int(current) if current.isdigit() else 0) + 1
 
-    def _may_repeat(self, batch: Batch) -> bool:
+    def _may_repeat(self, batch: ProducerBatch) -> bool:
         return not batch.in_flight and (not batch.overtook or batch is self._unanswered[0])
 
     def _may_begin(self) -> bool:
@@ -281,7 +281,7 @@ class Batches:
             self._waiting_bytes >= limits.max_batch_bytes or len(self._waiting) >= limits.max_batch_messages
         )
 
-    def _begin(self) -> Batch:
+    def _begin(self) -> ProducerBatch:
         messages, size = list[bytes](), 0
         for message in islice(self._waiting, self._limits.max_batch_messages):
             if messages and size + len(message) > self._limits.max_batch_bytes:
@@ -298,7 +298,7 @@ class Batches:
             body = b"[%b]" % b",".join(messages)
         self._held_bytes += len(body) - size
         self._close_is_made = self._closing and not self._waiting
-        batch = Batch(self._next_seq, since, body, closes=self._close_is_made)
+        batch = ProducerBatch(self._next_seq, since, body, closes=self._close_is_made)
         self._next_seq += 1
         self._unanswered.append(batch)
         return batch

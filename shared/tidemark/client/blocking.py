@@ -13,25 +13,25 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 import httpx
 
-from tidemark.client import wire
-from tidemark.client.batches import Batch, Batches, Limits
+from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits
 from tidemark.client.core import (
-    Appended,
     Chunk,
     Data,
     Effect,
-    Head,
     Live,
     Lost,
     Protocol,
+    Receipt,
     Receive,
     Reply,
     Request,
     Retry,
     Sleep,
     Steps,
+    StreamInfo,
 )
 from tidemark.client.errors import StreamError
+from tidemark.client.wire import Value, follows_redirects, lost, new_client, reply_of, request_of
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def _shared_client() -> httpx.Client:
     """One for all streams of this process. After a fork the parent's connections are not the child's."""
     client = _clients.get(os.getpid())
     if client is None:
-        client = _clients.setdefault(os.getpid(), wire.new_client())
+        client = _clients.setdefault(os.getpid(), new_client())
         atexit.register(client.close)
     return client
 
@@ -51,7 +51,7 @@ class _Driver:
     """Runs the steps of an operation on httpx. It holds at most one open event stream."""
 
     def __init__(
-        self, client: httpx.Client, headers: Mapping[str, wire.Value], params: Mapping[str, wire.Value]
+        self, client: httpx.Client, headers: Mapping[str, Value], params: Mapping[str, Value]
     ) -> None:
         self._client, self._headers, self._params = client, headers, params
         self._open: httpx.Response | None = None
@@ -89,22 +89,22 @@ class _Driver:
         try:
             return next(self._pieces, b"") if isinstance(effect, Receive) else self.send(effect)
         except httpx.RequestError as error:
-            return wire.lost(error)
+            return lost(error)
 
     def send(self, request: Request) -> Reply | Lost:
         self._close()
-        prepared = wire.request_of(self._client, request, _values(self._headers), _values(self._params))
+        prepared = request_of(self._client, request, _values(self._headers), _values(self._params))
         response = self._client.send(
-            prepared, stream=request.streams, follow_redirects=wire.follows_redirects(request)
+            prepared, stream=request.streams, follow_redirects=follows_redirects(request)
         )
         if not request.streams:
-            return wire.reply_of(response, response.content)
+            return reply_of(response, response.content)
         self._open, self._pieces = response, response.iter_bytes()
         if response.is_success:
-            return wire.reply_of(response, b"")
+            return reply_of(response, b"")
         body = response.read()
         self._close()
-        return wire.reply_of(response, body)
+        return reply_of(response, body)
 
     def _close(self) -> None:
         if self._open is not None:
@@ -125,8 +125,8 @@ class Stream:
         url: str,
         *,
         content_type: str | None = None,
-        headers: Mapping[str, wire.Value] | None = None,
-        params: Mapping[str, wire.Value] | None = None,
+        headers: Mapping[str, Value] | None = None,
+        params: Mapping[str, Value] | None = None,
         client: httpx.Client | None = None,
         retry: Retry | None = None,
     ) -> None:
@@ -146,14 +146,14 @@ class Stream:
         forked_from: str | None = None,
         fork_offset: str | None = None,
         fork_sub_offset: int | None = None,
-        headers: Mapping[str, wire.Value] | None = None,
-        params: Mapping[str, wire.Value] | None = None,
+        headers: Mapping[str, Value] | None = None,
+        params: Mapping[str, Value] | None = None,
         client: httpx.Client | None = None,
         retry: Retry | None = None,
     ) -> Self:
         """Create the stream; one that exists with the same configuration is as good. `ttl` is in seconds and
         begins anew with each read and write. `forked_from` is the URL or path of a stream on the same server.
-        Raises Conflict if the stream exists with another configuration."""
+        Raises StreamConflict if the stream exists with another configuration."""
         stream = cls(
             url, content_type=content_type, headers=headers, params=params, client=client, retry=retry
         )
@@ -179,18 +179,18 @@ class Stream:
         """As far as it is known yet; `head` asks for it."""
         return self._protocol.content_type
 
-    def head(self) -> Head:
+    def head(self) -> StreamInfo:
         return self._run(self._protocol.head())
 
     def append(
         self, data: Data, *, seq: str | None = None, if_match: str | None = None, close: bool = False
-    ) -> Appended:
+    ) -> Receipt:
         """Append one message of a JSON stream (bytes: JSON as it is), or bytes or text of any other. Without
-        `seq` or `if_match` an append whose answer was lost raises OutcomeUnknown: a `producer` repeats it and
-        writes once."""
+        `seq` or `if_match` an append whose answer was lost raises UnconfirmedWrite: a `producer` repeats it
+        and writes once."""
         return self._run(self._protocol.append(data, seq=seq, if_match=if_match, close=close))
 
-    def close(self, data: Data = None) -> Appended:
+    def close(self, data: Data = None) -> Receipt:
         """Close the stream for everybody and for good, with `data` as its last message. This is how a reader
         stops a writer."""
         return self._run(self._protocol.close(data))
@@ -231,16 +231,18 @@ class Stream:
         *,
         epoch: int | None = None,
         closes: bool = True,
-        linger_seconds: float = Limits.linger_seconds,
-        max_batch_bytes: int = Limits.max_batch_bytes,
-        max_batch_messages: int = Limits.max_batch_messages,
-        max_in_flight: int = Limits.max_in_flight,
-        max_held_bytes: int = Limits.max_held_bytes,
+        linger_seconds: float = ProducerLimits.linger_seconds,
+        max_batch_bytes: int = ProducerLimits.max_batch_bytes,
+        max_batch_messages: int = ProducerLimits.max_batch_messages,
+        max_in_flight: int = ProducerLimits.max_in_flight,
+        max_held_bytes: int = ProducerLimits.max_held_bytes,
     ) -> Producer:
         """An idempotent producer. One that starts with the same id takes over from an earlier one, whose next
         append raises ProducerFenced; `epoch` sets the epoch instead of claiming the next one. `closes`: the
         end of its `with` closes the stream."""
-        limits = Limits(linger_seconds, max_batch_bytes, max_batch_messages, max_in_flight, max_held_bytes)
+        limits = ProducerLimits(
+            linger_seconds, max_batch_bytes, max_batch_messages, max_in_flight, max_held_bytes
+        )
         batches = Batches(
             self.url,
             producer_id,
@@ -259,7 +261,7 @@ class Stream:
         return self._driver().run(steps)
 
 
-def _values(given: Mapping[str, wire.Value]) -> dict[str, str]:
+def _values(given: Mapping[str, Value]) -> dict[str, str]:
     return {name: value if isinstance(value, str) else value() for name, value in given.items()}
 
 
@@ -289,7 +291,7 @@ class Producer:
             if self._batches.add(message, time.monotonic()):
                 self._wake_worker()
 
-    def flush(self) -> Appended | None:
+    def flush(self) -> Receipt | None:
         """Wait until the server has acknowledged every message that was appended before. Returns where the
         last one is."""
         with self._changed:
@@ -301,7 +303,7 @@ class Producer:
             self._batches.check()
             return self._batches.result
 
-    def close(self, data: Data = None) -> Appended | None:
+    def close(self, data: Data = None) -> Receipt | None:
         """Flush and close the stream, with `data` as its last message. A second call returns the same."""
         message = b"" if data is None else self._batches.encode(data)
         try:
@@ -365,7 +367,7 @@ class Producer:
                     self._batches.answered(batch, reply, time.monotonic())
                 self._changed.notify_all()
 
-    def _next(self) -> Batch | None:
+    def _next(self) -> ProducerBatch | None:
         """The next batch, whenever it is ready; None at the end."""
         with self._changed:
             while not self._stopped:

@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 from tidemark.client.errors import (
     MalformedReply,
     NotFound,
-    OutcomeUnknown,
-    Refused,
+    StatusError,
     StreamError,
     StreamGone,
+    UnconfirmedWrite,
     Unreachable,
     is_true,
     refusal,
@@ -159,7 +159,7 @@ def failure(request: Request, reply: Reply | Lost) -> StreamError:
         return refusal(request.what, reply.status, reply.headers, reply.body, request.headers)
     if request.method in {"GET", "HEAD"} or not reply.sent:
         return Unreachable(f"{request.what}: {reply.reason}")
-    return OutcomeUnknown(f"{request.what} may have been carried out: {reply.reason}")
+    return UnconfirmedWrite(f"{request.what} may have been carried out: {reply.reason}")
 
 
 def exchange(
@@ -182,7 +182,7 @@ def exchange(
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class StreamInfo:
     """`offset` is the tail: where the next append will be."""
 
     offset: str
@@ -195,7 +195,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class Receipt:
     """`offset` is the new tail. `etag` is for `if_match`, on servers that have it."""
 
     offset: str
@@ -275,7 +275,7 @@ class Protocol:
         forked_from: str | None = None,
         fork_offset: str | None = None,
         fork_sub_offset: int | None = None,
-    ) -> Steps[Appended]:
+    ) -> Steps[Receipt]:
         source = urlsplit(forked_from) if forked_from is not None else None
         headers = {
             "Content-Type": self.content_type,
@@ -289,13 +289,13 @@ class Protocol:
         body = b"" if data is None else encode_body(data, self.content_type or "")
         return self._write(Request("PUT", self.url, _given(headers), body=body))
 
-    def head(self) -> Steps[Head]:
+    def head(self) -> Steps[StreamInfo]:
         request = Request("HEAD", self.url)
         reply = yield from exchange(request, self.retry)
         headers = reply.headers
         ttl = headers.get("stream-ttl", "")
         self._learn(headers)
-        return Head(
+        return StreamInfo(
             offset=_next_offset(request, reply),
             content_type=headers.get("content-type", ""),
             closed=is_true(headers, "stream-closed"),
@@ -307,7 +307,7 @@ class Protocol:
 
     def append(
         self, data: Data, *, seq: str | None = None, if_match: str | None = None, close: bool = False
-    ) -> Steps[Appended]:
+    ) -> Steps[Receipt]:
         """With `seq` or `if_match` the server refuses a second copy, so a request without an answer is
         repeated. Without them it is repeated only where it was not carried out."""
         content_type = yield from self.known_content_type()
@@ -321,7 +321,7 @@ class Protocol:
         twice_is_refused = seq is not None or if_match is not None
         return (yield from self._write(request, passing if twice_is_refused else not_carried_out))
 
-    def close(self, data: Data = None) -> Steps[Appended]:
+    def close(self, data: Data = None) -> Steps[Receipt]:
         """Idempotent without `data` (section 5.3)."""
         if data is not None:
             return (yield from self.append(data, close=True))
@@ -431,7 +431,7 @@ class Protocol:
         yield from self.known_content_type()
         try:
             reply = yield from exchange(request, self.retry, forever=forever)
-        except Refused as refused:
+        except StatusError as refused:
             if refused.status in {400, 405, 406, 415, 501}:
                 raise _NoEventStream(refused) from refused
             raise
@@ -487,7 +487,7 @@ class Protocol:
 
     def _write(
         self, request: Request, may_repeat: Callable[[Reply | Lost], bool] = passing
-    ) -> Steps[Appended]:
+    ) -> Steps[Receipt]:
         reply = yield from exchange(request, self.retry, may_repeat)
         if request.method == "PUT":
             self._learn(reply.headers)
@@ -505,10 +505,10 @@ class _NoEventStream(Exception):
         self.reason: Final = reason
 
 
-def appended(request: Request, reply: Reply) -> Appended:
+def appended(request: Request, reply: Reply) -> Receipt:
     """Nothing is acknowledged by an answer without an offset: that one may come from any web server."""
     closed = is_true(reply.headers, "stream-closed")
-    return Appended(_next_offset(request, reply), closed, reply.headers.get("etag"))
+    return Receipt(_next_offset(request, reply), closed, reply.headers.get("etag"))
 
 
 class EventParser:

@@ -1,21 +1,21 @@
 """What a call of the client can raise beside ValueError and TypeError, which mean that an argument is wrong.
 
 StreamError
-├── Refused              the server's answer is 3xx, 4xx or 5xx
+├── StatusError          the server's answer is 3xx, 4xx or 5xx
 │   ├── InvalidRequest       400: malformed offset, invalid JSON, …
 │   ├── NotAllowed           401, 403: token is missing or has no right
 │   │   └── ProducerFenced       another producer of this id has claimed a later epoch
 │   ├── NotFound             404
-│   ├── Conflict             409: exists with another configuration, content type differs, …
+│   ├── StreamConflict       409: exists with another configuration, content type differs, …
 │   │   ├── StreamClosed         nothing can be appended any more
 │   │   ├── SequenceConflict     `Stream-Seq` is not above the last one
-│   │   └── SequenceGap          the server has not seen an earlier batch of this producer
+│   │   └── OutOfOrderSequence   the server has not seen an earlier batch of this producer
 │   ├── StreamGone           410: deleted while forks use it, or the offset is no longer retained
-│   ├── PreconditionFailed   412: `If-Match` names another tail
+│   ├── ETagMismatch         412: `If-Match` names another tail
 │   ├── TooManyRequests      429, after all retries
 │   └── Unavailable          5xx, after all retries
 ├── Unreachable          no whole answer, after all retries
-│   └── OutcomeUnknown       the same of a write that may have been carried out
+│   └── UnconfirmedWrite     the same of a write that may have been carried out
 └── MalformedReply       the answer is not one of the protocol: invalid JSON, no offset, broken event
 """
 
@@ -30,7 +30,7 @@ class StreamError(Exception):
     """Everything that this client raises because of a server or the network."""
 
 
-class Refused(StreamError):
+class StatusError(StreamError):
     """`status`, `headers` and `body` are the server's."""
 
     def __init__(self, what: str, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
@@ -41,11 +41,11 @@ class Refused(StreamError):
         self.body: Final = body
 
 
-class InvalidRequest(Refused):
+class InvalidRequest(StatusError):
     pass
 
 
-class NotAllowed(Refused):
+class NotAllowed(StatusError):
     pass
 
 
@@ -53,39 +53,39 @@ class ProducerFenced(NotAllowed):
     pass
 
 
-class NotFound(Refused):
+class NotFound(StatusError):
     pass
 
 
-class Conflict(Refused):
+class StreamConflict(StatusError):
     pass
 
 
-class StreamClosed(Conflict):
+class StreamClosed(StreamConflict):
     pass
 
 
-class SequenceConflict(Conflict):
+class SequenceConflict(StreamConflict):
     pass
 
 
-class SequenceGap(Conflict):
+class OutOfOrderSequence(StreamConflict):
     pass
 
 
-class StreamGone(Refused):
+class StreamGone(StatusError):
     pass
 
 
-class PreconditionFailed(Refused):
+class ETagMismatch(StatusError):
     pass
 
 
-class TooManyRequests(Refused):
+class TooManyRequests(StatusError):
     pass
 
 
-class Unavailable(Refused):
+class Unavailable(StatusError):
     pass
 
 
@@ -93,7 +93,7 @@ class Unreachable(StreamError):
     pass
 
 
-class OutcomeUnknown(Unreachable):
+class UnconfirmedWrite(Unreachable):
     pass
 
 
@@ -101,30 +101,30 @@ class MalformedReply(StreamError):
     pass
 
 
-_OF_STATUS: Final[Mapping[int, type[Refused]]] = {
+_OF_STATUS: Final[Mapping[int, type[StatusError]]] = {
     400: InvalidRequest,
     401: NotAllowed,
     403: NotAllowed,
     404: NotFound,
-    409: Conflict,
+    409: StreamConflict,
     410: StreamGone,
-    412: PreconditionFailed,
+    412: ETagMismatch,
     429: TooManyRequests,
 }
 
 
 def refusal(
     what: str, status: int, headers: Mapping[str, str], body: bytes, sent: Mapping[str, str]
-) -> Refused:
+) -> StatusError:
     """The exception for an answer; `sent` are the request's headers."""
-    kind = _OF_STATUS.get(status, Unavailable if status >= 500 else Refused)
+    kind = _OF_STATUS.get(status, Unavailable if status >= 500 else StatusError)
     if status == 403 and "producer-epoch" in headers:
         kind = ProducerFenced
     if status == 409:
         if is_true(headers, "stream-closed"):
             kind = StreamClosed
         elif "producer-expected-seq" in headers:
-            kind = SequenceGap
+            kind = OutOfOrderSequence
         elif "Stream-Seq" in sent:
             kind = SequenceConflict
     return kind(what, status, headers, body)

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import httpx
 
-from tidemark import __version__
+from tidemark._version import __version__
 from tidemark.client.core import Lost, Reply, Request
 
 #: A value, or what makes one for each request: a token that expires, the id of a trace.

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tidemark.protocol.offset import WIDTH
 from tidemark.spark.options.read import COLUMNS, DEFAULT_COLUMNS, JSON_COLUMNS
-from tidemark.spark.readers.items import MessageRun, PackBlock, Piece, Producer, producers_by_end
+from tidemark.spark.readers.items import MessageProducer, MessageRun, PackBlock, Piece, producers_by_end
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _ARROW: Final = {
@@ -141,7 +141,9 @@ def run_arrays(
     return arrays
 
 
-def producer_arrays(columns: Sequence[str], producers: Sequence[Producer | None]) -> dict[str, pa.Array]:
+def producer_arrays(
+    columns: Sequence[str], producers: Sequence[MessageProducer | None]
+) -> dict[str, pa.Array]:
     """The producer of the append that ends with each message. Empty if no producer is known."""
     if _PRODUCER_COLUMNS.isdisjoint(columns) or not any(producers):
         return {}
@@ -193,7 +195,7 @@ class Rows:
         self._ends: list[int] = []
         self._values: list[bytes] = []
         self._times: list[int] = []
-        self._producers: list[Producer | None] = []
+        self._producers: list[MessageProducer | None] = []
         self._count = 0
         self._size = 0
 

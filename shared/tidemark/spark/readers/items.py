@@ -277,7 +277,7 @@ def decode_all_lengths(encoded: Sequence[bytes]) -> tuple[Any, Any]:
     return lengths, np.add.reduceat(is_last, columns, dtype=np.int64)
 
 
-Piece = tuple[bytes, int, Sequence[int], Iterable[int], "dict[int, Producer] | None"]
+Piece = tuple[bytes, int, Sequence[int], Iterable[int], "dict[int, MessageProducer] | None"]
 """Messages in one piece: their bytes, where these begin, where each message ends, when it was appended (ms),
 and whose append ends with it."""
 
@@ -297,7 +297,7 @@ def pieces_of(item: BatchItem, blobs: BlobStore, low: int, high: int) -> Iterato
 
 
 @dataclass(frozen=True, slots=True)
-class Producer:
+class MessageProducer:
     """The producer of the append that ends with a message."""
 
     producer_id: str
@@ -305,10 +305,10 @@ class Producer:
     seq: int
 
 
-def producers_by_end(item: BatchItem) -> dict[int, Producer]:
+def producers_by_end(item: BatchItem) -> dict[int, MessageProducer]:
     """Of the appends in this item, as far as is known: every item carries its stream's recent
     producers with the end of the last append of each, and most of those ended earlier."""
     if item.p is None:
         return {}
     start = item.start
-    return {end: Producer(name, epoch, seq) for name, epoch, seq, end in item.p.rows if end > start}
+    return {end: MessageProducer(name, epoch, seq) for name, epoch, seq, end in item.p.rows if end > start}
