@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tidemark.client import errors
 from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits
-from tidemark.client.core import Lost, Reply, Request, Retry
+from tidemark.client.core import Lost, Protocol, Reply, Request, Retry
 
 LOST = Lost("ReadError")
 RETRY = Retry(max_retries=3)
@@ -21,8 +21,7 @@ RETRY = Retry(max_retries=3)
 
 def batches(content_type: str = "text/plain", epoch: int | None = None, **limits: Any) -> Batches:
     chosen = ProducerLimits(**{"linger_seconds": 0.0} | limits)
-    options = {"epoch": epoch, "now_microseconds": 1000, "limits": chosen, "retry": RETRY}
-    return Batches("http://server/s", "p", content_type, **options)  # type: ignore[arg-type]
+    return Batches(Protocol("http://server/s", content_type, RETRY), "p", 1000, epoch, chosen)
 
 
 def taken(made: Batches, now: float = 0.0) -> ProducerBatch:
@@ -237,4 +236,4 @@ def test_wrong_options_are_named(options: dict[str, Any], name: str) -> None:
     with pytest.raises(ValueError, match=name):
         batches(**options)
     with pytest.raises(ValueError, match="producer_id"):
-        Batches("http://s/s", "", "", epoch=0, now_microseconds=0, limits=ProducerLimits(), retry=RETRY)
+        Batches(Protocol("http://s/s", "", RETRY), "", 0, 0, ProducerLimits())

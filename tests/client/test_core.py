@@ -267,7 +267,7 @@ def page(data: bytes, offset: str, *more: str, content_type: str = "text/plain")
 def follow(
     live: Any = "auto", gone: Any = "error", content_type: str = "text/plain", offset: str = "-1"
 ) -> Any:
-    return protocol(None if offset == "now" else content_type).follow(offset, live, gone, None)
+    return protocol(None if offset == "now" else content_type).follow(offset, live=live, gone=gone)
 
 
 STREAM = Reply(200, {"content-type": "text/event-stream"})
@@ -402,7 +402,7 @@ def test_following_ends_with_what_waiting_would_not_mend(
 
 def test_a_follower_from_now_on_gives_up_on_a_server_that_never_answers() -> None:
     with pytest.raises(errors.Unreachable):
-        play(protocol().follow("now", "sse", "error", None), LOST, LOST, LOST)
+        play(protocol().follow("now", live="sse"), LOST, LOST, LOST)
 
 
 def test_a_server_that_does_not_wait_is_not_asked_in_a_circle() -> None:

@@ -12,53 +12,28 @@ The rules are in `core` and `batches`, which do no I/O: generators that yield re
 
 from __future__ import annotations
 
-from tidemark.client.asynchronous import AsyncProducer, AsyncStream
-from tidemark.client.blocking import Producer, Stream
-from tidemark.client.core import Chunk, Receipt, Retry, StreamInfo
-from tidemark.client.errors import (
-    ETagMismatch,
-    InvalidRequest,
-    MalformedReply,
-    NotAllowed,
-    NotFound,
-    OutOfOrderSequence,
-    ProducerFenced,
-    SequenceConflict,
-    StatusError,
-    StreamClosed,
-    StreamConflict,
-    StreamError,
-    StreamGone,
-    TooManyRequests,
-    Unavailable,
-    UnconfirmedWrite,
-    Unreachable,
-)
-
-__all__ = [
-    "AsyncProducer",
-    "AsyncStream",
-    "Chunk",
-    "ETagMismatch",
-    "InvalidRequest",
-    "MalformedReply",
-    "NotAllowed",
-    "NotFound",
-    "OutOfOrderSequence",
-    "Producer",
-    "ProducerFenced",
-    "Receipt",
-    "Retry",
-    "SequenceConflict",
-    "StatusError",
-    "Stream",
-    "StreamClosed",
-    "StreamConflict",
-    "StreamError",
-    "StreamGone",
-    "StreamInfo",
-    "TooManyRequests",
-    "Unavailable",
-    "UnconfirmedWrite",
-    "Unreachable",
-]
+from tidemark.client.asynchronous import AsyncProducer as AsyncProducer
+from tidemark.client.asynchronous import AsyncStream as AsyncStream
+from tidemark.client.blocking import Producer as Producer
+from tidemark.client.blocking import Stream as Stream
+from tidemark.client.core import Chunk as Chunk
+from tidemark.client.core import Receipt as Receipt
+from tidemark.client.core import Retry as Retry
+from tidemark.client.core import StreamInfo as StreamInfo
+from tidemark.client.errors import ETagMismatch as ETagMismatch
+from tidemark.client.errors import InvalidRequest as InvalidRequest
+from tidemark.client.errors import MalformedReply as MalformedReply
+from tidemark.client.errors import NotAllowed as NotAllowed
+from tidemark.client.errors import NotFound as NotFound
+from tidemark.client.errors import OutOfOrderSequence as OutOfOrderSequence
+from tidemark.client.errors import ProducerFenced as ProducerFenced
+from tidemark.client.errors import SequenceConflict as SequenceConflict
+from tidemark.client.errors import StatusError as StatusError
+from tidemark.client.errors import StreamClosed as StreamClosed
+from tidemark.client.errors import StreamConflict as StreamConflict
+from tidemark.client.errors import StreamError as StreamError
+from tidemark.client.errors import StreamGone as StreamGone
+from tidemark.client.errors import TooManyRequests as TooManyRequests
+from tidemark.client.errors import Unavailable as Unavailable
+from tidemark.client.errors import UnconfirmedWrite as UnconfirmedWrite
+from tidemark.client.errors import Unreachable as Unreachable

@@ -6,19 +6,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
-from datetime import datetime
-from typing import Any, Final, Literal, Self, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
 import httpx
 
-from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits
+from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.core import (
     Chunk,
+    Creation,
     Data,
     Effect,
-    Live,
     Protocol,
     Receipt,
     Reply,
@@ -26,11 +26,18 @@ from tidemark.client.core import (
     Retry,
     Sleep,
     Steps,
-    StreamInfo,
 )
 from tidemark.client.errors import StreamError
-from tidemark.client.wire import AsyncValue, follows_redirects, lost, new_async_client, reply_of, request_of
+from tidemark.client.wire import (
+    CLIENT_OPTIONS,
+    AsyncValue,
+    StreamAddress,
+    follows_redirects,
+    lost,
+    request_of,
+)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _clients: Final[
@@ -43,7 +50,7 @@ async def _shared_client() -> httpx.AsyncClient:
     generators."""
     loop = asyncio.get_running_loop()
     if loop not in _clients:
-        client = new_async_client()
+        client = httpx.AsyncClient(**CLIENT_OPTIONS)
 
         async def until_the_loop_ends() -> AsyncGenerator[None]:
             async with client:
@@ -110,14 +117,11 @@ class _AsyncDriver:
         response = await client.send(
             prepared, stream=request.streams, follow_redirects=follows_redirects(request)
         )
-        if not request.streams:
-            return reply_of(response, response.content)
-        self._open, self._pieces = response, response.aiter_bytes()
-        if response.is_success:
-            return reply_of(response, b"")
-        body = await response.aread()
-        await self._close()
-        return reply_of(response, body)
+        if request.streams and response.is_success:
+            self._open, self._pieces, body = response, response.aiter_bytes(), b""
+        else:
+            body = await response.aread()
+        return Reply(response.status_code, response.headers, body)
 
     async def _close(self) -> None:
         if self._open is not None:
@@ -125,22 +129,38 @@ class _AsyncDriver:
             await response.aclose()
 
 
-class AsyncStream:
+def _awaited(
+    operation: Callable[Concatenate[Protocol, P], Steps[T]],
+) -> Callable[Concatenate[AsyncStream, P], Coroutine[Any, Any, T]]:
+    """The method of a stream that runs this operation of the protocol."""
+
+    @wraps(operation)
+    async def method(self: AsyncStream, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._driver().run(operation(self._protocol, *args, **kwargs))
+
+    return method
+
+
+def _following(
+    operation: Callable[Concatenate[Protocol, P], Generator[Effect | Chunk, Any, None]],
+) -> Callable[Concatenate[AsyncStream, P], AsyncGenerator[Chunk]]:
+    @wraps(operation)
+    def method(self: AsyncStream, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[Chunk]:
+        return self._driver().chunks(operation(self._protocol, *args, **kwargs))
+
+    return method
+
+
+class AsyncStream(StreamAddress[httpx.AsyncClient, AsyncValue]):
     """One stream, by its URL: see `Stream`. The values of `headers` and `params` may be coroutine functions,
     and `client` is an `httpx.AsyncClient`; without it all streams of an event loop share one."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        content_type: str | None = None,
-        headers: Mapping[str, AsyncValue] | None = None,
-        params: Mapping[str, AsyncValue] | None = None,
-        client: httpx.AsyncClient | None = None,
-        retry: Retry | None = None,
-    ) -> None:
-        self._protocol = Protocol(url, content_type, retry or Retry())
-        self._headers, self._params, self._client = headers or {}, params or {}, client
+    head = _awaited(Protocol.head)
+    append = _awaited(Protocol.append)
+    close = _awaited(Protocol.close)
+    delete = _awaited(Protocol.delete)
+    read = _awaited(Protocol.read)
+    follow = _following(Protocol.follow)
 
     @classmethod
     async def create(
@@ -148,70 +168,17 @@ class AsyncStream:
         url: str,
         *,
         content_type: str | None = None,
-        ttl: int | None = None,
-        expires_at: datetime | str | None = None,
-        closed: bool = False,
-        data: Data = None,
-        forked_from: str | None = None,
-        fork_offset: str | None = None,
-        fork_sub_offset: int | None = None,
         headers: Mapping[str, AsyncValue] | None = None,
         params: Mapping[str, AsyncValue] | None = None,
         client: httpx.AsyncClient | None = None,
         retry: Retry | None = None,
+        **creation: Unpack[Creation],
     ) -> Self:
         stream = cls(
             url, content_type=content_type, headers=headers, params=params, client=client, retry=retry
         )
-        await stream._run(
-            stream._protocol.create(
-                ttl=ttl,
-                expires_at=expires_at,
-                closed=closed,
-                data=data,
-                forked_from=forked_from,
-                fork_offset=fork_offset,
-                fork_sub_offset=fork_sub_offset,
-            )
-        )
+        await stream._driver().run(stream._protocol.create(**creation))
         return stream
-
-    @property
-    def url(self) -> str:
-        return self._protocol.url
-
-    @property
-    def content_type(self) -> str | None:
-        return self._protocol.content_type
-
-    async def head(self) -> StreamInfo:
-        return await self._run(self._protocol.head())
-
-    async def append(
-        self, data: Data, *, seq: str | None = None, if_match: str | None = None, close: bool = False
-    ) -> Receipt:
-        return await self._run(self._protocol.append(data, seq=seq, if_match=if_match, close=close))
-
-    async def close(self, data: Data = None) -> Receipt:
-        return await self._run(self._protocol.close(data))
-
-    async def delete(self, *, missing_ok: bool = False) -> None:
-        await self._run(self._protocol.delete(missing_ok=missing_ok))
-
-    async def read(
-        self, offset: str = "-1", *, live: Literal["long-poll", False] = False, cursor: str | None = None
-    ) -> Chunk:
-        return await self._run(self._protocol.read(offset, live, cursor))
-
-    def follow(
-        self,
-        offset: str = "-1",
-        *,
-        live: Live = "auto",
-        gone: Literal["error", "earliest"] = "error",
-        cursor: str | None = None,
-    ) -> AsyncGenerator[Chunk]:
-        return self._driver().chunks(self._protocol.follow(offset, live, gone, cursor))
 
     def producer(
         self,
@@ -219,31 +186,14 @@ class AsyncStream:
         *,
         epoch: int | None = None,
         closes: bool = True,
-        linger_seconds: float = ProducerLimits.linger_seconds,
-        max_batch_bytes: int = ProducerLimits.max_batch_bytes,
-        max_batch_messages: int = ProducerLimits.max_batch_messages,
-        max_in_flight: int = ProducerLimits.max_in_flight,
-        max_held_bytes: int = ProducerLimits.max_held_bytes,
+        **limits: Unpack[ProducerOptions],
     ) -> AsyncProducer:
-        limits = ProducerLimits(
-            linger_seconds, max_batch_bytes, max_batch_messages, max_in_flight, max_held_bytes
-        )
-        batches = Batches(
-            self.url,
-            producer_id,
-            self.content_type,
-            epoch=epoch,
-            now_microseconds=time.time_ns() // 1000,
-            limits=limits,
-            retry=self._protocol.retry,
-        )
+        now = time.time_ns() // 1000
+        batches = Batches(self._protocol, producer_id, now, epoch, ProducerLimits(**limits))
         return AsyncProducer(self._driver(), batches, self._protocol, closes=closes)
 
     def _driver(self) -> _AsyncDriver:
         return _AsyncDriver(self._client, self._headers, self._params)
-
-    async def _run(self, steps: Steps[T]) -> T:
-        return await self._driver().run(steps)
 
 
 async def _values(given: Mapping[str, AsyncValue]) -> dict[str, str]:

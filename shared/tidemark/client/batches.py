@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, TypedDict
 
 from tidemark.client.core import (
     Lost,
+    Protocol,
     Receipt,
     Reply,
     Request,
-    Retry,
     encode_message,
     failure,
     is_json,
@@ -40,6 +40,16 @@ from tidemark.client.errors import (
 
 #: JavaScript's servers count no further (section 5.2.1).
 _MAX_EPOCH: Final = 2**53 - 1
+
+
+class ProducerOptions(TypedDict, total=False):
+    """As in `ProducerLimits`."""
+
+    linger_seconds: float
+    max_batch_bytes: int
+    max_batch_messages: int
+    max_in_flight: int
+    max_held_bytes: int
 
 
 @dataclass(frozen=True)
@@ -87,23 +97,19 @@ class Batches:
 
     def __init__(
         self,
-        url: str,
+        protocol: Protocol,
         producer_id: str,
-        content_type: str | None,
-        *,
-        epoch: int | None,
         now_microseconds: int,
+        epoch: int | None,
         limits: ProducerLimits,
-        retry: Retry,
     ) -> None:
         if not producer_id or not (producer_id.isascii() and producer_id.isprintable()):
             raise ValueError(f"producer_id is {producer_id!r}; it must be printable ASCII, and not empty")
         if epoch is not None and not 0 <= epoch <= _MAX_EPOCH:
             raise ValueError(f"epoch is {epoch}; it must be from 0 to {_MAX_EPOCH}")
-        self._url, self._id = url, producer_id
+        self._url, self._id, self._retry, self.limits = protocol.url, producer_id, protocol.retry, limits
         #: None until it is known; then messages can be added.
-        self.content_type = content_type
-        self._limits, self._retry = limits, retry
+        self.content_type = protocol.content_type
         self.epoch = now_microseconds if epoch is None else epoch
         #: Until the first answer the epoch is not known to be above all others, and only one batch is sent.
         self._claiming = self._chooses_epoch = epoch is None
@@ -124,7 +130,7 @@ class Batches:
 
     @property
     def is_full(self) -> bool:
-        return self._held_bytes >= self._limits.max_held_bytes
+        return self._held_bytes >= self.limits.max_held_bytes
 
     @property
     def acknowledged(self) -> int:
@@ -266,25 +272,25 @@ class Batches:
             return False
         if self._unanswered and (self._claiming or self._unanswered[0].failures):
             return False
-        return len(self._unanswered) < self._limits.max_in_flight
+        return len(self._unanswered) < self.limits.max_in_flight
 
     def _is_due(self) -> bool:
         return self._closing or self._urgent or self._has_whole_batch()
 
     @property
     def _linger_end(self) -> float:
-        return self._waiting_since + self._limits.linger_seconds
+        return self._waiting_since + self.limits.linger_seconds
 
     def _has_whole_batch(self) -> bool:
-        limits = self._limits
+        limits = self.limits
         return (
             self._waiting_bytes >= limits.max_batch_bytes or len(self._waiting) >= limits.max_batch_messages
         )
 
     def _begin(self) -> ProducerBatch:
         messages, size = list[bytes](), 0
-        for message in islice(self._waiting, self._limits.max_batch_messages):
-            if messages and size + len(message) > self._limits.max_batch_bytes:
+        for message in islice(self._waiting, self.limits.max_batch_messages):
+            if messages and size + len(message) > self.limits.max_batch_bytes:
                 break
             messages.append(message)
             size += len(message)

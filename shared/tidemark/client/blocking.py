@@ -7,19 +7,18 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
-from datetime import datetime
-from typing import Any, Final, Literal, Self, TypeVar
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
 import httpx
 
-from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits
+from tidemark.client.batches import Batches, ProducerBatch, ProducerLimits, ProducerOptions
 from tidemark.client.core import (
     Chunk,
+    Creation,
     Data,
     Effect,
-    Live,
-    Lost,
     Protocol,
     Receipt,
     Receive,
@@ -28,11 +27,18 @@ from tidemark.client.core import (
     Retry,
     Sleep,
     Steps,
-    StreamInfo,
 )
 from tidemark.client.errors import StreamError
-from tidemark.client.wire import Value, follows_redirects, lost, new_client, reply_of, request_of
+from tidemark.client.wire import (
+    CLIENT_OPTIONS,
+    StreamAddress,
+    Value,
+    follows_redirects,
+    lost,
+    request_of,
+)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _clients: Final[dict[int, httpx.Client]] = {}
@@ -42,7 +48,7 @@ def _shared_client() -> httpx.Client:
     """One for all streams of this process. After a fork the parent's connections are not the child's."""
     client = _clients.get(os.getpid())
     if client is None:
-        client = _clients.setdefault(os.getpid(), new_client())
+        client = _clients.setdefault(os.getpid(), httpx.Client(**CLIENT_OPTIONS))
         atexit.register(client.close)
     return client
 
@@ -87,24 +93,21 @@ class _Driver:
         if isinstance(effect, Sleep):
             return time.sleep(effect.seconds)
         try:
-            return next(self._pieces, b"") if isinstance(effect, Receive) else self.send(effect)
+            return next(self._pieces, b"") if isinstance(effect, Receive) else self._send(effect)
         except httpx.RequestError as error:
             return lost(error)
 
-    def send(self, request: Request) -> Reply | Lost:
+    def _send(self, request: Request) -> Reply:
         self._close()
         prepared = request_of(self._client, request, _values(self._headers), _values(self._params))
         response = self._client.send(
             prepared, stream=request.streams, follow_redirects=follows_redirects(request)
         )
-        if not request.streams:
-            return reply_of(response, response.content)
-        self._open, self._pieces = response, response.iter_bytes()
-        if response.is_success:
-            return reply_of(response, b"")
-        body = response.read()
-        self._close()
-        return reply_of(response, body)
+        if request.streams and response.is_success:
+            self._open, self._pieces, body = response, response.iter_bytes(), b""
+        else:
+            body = response.read()
+        return Reply(response.status_code, response.headers, body)
 
     def _close(self) -> None:
         if self._open is not None:
@@ -112,7 +115,29 @@ class _Driver:
             self._open, self._pieces = None, iter(())
 
 
-class Stream:
+def _blocking(
+    operation: Callable[Concatenate[Protocol, P], Steps[T]],
+) -> Callable[Concatenate[Stream, P], T]:
+    """The method of a stream that runs this operation of the protocol."""
+
+    @wraps(operation)
+    def method(self: Stream, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._driver().run(operation(self._protocol, *args, **kwargs))
+
+    return method
+
+
+def _following(
+    operation: Callable[Concatenate[Protocol, P], Generator[Effect | Chunk, Any, None]],
+) -> Callable[Concatenate[Stream, P], Iterator[Chunk]]:
+    @wraps(operation)
+    def method(self: Stream, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Chunk]:
+        return self._driver().chunks(operation(self._protocol, *args, **kwargs))
+
+    return method
+
+
+class Stream(StreamAddress[httpx.Client, Value]):
     """One stream, by its URL. Nothing is requested before a method is called; methods may be called from any
     thread.
 
@@ -120,18 +145,12 @@ class Stream:
     is an `httpx.Client` of your own, for proxies, certificates or HTTP/2; without it all streams of the
     process share one."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        content_type: str | None = None,
-        headers: Mapping[str, Value] | None = None,
-        params: Mapping[str, Value] | None = None,
-        client: httpx.Client | None = None,
-        retry: Retry | None = None,
-    ) -> None:
-        self._protocol = Protocol(url, content_type, retry or Retry())
-        self._headers, self._params, self._client = headers or {}, params or {}, client
+    head = _blocking(Protocol.head)
+    append = _blocking(Protocol.append)
+    close = _blocking(Protocol.close)
+    delete = _blocking(Protocol.delete)
+    read = _blocking(Protocol.read)
+    follow = _following(Protocol.follow)
 
     @classmethod
     def create(
@@ -139,91 +158,19 @@ class Stream:
         url: str,
         *,
         content_type: str | None = None,
-        ttl: int | None = None,
-        expires_at: datetime | str | None = None,
-        closed: bool = False,
-        data: Data = None,
-        forked_from: str | None = None,
-        fork_offset: str | None = None,
-        fork_sub_offset: int | None = None,
         headers: Mapping[str, Value] | None = None,
         params: Mapping[str, Value] | None = None,
         client: httpx.Client | None = None,
         retry: Retry | None = None,
+        **creation: Unpack[Creation],
     ) -> Self:
-        """Create the stream; one that exists with the same configuration is as good. `ttl` is in seconds and
-        begins anew with each read and write. `forked_from` is the URL or path of a stream on the same server.
-        Raises StreamConflict if the stream exists with another configuration."""
+        """Create the stream; one that exists with the same configuration is as good. Raises StreamConflict if
+        it exists with another configuration."""
         stream = cls(
             url, content_type=content_type, headers=headers, params=params, client=client, retry=retry
         )
-        stream._run(
-            stream._protocol.create(
-                ttl=ttl,
-                expires_at=expires_at,
-                closed=closed,
-                data=data,
-                forked_from=forked_from,
-                fork_offset=fork_offset,
-                fork_sub_offset=fork_sub_offset,
-            )
-        )
+        stream._driver().run(stream._protocol.create(**creation))
         return stream
-
-    @property
-    def url(self) -> str:
-        return self._protocol.url
-
-    @property
-    def content_type(self) -> str | None:
-        """As far as it is known yet; `head` asks for it."""
-        return self._protocol.content_type
-
-    def head(self) -> StreamInfo:
-        return self._run(self._protocol.head())
-
-    def append(
-        self, data: Data, *, seq: str | None = None, if_match: str | None = None, close: bool = False
-    ) -> Receipt:
-        """Append one message of a JSON stream (bytes: JSON as it is), or bytes or text of any other. Without
-        `seq` or `if_match` an append whose answer was lost raises UnconfirmedWrite: a `producer` repeats it
-        and writes once."""
-        return self._run(self._protocol.append(data, seq=seq, if_match=if_match, close=close))
-
-    def close(self, data: Data = None) -> Receipt:
-        """Close the stream for everybody and for good, with `data` as its last message. This is how a reader
-        stops a writer."""
-        return self._run(self._protocol.close(data))
-
-    def delete(self, *, missing_ok: bool = False) -> None:
-        """Raises NotFound if there is no stream, unless that is as good."""
-        self._run(self._protocol.delete(missing_ok=missing_ok))
-
-    def read(
-        self,
-        offset: str = "-1",
-        *,
-        live: Literal["long-poll", False] = False,
-        cursor: str | None = None,
-    ) -> Chunk:
-        """One page. With `live="long-poll"` the server waits for data for as long as it likes."""
-        return self._run(self._protocol.read(offset, live, cursor))
-
-    def follow(
-        self,
-        offset: str = "-1",
-        *,
-        live: Live = "auto",
-        gone: Literal["error", "earliest"] = "error",
-        cursor: str | None = None,
-    ) -> Iterator[Chunk]:
-        """Everything from `offset` on, each chunk once, until the stream is closed. It catches up, waits for
-        more by an event stream or long-polls, and reconnects for as long as it takes once it has had an
-        answer. An empty chunk says that the reader has caught up or that the stream is closed.
-
-        `live=False` ends at the tail. `gone="earliest"` goes on where what is retained begins, instead of
-        raising StreamGone, if `offset` is older."""
-        return self._driver().chunks(self._protocol.follow(offset, live, gone, cursor))
 
     def producer(
         self,
@@ -231,34 +178,18 @@ class Stream:
         *,
         epoch: int | None = None,
         closes: bool = True,
-        linger_seconds: float = ProducerLimits.linger_seconds,
-        max_batch_bytes: int = ProducerLimits.max_batch_bytes,
-        max_batch_messages: int = ProducerLimits.max_batch_messages,
-        max_in_flight: int = ProducerLimits.max_in_flight,
-        max_held_bytes: int = ProducerLimits.max_held_bytes,
+        **limits: Unpack[ProducerOptions],
     ) -> Producer:
         """An idempotent producer. One that starts with the same id takes over from an earlier one, whose next
         append raises ProducerFenced; `epoch` sets the epoch instead of claiming the next one. `closes`: the
-        end of its `with` closes the stream."""
-        limits = ProducerLimits(
-            linger_seconds, max_batch_bytes, max_batch_messages, max_in_flight, max_held_bytes
-        )
-        batches = Batches(
-            self.url,
-            producer_id,
-            self._run(self._protocol.known_content_type()),
-            epoch=epoch,
-            now_microseconds=time.time_ns() // 1000,
-            limits=limits,
-            retry=self._protocol.retry,
-        )
-        return Producer(self._driver(), batches, max_in_flight, closes=closes)
+        end of its `with` closes the stream. `limits` are those of `ProducerLimits`."""
+        self._driver().run(self._protocol.known_content_type())
+        now = time.time_ns() // 1000
+        batches = Batches(self._protocol, producer_id, now, epoch, ProducerLimits(**limits))
+        return Producer(self._driver(), batches, closes=closes)
 
     def _driver(self) -> _Driver:
         return _Driver(self._client or _shared_client(), self._headers, self._params)
-
-    def _run(self, steps: Steps[T]) -> T:
-        return self._driver().run(steps)
 
 
 def _values(given: Mapping[str, Value]) -> dict[str, str]:
@@ -272,8 +203,8 @@ class Producer:
     is closed or gone, the retries are used up) is raised by the next `append` and by `flush`. As a context
     manager it closes the stream at the end of the block; after an exception it only sends what it has."""
 
-    def __init__(self, driver: _Driver, batches: Batches, workers: int, *, closes: bool) -> None:
-        self._driver, self._batches, self._max_workers, self._closes = driver, batches, workers, closes
+    def __init__(self, driver: _Driver, batches: Batches, *, closes: bool) -> None:
+        self._driver, self._batches, self._closes = driver, batches, closes
         self._changed = threading.Condition()
         self._workers = self._idle = 0
         self._stopped = False
@@ -348,7 +279,7 @@ class Producer:
 
     def _wake_worker(self) -> None:
         """Workers begin when there is work and all others are busy."""
-        if self._idle or self._workers >= self._max_workers:
+        if self._idle or self._workers >= self._batches.limits.max_in_flight:
             self._changed.notify_all()
         else:
             self._workers += 1

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from tidemark.client.errors import (
@@ -254,8 +254,22 @@ def encode_body(data: Data, content_type: str) -> bytes:
     return message if as_it_is else b"[%b]" % message
 
 
+class Creation(TypedDict, total=False):
+    """How a stream is created. `ttl` is in seconds and begins anew with each read and write. `forked_from` is
+    the URL or path of a stream on the same server."""
+
+    ttl: int | None
+    expires_at: datetime | str | None
+    closed: bool
+    data: Data
+    forked_from: str | None
+    fork_offset: str | None
+    fork_sub_offset: int | None
+
+
 class Protocol:
-    """The operations on one stream. `content_type` is learned from the first answer that names it."""
+    """The operations on one stream, which are the methods of `Stream` and `AsyncStream` too. `content_type`
+    is learned from the first answer that names it."""
 
     def __init__(self, url: str, content_type: str | None, retry: Retry) -> None:
         parts = urlsplit(url)
@@ -265,26 +279,16 @@ class Protocol:
         self.content_type = content_type
         self.retry: Final = retry
 
-    def create(
-        self,
-        *,
-        ttl: int | None = None,
-        expires_at: datetime | str | None = None,
-        closed: bool = False,
-        data: Data = None,
-        forked_from: str | None = None,
-        fork_offset: str | None = None,
-        fork_sub_offset: int | None = None,
-    ) -> Steps[Receipt]:
-        source = urlsplit(forked_from) if forked_from is not None else None
+    def create(self, **given: Unpack[Creation]) -> Steps[Receipt]:
+        forked_from, data = given.get("forked_from"), given.get("data")
         headers = {
             "Content-Type": self.content_type,
-            "Stream-TTL": ttl,
-            "Stream-Expires-At": _rfc3339(expires_at),
-            "Stream-Closed": "true" if closed else None,
-            "Stream-Forked-From": source.path if source else None,
-            "Stream-Fork-Offset": fork_offset,
-            "Stream-Fork-Sub-Offset": fork_sub_offset,
+            "Stream-TTL": given.get("ttl"),
+            "Stream-Expires-At": _rfc3339(given.get("expires_at")),
+            "Stream-Closed": "true" if given.get("closed") else None,
+            "Stream-Forked-From": None if forked_from is None else urlsplit(forked_from).path,
+            "Stream-Fork-Offset": given.get("fork_offset"),
+            "Stream-Fork-Sub-Offset": given.get("fork_sub_offset"),
         }
         body = b"" if data is None else encode_body(data, self.content_type or "")
         return self._write(Request("PUT", self.url, _given(headers), body=body))
@@ -308,8 +312,9 @@ class Protocol:
     def append(
         self, data: Data, *, seq: str | None = None, if_match: str | None = None, close: bool = False
     ) -> Steps[Receipt]:
-        """With `seq` or `if_match` the server refuses a second copy, so a request without an answer is
-        repeated. Without them it is repeated only where it was not carried out."""
+        """Append one message of a JSON stream (bytes: JSON as it is), or bytes or text of any other. With
+        `seq` or `if_match` the server refuses a second copy, so a request without an answer is repeated.
+        Without them it raises UnconfirmedWrite: a `producer` repeats it and writes once."""
         content_type = yield from self.known_content_type()
         headers = {
             "Content-Type": content_type,
@@ -322,13 +327,15 @@ class Protocol:
         return (yield from self._write(request, passing if twice_is_refused else not_carried_out))
 
     def close(self, data: Data = None) -> Steps[Receipt]:
-        """Idempotent without `data` (section 5.3)."""
+        """Close the stream for everybody and for good, with `data` as its last message. This is how a reader
+        stops a writer. Idempotent without `data` (section 5.3)."""
         if data is not None:
             return (yield from self.append(data, close=True))
         return (yield from self._write(Request("POST", self.url, {"Stream-Closed": "true"})))
 
     def delete(self, *, missing_ok: bool = False) -> Steps[None]:
-        """A repeat that finds nothing has deleted the stream the first time."""
+        """Raises NotFound if there is no stream, unless that is as good. A repeat that finds nothing has
+        deleted the stream the first time."""
         request = Request("DELETE", self.url)
         repeated = missing_ok
 
@@ -343,14 +350,28 @@ class Protocol:
             if not repeated:
                 raise
 
-    def read(self, offset: str, live: Literal["long-poll", False], cursor: str | None) -> Steps[Chunk]:
-        """One page; with `long-poll` the next one, for which the server waits, or an empty one."""
+    def read(
+        self, offset: str = "-1", *, live: Literal["long-poll", False] = False, cursor: str | None = None
+    ) -> Steps[Chunk]:
+        """One page. With `live="long-poll"` the server waits for data for as long as it likes, and the page
+        may be empty."""
         return (yield from self._page(offset, live=live == "long-poll", cursor=cursor, forever=False))
 
     def follow(
-        self, offset: str, live: Live, gone: Literal["error", "earliest"], cursor: str | None
+        self,
+        offset: str = "-1",
+        *,
+        live: Live = "auto",
+        gone: Literal["error", "earliest"] = "error",
+        cursor: str | None = None,
     ) -> Generator[Effect | Chunk, Any, None]:
-        """Every chunk once, whatever breaks: the offset moves on only with what has been handed out whole."""
+        """Everything from `offset` on, each chunk once whatever breaks, until the stream is closed. It
+        catches up, waits for more by an event stream or long-polls, and reconnects for as long as it takes
+        once it has had an answer. An empty chunk says that the reader has caught up or that the stream is
+        closed.
+
+        `live=False` ends at the tail. `gone="earliest"` goes on where what is retained begins, instead of
+        raising StreamGone, if `offset` is older."""
         # There is nothing to catch up with from `now` on.
         chunk = Chunk(b"", offset, cursor=cursor, up_to_date=offset == "now" and live is not False)
         silent, ever = 0, False

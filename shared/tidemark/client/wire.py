@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import httpx
 
 from tidemark._version import __version__
-from tidemark.client.core import Lost, Reply, Request
+from tidemark.client.core import Lost, Protocol, Request, Retry
 
 #: A value, or what makes one for each request: a token that expires, the id of a trace.
 Value: TypeAlias = str | Callable[[], str]
 AsyncValue: TypeAlias = Value | Callable[[], Awaitable[str]]
+ClientT = TypeVar("ClientT")
+ValueT = TypeVar("ValueT")
 
 _CONNECT_SECONDS: Final = 10.0
 #: Each follower holds a connection for as long as it follows.
-_OPTIONS: Final[Mapping[str, Any]] = {
+CLIENT_OPTIONS: Final[Mapping[str, Any]] = {
     "headers": {"User-Agent": f"tidemark-python/{__version__}"},
     "limits": httpx.Limits(max_connections=None, max_keepalive_connections=100),
 }
@@ -24,12 +26,30 @@ _OPTIONS: Final[Mapping[str, Any]] = {
 _NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 
 
-def new_client() -> httpx.Client:
-    return httpx.Client(**_OPTIONS)
+class StreamAddress(Generic[ClientT, ValueT]):
+    """What requests to one stream are made with."""
 
+    def __init__(
+        self,
+        url: str,
+        *,
+        content_type: str | None = None,
+        headers: Mapping[str, ValueT] | None = None,
+        params: Mapping[str, ValueT] | None = None,
+        client: ClientT | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        self._protocol = Protocol(url, content_type, retry or Retry())
+        self._headers, self._params, self._client = headers or {}, params or {}, client
 
-def new_async_client() -> httpx.AsyncClient:
-    return httpx.AsyncClient(**_OPTIONS)
+    @property
+    def url(self) -> str:
+        return self._protocol.url
+
+    @property
+    def content_type(self) -> str | None:
+        """As far as it is known yet; `head` asks for it."""
+        return self._protocol.content_type
 
 
 def request_of(
@@ -55,10 +75,6 @@ def request_of(
 def follows_redirects(request: Request) -> bool:
     """A redirected write could end as a GET, whose 200 acknowledges nothing."""
     return request.method in {"GET", "HEAD"}
-
-
-def reply_of(response: httpx.Response, body: bytes) -> Reply:
-    return Reply(response.status_code, response.headers, body)
 
 
 def lost(error: httpx.RequestError) -> Lost:
